@@ -95,7 +95,8 @@ func (c *Conn) CloseWith(why error) {
 }
 
 // Pending is the number of bytes that were written and not sent yet, with those of
-// files (SendFile).
+// files (SendFile). In Closed it is the number of those that were dropped. What the kernel has
+// taken counts as sent.
 func (c *Conn) Pending() int { return c.core().Pending() }
 
 // Dropped is how many messages the connection has not got because its peer reads too

@@ -22,17 +22,17 @@ type account struct {
 type selector struct {
 	commands uint64 // bits of commandNames; unknownCommand is for all others
 	allNames bool
-	names    []string // patterns of topics
+	names    []glob // of topics
 }
 
 var everything = selector{commands: ^uint64(0), allNames: true}
 
 func (s *selector) hasTopic(name string) bool {
-	return s.allNames || slices.ContainsFunc(s.names, func(p string) bool { return globMatches(p, name) })
+	return s.allNames || slices.ContainsFunc(s.names, func(g glob) bool { return g.matches(name) })
 }
 
 func (s *selector) hasPattern(pattern string) bool {
-	return s.allNames || slices.Contains(s.names, pattern)
+	return s.allNames || slices.ContainsFunc(s.names, func(g glob) bool { return g.pattern == pattern })
 }
 
 // commandNames are the commands that rights are about, with the categories that Redis has
@@ -256,8 +256,8 @@ func (s *selector) apply(rule string) error {
 		if s.allNames {
 			return fmt.Errorf("%s behind allchannels or &* has no effect; expected resetchannels before it", rule)
 		}
-		if !slices.Contains(s.names, rule[1:]) {
-			s.names = append(s.names, rule[1:])
+		if !s.hasPattern(rule[1:]) {
+			s.names = append(s.names, compileGlob(rule[1:]))
 		}
 		return nil
 	case '~', '%': // keys of a store

@@ -9,7 +9,7 @@ type client struct {
 	format format
 	// ordered says that replies go the way of messages, so that they keep their order.
 	ordered  bool
-	mistakes uint8 // of a WebSocket, in a row
+	mistakes uint8 // of a WebSocket, or failed logins, in a row
 	user     *user // nil until it is known
 	first    *topic
 	more     *more // nil as long as there is no more
@@ -19,6 +19,7 @@ type client struct {
 type more struct {
 	topics [kinds]map[string]*topic // subscriptions but for the first
 	pace   pace
+	cost   int // of the client's patterns
 	// stop ends the resumption by which the client is sent what it has missed; nil if there is none.
 	stop context.CancelFunc
 }
@@ -29,7 +30,7 @@ func (m *more) empty() bool {
 			return false
 		}
 	}
-	return m.pace == (pace{}) && m.stop == nil
+	return m.pace == (pace{}) && m.cost == 0 && m.stop == nil
 }
 
 // find is the client's subscription to a name, or nil.
@@ -70,6 +71,24 @@ func (c *client) counted(k kind) int {
 		return c.number(shardKind)
 	}
 	return c.number(topicKind) + c.number(patternKind)
+}
+
+// patternCost is what the client's patterns cost, of Limits.MaxPatternCost.
+func (c *client) patternCost() int {
+	if c.more == nil {
+		return 0
+	}
+	return c.more.cost
+}
+
+// chargePattern adds to what the client's patterns cost.
+func (c *client) chargePattern(cost int) {
+	if cost == 0 {
+		return
+	}
+	if c.withMore().cost += cost; c.more.empty() {
+		c.more = nil
+	}
 }
 
 func (c *client) withMore() *more {

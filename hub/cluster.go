@@ -100,10 +100,9 @@ type NodeStats struct {
 // says to how many it is on its way. Messages that one goroutine delivers arrive in the order of
 // its calls. It does not wait for the subscribers. kind is Topic or Sharded.
 func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
-	sent, full := h.sendKind(k, name, message, "")
-	h.delivered.Add(int64(sent))
-	h.dropped.Add(int64(full))
-	return sent
+	all := h.sendKind(k, name, message, "")
+	h.count(all)
+	return all.sent
 }
 
 // Subscribers is how many subscribers a name has on this hub.
@@ -116,8 +115,9 @@ func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 // until it returns false. f must not subscribe.
 func (h *Hub) EachName(k Kind, f func(name string, subscribers int) bool) { h.tableOf(k).each(f) }
 
-// Matches reports whether a pattern, by the rules of PSUBSCRIBE, matches a topic.
-func Matches(pattern, topic string) bool { return globMatches(pattern, topic) }
+// Matcher compiles a pattern, by the rules of PSUBSCRIBE. The function that it returns reports whether the
+// pattern matches a topic, in time proportional to the topic's length. It is safe for concurrent use.
+func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 // othersTime is how long the other hubs of a cluster have for an answer.
 const othersTime = 200 * time.Millisecond

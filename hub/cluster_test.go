@@ -39,8 +39,9 @@ func (n *neighbours) Subscribers(ctx context.Context, k Kind, names []string) []
 func (n *neighbours) Names(ctx context.Context, k Kind, pattern string, most int) (names []string, more int) {
 	n.waits(ctx)
 	for _, h := range n.hubs {
+		matches := Matcher(pattern)
 		h.EachName(k, func(name string, _ int) bool {
-			if !Matches(pattern, name) {
+			if !matches(name) {
 				return true
 			}
 			if most -= len(name); most < 0 {

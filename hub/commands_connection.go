@@ -99,12 +99,14 @@ func (t *turn) credential(given [][]byte) (ok bool) {
 	switch {
 	case err == nil:
 		t.setUser(who)
+		t.mistakes = 0
 		return true
 	case len(given) == 1 && t.h.newcomer() != nil:
 		t.error("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
 	default:
 		t.error("WRONGPASS invalid username-password pair or user is disabled.")
 	}
+	t.failedLogin()
 	return false
 }
 

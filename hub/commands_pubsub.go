@@ -14,12 +14,13 @@ func (t *turn) publish(k kind) {
 	if t.count() > 0 { // its own message comes behind the replies before, and the number behind it
 		t.flush()
 	}
+	spent := t.h.index.spent.Load()
 	n, err := t.h.publishFor(&t.client, k, string(t.args[1]), t.args[2])
 	if err != nil {
 		t.refuse(err)
 		return
 	}
-	t.work += n / receiversWork
+	t.work += n/receiversWork + int(t.h.index.spent.Load()-spent)/matchWork
 	t.integer(n)
 }
 
@@ -53,6 +54,9 @@ func (t *turn) subscribe(k kind, word string) {
 			break
 		}
 		t.work++
+		if k == patternKind { // it is compiled
+			t.work += len(t.name) / compileWork
+		}
 	}
 	t.finished()
 }
@@ -175,9 +179,9 @@ const maxTopicsAtOnce = 1000
 // no more of them.
 func (r *replies) listOf(of *table, pattern string, most int, others []string, more int) {
 	var found []string
-	size, all := 0, pattern == "*"
+	size, asked := 0, compileGlob(pattern)
 	of.each(func(name string, _ int) bool {
-		if all || globMatches(pattern, name) {
+		if asked.matches(name) {
 			found = append(found, name)
 			size += len(name) + len("$1024\r\n\r\n")
 		}

@@ -90,13 +90,16 @@ func (t *turn) configGet() {
 		"timeout": strconv.Itoa(max(0, int(min(limits.IdleTimeout, 1<<62).Seconds()))),
 		"save":    "", "appendonly": "no", "databases": "1", "maxmemory": "0",
 	}
-	for name := range values {
-		if !slices.ContainsFunc(t.args[2:], func(p []byte) bool { return globMatches(string(appendLower(nil, p)), name) }) {
-			delete(values, name)
+	asked := make(map[string]bool)
+	for _, pattern := range t.args[2:] {
+		g := compileGlob(string(appendLower(nil, pattern)))
+		for name := range values {
+			asked[name] = asked[name] || g.matches(name)
 		}
 	}
-	t.dict(len(values))
-	for _, name := range slices.Sorted(maps.Keys(values)) {
+	maps.DeleteFunc(asked, func(_ string, matched bool) bool { return !matched })
+	t.dict(len(asked))
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		t.bulk(name)
 		t.bulk(values[name])
 	}

@@ -127,8 +127,8 @@ func (f *front) end(c *myriad.Conn, why error) {
 	_ = c.Close()
 }
 
-func (f *front) streamClosed(c *myriad.Conn, _ error) {
+func (f *front) streamClosed(c *myriad.Conn, why error) {
 	if client, ok := c.Value().(*client); ok {
-		f.hub.closed(client, c.Ref())
+		f.hub.ended(client, c, why)
 	}
 }

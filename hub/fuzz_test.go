@@ -2,6 +2,7 @@ package hub
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/myriad-go/myriad"
@@ -29,7 +30,7 @@ func FuzzCommands(f *testing.F) {
 		f.Add(in, 5)
 	}
 	f.Fuzz(func(t *testing.T, in string, part int) {
-		if len(in) > 4000 {
+		if len(in) > 4000 || strings.Count(strings.ToLower(in), "auth") >= 10 { // which closes, after a time
 			return
 		}
 		whole, heard := answers(t, in, len(in))

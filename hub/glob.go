@@ -1,71 +1,319 @@
 package hub
 
-// globMatches reports whether a pattern, by the rules of the Redis PSUBSCRIBE command,
-// matches a name: * and ? for any bytes and any byte, [abc], [a-c] and [^a] for one of a set,
-// and \ before a byte that stands for itself. It takes time in proportion to the product of
-// the lengths at the most.
-func globMatches(pattern, name string) bool {
-	star, retry := -1, 0 // where to go on when what is behind the last * fails
-	p, n := 0, 0
-	for n < len(name) {
-		if p < len(pattern) {
-			if pattern[p] == '*' {
-				p++
-				star, retry = p, n
-				continue
-			}
-			if ok, next := globByte(pattern, p, name[n]); ok {
-				p, n = next, n+1
-				continue
-			}
-		}
-		if star < 0 {
-			return false
-		}
-		retry++
-		p, n = star, retry
-	}
-	for p < len(pattern) && pattern[p] == '*' {
-		p++
-	}
-	return p == len(pattern)
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// glob is a pattern by the rules of the Redis PSUBSCRIBE command: * and ? stand for any bytes and
+// any byte, [abc], [a-c] and [^a] for one byte of a set, and \ takes the next byte literally.
+//
+// The stars cut a pattern into segments, each of a fixed size. The first one is matched at the
+// beginning of a name, the last one at its end, and each of the others where it occurs first
+// behind the one before. So a match takes time proportional to the name's length and to the
+// words of its longest segment (see segment.find), whatever the pattern.
+type glob struct {
+	pattern string
+	*program
 }
 
-// globByte matches one byte against what stands at p, which is no *, and says where the
-// pattern goes on.
-func globByte(pattern string, p int, b byte) (ok bool, next int) {
+// program is the compiled form of a glob that has more than literal bytes and stars.
+type program struct {
+	segments []segment // between stars; there is one more of them than of stars
+	size     int       // of all segments: the least length of a name
+}
+
+// segment is the part of a pattern between two stars.
+type segment struct {
+	size    int
+	literal string // what it matches, if masks is nil
+	// class maps each byte to one of the classes of bytes that the segment can't tell apart, and
+	// masks has the positions at which the segment accepts a class, as bits of words() words.
+	class *[256]uint8
+	masks []uint64
+}
+
+// compileGlob compiles a pattern. Each text is one: a set without an end goes on to the end.
+func compileGlob(pattern string) glob {
+	if strings.IndexAny(pattern, `?[\`) < 0 {
+		return glob{pattern: pattern}
+	}
+	g := glob{pattern, new(program)}
+	var elements []element
+	for p := 0; p < len(pattern); {
+		var e element
+		if e, p = nextElement(pattern, p); e.kind == anyBytes {
+			g.append(elements)
+			elements = elements[:0]
+		} else {
+			elements = append(elements, e)
+		}
+	}
+	g.append(elements)
+	return g
+}
+
+func (p *program) append(elements []element) {
+	p.segments = append(p.segments, newSegment(elements))
+	p.size += len(elements)
+}
+
+// matches reports whether the pattern matches a name.
+func (g glob) matches(name string) bool {
+	if g.program != nil {
+		return g.program.matches(name)
+	}
+	head, rest, starred := strings.Cut(g.pattern, "*")
+	if !starred {
+		return name == head
+	}
+	star := strings.LastIndexByte(rest, '*')
+	tail := rest[star+1:]
+	if len(name) < len(head)+len(tail) || !strings.HasPrefix(name, head) || !strings.HasSuffix(name, tail) {
+		return false
+	}
+	name = name[len(head) : len(name)-len(tail)]
+	for rest = rest[:max(star, 0)]; rest != ""; {
+		var middle string
+		middle, rest, _ = strings.Cut(rest, "*")
+		i := strings.Index(name, middle)
+		if i < 0 {
+			return false
+		}
+		name = name[i+len(middle):]
+	}
+	return true
+}
+
+func (p *program) matches(name string) bool {
+	head, tail := &p.segments[0], &p.segments[len(p.segments)-1]
+	switch {
+	case len(name) < p.size || !head.isAt(name[:head.size]):
+		return false
+	case head == tail:
+		return len(name) == p.size
+	case !tail.isAt(name[len(name)-tail.size:]):
+		return false
+	}
+	name = name[head.size : len(name)-tail.size]
+	for i := 1; i < len(p.segments)-1; i++ {
+		end := p.segments[i].find(name)
+		if end < 0 {
+			return false
+		}
+		name = name[end:]
+	}
+	return true
+}
+
+// newSegment compiles a segment.
+func newSegment(elements []element) segment {
+	s := segment{size: len(elements)}
+	literal := make([]byte, 0, len(elements))
+	for i := range elements {
+		if elements[i].kind == literalByte {
+			literal = append(literal, elements[i].literal)
+		}
+	}
+	if len(literal) == len(elements) {
+		s.literal = string(literal)
+		return s
+	}
+	s.compile(elements)
+	return s
+}
+
+// compile makes the classes and their masks. Class 0 is of the bytes that the segment accepts at
+// the positions of sets of more than half of all bytes, and at no others.
+func (s *segment) compile(elements []element) {
+	words := s.words()
+	usual := make([]uint64, words)
+	var differs [256][]uint64 // the positions at which a byte is not treated as usual
+	for i := range elements {
+		word, bit := i/64, uint64(1)<<(i%64)
+		set := elements[i].set
+		if elements[i].kind == literalByte {
+			set.add(elements[i].literal, elements[i].literal)
+		} else if set.len() > 128 {
+			usual[word] |= bit
+			set = set.complement()
+		}
+		for b := range set.all {
+			if differs[b] == nil {
+				differs[b] = make([]uint64, words)
+			}
+			differs[b][word] |= bit
+		}
+	}
+	s.class = new([256]uint8)
+	if slices.ContainsFunc(differs[:], func(mask []uint64) bool { return mask == nil }) {
+		s.masks = usual // otherwise there may be 256 other classes
+	}
+	known := make(map[string]uint8)
+	var key []byte
+	for b, mask := range differs {
+		if mask == nil {
+			continue
+		}
+		key = key[:0]
+		for i := range mask {
+			mask[i] ^= usual[i]
+			key = binary.LittleEndian.AppendUint64(key, mask[i])
+		}
+		class, ok := known[string(key)]
+		if !ok {
+			class = uint8(len(s.masks) / words)
+			s.masks = append(s.masks, mask...)
+			known[string(key)] = class
+		}
+		s.class[b] = class
+	}
+}
+
+func (s *segment) words() int { return (s.size + 63) / 64 }
+
+// memory is how many bytes the class and masks take.
+func (s *segment) memory() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
+
+// isAt reports whether the segment matches text, which has its size.
+func (s *segment) isAt(text string) bool {
+	if s.masks == nil {
+		return text == s.literal
+	}
+	words := s.words()
+	for i := range len(text) {
+		if s.masks[int(s.class[text[i]])*words+i/64]>>(i%64)&1 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with
+// a state for each position, all of which it advances at once (Shift-And): after each byte, bit i
+// is set if the first i+1 positions match what ends there.
+func (s *segment) find(name string) (end int) {
+	if s.masks == nil {
+		if end = strings.Index(name, s.literal); end >= 0 {
+			end += len(s.literal)
+		}
+		return end
+	}
+	words, last := s.words(), uint64(1)<<((s.size-1)%64)
+	if words == 1 {
+		state := uint64(0)
+		for i := range len(name) {
+			if state = (state<<1 | 1) & s.masks[s.class[name[i]]]; state&last != 0 {
+				return i + 1
+			}
+		}
+		return -1
+	}
+	var room [16]uint64
+	state := room[:min(words, len(room))]
+	if words > len(room) {
+		state = make([]uint64, words)
+	}
+	for i := range len(name) {
+		mask := s.masks[int(s.class[name[i]])*words:][:words]
+		carry := uint64(1)
+		for w, now := range state {
+			state[w] = (now<<1 | carry) & mask[w]
+			carry = now >> 63
+		}
+		if state[words-1]&last != 0 {
+			return i + 1
+		}
+	}
+	return -1
+}
+
+// element is what stands at one place of a pattern.
+type element struct {
+	kind    elementKind
+	literal byte    // of literalByte
+	set     byteSet // of byteOf
+}
+
+type elementKind uint8
+
+const (
+	literalByte elementKind = iota
+	byteOf                  // a set, or ?
+	anyBytes                // *
+)
+
+// nextElement reads the element that stands at p, and returns where the next one does.
+func nextElement(pattern string, p int) (e element, next int) {
 	switch pattern[p] {
+	case '*':
+		return element{kind: anyBytes}, p + 1
 	case '?':
-		return true, p + 1
+		return element{kind: byteOf, set: byteSet{}.complement()}, p + 1
+	case '[':
+		return setElement(pattern, p+1)
 	case '\\':
 		if p+1 < len(pattern) {
 			p++
 		}
-	case '[':
-		return globSet(pattern, p+1, b)
 	}
-	return pattern[p] == b, p + 1
+	return element{literal: pattern[p]}, p + 1
 }
 
-// globSet matches a byte against a set whose first byte stands at p. A set without an end
-// goes to the end of the pattern.
-func globSet(pattern string, p int, b byte) (ok bool, next int) {
+// setElement reads a set whose first byte stands at p. A set without an end goes on to the end
+// of the pattern.
+func setElement(pattern string, p int) (e element, next int) {
+	e.kind = byteOf
 	not := p < len(pattern) && pattern[p] == '^'
 	if not {
 		p++
 	}
 	for ; p < len(pattern) && pattern[p] != ']'; p++ {
+		from, to := pattern[p], pattern[p]
 		switch {
-		case pattern[p] == '\\' && p+1 < len(pattern):
+		case from == '\\' && p+1 < len(pattern):
 			p++
-			ok = ok || pattern[p] == b
+			from, to = pattern[p], pattern[p]
 		case p+2 < len(pattern) && pattern[p+1] == '-':
-			from, to := pattern[p], pattern[p+2]
-			ok = ok || min(from, to) <= b && b <= max(from, to)
 			p += 2
-		default:
-			ok = ok || pattern[p] == b
+			to = pattern[p]
+		}
+		e.set.add(min(from, to), max(from, to))
+	}
+	if not {
+		e.set = e.set.complement()
+	}
+	return e, min(p+1, len(pattern))
+}
+
+// byteSet is a set of bytes.
+type byteSet [4]uint64
+
+// add adds the bytes of a range, the last one included.
+func (s *byteSet) add(from, to byte) {
+	for b := int(from); b <= int(to); b++ {
+		s[b/64] |= 1 << (b % 64)
+	}
+}
+
+func (s byteSet) complement() byteSet { return byteSet{^s[0], ^s[1], ^s[2], ^s[3]} }
+
+func (s byteSet) len() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// all yields the bytes of the set.
+func (s byteSet) all(yield func(byte) bool) {
+	for i, w := range s {
+		for ; w != 0; w &= w - 1 {
+			if !yield(byte(64*i + bits.TrailingZeros64(w))) {
+				return
+			}
 		}
 	}
-	return ok != not, min(p+1, len(pattern))
 }

@@ -97,9 +97,9 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 }
 
 // Closed implements myriad.Handler.
-func (h handler) Closed(c *myriad.Conn, _ error) {
+func (h handler) Closed(c *myriad.Conn, why error) {
 	if s, ok := c.Value().(*respSession); ok {
-		h.hub.closed(&s.client, c.Ref())
+		h.hub.ended(&s.client, c, why)
 	}
 }
 
@@ -151,6 +151,9 @@ const (
 	maxWork       = 10_000
 	receiversWork = 32
 	workBytes     = 64
+	// One more is for matchWork units of work with patterns, and for compileWork bytes of a new one.
+	matchWork   = 25
+	compileWork = 16
 	// maxKeptArgs is the most arguments whose room is used again.
 	maxKeptArgs = 4096
 )
@@ -229,8 +232,11 @@ func (t *turn) detail(something bool, set func(*details)) {
 	}
 }
 
-// broken answers what is no command, and closes the connection.
+// broken answers what is no command, or one that is too long, which it counts, and closes the connection.
 func (t *turn) broken(err error) {
+	if errors.Is(err, myriad.ErrMessageTooLong) {
+		_ = t.h.refuse(errLongMessage)
+	}
 	var e protocolError
 	errors.As(err, &e)
 	if !t.flags.has(silent) {

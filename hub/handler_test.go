@@ -69,7 +69,8 @@ func TestProtocolErrors(t *testing.T) {
 		text string
 		why  error
 	}{
-		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: invalid bulk length\r\n", protocolError("invalid bulk length")},
+		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: a command of at least 1014 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
+		"*1\r\n$536870913\r\n":               {"-ERR Protocol error: invalid bulk length\r\n", myriad.ErrMessageTooLong},
 		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
 		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
 		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
@@ -85,6 +86,9 @@ func TestProtocolErrors(t *testing.T) {
 		if rest := p.Output(); rest != "" {
 			t.Errorf("%.40q is answered with %q in the end", in, rest)
 		}
+	}
+	if n := h.Stats().Refused.Messages; n != 4 {
+		t.Errorf("%d messages are counted as refused, want the 4 commands that are too long", n)
 	}
 	expectEmpty(t, h)
 }

@@ -170,10 +170,18 @@ func (f *front) admit(w http.ResponseWriter, r *http.Request, named ...string) (
 		err = errUnknown
 	}
 	if err != nil {
-		refuse(w, http.StatusUnauthorized, err)
+		f.refuseLogin(w, r, err)
 		return nil, nil, false
 	}
 	return u, q, true
+}
+
+// refuseLogin answers a request of nobody who is known, and closes the connection after too many failed logins.
+func (f *front) refuseLogin(w http.ResponseWriter, r *http.Request, err error) {
+	if srv := f.hub.server.Load(); srv != nil && errors.Is(err, errCredential) && f.hub.failedLogin(srv, nil, addressOf(r)) != nil {
+		w.Header().Set("Connection", "close")
+	}
+	refuse(w, http.StatusUnauthorized, err)
 }
 
 // share lets a page of an origin that may ask read the answer.
@@ -282,7 +290,7 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("%w: at most %d bytes are allowed", errLongMessage, most))
+		refuse(w, http.StatusRequestEntityTooLarge, f.hub.refuse(fmt.Errorf("%w: at most %d bytes are allowed", errLongMessage, most)))
 		return
 	case err != nil:
 		refuse(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))

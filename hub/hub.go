@@ -44,6 +44,7 @@ type Hub struct {
 	index                    patternIndex // of patterns
 	last                     lastValues
 	posts                    paces // of addresses that publish by HTTP
+	failures                 failures
 	counters
 	looking sync.Mutex   // for slow subscribers
 	ran     atomic.Int64 // commands
@@ -74,6 +75,7 @@ var (
 	errSubscriptions = errors.New("the client has too many subscriptions")
 	errSubscribers   = errors.New("the topic has too many subscribers")
 	errTopics        = errors.New("there are too many topics")
+	errPatterns      = errors.New("the pattern takes too long to match, with those that there are")
 	errRate          = errors.New("the client publishes too fast")
 	errUnkept        = errors.New("the message can't be kept")
 )
@@ -119,25 +121,24 @@ func (h *Hub) publishHere(k kind, name string, message []byte) (receivers int) {
 }
 
 // sendKind sends a message to the subscribers of its topic, and of patterns that match it.
-func (h *Hub) sendKind(k kind, name string, message []byte, id string) (sent, full int) {
+func (h *Hub) sendKind(k kind, name string, message []byte, id string) (all tally) {
 	if k == shardKind {
 		if t := h.shards.find(name); t != nil {
 			return t.send(name, message, id)
 		}
-		return 0, 0
+		return tally{}
 	}
-	sent, full = h.send(name, message, id)
+	all = h.send(name, message, id)
 	if h.patterns.n.Load() > 0 {
 		h.index.match(name, func(p *topic) {
-			n, no := p.send(name, message, id)
-			sent, full = sent+n, full+no
+			all.add(p.send(name, message, id))
 		})
 	}
-	return sent, full
+	return all
 }
 
 // send sends a message to the subscribers of its topic.
-func (h *Hub) send(name string, message []byte, id string) (sent, full int) {
+func (h *Hub) send(name string, message []byte, id string) tally {
 	if h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -147,7 +148,7 @@ func (h *Hub) send(name string, message []byte, id string) (sent, full int) {
 	if t := h.topics.find(name); t != nil {
 		return t.send(name, message, id)
 	}
-	return 0, 0
+	return tally{}
 }
 
 // publish is Publish for a client.
@@ -159,7 +160,7 @@ func (h *Hub) publishFor(c *client, k kind, name string, message []byte) (receiv
 	if k == shardKind && !c.user.maySpublish(name) || k != shardKind && !c.user.mayPublish(name) {
 		return 0, h.refuse(errDenied)
 	}
-	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate) {
+	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate, time.Second) {
 		return 0, h.refuse(tooFast(rate))
 	}
 	return h.publishKind(k, name, message)
@@ -170,7 +171,7 @@ func (h *Hub) post(u *user, from netip.Addr, name string, message []byte) (recei
 	if !u.mayPublish(name) {
 		return 0, h.refuse(errDenied)
 	}
-	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate) {
+	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate, time.Second) {
 		return 0, h.refuse(tooFast(rate))
 	}
 	return h.Publish(name, message)
@@ -199,11 +200,10 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 		joined(c.counted(k))
 		return nil
 	}
-	t, err := h.join(c, k, name)
+	t, err := h.join(c, k, name, h.Limits)
 	if err != nil {
 		return h.refuse(err)
 	}
-	h.enlist(c, t)
 	if k == topicKind && h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -217,31 +217,45 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 	return nil
 }
 
-// enlist notes a subscription that join has counted.
-func (h *Hub) enlist(c *client, t *topic) {
-	if t.kind == patternKind {
-		h.index.add(t)
-	}
-	c.add(t)
-	h.subscriptions.Add(1)
-}
-
-// join counts a client in among a topic's subscribers, if it may be one.
-func (h *Hub) join(c *client, k kind, name string) (*topic, error) {
+// join counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
+func (h *Hub) join(c *client, k kind, name string, l Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
 	}
 	if !c.user.maySubscribe(k, name) {
 		return nil, errDenied
 	}
-	if most := h.Limits.maxSubscriptions(); c.count() >= most {
+	if most := l.maxSubscriptions(); c.count() >= most {
 		return nil, fmt.Errorf("%w: at most %d are allowed", errSubscriptions, most)
 	}
-	t, first, err := h.tableOf(k).join(name, k, c.format, h.Limits)
+	t, first, err := h.tableOf(k).join(name, k, c.format, l)
+	if err != nil {
+		return nil, err
+	}
 	if first {
 		h.changed(k, name)
 	}
-	return t, err
+	if k == patternKind {
+		cost, err := h.index.add(t, l, l.maxPatternCost()-c.patternCost())
+		if err != nil {
+			h.leave(t)
+			return nil, err
+		}
+		c.chargePattern(cost)
+	}
+	c.add(t)
+	h.subscriptions.Add(1)
+	return t, nil
+}
+
+// leave counts a client out among a topic's subscribers.
+func (h *Hub) leave(t *topic) {
+	if h.tableOf(t.kind).leave(t) {
+		if t.kind == patternKind {
+			h.index.remove(t, h.Limits)
+		}
+		h.changed(t.kind, t.name)
+	}
 }
 
 // sendLast sends a topic's newest message to a client.
@@ -252,10 +266,10 @@ func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
 	}
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
-	*b = c.format.append((*b)[:0], t, t.name, []byte(message), "")
+	*b = c.format.append((*b)[:0], t, t.name, message, "")
 	switch err := ref.Send(*b); {
 	case err == nil:
-		h.delivered.Add(1)
+		h.count(tally{sent: 1, bytes: len(*b)})
 	case !errors.Is(err, myriad.ErrClosed):
 		h.dropped.Add(1)
 	}
@@ -269,12 +283,10 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 	}
 	h.subscriptions.Add(-1)
 	t.group(c.format).Remove(ref)
-	if h.tableOf(k).leave(t) {
-		if k == patternKind {
-			h.index.remove(t)
-		}
-		h.changed(k, name)
+	if k == patternKind {
+		c.chargePattern(-int(t.cost))
 	}
+	h.leave(t)
 	return true
 }
 

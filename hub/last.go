@@ -2,6 +2,8 @@ package hub
 
 import (
 	"hash/maphash"
+	"maps"
+	"strings"
 	"sync"
 )
 
@@ -18,16 +20,23 @@ type lastValues struct {
 	byName         map[string]*lastValue
 	newest, oldest *lastValue // by their use
 	bytes          int
+	peak           int // the most values since byName was made, which does not shrink
 	evicted        int64
 }
 
 // lastValue is a topic's newest message, in the list of all by their use.
 type lastValue struct {
-	name, message string
-	newer, older  *lastValue
+	name         string
+	message      []byte // does not change
+	newer, older *lastValue
 }
 
-func (v *lastValue) size() int { return len(v.name) + len(v.message) }
+// lastValueMemory is what a value takes beside its name and message: itself, and on average 40 bytes
+// of the table.
+const lastValueMemory = 64 + 40
+
+// size is how many bytes of memory the value takes.
+func (v *lastValue) size() int { return lastValueMemory + (len(v.name)+15)&^15 + cap(v.message) }
 
 // orderOf is the lock of a topic's order.
 func (l *lastValues) orderOf(name string) *sync.Mutex {
@@ -39,10 +48,13 @@ func (l *lastValues) orderOf(name string) *sync.Mutex {
 func (l *lastValues) keep(name string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if v := l.byName[name]; v != nil {
+	v := l.byName[name]
+	if v != nil {
 		l.remove(v)
+	} else {
+		v = &lastValue{name: strings.Clone(name)} // which may be part of a request
 	}
-	v := &lastValue{name: name, message: string(message)}
+	v.message = append([]byte(nil), message...)
 	if v.size() > limits.lastValueBytes() {
 		l.evicted++
 		return
@@ -51,16 +63,20 @@ func (l *lastValues) keep(name string, message []byte, limits Limits) {
 		l.remove(l.oldest)
 		l.evicted++
 	}
-	l.add(v)
+	if l.add(v); len(l.byName) < l.peak/2 {
+		all := l.byName
+		l.byName, l.peak = make(map[string]*lastValue, len(all)), len(all)
+		maps.Copy(l.byName, all)
+	}
 }
 
 // of is the newest message of a topic.
-func (l *lastValues) of(name string) (message string, ok bool) {
+func (l *lastValues) of(name string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.byName[name]
 	if v == nil {
-		return "", false
+		return nil, false
 	}
 	l.remove(v)
 	l.add(v)
@@ -73,6 +89,7 @@ func (l *lastValues) add(v *lastValue) {
 		l.byName = make(map[string]*lastValue)
 	}
 	l.byName[v.name] = v
+	l.peak = max(l.peak, len(l.byName))
 	l.bytes += v.size()
 	if v.older = l.newest; v.older != nil {
 		v.older.newer = v

@@ -33,7 +33,7 @@ func TestLastValue(t *testing.T) {
 		p.hear(`{"op":"unsubscribed","pattern":"a*",*`)
 		publish("3", 1)
 		p.hear(`{"op":"message","topic":"a","data":"3"}`)
-		if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != 2 {
+		if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != int64(smallValue) {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -76,15 +76,54 @@ func TestLastValueGapless(t *testing.T) {
 	})
 }
 
+// smallValue is what a value of one byte takes, with a name of one byte.
+var smallValue = (&lastValue{name: "a", message: make([]byte, 1, 8)}).size()
+
+// The bytes that are accounted are those of the heap, within a quarter, for messages of any size, when they
+// are replaced, and when there are fewer than there were.
+func TestLastValueMemory(t *testing.T) {
+	for _, size := range []int{0, 10, 100, 1000} {
+		const n = 20_000
+		h := &Hub{Limits: Limits{LastValues: n, LastValueBytes: 1 << 30}}
+		message := make([]byte, size)
+		before := heap()
+		publish := func(n, base int) {
+			for i := range n {
+				if _, err := h.Publish(fmt.Sprintf("topic.%d", base+i), message); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check := func(when string) {
+			t.Helper()
+			grown, account := heap()-before, h.Stats().LastValueBytes
+			t.Logf("%s, messages of %d bytes: the heap has grown by %d bytes, %d are accounted", when, size, grown, account)
+			if account < grown*3/4 || account > grown*5/4 {
+				t.Errorf("%s, messages of %d bytes: %d bytes are accounted, and the heap has grown by %d", when, size, account, grown)
+			}
+		}
+		publish(n, 0)
+		check("new")
+		publish(n, 0)
+		check("replaced")
+		publish(n, n)
+		check("evicted")
+		h.Limits.LastValueBytes = int(h.Stats().LastValueBytes) / 10
+		publish(1, 0)
+		check("fewer")
+	}
+}
+
 // What is kept has a bound, in topics and in bytes: those go that were not used for longest.
 func TestLastValueBounds(t *testing.T) {
 	kept := func(h *Hub) string {
 		var names []string
 		for v := h.last.newest; v != nil; v = v.older {
-			names = append(names, v.name+v.message)
+			names = append(names, v.name+string(v.message))
 		}
 		return strings.Join(names, " ")
 	}
+	large, huge := strings.Repeat("4", smallValue), strings.Repeat("6", 3*smallValue)
 	for _, c := range []struct {
 		limits  Limits
 		script  string // topic, and message; a topic alone is subscribed to
@@ -94,9 +133,9 @@ func TestLastValueBounds(t *testing.T) {
 		{Limits{LastValues: 2}, "a1 b2 c3", "c3 b2", 1},
 		{Limits{LastValues: 2}, "a1 b2 a3 c4", "c4 a3", 1},
 		{Limits{LastValues: 2}, "a1 b2 a c3", "c3 a1", 1},
-		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 c3 d4", "d4 c3 b2", 1},
-		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 c3 d4444", "d4444", 3},
-		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 a666666 b", "b2", 1},
+		{Limits{LastValues: 9, LastValueBytes: 3 * smallValue}, "a1 b2 c3 d4", "d4 c3 b2", 1},
+		{Limits{LastValues: 9, LastValueBytes: 3 * smallValue}, "a1 b2 c3 d" + large, "d" + large + " c3", 2},
+		{Limits{LastValues: 9, LastValueBytes: 3 * smallValue}, "a1 b2 a" + huge + " b", "b2", 1},
 		{Limits{}, "a1 b2 a", "", 0},
 	} {
 		h := &Hub{Limits: c.limits}
@@ -109,9 +148,11 @@ func TestLastValueBounds(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := h.Stats()
-		if have := kept(h); have != c.want || s.Evicted != c.evicted || s.LastValues != int64(len(strings.Fields(have))) ||
-			s.LastValueBytes != int64(len(strings.ReplaceAll(have, " ", ""))) {
+		s, bytes := h.Stats(), 0
+		for v := h.last.newest; v != nil; v = v.older {
+			bytes += v.size()
+		}
+		if have := kept(h); have != c.want || s.Evicted != c.evicted || s.LastValues != int64(len(strings.Fields(have))) || s.LastValueBytes != int64(bytes) {
 			t.Errorf("%+v, %s: kept is %q, %+v; want %q, %d evicted", c.limits, c.script, have, s, c.want, c.evicted)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,9 @@ func TestCheck(t *testing.T) {
 		"MaxName is 65537":            {MaxName: 65537},
 		"MaxSubscriptions is -5":      {MaxSubscriptions: -5},
 		"MaxSubscribers is -5":        {MaxSubscribers: -5},
+		"MaxPatternWork is -1":        {MaxPatternWork: -1},
+		"MaxPatternCost is -1":        {MaxPatternCost: -1},
+		"MaxFailedLogins is 201":      {MaxFailedLogins: 201},
 		"PublishRate is 1000000001":   {PublishRate: 1_000_000_001},
 		"LastValues is -1":            {LastValues: -1},
 		"LastValueBytes is -1":        {LastValues: 1, LastValueBytes: -1},
@@ -90,6 +94,40 @@ func TestLimits(t *testing.T) {
 			}
 			return h.subscribed(full(h, "a"), topicKind, "c")
 		}, Refused{Topics: 1}},
+		errPatterns: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {
+			a, b, c := &client{user: anyone}, &client{user: anyone}, &client{user: anyone}
+			for _, step := range []struct {
+				client        *client
+				pattern, want string
+			}{
+				{a, "*", ""}, {a, "**", ""}, // 5 and 6: without a literal run all are tried
+				{a, "***", "costs 7, and the client has 0 left of 11"},
+				{b, "x1*", ""}, // 5, and the next one nothing: a name begins with one of them
+				{a, "x2*", ""},
+				{b, "***", "costs 7, and the client has 6 left of 11"},
+				{c, "***", "would take 23, at most 20 are allowed"},
+				{c, "*", ""}, // is there, and costs each client the same
+			} {
+				e := h.subscribed(step.client, patternKind, step.pattern)
+				if step.want == "" && e != nil || step.want != "" && (e == nil || !strings.HasSuffix(e.Error(), step.want)) {
+					t.Errorf("%s: %v, want %q", step.pattern, e, step.want)
+				}
+				if e != nil {
+					err = e
+				}
+			}
+			if cost := []int{a.patternCost(), b.patternCost(), c.patternCost()}; !slices.Equal(cost, []int{11, 5, 5}) {
+				t.Errorf("the clients' patterns cost %d", cost)
+			}
+			h.unsubscribe(b, myriad.Ref{}, patternKind, "x1*")
+			for _, c := range []*client{a, b, c} {
+				h.closed(c, myriad.Ref{})
+			}
+			if s := h.Stats(); a.patternCost() != 0 || s.PatternWork != 0 || s.Patterns != 0 || s.Subscriptions != 0 {
+				t.Errorf("what was refused leaves %+v, and the client's patterns cost %d", s, a.patternCost())
+			}
+			return err
+		}, Refused{Patterns: 3}},
 		errDenied: {Limits{}, func(h *Hub) error {
 			_, err := h.publish(&client{}, "a", nil)
 			if err == nil {
@@ -155,7 +193,7 @@ func TestPaces(t *testing.T) {
 	begin := time.Now()
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	for i := range 2 * maxPaces {
-		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000) {
+		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000, time.Second) {
 			t.Fatalf("address %d is refused", i)
 		}
 		if len(ps.of) > maxPaces {
@@ -163,7 +201,7 @@ func TestPaces(t *testing.T) {
 		}
 	}
 	for i := range 2 * maxPaces {
-		ps.take(address(i), begin.Add(time.Hour), 1)
+		ps.take(address(i), begin.Add(time.Hour), 1, time.Second)
 	}
 	if len(ps.of) > maxPaces {
 		t.Errorf("%d busy addresses are known, want %d at most", len(ps.of), maxPaces)

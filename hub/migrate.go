@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/saved"
@@ -78,19 +79,21 @@ func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err e
 	return s, nil
 }
 
-// rejoin subscribes a client to what it was subscribed to in another process.
+// rejoin subscribes a client to what it was subscribed to in another process. There its patterns may have cost
+// less, which depends on the order in which they came.
 func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
+	limits := h.Limits
+	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32, math.MaxInt32
 	for len(r.Rest()) > 0 {
 		k := kind(r.Byte())
 		name := r.String()
 		if !r.OK() || k >= kinds || c.subscribed(k, name) {
 			return errState
 		}
-		t, err := h.join(c, k, name)
+		t, err := h.join(c, k, name, limits)
 		if err != nil {
 			return fmt.Errorf("topic %q: %w", name, err)
 		}
-		h.enlist(c, t)
 		t.group(c.format).Add(ref)
 	}
 	return nil
@@ -101,6 +104,9 @@ func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
 	s, ok := c.Value().(*respSession)
 	if !ok {
 		return to, nil // it has not said anything yet
+	}
+	if int(s.mistakes) >= h.hub.Limits.maxFailedLogins() {
+		return nil, errHalfDone // it is about to close
 	}
 	all := savedClient{client: s.client, more: byte(s.flags)}
 	if s.details != nil {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// pace is how far somebody has used up what may be done, so many times a second, and as many
-// times at once after a quiet second: up to a moment that is at most a second ahead.
+// pace is how far somebody has used up what may be done, so many times in a span of time, and as many
+// times at once after a quiet one: up to a moment that is at most a span ahead.
 type pace time.Time
 
 // take says whether it may be done now, and if so, that it is.
-func (p *pace) take(now time.Time, rate int) bool {
-	each, used := time.Second/time.Duration(rate), time.Time(*p)
+func (p *pace) take(now time.Time, rate int, span time.Duration) bool {
+	each, used := span/time.Duration(rate), time.Time(*p)
 	if used.Before(now) {
 		used = now
 	}
-	if used.Sub(now) > time.Second-each {
+	if used.Sub(now) > span-each {
 		return false
 	}
 	*p = pace(used.Add(each))
@@ -33,7 +33,7 @@ type paces struct {
 	of map[netip.Addr]pace
 }
 
-func (ps *paces) take(from netip.Addr, now time.Time, rate int) bool {
+func (ps *paces) take(from netip.Addr, now time.Time, rate int, span time.Duration) bool {
 	from = sourceOf(from)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -44,7 +44,7 @@ func (ps *paces) take(from netip.Addr, now time.Time, rate int) bool {
 	if !known && len(ps.of) >= maxPaces {
 		ps.drop(now)
 	}
-	ok := p.take(now, rate)
+	ok := p.take(now, rate, span)
 	ps.of[from] = p
 	return ok
 }

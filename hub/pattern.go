@@ -1,9 +1,14 @@
 package hub
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 )
 
 // patternIndex finds the patterns that match a topic, without a look at all of them. A pattern
@@ -15,10 +20,15 @@ import (
 // Of a pattern's runs that one is taken which the fewest patterns are kept under, so that a
 // run which many have in common is taken by few. Runs are known by their hash alone: a
 // pattern that is found by another's run does not match, and is no more than a try in vain.
+//
+// The index bounds the work of a publish: see patternWork and runLength. No lock is held while
+// patterns are tried: a bucket's patterns do not change, and are copied for one that comes or goes.
 type patternIndex struct {
-	mu    sync.RWMutex
-	kept  [places]map[uint64]bucket // by the hash of the run
-	sizes [places][]int             // how many patterns are kept under runs of each length
+	mu      sync.RWMutex
+	kept    [places]map[uint64]bucket // by the hash of the run
+	lengths [places][]runLength       // by the length of the run
+	work    atomic.Int64              // at most of one publish; changed under mu
+	spent   atomic.Int64              // work of all publishes
 }
 
 // place is where a literal run is.
@@ -40,16 +50,16 @@ type run struct {
 
 // bucket is the patterns under one run: mostly one.
 type bucket struct {
-	one  *topic
-	more map[*topic]struct{}
+	patterns []indexedPattern // do not change
+	work     int              // of all
 }
 
-func (b bucket) len() int {
-	if b.one == nil {
-		return len(b.more)
-	}
-	return 1 + len(b.more)
+type indexedPattern struct {
+	topic *topic
+	*program
 }
+
+func (p indexedPattern) matches(name string) bool { return glob{p.topic.name, p.program}.matches(name) }
 
 // hashBase is that of the hash of a run, the polynomial of its bytes, by which the hashes of
 // all parts of a text come from those of its beginnings.
@@ -89,28 +99,22 @@ func runsOf(pattern string, f func(run) bool) {
 		return f(r)
 	}
 	for p := 0; p < len(pattern); {
-		switch pattern[p] {
-		case '*', '?', '[':
-			switch {
-			case !ended:
-				if !hashed(atStart, literal) {
-					return
-				}
-			case len(literal) > 0 && inner < maxInner:
-				if inner++; !hashed(within, literal[:innerSize(len(literal))]) {
-					return
-				}
-			}
-			literal, ended = literal[:0], true
-			_, p = globStep(pattern, p)
+		var e element
+		if e, p = nextElement(pattern, p); e.kind == literalByte {
+			literal = append(literal, e.literal)
 			continue
-		case '\\':
-			if p+1 < len(pattern) {
-				p++
+		}
+		switch {
+		case !ended:
+			if !hashed(atStart, literal) {
+				return
+			}
+		case len(literal) > 0 && inner < maxInner:
+			if inner++; !hashed(within, literal[:innerSize(len(literal))]) {
+				return
 			}
 		}
-		literal = append(literal, pattern[p])
-		p++
+		literal, ended = literal[:0], true
 	}
 	switch {
 	case !ended:
@@ -120,52 +124,58 @@ func runsOf(pattern string, f func(run) bool) {
 	}
 }
 
-// globStep is where a pattern goes on behind what stands at p, a *, ? or [.
-func globStep(pattern string, p int) (ok bool, next int) {
-	if pattern[p] == '*' {
-		return true, p + 1
+// add takes a pattern in, if the work of a publish stays within the limits, and that which the
+// pattern adds to it within the rest that its client has. It returns the pattern's cost, which
+// is that work and its share of memory. A pattern that is there has the cost that it has had.
+func (x *patternIndex) add(t *topic, l Limits, rest int) (cost int, err error) {
+	x.mu.RLock()
+	if t.indexed {
+		defer x.mu.RUnlock()
+		return int(t.cost), costsTooMuch(int(t.cost), rest, l)
 	}
-	return globByte(pattern, p, 0)
-}
-
-// add takes a pattern in. One that is there stays.
-func (x *patternIndex) add(t *topic) {
+	x.mu.RUnlock()
+	g := compileGlob(t.name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if t.indexed {
-		return
+	if t.indexed { // by another client, meanwhile
+		return int(t.cost), costsTooMuch(int(t.cost), rest, l)
 	}
-	t.indexed = true
 	best, least := run{}, -1
 	runsOf(t.name, func(r run) bool {
-		if n := x.kept[r.place][r.hash].len(); least < 0 || n < least || n == least && r.size > best.size {
+		if n := len(x.kept[r.place][r.hash].patterns); least < 0 || n < least || n == least && r.size > best.size {
 			best, least = r, n
 		}
 		return true
 	})
+	b := x.kept[best.place][best.hash]
+	added := x.change(best, b.work, b.work+g.work(l.maxName()), l)
+	work := int(x.work.Load())
+	cost = added + g.memory()/memoryWork
+	if err = costsTooMuch(cost, rest, l); err == nil && added > 0 && work > l.maxPatternWork() {
+		err = fmt.Errorf("%w: with it the patterns of all clients would take %d, at most %d are allowed", errPatterns, work, l.maxPatternWork())
+	}
+	if err != nil {
+		x.change(best, b.work+g.work(l.maxName()), b.work, l)
+		return 0, err
+	}
 	if x.kept[best.place] == nil {
 		x.kept[best.place] = make(map[uint64]bucket)
 	}
-	b := x.kept[best.place][best.hash]
-	switch {
-	case b.one == nil:
-		b.one = t
-	case b.more == nil:
-		b.more = make(map[*topic]struct{})
-		fallthrough
-	default:
-		b.more[t] = struct{}{}
+	x.kept[best.place][best.hash] = bucket{slices.Concat(b.patterns, []indexedPattern{{t, g.program}}), b.work + g.work(l.maxName())}
+	t.indexed, t.cost = true, uint32(cost)
+	return cost, nil
+}
+
+// costsTooMuch is the error for a client that has not enough left for a pattern's cost.
+func costsTooMuch(cost, rest int, l Limits) error {
+	if cost <= max(rest, 0) {
+		return nil
 	}
-	x.kept[best.place][best.hash] = b
-	sizes := &x.sizes[best.place]
-	for len(*sizes) <= best.size {
-		*sizes = append(*sizes, 0)
-	}
-	(*sizes)[best.size]++
+	return fmt.Errorf("%w: the pattern costs %d, and the client has %d left of %d", errPatterns, cost, max(rest, 0), l.maxPatternCost())
 }
 
 // remove takes a pattern out.
-func (x *patternIndex) remove(t *topic) {
+func (x *patternIndex) remove(t *topic, l Limits) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !t.indexed {
@@ -174,29 +184,126 @@ func (x *patternIndex) remove(t *topic) {
 	t.indexed = false
 	runsOf(t.name, func(r run) bool {
 		b := x.kept[r.place][r.hash]
-		if _, ok := b.more[t]; ok {
-			delete(b.more, t)
-		} else if b.one == t {
-			b.one = nil
-		} else {
+		i := slices.IndexFunc(b.patterns, func(p indexedPattern) bool { return p.topic == t })
+		if i < 0 {
 			return true
 		}
-		if b.len() == 0 {
+		work := b.work - glob{t.name, b.patterns[i].program}.work(l.maxName())
+		x.change(r, b.work, work, l)
+		if len(b.patterns) == 1 {
 			delete(x.kept[r.place], r.hash)
 		} else {
-			x.kept[r.place][r.hash] = b
+			x.kept[r.place][r.hash] = bucket{slices.Concat(b.patterns[:i], b.patterns[i+1:]), work}
 		}
-		x.sizes[r.place][r.size]--
 		return false
 	})
+}
+
+// change notes that the work of the bucket of a run is another one, and returns by how much that
+// of a publish has become more.
+func (x *patternIndex) change(r run, from, to int, l Limits) (added int) {
+	lengths := &x.lengths[r.place]
+	for len(*lengths) <= r.size {
+		*lengths = append(*lengths, runLength{})
+	}
+	most := 1 // runs of one length that one name has
+	if r.place == within {
+		most = l.maxName()
+	}
+	added = (*lengths)[r.size].change(from, to, most)
+	x.work.Add(int64(added))
+	return added
+}
+
+// A unit of work is some 10 ns of a processor of 2020. Trying a pattern takes tryWork, and one more for
+// each star. A unit is also searchWork bytes of a name in which a literal segment is searched,
+// wordWork words of the automaton of segment.find, and memoryWork bytes.
+const (
+	tryWork    = 4
+	searchWork = 128
+	wordWork   = 8
+	memoryWork = 64
+)
+
+// work is the most that it takes to try the pattern on a name.
+func (g glob) work(maxName int) int {
+	stars, search := strings.Count(g.pattern, "*"), 0
+	switch {
+	case g.program != nil && stars > 1:
+		for i := 1; i < len(g.segments)-1; i++ {
+			search = max(search, g.segments[i].searchWork(maxName))
+		}
+	case stars > 1:
+		search = maxName / searchWork
+	}
+	return tryWork + stars + search
+}
+
+// searchWork is the work of find.
+func (s *segment) searchWork(maxName int) int {
+	if s.masks == nil {
+		return maxName / searchWork
+	}
+	return s.words() * maxName / wordWork
+}
+
+// memory is how many bytes the compiled pattern takes, beside its text.
+func (g glob) memory() (n int) {
+	if g.program != nil {
+		for i := range g.segments {
+			n += int(unsafe.Sizeof(segment{})) + g.segments[i].memory()
+		}
+	}
+	return n
+}
+
+// runLength is the work of the buckets whose runs have one length.
+type runLength struct {
+	levels []level // by work
+	work   int     // of those that one name has at most
+}
+
+// level is how many buckets take the same work.
+type level struct{ work, n int }
+
+// change notes that the work of a bucket is another one; 0 is of one that is not there. It returns
+// by how much the work of a publish has become more, whose name has most of the buckets.
+func (l *runLength) change(from, to, most int) (added int) {
+	l.count(from, -1)
+	l.count(to, 1)
+	before := l.work
+	l.work = 0
+	for i := len(l.levels) - 1; i >= 0 && most > 0; i-- {
+		n := min(most, l.levels[i].n)
+		l.work += n * l.levels[i].work
+		most -= n
+	}
+	return l.work - before
+}
+
+func (l *runLength) count(work, n int) {
+	if work == 0 {
+		return
+	}
+	i, found := slices.BinarySearchFunc(l.levels, work, func(l level, work int) int { return cmp.Compare(l.work, work) })
+	if !found {
+		l.levels = slices.Insert(l.levels, i, level{work: work})
+	}
+	if l.levels[i].n += n; l.levels[i].n == 0 {
+		l.levels = slices.Delete(l.levels, i, i+1)
+	}
 }
 
 // matches is what match needs for a while.
 type matches struct {
 	hashes []uint64 // of the topic's beginnings, by length
-	seen   []uint64 // the runs within that have led to patterns
-	found  []*topic
-	tried  int
+	found  []hit
+}
+
+// hit is a bucket with patterns to try.
+type hit struct {
+	hash uint64
+	bucket
 }
 
 var matchesPool = sync.Pool{New: func() any { return new(matches) }}
@@ -212,65 +319,66 @@ func (x *patternIndex) match(name string, f func(*topic)) (tried int) {
 	for i := range len(name) {
 		m.hashes = append(m.hashes, hashOn(m.hashes[i], name[i]))
 	}
-	m.tried = 0
 	x.mu.RLock()
 	m.lookUp(x, name)
 	x.mu.RUnlock()
-	for _, t := range m.found {
-		f(t)
+	work := 0
+	for _, h := range m.found {
+		tried += len(h.patterns)
+		work += h.work
+		for _, p := range h.patterns {
+			if p.matches(name) {
+				f(p.topic)
+			}
+		}
 	}
-	tried = m.tried
+	x.spent.Add(int64(work))
 	clear(m.found)
-	m.found, m.seen = m.found[:0], m.seen[:0]
-	if max(cap(m.found), cap(m.hashes), cap(m.seen)) <= maxKeptMatches {
+	m.found = m.found[:0]
+	if max(cap(m.found), cap(m.hashes)) <= maxKeptMatches {
 		matchesPool.Put(m)
 	}
 	return tried
 }
 
-// lookUp finds the patterns that match.
+// lookUp finds the buckets of the runs that the name has.
 func (m *matches) lookUp(x *patternIndex, name string) {
 	power := uint64(1) // of hashBase, by the size
 	for size := range len(name) + 1 {
 		if x.any(atStart, size) {
-			m.try(x.kept[atStart][m.hashes[size]], name)
+			m.add(x.kept[atStart], m.hashes[size])
 		}
 		if x.any(atEnd, size) {
-			m.try(x.kept[atEnd][m.part(len(name)-size, size, power)], name)
+			m.add(x.kept[atEnd], m.part(len(name)-size, size, power))
 		}
 		if x.any(within, size) {
+			before := len(m.found)
 			for at := range len(name) - size + 1 {
-				h := m.part(at, size, power)
-				// A run that the topic has twice is tried once.
-				if b := x.kept[within][h]; b.len() > 0 && !slices.Contains(m.seen, h) {
-					m.seen = append(m.seen, h)
-					m.try(b, name)
-				}
+				m.add(x.kept[within], m.part(at, size, power))
 			}
+			// A run that the name has several times is tried once.
+			runs := m.found[before:]
+			slices.SortFunc(runs, func(a, b hit) int { return cmp.Compare(a.hash, b.hash) })
+			runs = slices.CompactFunc(runs, func(a, b hit) bool { return a.hash == b.hash })
+			m.found = m.found[:before+len(runs)]
 		}
 		power *= hashBase
 	}
 }
 
-// any says whether patterns are kept under runs of a size.
+// add adds the patterns under a hash.
+func (m *matches) add(kept map[uint64]bucket, hash uint64) {
+	if b, ok := kept[hash]; ok {
+		m.found = append(m.found, hit{hash, b})
+	}
+}
+
+// any reports whether patterns are kept under runs of a size.
 func (x *patternIndex) any(at place, size int) bool {
-	return size < len(x.sizes[at]) && x.sizes[at][size] > 0
+	return size < len(x.lengths[at]) && len(x.lengths[at][size].levels) > 0
 }
 
 // part is the hash of a part of the name, where power is hashBase to the size.
 func (m *matches) part(at, size int, power uint64) uint64 {
 	return m.hashes[at+size] - m.hashes[at]*power
-}
-
-// try takes those of a bucket that match.
-func (m *matches) try(b bucket, name string) {
-	m.tried += b.len()
-	if b.one != nil && globMatches(b.one.name, name) {
-		m.found = append(m.found, b.one)
-	}
-	for t := range b.more {
-		if globMatches(t.name, name) {
-			m.found = append(m.found, t)
-		}
-	}
 }

@@ -1,12 +1,20 @@
 package hub
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/myriadtest"
 )
 
 // indexed is a patternIndex beside all of its patterns.
@@ -24,13 +32,15 @@ func (x *indexed) put(pattern string) {
 		}
 		x.all[pattern] = t
 	}
-	x.add(t)
+	if _, err := x.add(t, Limits{}, 1<<30); err != nil {
+		panic(err)
+	}
 }
 
 func (x *indexed) drop(pattern string) {
 	if t := x.all[pattern]; t != nil {
 		delete(x.all, pattern)
-		x.remove(t)
+		x.remove(t, Limits{})
 	}
 }
 
@@ -40,7 +50,7 @@ func (x *indexed) check(t *testing.T, name string) {
 	var found, want []string
 	x.match(name, func(p *topic) { found = append(found, p.name) })
 	for p := range x.all {
-		if globMatches(p, name) {
+		if plainMatches(p, name) {
 			want = append(want, p)
 		}
 	}
@@ -61,11 +71,14 @@ func (x *indexed) empty(t *testing.T) {
 		if n := len(x.kept[at]); n > 0 {
 			t.Errorf("%d runs at place %d are left of no pattern", n, at)
 		}
-		for size, n := range x.sizes[at] {
-			if n != 0 {
-				t.Errorf("at place %d %d runs of %d bytes are counted and none are there", at, n, size)
+		for size, l := range x.lengths[at] {
+			if len(l.levels) > 0 || l.work != 0 {
+				t.Errorf("at place %d runs of %d bytes are counted and none are there: %+v", at, size, l)
 			}
 		}
+	}
+	if work := x.work.Load(); work != 0 {
+		t.Errorf("no pattern takes %d units of work", work)
 	}
 }
 
@@ -133,6 +146,114 @@ func TestPatternsTried(t *testing.T) {
 	x.check(t, "user.3000.x")
 	x.check(t, "a-3002-b")
 	x.empty(t)
+}
+
+// The index bounds what a publish tries: patterns of one run add up, of those of different runs of
+// one length a name has one, or as many as fit in. What goes takes its work along.
+func TestPatternWork(t *testing.T) {
+	l := Limits{MaxName: 20}
+	var x patternIndex
+	var all []*topic
+	put := func(want int, patterns ...string) {
+		t.Helper()
+		for _, p := range patterns {
+			all = append(all, &topic{name: p, kind: patternKind})
+			if _, err := x.add(all[len(all)-1], l, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have := int(x.work.Load()); have != want {
+			t.Fatalf("with %q the work is %d, want %d", patterns, have, want)
+		}
+	}
+	one := tryWork + 1
+	put(one, "aa*", "ab*", "ac*")
+	put(2*one, "abc*")
+	put(3*one, "*ab", "*ac")
+	put(4*one, "*") // which has no literal run
+	put(5*one+1, "**")
+	for _, p := range all {
+		x.remove(p, l)
+	}
+	put(0)
+	for i := range 30 {
+		put(min(i+1, 20)*(tryWork+2), fmt.Sprintf("*%02d*", i))
+	}
+}
+
+// Patterns of an attacker, for which a publish would take seconds, are refused beyond a bound, with its name, on
+// each model. A publish does not try more, and others go on.
+func TestPatternBomb(t *testing.T) {
+	eachFront(t, func() *Hub { return new(Hub) }, func(t *testing.T, h *Hub, addr string) {
+		const patterns = 400
+		for attacker := range 6 {
+			var in strings.Builder
+			for _, p := range bombs(uint64(attacker), patterns) {
+				in.WriteString(array("PSUBSCRIBE", p))
+			}
+			in.WriteString(array("PING", "end"))
+			client, total := 0, 0 // errors
+			for _, v := range talk(t, addr, in.String()) {
+				if strings.HasPrefix(v, "-ERR "+errPatterns.Error()) {
+					client += strings.Count(v, "left of 25000")
+					total += strings.Count(v, "at most 100000 are allowed")
+				}
+			}
+			if client+total < patterns/2 || attacker == 0 && total > 0 || attacker == 5 && client > 0 {
+				t.Fatalf("attacker %d is refused %d patterns of 400 for its limit, and %d for that of all", attacker, client, total)
+			}
+		}
+		if s := h.Stats(); s.PatternWork > 100_000 || s.Refused.Patterns < 6*patterns/2 {
+			t.Errorf("the patterns left take %d, and %d are refused", s.PatternWork, s.Refused.Patterns)
+		}
+		talk(t, addr, array("PSUBSCRIBE", "news.*")+array("PUNSUBSCRIBE", "news.*")+array("PUBLISH", strings.Repeat("a", 1000), "x")+array("PING", "end"))
+		if spent := h.index.spent.Load(); spent == 0 || spent > 100_000 {
+			t.Errorf("a publish tries patterns of %d units of work, want some, and 100000 at most", spent)
+		}
+	})
+}
+
+// talk says something to a hub, which ends with PING end, and gives what it answers.
+func talk(t *testing.T, addr, in string) (answers []string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(await.Patience))
+	go func() { _, _ = io.WriteString(c, in) }() // an error is one of reading, too
+	r := bufio.NewReader(c)
+	for {
+		v, err := new(stressor).value(r)
+		if err != nil {
+			t.Fatalf("after %d answers: %v", len(answers), err)
+		}
+		if answers = append(answers, v[0]); v[len(v)-1] == "end" {
+			return answers
+		}
+	}
+}
+
+// Publishes that take long on a loop let others have their turn in between.
+func TestPatternPublishYields(t *testing.T) {
+	const publishes = 50
+	h, calls := new(Hub), 0
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: counted{handler{hub: h}, &calls}})
+	for i := range uint64(4) {
+		subscriber := &client{user: anyone}
+		for _, p := range bombs(i, 200) {
+			if h.subscribed(subscriber, patternKind, p) != nil {
+				break
+			}
+		}
+	}
+	p := s.Dial()
+	p.Send(strings.Repeat(array("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
+	p.Expect(strings.Repeat(":0\r\n", publishes))
+	if least := publishes * int(h.index.work.Load()) / (maxWork * matchWork) / 2; calls < least || least < 5 {
+		t.Errorf("%d publishes, each with %d units of work, had %d turns, want at least %d", publishes, h.index.work.Load(), calls, least)
+	}
 }
 
 // FuzzPatterns compares the index with a look at all patterns. Lines are patterns, those

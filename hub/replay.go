@@ -105,7 +105,7 @@ func (r *Replay) keeps(k kind, name string) bool {
 			literal := literalOf(name)
 			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
 		case k == patternKind:
-			return globMatches(name, topic)
+			return compileGlob(name).matches(topic)
 		case begins:
 			return strings.HasPrefix(name, beginning)
 		}
@@ -270,10 +270,9 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	if m.Old {
 		return 0
 	}
-	sent, full := h.sendKind(topicKind, m.Topic, m.Data, m.At.String())
-	h.delivered.Add(int64(sent))
-	h.dropped.Add(int64(full))
-	return sent
+	all := h.sendKind(topicKind, m.Topic, m.Data, m.At.String())
+	h.count(all)
+	return all.sent
 }
 
 // missed notes that the numbers up to next have not come, because the stream has thrown them away: nobody

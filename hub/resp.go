@@ -18,6 +18,7 @@ import (
 const (
 	maxArgs   = 1 << 20
 	maxInline = 64 << 10
+	maxBulk   = 512 << 20 // of Redis
 	// maxNumber is the most bytes of a number with its line end.
 	maxNumber = 32
 	// minArg is the fewest bytes of an argument: $0, its line end, and one behind nothing.
@@ -42,12 +43,13 @@ func (e oversized) Unwrap() []error { return []error{e.protocolError, myriad.Err
 
 // sizes are the bounds of a command's size.
 type sizes struct {
-	args, bulk, message int
-	stranger            bool
+	args, message int
+	bulk          int // of an argument of a stranger
+	stranger      bool
 }
 
 func sizesFor(maxMessage int, stranger bool) sizes {
-	b := sizes{args: maxArgs, bulk: maxMessage, message: maxMessage, stranger: stranger}
+	b := sizes{args: maxArgs, message: maxMessage, stranger: stranger}
 	if stranger {
 		b.args, b.bulk = maxStrangerArgs, min(maxStrangerBulk, maxMessage)
 	}
@@ -118,11 +120,13 @@ func (r *reader) arg(in []byte, at *scan) (size int, err error) {
 	}
 	n, head, ok := number(in[1:])
 	switch {
-	case !ok || n < 0 || !r.stranger && n > r.bulk:
+	case !ok || n < 0:
 		return 0, protocolError("invalid bulk length")
 	case head == 0:
 		return 0, nil
-	case n > r.bulk:
+	case !r.stranger && n > max(maxBulk, r.message):
+		return 0, oversized{protocolError("invalid bulk length")}
+	case r.stranger && n > r.bulk:
 		return 0, protocolError("unauthenticated bulk length")
 	}
 	head++

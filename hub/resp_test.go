@@ -96,7 +96,7 @@ var readings = []struct{ in, want string }{
 	{"*1\r\nPING\r\n", wrong + "expected '$', got 'P'"},
 	{"*1\r\n$x\r\n", wrong + "invalid bulk length"},
 	{"*1\r\n$-1\r\n", wrong + "invalid bulk length"},
-	{"*1\r\n$2001\r\n", wrong + "invalid bulk length"},
+	{"*1\r\n$2001\r\n", wrong + "a command of at least 2014 bytes, at most 1999 are allowed"},
 	{"*1\r\n$1990\r\n", wrong + "a command of at least 2003 bytes, at most 1999 are allowed"},
 	{"*400\r\n", wrong + "a command of at least 2406 bytes, at most 1999 are allowed"},
 	{"*1\r\n$1\r\nab\r\n", wrong + "expected CRLF behind a bulk string"},

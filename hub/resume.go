@@ -54,12 +54,8 @@ var (
 // enter has a client subscribed to a name, but for what is published, which it gets from
 // a resumption on.
 func (h *Hub) enter(c *client, k kind, name string) (*topic, error) {
-	t, err := h.join(c, k, name)
-	if err != nil {
-		return nil, h.refuse(err)
-	}
-	h.enlist(c, t)
-	return t, nil
+	t, err := h.join(c, k, name, h.Limits)
+	return t, h.refuse(err)
 }
 
 // begin says from where on the client is going to get all; ok is false if that is not known. The newest
@@ -310,16 +306,23 @@ func (s *resumption) step() (joined bool) {
 		return false
 	}
 	s.skip()
+	globs := make([]glob, len(s.topics))
+	for i, t := range s.topics {
+		if t.kind == patternKind {
+			globs[i] = compileGlob(t.name)
+		}
+	}
 	for n, m := range r.behind(s.at.Seq) {
 		if n >= stepMessages || len(s.out) >= stepBytes {
 			return false
 		}
 		s.at.Seq = m.seq
-		for _, t := range s.topics {
-			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globMatches(t.name, m.topic) {
+		for i, t := range s.topics {
+			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globs[i].matches(m.topic) {
+				before := len(s.out)
 				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
 				r.replayed.Add(1)
-				s.h.delivered.Add(1)
+				s.h.count(tally{sent: 1, bytes: len(s.out) - before})
 			}
 		}
 	}

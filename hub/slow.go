@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -12,6 +13,18 @@ import (
 
 	"github.com/myriad-go/myriad"
 )
+
+// ended ends all subscriptions of a client whose connection has closed, and counts what it has lost.
+func (h *Hub) ended(c *client, conn *myriad.Conn, why error) {
+	slow := errors.Is(why, myriad.ErrSlowConsumer) || errors.Is(why, myriad.ErrWriteTimeout) || errors.Is(why, myriad.ErrOverBudget)
+	if n := int64(conn.Pending()); slow && n > 0 && c.count() > 0 {
+		h.lostBytes.Add(n)
+		if bytes := h.deliveredBytes.Load(); bytes > 0 {
+			h.lost.Add(int64(math.Round(float64(n) / float64(bytes) * float64(h.delivered.Load()))))
+		}
+	}
+	h.closed(c, conn.Ref())
+}
 
 // ErrBusy is why Hub.Slow does not look: it does already.
 var ErrBusy = errors.New("hub: somebody looks for slow subscribers already; expected one at a time")

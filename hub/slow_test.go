@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
@@ -159,4 +160,42 @@ func TestEnforce(t *testing.T) {
 		stays(false)
 		idle(false)
 	})
+}
+
+// What waits for a subscriber when it is closed because it reads too slowly is counted as lost: by each front, and not
+// when it goes by itself.
+func TestLost(t *testing.T) {
+	for front, in := range map[string]string{
+		"Redis": "SUBSCRIBE a\r\n", "WebSocket": upgradeHub + masked(`{"op":"subscribe","topic":"a"}`), "events": "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+	} {
+		t.Run(front, func(t *testing.T) {
+			h := new(Hub)
+			s := virtual(t, h, myriad.Limits{MaxUnsent: 8000, WriteTimeout: time.Second})
+			publish := func(n int) {
+				for range n {
+					if _, err := h.Publish("a", make([]byte, 100)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.Advance(0)
+			}
+			slow, gone := s.Dial(), s.Dial()
+			slow.Send(in)
+			gone.Send(in)
+			publish(3)
+			gone.StopReading()
+			publish(1)
+			gone.Reset()
+			if st := h.Stats(); st.Delivered != 8 || st.Lost != 0 || st.LostBytes != 0 {
+				t.Fatalf("before it is slow: %+v", st)
+			}
+			slow.StopReading()
+			publish(7)
+			s.Advance(time.Minute)
+			slow.ExpectClosed(myriad.ErrWriteTimeout)
+			if st := h.Stats(); st.Delivered != 15 || st.Lost != 7 || st.LostBytes < 700 {
+				t.Errorf("%+v; want 7 of 15 lost", st)
+			}
+		})
+	}
 }

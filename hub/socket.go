@@ -194,7 +194,7 @@ func (f *front) socket(w http.ResponseWriter, r *http.Request) {
 	}
 	u, err := f.userOf(r, q)
 	if err != nil {
-		refuse(w, statusOf(err), err)
+		f.refuseLogin(w, r, err)
 		return
 	}
 	_ = f.sockets.Upgrade(w, r, &client{format: socket, user: u})
@@ -207,8 +207,8 @@ type socketHandler struct{ *front }
 func (socketHandler) Opened(web.Socket) {}
 
 // Closed implements web.SocketHandler.
-func (h socketHandler) Closed(s web.Socket, _ error) {
-	h.hub.closed(s.Value().(*client), s.Ref())
+func (h socketHandler) Closed(s web.Socket, why error) {
+	h.hub.ended(s.Value().(*client), s.Conn(), why)
 }
 
 // Message implements web.SocketHandler.
@@ -257,10 +257,17 @@ func (s socketCall) tell(q *socketRequest, r socketReply) {
 
 // fail tells of an error, and closes the socket if there were too many mistakes.
 func (s socketCall) fail(q *socketRequest, err error) {
-	if errors.Is(err, errMistake) || errors.Is(err, errCredential) {
+	if errors.Is(err, errMistake) {
 		s.client.mistakes++
 	}
 	s.tell(q, socketReply{Op: "error", Error: err.Error()})
+	if errors.Is(err, errCredential) {
+		from, _ := s.socket.Ref().RemoteAddr()
+		if why := s.hub.failedLogin(s.socket.Conn().Server(), s.client, from.Addr()); why != nil {
+			_ = s.socket.Close(web.ClosePolicy, why.Error())
+			return
+		}
+	}
 	if s.client.mistakes >= maxMistakes {
 		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d mistakes in a row", maxMistakes))
 	}
@@ -326,12 +333,28 @@ func (s socketCall) publish(q *socketRequest) error {
 			return mistake("base64: %v", err)
 		}
 	}
+	spent := s.hub.index.spent.Load()
 	n, err := s.hub.publish(s.client, name, message)
 	if err != nil {
 		return err
 	}
 	s.tell(q, socketReply{Op: "published", Topic: q.Topic, Receivers: &n})
+	if s.hub.index.spent.Load()-spent >= maxMatchWork {
+		s.yield()
+	}
 	return nil
+}
+
+// maxMatchWork is the work with the patterns of one publish after which other connections have their turn.
+const maxMatchWork = 10_000
+
+// yield lets other connections have their turn before the next message.
+func (s socketCall) yield() {
+	c := s.socket.Conn()
+	c.Pause()
+	if s.socket.Ref().Do((*myriad.Conn).Resume) != nil {
+		c.Resume()
+	}
 }
 
 func (s socketCall) subscribe(q *socketRequest) error {

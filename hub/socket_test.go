@@ -134,7 +134,7 @@ func TestSocketMistakes(t *testing.T) {
 
 // TestSocketManyMistakes closes a socket that makes nothing but mistakes.
 func TestSocketManyMistakes(t *testing.T) {
-	eachFront(t, plain, func(t *testing.T, h *Hub, addr string) {
+	eachFront(t, func() *Hub { return &Hub{Limits: Limits{MaxFailedLogins: maxMistakes}} }, func(t *testing.T, h *Hub, addr string) {
 		for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
 			p := dialHub(t, addr, "")
 			for range maxMistakes - 1 {

@@ -80,6 +80,7 @@ const savedVersion = 2
 // savedCounters are those of Stats that go on.
 type savedCounters struct {
 	Published, Delivered, Dropped, Evicted int64
+	Lost, LostBytes, DeliveredBytes        int64
 	Refused                                Refused
 }
 
@@ -91,7 +92,7 @@ func (h handler) SaveState(w io.Writer) error {
 		h.hub.resumeBehind(m)
 	}
 	s := h.hub.Stats()
-	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Refused})
+	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Lost, s.LostBytes, h.hub.deliveredBytes.Load(), s.Refused})
 	if err != nil {
 		return err
 	}
@@ -152,6 +153,9 @@ func (h *Hub) goOn(s savedCounters) {
 	h.published.Add(s.Published)
 	h.delivered.Add(s.Delivered)
 	h.dropped.Add(s.Dropped)
+	h.lost.Add(s.Lost)
+	h.lostBytes.Add(s.LostBytes)
+	h.deliveredBytes.Add(s.DeliveredBytes)
 	told := make(map[*int64]bool)
 	for i := range causes {
 		if n := causes[i].of(&s.Refused); !told[n] { // some causes are counted together

@@ -39,7 +39,7 @@ func TestSaved(t *testing.T) {
 	}
 	var order []string
 	for _, v := range next.last.all() {
-		order = append(order, v.message)
+		order = append(order, string(v.message))
 	}
 	if got := fmt.Sprint(order); got != "[c2 d3 b4]" {
 		t.Errorf("last values are %s", got)

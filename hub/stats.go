@@ -8,6 +8,7 @@ import (
 // counters are what is counted of a Hub.
 type counters struct {
 	subscriptions, published, delivered, dropped atomic.Int64
+	deliveredBytes, lost, lostBytes              atomic.Int64
 	refused                                      [refusals]atomic.Int64
 }
 
@@ -17,15 +18,21 @@ type Stats struct {
 	// Topics and Patterns are how many have subscribers now, Subscriptions how many of both all
 	// clients have now.
 	Topics, Patterns, Subscriptions int64
+	// PatternWork is the most work that a publish may have with patterns now: see Limits.MaxPatternWork.
+	PatternWork int64
 	// Published counts messages that were published. Delivered counts, for each subscriber,
-	// those that were on their way to it, and Dropped those for which there was no room. A
-	// subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped, and
-	// Closed.SlowConsumer, WriteTimeout and OverBudget.
+	// those that were on their way to it, and Dropped those for which there was no room. With
+	// DropMessage a subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped.
 	Published, Delivered, Dropped int64
+	// LostBytes counts the bytes that still waited in this process for subscribers that were closed because
+	// they read too slowly (Closed.SlowConsumer, WriteTimeout and OverBudget of myriad.Stats), and Lost
+	// the messages of Delivered that these are: as many as messages of the mean size. What had gone to the
+	// kernel is not known, nor what was in a loop's mailbox yet, and counts as delivered.
+	Lost, LostBytes int64
 	// Refused counts what clients were refused, by cause.
 	Refused Refused
-	// LastValues is how many topics' newest messages are kept now, LastValueBytes what they
-	// take with their names. Evicted counts those that were given up because of
+	// LastValues is how many topics' newest messages are kept now, LastValueBytes the
+	// memory that they take. Evicted counts those that were given up because of
 	// Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is of the messages that are kept; nil if none are.
@@ -37,14 +44,14 @@ type Stats struct {
 // Refused counts what clients were refused.
 type Refused struct {
 	// Credentials are logins with a wrong user name, password or token, Denied what the
-	// user had no right for.
-	Credentials, Denied int64
+	// user had no right for, Logins connections that were closed for too many failed logins.
+	Credentials, Denied, Logins int64
 	// Names are topics without a name or with one beyond Limits.MaxName, Messages those
 	// beyond MaxMessage, Rate those beyond PublishRate.
 	Names, Messages, Rate int64
 	// Subscriptions are those beyond Limits.MaxSubscriptions, Subscribers those beyond
-	// MaxSubscribers, Topics those beyond MaxTopics.
-	Subscriptions, Subscribers, Topics int64
+	// MaxSubscribers, Topics those beyond MaxTopics, Patterns those beyond MaxPatternWork and MaxPatternCost.
+	Subscriptions, Subscribers, Topics, Patterns int64
 	// Unkept are messages of a topic of Hub.Replay for which the cluster has no room.
 	Unkept int64
 }
@@ -55,6 +62,7 @@ var causes = [...]struct {
 	of  func(*Refused) *int64
 }{
 	{errCredential, func(r *Refused) *int64 { return &r.Credentials }},
+	{errLogins, func(r *Refused) *int64 { return &r.Logins }},
 	{errDenied, func(r *Refused) *int64 { return &r.Denied }},
 	{errNoName, func(r *Refused) *int64 { return &r.Names }},
 	{errLongName, func(r *Refused) *int64 { return &r.Names }},
@@ -63,6 +71,7 @@ var causes = [...]struct {
 	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
 	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
 	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
+	{errPatterns, func(r *Refused) *int64 { return &r.Patterns }},
 	{errUnkept, func(r *Refused) *int64 { return &r.Unkept }},
 }
 
@@ -82,8 +91,9 @@ func (c *counters) refuse(err error) error {
 // Stats gives the counters. It is safe for concurrent use.
 func (h *Hub) Stats() Stats {
 	s := Stats{
-		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(),
+		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
+		Lost: h.lost.Load(), LostBytes: h.lostBytes.Load(),
 	}
 	for i := range causes {
 		*causes[i].of(&s.Refused) += h.refused[i].Load()

@@ -27,6 +27,7 @@ type topic struct {
 	others  atomic.Pointer[[formats]*myriad.Group]
 	hash    uint32 // of the name: where it is in its table
 	members int32  // subscribers; guarded by the table's lock
+	cost    uint32 // of a pattern that is in the index; guarded by its lock
 	kind    kind
 	first   format
 	indexed bool // a pattern is in the index; guarded by its lock
@@ -53,9 +54,25 @@ func (t *topic) group(f format) *myriad.Group {
 	}
 }
 
-// send sends a message of a topic, which may be t or one that t matches. It says to how many
-// it is on its way, and for how many there was no room.
-func (t *topic) send(name string, message []byte, id string) (sent, full int) {
+// tally is to how many subscribers a message is on its way, with how many bytes in all, and for how many there was
+// no room.
+type tally struct{ sent, bytes, full int }
+
+func (t *tally) add(more tally) {
+	t.sent += more.sent
+	t.bytes += more.bytes
+	t.full += more.full
+}
+
+// count adds a message to the counters.
+func (c *counters) count(t tally) {
+	c.delivered.Add(int64(t.sent))
+	c.deliveredBytes.Add(int64(t.bytes))
+	c.dropped.Add(int64(t.full))
+}
+
+// send sends a message of a topic, which may be t or one that t matches.
+func (t *topic) send(name string, message []byte, id string) tally {
 	return t.broadcast(func(f format, to []byte) []byte { return f.append(to, t, name, message, id) })
 }
 
@@ -65,13 +82,13 @@ func (t *topic) tellGap(at Position) {
 }
 
 // broadcast sends what encode appends for each format, if it appends something.
-func (t *topic) broadcast(encode func(f format, to []byte) []byte) (sent, full int) {
+func (t *topic) broadcast(encode func(f format, to []byte) []byte) (all tally) {
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
 	to := func(f format, g *myriad.Group) {
 		if *b = encode(f, (*b)[:0]); len(*b) > 0 {
-			n, no := g.Broadcast(*b)
-			sent, full = sent+n, full+no
+			sent, full := g.Broadcast(*b)
+			all.add(tally{sent, sent * len(*b), full})
 		}
 	}
 	to(t.first, &t.inline)
@@ -82,5 +99,5 @@ func (t *topic) broadcast(encode func(f format, to []byte) []byte) (sent, full i
 			}
 		}
 	}
-	return sent, full
+	return all
 }

@@ -32,18 +32,22 @@ var hubMetrics = []metric[hub.Stats]{
 	labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
 	gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
+	gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
 	counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
 	counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
 	counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
 		func(s *hub.Stats) int64 { return s.Dropped }),
+	counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
+		func(s *hub.Stats) int64 { return s.Lost }),
+	counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
 	labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
-			"credentials": r.Credentials, "denied": r.Denied, "name": r.Names, "message": r.Messages, "rate": r.Rate,
-			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "unkept": r.Unkept,
+			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,
+			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
 		}
 	}),
 	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
-	gauge("last_values_bytes", "What they take, with their names.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
+	gauge("last_values_bytes", "The memory that they take, in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
 	counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
 }

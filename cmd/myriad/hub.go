@@ -73,11 +73,14 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.addReplay(flags)
 	f.fields["Peers.Join"] = "join"
 	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
+	f.number(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "most failed logins of a connection, and a tenth of those of an address in a minute (default 10)")
 	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
-	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of all of them (default 67108864)")
+	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
 	f.number(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
 	f.number(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
 	f.number(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
+	f.number(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
+	f.number(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "most that the patterns of a client may add to that (default 25000)")
 	f.number(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
 }
 

@@ -226,8 +226,9 @@ func (p *presence) names(q question) (names [][]byte, more int) {
 			found.add(name)
 		}
 	} else {
+		matches := hub.Matcher(string(q.Pattern))
 		p.node.hub.EachName(q.Kind, func(name string, _ int) bool {
-			if hub.Matches(string(q.Pattern), name) {
+			if matches(name) {
 				found.add(name)
 			}
 			return true

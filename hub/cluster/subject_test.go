@@ -116,7 +116,7 @@ func TestSubjectsAtRandom(t *testing.T) {
 		if strings.ContainsAny(subject, " \r\n*>") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
 			t.Fatalf("%q has the subject %q, which NATS does not take", name, subject)
 		}
-		if hub.Matches(pattern, name) {
+		if hub.Matcher(pattern)(name) {
 			matched++
 			if wide := subjectOfPattern(pattern); !covers(wide, subject) {
 				t.Fatalf("%q matches %q, but %q does not match %q", pattern, name, wide, subject)

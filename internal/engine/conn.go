@@ -79,6 +79,7 @@ type extra struct {
 	heldSince time.Duration
 	values    []*Latest // values to take when nothing else is unsent
 	dropped   int64     // messages that its peer had no room for
+	unsent    int       // bytes of output that were dropped
 	leaving   uint8     // how far it is with being handed over; see migrate.go
 }
 
@@ -87,7 +88,7 @@ func (x *extra) empty() bool {
 	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
 		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
-		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0 && x.leaving == 0
+		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0 && x.unsent == 0 && x.leaving == 0
 }
 
 // Bind gives a connection its host, its number, and the generation that it begins with,
@@ -413,6 +414,9 @@ func (c *Conn) dropInput() {
 }
 
 func (c *Conn) dropOutput() {
+	if n := c.Pending(); n > 0 {
+		c.extra().unsent = n
+	}
 	if c.out != nil {
 		c.release(c.out)
 		c.out = nil

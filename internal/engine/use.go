@@ -109,8 +109,13 @@ func (c *Conn) unsent() (n int) {
 }
 
 // Pending is the number of bytes of output that are not sent yet, those of files
-// too.
-func (c *Conn) Pending() int { return c.unsent() + c.files().bytes() }
+// too, or that were dropped when the connection failed.
+func (c *Conn) Pending() (n int) {
+	if c.more != nil {
+		n = c.more.unsent
+	}
+	return n + c.unsent() + c.files().bytes()
+}
 
 // Holds is how many bytes of memory the connection's buffers take, with what its
 // layer keeps.

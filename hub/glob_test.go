@@ -1,0 +1,166 @@
+package hub
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+func checkGlob(t *testing.T, pattern, name string) {
+	t.Helper()
+	if have, want := compileGlob(pattern).matches(name), plainMatches(pattern, name); have != want {
+		t.Fatalf("%q matches %q: %v, want %v", pattern, name, have, want)
+	}
+}
+
+// A compiled pattern matches what the plain matcher says, with segments of one and several words.
+func TestGlob(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 20_000 {
+		checkGlob(t, text(r, `aab**?[]\^-`, r.IntN(12)), text(r, "ab-", r.IntN(12)))
+	}
+	parts := []string{"a", "b", "?", "[ab]", "[^c]", "[b-a]", `\*`, "*"}
+	for range 5_000 {
+		var pattern strings.Builder
+		for range r.IntN(300) {
+			pattern.WriteString(parts[min(r.IntN(40)/5, len(parts)-1)])
+		}
+		name := []byte(text(r, "aaaaab", r.IntN(400)))
+		checkGlob(t, pattern.String(), string(name))
+		checkGlob(t, "*"+strings.ReplaceAll(pattern.String(), "*", "")+"*", string(name))
+	}
+	// Each byte is a class of its own, none is, or all are one.
+	var all [256]byte
+	var sets strings.Builder
+	for b := range all {
+		all[b] = byte(b)
+		sets.WriteString("[\\" + string(all[b:b+1]) + "\\x]")
+	}
+	for _, pattern := range []string{sets.String(), "*" + sets.String() + "*", "*[]*", "[^]", "*" + strings.Repeat("?", 1030) + "*"} {
+		for _, name := range []string{string(all[:]), "-" + string(all[:]) + "-", strings.Repeat("x", 256), strings.Repeat("x", 1030), "x", ""} {
+			checkGlob(t, pattern, name)
+		}
+	}
+}
+
+// FuzzGlob compares the compiled matcher with the plain one.
+func FuzzGlob(f *testing.F) {
+	f.Add("a*[b-c]?\\*d*", "abxc*d")
+	f.Add("*"+strings.Repeat("[ab]", 70)+"[^c]*", strings.Repeat("ab", 80))
+	f.Add("[^", "x")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		if len(pattern) <= 2000 && len(name) <= 2000 {
+			checkGlob(t, pattern, name)
+			checkGlob(t, "*"+pattern+"*", name)
+		}
+	})
+}
+
+// bombs are patterns that a matcher which tries each place takes long for, n of them, with names that no literal
+// part tells apart. Another seed gives others.
+func bombs(seed uint64, n int) (all []string) {
+	r := rand.New(rand.NewPCG(7, seed))
+	for range n {
+		pattern := "*"
+		for range 240 {
+			pattern += []string{"[ab]", "[ba]"}[r.IntN(2)]
+		}
+		all = append(all, pattern+"[c]*")
+	}
+	return all
+}
+
+// BenchmarkGlob matches a name of 1,000 bytes.
+func BenchmarkGlob(b *testing.B) {
+	name := strings.Repeat("a", 1000)
+	for kind, pattern := range map[string]string{
+		"bomb": bombs(0, 1)[0], "word": "*[ab][ab][c]*", "literal": "b*c", "inner": "*" + strings.Repeat("a", 60) + "b*", "longer": "*" + strings.Repeat("a", 200) + "b*",
+		"stars": strings.Repeat("a*", 100) + "b", "head": strings.Repeat("[ab]", 240) + "c*",
+	} {
+		b.Run(kind, func(b *testing.B) {
+			g := compileGlob(pattern)
+			for b.Loop() {
+				if g.matches(name) {
+					b.Fatal("it matches")
+				}
+			}
+			b.ReportMetric(float64(g.work(1024)), "work")
+		})
+		b.Run(kind+"/compile", func(b *testing.B) {
+			for b.Loop() {
+				compileGlob(pattern)
+			}
+			b.ReportMetric(float64(compileGlob(pattern).memory()), "bytes")
+		})
+	}
+}
+
+// plainMatches is the reference for glob: it goes through the pattern byte by byte. It reports whether a pattern, by the rules of the Redis PSUBSCRIBE command,
+// matches a name: * and ? for any bytes and any byte, [abc], [a-c] and [^a] for one of a set,
+// and \ before a byte that stands for itself. It takes time in proportion to the product of
+// the lengths at the most.
+func plainMatches(pattern, name string) bool {
+	star, retry := -1, 0 // where to go on when what is behind the last * fails
+	p, n := 0, 0
+	for n < len(name) {
+		if p < len(pattern) {
+			if pattern[p] == '*' {
+				p++
+				star, retry = p, n
+				continue
+			}
+			if ok, next := plainByte(pattern, p, name[n]); ok {
+				p, n = next, n+1
+				continue
+			}
+		}
+		if star < 0 {
+			return false
+		}
+		retry++
+		p, n = star, retry
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// plainByte matches one byte against what stands at p, which is no *, and says where the
+// pattern goes on.
+func plainByte(pattern string, p int, b byte) (ok bool, next int) {
+	switch pattern[p] {
+	case '?':
+		return true, p + 1
+	case '\\':
+		if p+1 < len(pattern) {
+			p++
+		}
+	case '[':
+		return plainSet(pattern, p+1, b)
+	}
+	return pattern[p] == b, p + 1
+}
+
+// plainSet matches a byte against a set whose first byte stands at p. A set without an end
+// goes to the end of the pattern.
+func plainSet(pattern string, p int, b byte) (ok bool, next int) {
+	not := p < len(pattern) && pattern[p] == '^'
+	if not {
+		p++
+	}
+	for ; p < len(pattern) && pattern[p] != ']'; p++ {
+		switch {
+		case pattern[p] == '\\' && p+1 < len(pattern):
+			p++
+			ok = ok || pattern[p] == b
+		case p+2 < len(pattern) && pattern[p+1] == '-':
+			from, to := pattern[p], pattern[p+2]
+			ok = ok || min(from, to) <= b && b <= max(from, to)
+			p += 2
+		default:
+			ok = ok || pattern[p] == b
+		}
+	}
+	return ok != not, min(p+1, len(pattern))
+}
