@@ -27,6 +27,8 @@ type inbox struct {
 	mu                    sync.Mutex
 	nodes                 map[string]*known // by origin
 
+	confirming atomic.Bool // a subscription is to be confirmed, and nothing is delivered yet
+
 	pauses  chan chan struct{}
 	resumed chan struct{} // with mu; ends a pause: nil without
 }
@@ -43,6 +45,9 @@ const (
 	maxUnread = 16
 	readSize  = 32 << 10
 	inboxRoom = maxUnread + readSize/8
+	// maxUnconfirmed is maxUnread until the subscription of a node that delivers nothing yet is confirmed: the
+	// confirmation may come behind messages. The rest of the room is still enough for a read.
+	maxUnconfirmed = readSize / 16
 	// maxNodes is the most other nodes that are kept in mind.
 	maxNodes = 256
 )
@@ -56,7 +61,7 @@ func newInbox(n *Node) *inbox {
 
 // wait waits until there are few messages.
 func (in *inbox) wait() {
-	for len(in.messages) > maxUnread {
+	for n := len(in.messages); n > maxUnconfirmed || n > maxUnread && !in.confirming.Load(); n = len(in.messages) {
 		select {
 		case <-in.room:
 		case <-in.node.stop:
