@@ -90,6 +90,11 @@ func TestUpgradeHubCluster(t *testing.T) {
 	url := "nats://" + nats.Addr().String()
 	far := serveHere(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
 	near := upgradable(t, "", "hub", "--node", "near", "--nats", url)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("near: %s", near.stderr)
+		}
+	})
 	stats := func(of *server) (s hub.Stats) {
 		t.Helper()
 		var shown struct{ Stats hub.Stats }

@@ -29,8 +29,8 @@ type inbox struct {
 
 	confirming atomic.Bool // a subscription is to be confirmed, and nothing is delivered yet
 
-	pauses  chan chan struct{}
-	resumed chan struct{} // with mu; ends a pause: nil without
+	pauses  chan chan struct{} // each is closed when the pause has begun
+	resumed chan struct{}      // with mu; ends a pause: nil without
 }
 
 // known is what is known of another node.
@@ -72,26 +72,30 @@ func (in *inbox) wait() {
 
 // run delivers until done is closed.
 func (in *inbox) run(done <-chan struct{}) {
-	in.mu.Lock()
-	begin := in.resumed
-	in.mu.Unlock()
-	if begin != nil {
-		in.rest(begin, done)
-	}
+	in.rest(done)
 	for {
 		select {
 		case <-done:
 			return
-		case resumed := <-in.pauses:
-			in.rest(resumed, done)
-		case m := <-in.messages:
-			in.deliver(m)
-			if len(in.messages) <= maxUnread {
-				select {
-				case in.room <- struct{}{}:
-				default:
-				}
+		case paused := <-in.pauses:
+			for range len(in.messages) {
+				in.next(<-in.messages)
 			}
+			close(paused)
+			in.rest(done)
+		case m := <-in.messages:
+			in.next(m)
+		}
+	}
+}
+
+// next delivers a message that was taken, and has more read when few are left.
+func (in *inbox) next(m *nats.Msg) {
+	in.deliver(m)
+	if len(in.messages) <= maxUnread {
+		select {
+		case in.room <- struct{}{}:
+		default:
 		}
 	}
 }

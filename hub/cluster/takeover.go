@@ -16,12 +16,16 @@ import (
 // comes waits in it, and with NATS when there is much. When the clients have moved it delivers what the old one
 // has not, by the numbers that this one has seen. The old one does so to the clients that have stayed.
 //
+// What NATS had sent to the old process before the new one was subscribed comes to the old one alone, which may be behind.
+// So Pause delivers everything that is on its way by then.
+//
 // The new process sends nothing before that either. A client may publish in the old process, move, and publish
 // in the new one while its first message still waits in the old outbox. So Resume in the old process, which comes
 // first, returns when NATS has all that was published there, and Resume in the new one releases its outbox.
 
 const (
-	// flushTime bounds how long Resume waits in the old process until NATS has what was published there.
+	// flushTime bounds how long Pause waits for what is on its way from NATS, and Resume, in the old process, until
+	// NATS has what was published there.
 	flushTime = 2 * time.Second
 	// maxPause is the most time of a pause.
 	maxPause = time.Minute
@@ -42,6 +46,9 @@ func (n *Node) succeed() {
 
 // Pause implements hub.ClusterMigrator.
 func (n *Node) Pause() (state []byte) {
+	if n.online.Load() {
+		_ = n.nc.FlushTimeout(flushTime) // its answer comes behind what was on its way
+	}
 	n.inbox.pause()
 	return n.inbox.gaps.save()
 }
@@ -63,20 +70,21 @@ func (n *Node) Resume() {
 	}
 }
 
-// pause returns when nothing is being delivered any more.
+// pause returns when what waits has been delivered, and nothing is being delivered any more.
 func (in *inbox) pause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
 	if !pauses {
 		in.resumed = make(chan struct{})
 	}
-	resumed := in.resumed
 	in.mu.Unlock()
 	if pauses {
 		return
 	}
+	paused := make(chan struct{})
 	select {
-	case in.pauses <- resumed:
+	case in.pauses <- paused:
+		<-paused
 	case <-in.node.stop:
 	}
 }
@@ -93,8 +101,14 @@ func (in *inbox) resume() (paused bool) {
 	return true
 }
 
-// rest waits for the end of a pause.
-func (in *inbox) rest(resumed, done <-chan struct{}) {
+// rest waits for the end of a pause, if there is one.
+func (in *inbox) rest(done <-chan struct{}) {
+	in.mu.Lock()
+	resumed := in.resumed
+	in.mu.Unlock()
+	if resumed == nil {
+		return
+	}
 	late := time.NewTimer(maxPause)
 	defer late.Stop()
 	select {

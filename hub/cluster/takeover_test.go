@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +125,7 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 			t.Fatal(err)
 		}
 	}
-	slow.stop()
+	slow.up.Lock()
 	if err := next.node.Restore(old.node.Pause()); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 		defer old.node.inbox.mu.Unlock()
 		return old.node.inbox.resumed == nil
 	})
-	slow.goOn()
+	slow.up.Unlock()
 	there.wants(t, "message "+topic+" 1")
 	there.wants(t, "message "+topic+" 2")
 	await.Receive(t, resumed, "the end of both pauses")
@@ -153,10 +154,56 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 	}
 }
 
-// slowWay is a way to a server on which what clients send can be stopped.
+// A node that is behind when another process is to take over delivers what was sent to it before that was subscribed.
+func TestTakeOverBehind(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
+	far := serve(t, new(hub.Hub), c)
+	slow := newSlowWay(t, s.Addr().String())
+	old := serve(t, new(hub.Hub), Config{URLs: []string{"nats://" + slow.addr}})
+	far.meets(t, 1)
+	from, before := far.dial(t), old.dial(t)
+	before.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	settled(t, old, hub.Topic, "a", far)
+	publish := func(message string) {
+		t.Helper()
+		from.wants(t, ":0", "PUBLISH", "a", message)
+	}
+	publish("1")
+	before.wants(t, "message a 1")
+	slow.down.Lock()
+	publish("2")
+	await.True(t, "it is passed on", func() bool { return far.Stats().Cluster.Sent == 2 && far.node.nc.FlushTimeout(time.Second) == nil })
+	c.Origin = old.node.Origin()
+	next := serve(t, new(hub.Hub), c)
+	publish("3")
+	behind := next.dial(t)
+	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	await.True(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
+	sent, paused := slow.sent.Load(), make(chan []byte, 1)
+	go func() { paused <- old.node.Pause() }()
+	await.True(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
+	slow.down.Unlock()
+	if err := next.node.Restore(await.Receive(t, paused, "the pause")); err != nil {
+		t.Fatal(err)
+	}
+	publish("4")
+	old.node.Resume()
+	next.node.Resume()
+	for _, message := range []string{"2", "3", "4"} {
+		before.wants(t, "message a "+message)
+	}
+	behind.wants(t, "message a 4")
+	if s := next.Stats().Cluster; s.Lost != 0 {
+		t.Errorf("%+v; expected none lost", s)
+	}
+}
+
+// slowWay is a way to a server on which what clients send, or what comes down to them, can be stopped.
 type slowWay struct {
-	addr string
-	sync.RWMutex
+	addr     string
+	up, down sync.RWMutex
+	sent     atomic.Int64 // reads of what clients have sent
 }
 
 func newSlowWay(t *testing.T, to string) *slowWay {
@@ -182,34 +229,29 @@ func newSlowWay(t *testing.T, to string) *slowWay {
 				client.Close()
 				continue
 			}
-			running.Go(func() { w.copy(server, client) })
-			running.Go(func() {
-				defer client.Close()
-				_, _ = io.Copy(client, server)
-			})
+			running.Go(func() { way(server, client, &w.up, &w.sent) })
+			running.Go(func() { way(client, server, &w.down, new(atomic.Int64)) })
 		}
 	})
 	return w
 }
 
-func (w *slowWay) copy(to, from net.Conn) {
+func way(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
 	defer to.Close()
 	for b := make([]byte, 1<<10); ; {
 		n, err := from.Read(b)
 		if err != nil {
 			return
 		}
-		w.RLock()
+		reads.Add(1)
+		open.RLock()
 		_, err = to.Write(b[:n])
-		w.RUnlock()
+		open.RUnlock()
 		if err != nil {
 			return
 		}
 	}
 }
-
-func (w *slowWay) stop() { w.Lock() }
-func (w *slowWay) goOn() { w.Unlock() }
 
 // A node that takes over hears that it is subscribed to everything also when more messages come before that than
 // otherwise wait unread.
