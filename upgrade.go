@@ -59,7 +59,7 @@ func (u Upgraded) String() string {
 	case !u.Done:
 		return fmt.Sprintf("process %d has not taken over; %d connections are lost", u.PID, u.Lost)
 	}
-	text := fmt.Sprintf("process %d has taken over %d connections in %v; %d are lost", u.PID, u.Moved, u.Took/time.Millisecond*time.Millisecond, u.Lost)
+	text := fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took/time.Millisecond*time.Millisecond, u.Lost)
 	stayed, reasons := 0, make([]string, 0, len(u.Stayed))
 	for _, reason := range slices.Sorted(maps.Keys(u.Stayed)) {
 		stayed += u.Stayed[reason]

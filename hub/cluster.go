@@ -57,7 +57,9 @@ type ClusterMigrator interface {
 	// Restore takes that in the new process, which delivers nothing from its beginning to Resume,
 	// and then what has come since Pause.
 	Restore(state []byte) error
-	// Resume is called in both when the clients have moved. Where nothing pauses it does nothing.
+	// Resume is called in both when the clients have moved, in the old process first. There it returns when
+	// what was published is ahead of what the new process passes on, which passes nothing on before its own
+	// Resume. Where nothing pauses it does nothing.
 	Resume()
 }
 

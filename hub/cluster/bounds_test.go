@@ -45,8 +45,13 @@ func TestOutboxBounds(t *testing.T) {
 	if got := o.take(taken); len(got) != 1 || got[0].number != "me.1 7" { // those that were lost have numbers
 		t.Errorf("%+v", got)
 	}
-	o.close()
+	o.held = true
 	put(10)
+	o.close() // which ends that, too
+	put(10)
+	if got := o.take(nil); len(got) != 1 {
+		t.Errorf("a closed outbox that was held gives %+v; expected what was put in before", got)
+	}
 	if got := o.take(nil); len(got) != 0 {
 		t.Errorf("a closed outbox gives %+v", got)
 	}
@@ -81,15 +86,22 @@ func TestGaps(t *testing.T) {
 	sees("a", "x", 7, 0, true)
 	sees("a", "y", 1, 0, false)
 	sees("b", "x", 1, 0, false)
-	g.left("a") // nothing is concluded from what has not come meanwhile
+	nothing := func(string) bool { return false }
+	g.left("a", nothing) // nothing is concluded from what has not come meanwhile
 	sees("a", "x", 9, 0, true)
 	sees("a", "x", 20, 0, false)
 	sees("a", "x", 22, 1, false)
 	sees("b", "x", 3, 1, false)
-	g.left("c.>")
+	g.left("c.>", nothing)
 	sees("b", "x", 9, 0, false)
 	sees("b", "x", 9, 0, true)
-	g.left("unknown")
+	g.left("unknown", nothing)
+	b := func(subject string) bool { return subject == "b" }
+	g.left(">", b) // another subscription covers it
+	sees("b", "x", 11, 1, false)
+	sees("a", "x", 24, 0, false)
+	g.left("b", b)
+	sees("b", "x", 13, 1, false)
 }
 
 // What is known of numbers is bounded, by topics and by origins; what is used stays.
@@ -196,7 +208,7 @@ func TestLinger(t *testing.T) {
 		a := name{hub.Topic, "a"}
 		in.subjects["myriad.t.a"] = &subject{sub: new(nats.Subscription), names: map[name]struct{}{a: {}}}
 		left := 0
-		in.left = func(string) { left++ }
+		in.left = func(string, func(string) bool) { left++ }
 		in.warn = func(string, ...any) {} // that there is no such subscription
 		for range 5 {
 			in.set(a, false)
@@ -236,7 +248,7 @@ func TestReplaced(t *testing.T) {
 	t.Cleanup(conn.Close)
 	left := 0
 	in := &interest{
-		hub: new(hub.Hub), nc: conn, to: make(chan *nats.Msg, 1), left: func(string) { left++ }, warn: t.Errorf,
+		hub: new(hub.Hub), nc: conn, to: make(chan *nats.Msg, 1), left: func(string, func(string) bool) { left++ }, warn: t.Errorf,
 		linger: time.Hour, most: 10, subjects: make(map[string]*subject),
 	}
 	a := name{hub.Topic, "a"}

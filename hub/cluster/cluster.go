@@ -49,8 +49,8 @@ type Config struct {
 	// Name is the node's, for people. The default is the host's name.
 	Name string
 	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
-	// myriad.Server.Upgrade; not with Peers. The node delivers nothing before the hub's clients have come,
-	// or a minute is over. The default is "": a new node.
+	// myriad.Server.Upgrade; not with Peers. The node delivers and sends nothing before the hub's clients
+	// have come, or a minute is over. The default is "": a new node.
 	Origin string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
 	// default is 64 KiB, as that of hub.Limits.
@@ -157,6 +157,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	if c.Origin != "" {
 		n.outbox.numbers.era = rand.Int()
 		n.inbox.resumed = make(chan struct{})
+		n.outbox.held = true
 	}
 	if err := n.connect(); err != nil {
 		if n.server != nil {
@@ -182,6 +183,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		}
 		n.keeper = newKeeper(newOrigin(), cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
 		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
+		n.keeper.held = n.outbox.held
 	}
 	if n.nc.IsConnected() {
 		n.maxPayload.Store(n.nc.MaxPayload())

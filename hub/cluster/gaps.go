@@ -112,13 +112,23 @@ func (g *gaps) find(subject string) *topicNumbers {
 	return t
 }
 
-// left says that a subject is not subscribed to any more: what is missing from now on was not
-// meant to come. A wildcard is every subject.
-func (g *gaps) left(subject string) {
+// left notes that a subject is not subscribed to any more: what is missing from now on was not
+// meant to come, unless another subscription covers it. A wildcard is every subject.
+func (g *gaps) left(subject string, covered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if strings.HasSuffix(subject, everything) {
+		for _, topics := range []map[string]*topicNumbers{g.old, g.young} {
+			for subject, t := range topics {
+				if covered(subject) {
+					t.renew(g.period, g.period+1)
+				}
+			}
+		}
 		g.period++
+		return
+	}
+	if covered(subject) {
 		return
 	}
 	t := g.young[subject]
@@ -128,6 +138,15 @@ func (g *gaps) left(subject string) {
 	if t != nil {
 		for i := range t.origins {
 			t.origins[i].period = g.period - 1
+		}
+	}
+}
+
+// renew moves the numbers that were seen in a period to another one.
+func (t *topicNumbers) renew(from, to uint32) {
+	for i := range t.origins {
+		if t.origins[i].period == from {
+			t.origins[i].period = to
 		}
 	}
 }

@@ -27,8 +27,10 @@ type inbox struct {
 	mu                    sync.Mutex
 	nodes                 map[string]*known // by origin
 
-	pauses  chan chan struct{}
-	resumed chan struct{} // with mu; ends a pause: nil without
+	confirming atomic.Bool // a subscription is to be confirmed, and nothing is delivered yet
+
+	pauses  chan chan struct{} // each is closed when the pause has begun
+	resumed chan struct{}      // with mu; ends a pause: nil without
 }
 
 // known is what is known of another node.
@@ -43,6 +45,9 @@ const (
 	maxUnread = 16
 	readSize  = 32 << 10
 	inboxRoom = maxUnread + readSize/8
+	// maxUnconfirmed is maxUnread until the subscription of a node that delivers nothing yet is confirmed: the
+	// confirmation may come behind messages. The rest of the room is still enough for a read.
+	maxUnconfirmed = readSize / 16
 	// maxNodes is the most other nodes that are kept in mind.
 	maxNodes = 256
 )
@@ -56,7 +61,7 @@ func newInbox(n *Node) *inbox {
 
 // wait waits until there are few messages.
 func (in *inbox) wait() {
-	for len(in.messages) > maxUnread {
+	for n := len(in.messages); n > maxUnconfirmed || n > maxUnread && !in.confirming.Load(); n = len(in.messages) {
 		select {
 		case <-in.room:
 		case <-in.node.stop:
@@ -67,26 +72,30 @@ func (in *inbox) wait() {
 
 // run delivers until done is closed.
 func (in *inbox) run(done <-chan struct{}) {
-	in.mu.Lock()
-	begin := in.resumed
-	in.mu.Unlock()
-	if begin != nil {
-		in.rest(begin, done)
-	}
+	in.rest(done)
 	for {
 		select {
 		case <-done:
 			return
-		case resumed := <-in.pauses:
-			in.rest(resumed, done)
-		case m := <-in.messages:
-			in.deliver(m)
-			if len(in.messages) <= maxUnread {
-				select {
-				case in.room <- struct{}{}:
-				default:
-				}
+		case paused := <-in.pauses:
+			for range len(in.messages) {
+				in.next(<-in.messages)
 			}
+			close(paused)
+			in.rest(done)
+		case m := <-in.messages:
+			in.next(m)
+		}
+	}
+}
+
+// next delivers a message that was taken, and has more read when few are left.
+func (in *inbox) next(m *nats.Msg) {
+	in.deliver(m)
+	if len(in.messages) <= maxUnread {
+		select {
+		case in.room <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -18,7 +18,7 @@ type interest struct {
 	hub    *hub.Hub
 	nc     *nats.Conn
 	to     chan *nats.Msg
-	left   func(subject string) // is not subscribed to any more
+	left   func(subject string, covered func(string) bool) // is not subscribed to any more
 	warn   func(format string, v ...any)
 	linger time.Duration
 	most   int // subjects; with more, all are subscribed to
@@ -259,7 +259,7 @@ func (in *interest) leave(sub *nats.Subscription) {
 	if err := sub.Unsubscribe(); err != nil {
 		in.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
 	}
-	in.left(sub.Subject)
+	in.left(sub.Subject, in.covers)
 }
 
 // leaveReplaced unsubscribes from all that others have taken the place of, at the same time.
@@ -329,12 +329,25 @@ func (in *interest) widest(subscribed, message string) bool {
 	if in.every != nil {
 		return all
 	}
-	for i := len("myriad."); i < len(message); i++ {
-		if message[i-1] == '.' {
-			if wide := message[:i] + everything; in.subjects[wide] != nil {
-				return subscribed == wide
+	if wide := in.widestOf(message); wide != "" {
+		return subscribed == wide
+	}
+	return !all // which is replaced
+}
+
+// widestOf is the wildcard with the fewest tokens that is subscribed to and matches a subject; "" if there is none.
+func (in *interest) widestOf(subject string) string {
+	for i := len("myriad."); i < len(subject); i++ {
+		if subject[i-1] == '.' {
+			if wide := subject[:i] + everything; in.subjects[wide] != nil {
+				return wide
 			}
 		}
 	}
-	return !all // which is replaced
+	return ""
+}
+
+// covers reports whether a subject is subscribed to, by itself or by a wildcard, not counting replaced subscriptions.
+func (in *interest) covers(subject string) bool {
+	return in.every != nil || in.subjects[subject] != nil || in.widestOf(subject) != ""
 }

@@ -32,6 +32,7 @@ type keeper struct {
 	bytes   int
 	number  uint64 // of the newest message
 	lost    int64
+	held    bool // nothing is taken until release or close
 	closed  bool
 }
 
@@ -83,7 +84,7 @@ func (k *keeper) put(topic string, message []byte) error {
 func (k *keeper) take() (m outgoing, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for len(k.ready) == 0 && !k.closed {
+	for (k.held || len(k.ready) == 0) && !k.closed {
 		k.work.Wait()
 	}
 	if len(k.ready) == 0 {
@@ -92,6 +93,14 @@ func (k *keeper) take() (m outgoing, ok bool) {
 	subject := k.ready[0]
 	k.ready = k.ready[1:]
 	return k.topics[subject][0], true
+}
+
+// release ends what held has begun.
+func (k *keeper) release() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held = false
+	k.work.Broadcast()
 }
 
 // done says what has become of a message that was taken.

@@ -20,6 +20,7 @@ type outbox struct {
 	taken   int        // messages that the sender has taken and not sent
 	numbers numbers
 	unsent  int64
+	held    bool // the sender gets nothing until release or close
 	closed  bool
 }
 
@@ -70,13 +71,22 @@ func (o *outbox) put(k hub.Kind, name string, message []byte) {
 func (o *outbox) take(room []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.first) == 0 && !o.closed {
+	for (o.held || len(o.first) == 0) && !o.closed {
 		o.ready.Wait()
 	}
 	taken := o.first
 	o.first = room[:0]
 	o.taken = len(taken)
 	return taken
+}
+
+// release ends what held has begun. It reports whether the outbox was held.
+func (o *outbox) release() (held bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	held, o.held = o.held, false
+	o.ready.Signal()
+	return held
 }
 
 // sent says what has become of a message that was taken.

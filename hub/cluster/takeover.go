@@ -15,11 +15,18 @@ import (
 // own apart. The new one is subscribed to everything before the old one pauses, and delivers nothing: what
 // comes waits in it, and with NATS when there is much. When the clients have moved it delivers what the old one
 // has not, by the numbers that this one has seen. The old one does so to the clients that have stayed.
+//
+// What NATS had sent to the old process before the new one was subscribed comes to the old one alone, which may be behind.
+// So Pause delivers everything that is on its way by then.
+//
+// The new process sends nothing before that either. A client may publish in the old process, move, and publish
+// in the new one while its first message still waits in the old outbox. So Resume in the old process, which comes
+// first, returns when NATS has all that was published there, and Resume in the new one releases its outbox.
 
 const (
-	// flushTime is how long Pause waits until what was published here is with NATS, so that what the clients
-	// publish in the new process comes behind it.
-	flushTime = 250 * time.Millisecond
+	// flushTime bounds how long Pause waits for what is on its way from NATS, and Resume, in the old process, until
+	// NATS has what was published there.
+	flushTime = 2 * time.Second
 	// maxPause is the most time of a pause.
 	maxPause = time.Minute
 )
@@ -32,16 +39,17 @@ func (n *Node) Origin() string { return n.origin }
 // succeed subscribes to everything: what the clients are subscribed to is not known yet.
 func (n *Node) succeed() {
 	n.interest.wide.Store(true)
+	n.inbox.confirming.Store(true)
+	defer n.inbox.confirming.Store(false)
 	n.interest.everything(true)
-	if n.online.Load() {
-		_ = n.nc.FlushTimeout(connectTime)
-	}
 }
 
 // Pause implements hub.ClusterMigrator.
 func (n *Node) Pause() (state []byte) {
+	if n.online.Load() {
+		_ = n.nc.FlushTimeout(flushTime) // its answer comes behind what was on its way
+	}
 	n.inbox.pause()
-	n.flush(flushTime)
 	return n.inbox.gaps.save()
 }
 
@@ -51,38 +59,56 @@ func (n *Node) Restore(state []byte) error { return n.inbox.gaps.restore(state) 
 // Resume implements hub.ClusterMigrator.
 func (n *Node) Resume() {
 	n.interest.wide.Store(false)
-	n.inbox.resume()
+	if paused := n.inbox.resume(); !paused {
+		return
+	}
+	if held := n.outbox.release(); !held { // this is the old process
+		n.flush(flushTime)
+	}
+	if n.keeper != nil {
+		n.keeper.release()
+	}
 }
 
-// pause returns when nothing is being delivered any more.
+// pause returns when what waits has been delivered, and nothing is being delivered any more.
 func (in *inbox) pause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
 	if !pauses {
 		in.resumed = make(chan struct{})
 	}
-	resumed := in.resumed
 	in.mu.Unlock()
 	if pauses {
 		return
 	}
+	paused := make(chan struct{})
 	select {
-	case in.pauses <- resumed:
+	case in.pauses <- paused:
+		<-paused
 	case <-in.node.stop:
 	}
 }
 
-func (in *inbox) resume() {
+// resume ends a pause. It reports whether there was one.
+func (in *inbox) resume() (paused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.resumed != nil {
-		close(in.resumed)
-		in.resumed = nil
+	if in.resumed == nil {
+		return false
 	}
+	close(in.resumed)
+	in.resumed = nil
+	return true
 }
 
-// rest waits for the end of a pause.
-func (in *inbox) rest(resumed, done <-chan struct{}) {
+// rest waits for the end of a pause, if there is one.
+func (in *inbox) rest(done <-chan struct{}) {
+	in.mu.Lock()
+	resumed := in.resumed
+	in.mu.Unlock()
+	if resumed == nil {
+		return
+	}
 	late := time.NewTimer(maxPause)
 	defer late.Stop()
 	select {

@@ -1,9 +1,14 @@
 package cluster
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,13 +94,217 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// What is published in the old process reaches the others before what is published in the new one, also if it
+// waits on its way to NATS while its publisher moves.
+func TestTakeOverOrder(t *testing.T) {
+	s := storing(t, t.TempDir())
+	for what, topic := range map[string]string{"passed on": "a", "kept": "k.a"} {
+		t.Run(what, func(t *testing.T) { testTakeOverOrder(t, s.Addr().String(), topic) })
+	}
+}
+
+func testTakeOverOrder(t *testing.T, nats, topic string) {
+	c := Config{URLs: []string{"nats://" + nats}}
+	far := serve(t, keeping(&hub.Replay{}), c)
+	slow := newSlowWay(t, nats)
+	old := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + slow.addr}})
+	far.meets(t, 1)
+	there := far.dial(t)
+	there.wants(t, "subscribe "+topic+" :1", "SUBSCRIBE", topic)
+	if topic == "a" {
+		settled(t, far, hub.Topic, topic, old)
+	}
+	c.Origin = old.node.Origin()
+	next := serve(t, keeping(&hub.Replay{}), c)
+	for _, p := range []*place{far, old, next} {
+		p.knows(t)
+	}
+	publish := func(p *place, message string) {
+		t.Helper()
+		if _, err := p.Publish(topic, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow.up.Lock()
+	if err := next.node.Restore(old.node.Pause()); err != nil {
+		t.Fatal(err)
+	}
+	publish(old, "1")
+	publish(next, "2")
+	await.True(t, "the second message is ahead, or waits", func() bool {
+		return far.Stats().Cluster.Received > 0 || next.Stats().Cluster.Waiting == 1
+	})
+	resumed := make(chan struct{})
+	go func() {
+		defer close(resumed)
+		old.node.Resume()
+		next.node.Resume()
+	}()
+	await.True(t, "the old process has resumed delivery", func() bool {
+		old.node.inbox.mu.Lock()
+		defer old.node.inbox.mu.Unlock()
+		return old.node.inbox.resumed == nil
+	})
+	slow.up.Unlock()
+	there.wants(t, "message "+topic+" 1")
+	there.wants(t, "message "+topic+" 2")
+	await.Receive(t, resumed, "the end of both pauses")
+	if s := far.Stats().Cluster; s.Lost != 0 || s.Received != 2 {
+		t.Errorf("%+v; expected 2 messages, and none lost", s)
+	}
+}
+
+// A node that is behind when another process is to take over delivers what was sent to it before that was subscribed.
+func TestTakeOverBehind(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
+	far := serve(t, new(hub.Hub), c)
+	slow := newSlowWay(t, s.Addr().String())
+	old := serve(t, new(hub.Hub), Config{URLs: []string{"nats://" + slow.addr}})
+	far.meets(t, 1)
+	from, before := far.dial(t), old.dial(t)
+	before.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	settled(t, old, hub.Topic, "a", far)
+	publish := func(message string) {
+		t.Helper()
+		from.wants(t, ":0", "PUBLISH", "a", message)
+	}
+	publish("1")
+	before.wants(t, "message a 1")
+	slow.down.Lock()
+	publish("2")
+	await.True(t, "it is passed on", func() bool { return far.Stats().Cluster.Sent == 2 && far.node.nc.FlushTimeout(time.Second) == nil })
+	c.Origin = old.node.Origin()
+	next := serve(t, new(hub.Hub), c)
+	publish("3")
+	behind := next.dial(t)
+	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	await.True(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
+	sent, paused := slow.sent.Load(), make(chan []byte, 1)
+	go func() { paused <- old.node.Pause() }()
+	await.True(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
+	slow.down.Unlock()
+	if err := next.node.Restore(await.Receive(t, paused, "the pause")); err != nil {
+		t.Fatal(err)
+	}
+	publish("4")
+	old.node.Resume()
+	next.node.Resume()
+	for _, message := range []string{"2", "3", "4"} {
+		before.wants(t, "message a "+message)
+	}
+	behind.wants(t, "message a 4")
+	if s := next.Stats().Cluster; s.Lost != 0 {
+		t.Errorf("%+v; expected none lost", s)
+	}
+}
+
+// slowWay is a way to a server on which what clients send, or what comes down to them, can be stopped.
+type slowWay struct {
+	addr     string
+	up, down sync.RWMutex
+	sent     atomic.Int64 // reads of what clients have sent
+}
+
+func newSlowWay(t *testing.T, to string) *slowWay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &slowWay{addr: l.Addr().String()}
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			running.Go(func() { way(server, client, &w.up, &w.sent) })
+			running.Go(func() { way(client, server, &w.down, new(atomic.Int64)) })
+		}
+	})
+	return w
+}
+
+func way(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
+	defer to.Close()
+	for b := make([]byte, 1<<10); ; {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		reads.Add(1)
+		open.RLock()
+		_, err = to.Write(b[:n])
+		open.RUnlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// A node that takes over hears that it is subscribed to everything also when more messages come before that than
+// otherwise wait unread.
+func TestTakeOverConfirmed(t *testing.T) {
+	n := &Node{stop: make(chan struct{})}
+	n.inbox = newInbox(n)
+	conn, err := nats.Connect("", nats.InProcessServer(paced{busyServer{}, n.inbox}), nats.NoReconnect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	t.Cleanup(func() { close(n.stop) })
+	n.interest = &interest{
+		hub: new(hub.Hub), nc: conn, to: n.inbox.messages, left: n.inbox.gaps.left, warn: t.Errorf,
+		linger: time.Hour, most: 10, subjects: make(map[string]*subject),
+	}
+	n.succeed()
+	if got := len(n.inbox.messages); got != busyMessages {
+		t.Errorf("it goes on behind %d messages; expected %d, and then the confirmation", got, busyMessages)
+	}
+}
+
+// busyServer is a server of NATS that has many messages, in several reads, ahead of each confirmation but the first.
+type busyServer struct{}
+
+const busyMessages = 20 * maxUnread
+
+func (busyServer) InProcessConn() (net.Conn, error) {
+	client, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		_, _ = io.WriteString(server, "INFO {\"max_payload\":1048576,\"headers\":true}\r\n")
+		in, out := bufio.NewScanner(server), ""
+		for in.Scan() {
+			if in.Text() != "PING" {
+				continue
+			}
+			if _, err := io.WriteString(server, out+"PONG\r\n"); err != nil {
+				return
+			}
+			out = strings.Repeat("MSG myriad.t.a 1 1000\r\n"+strings.Repeat("x", 1000)+"\r\n", busyMessages)
+		}
+	}()
+	return client, nil
+}
+
 // What is known of numbers is the same in another process.
 func TestGapsSaved(t *testing.T) {
 	var from gaps
 	from.see("a", "x.1", 5)
 	from.see("a", "y.1", 7)
 	from.see("b", "x.1", 9)
-	from.left("b")
+	from.left("b", func(string) bool { return false })
 	state := from.save()
 	var to gaps
 	to.period = 3
@@ -132,6 +341,8 @@ func TestPauseBound(t *testing.T) {
 		n := &Node{hub: new(hub.Hub), stop: make(chan struct{}), interest: &interest{}, warned: warnings{to: func(line string) { said = append(said, line) }}}
 		n.inbox = newInbox(n)
 		n.inbox.resumed = make(chan struct{})
+		n.outbox = newOutbox("me", 1, 1000)
+		n.outbox.held = true
 		n.interest.wide.Store(true)
 		n.running.Go(func() { n.inbox.run(n.stop) })
 		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{numberHeader: {"x.1 1"}}}
@@ -142,7 +353,7 @@ func TestPauseBound(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.interest.wide.Load() {
+		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.interest.wide.Load() || n.outbox.held {
 			t.Errorf("%d messages are delivered, and it says %q", got, said)
 		}
 		n.inbox.pause()
@@ -151,6 +362,38 @@ func TestPauseBound(t *testing.T) {
 		n.inbox.resume()
 		n.inbox.pause()
 	})
+}
+
+// A message that is lost while a node goes from all topics to each is counted where the topic is subscribed to all the time.
+func TestSwitchingCounts(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Origin: "near", Linger: 4 * time.Millisecond}
+	p := serve(t, new(hub.Hub), c)
+	to := p.dial(t)
+	to.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	conn, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	comes := func(number string) {
+		t.Helper()
+		if err := conn.PublishMsg(&nats.Msg{Subject: "myriad.t.a", Header: nats.Header{numberHeader: {"far.1 " + number}}, Data: []byte(number)}); err != nil {
+			t.Fatal(err)
+		}
+		to.wants(t, "message a "+number)
+	}
+	p.node.Resume()
+	comes("1")
+	await.True(t, "it has left all topics", func() bool {
+		p.node.inbox.gaps.mu.Lock()
+		defer p.node.inbox.gaps.mu.Unlock()
+		return p.node.inbox.gaps.period == 2
+	})
+	comes("3")
+	if s := p.Stats().Cluster; s.Lost != 1 || s.Received != 2 {
+		t.Errorf("%+v; expected 2 messages, and 1 lost", s)
+	}
 }
 
 // A node that is subscribed to all topics, and to each again, misses nothing of one that it is subscribed to all
