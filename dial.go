@@ -76,8 +76,8 @@ func (s *Server) dial(d Dial, loop int) error {
 	if e == nil || s.preforks() {
 		return ErrServerClosed
 	}
-	if d.Handler == nil {
-		return badConfig("Dial.Handler is nil; expected what to do with the connection")
+	if err := checkHandler("Dial.Handler", d.Handler); err != nil {
+		return err
 	}
 	if d.Timeout < 0 || d.Timeout > maxDialTime {
 		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTime, maxDialTime)
@@ -190,14 +190,14 @@ func (o *encrypted) NewLayer(c *engine.Conn) engine.Layer { return o.layers.Firs
 
 // SetHandler has the connection's calls go to another handler, from the next one on:
 // for protocols that change on the way. It keeps the value. The input that the call at
-// hand leaves unused comes again. It fails with ErrBadUse where h is nil, and with
-// ErrOutsideCall.
+// hand leaves unused comes again. It fails with ErrBadUse where h is nil, or made of nil
+// such as Lines(nil), and with ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
-	switch {
-	case !c.core().Called():
+	if !c.core().Called() {
 		return ErrOutsideCall
-	case h == nil:
-		return badUse("the Handler of SetHandler is nil; expected what to do with the connection")
+	}
+	if err := checkHandler("the Handler of SetHandler", h); err != nil {
+		return &kindError{err, ErrBadUse}
 	}
 	c.core().SetOwned(&owned{adapter{h}, c.Value()})
 	return nil

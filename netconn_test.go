@@ -467,6 +467,10 @@ func TestBlockingBadUse(t *testing.T) {
 			t.Errorf("%v; want ErrBadConfig, %q", err, text)
 		}
 	}
+	running := start(t, &Server{})
+	if err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)}); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
+		t.Errorf("Dial with it: %v; want ErrBadConfig", err)
+	}
 	l := NewNetListener()
 	if err := (&Server{Handler: l}).ListenAndServe(context.Background()); err == nil {
 		t.Error("served without an address")
