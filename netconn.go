@@ -24,7 +24,8 @@ import (
 // from the peer. Write copies, and blocks as Ref.SendWait does: where more than
 // Limits.HighWater bytes would be unsent, until no more than Limits.LowWater are. Neither direction waits for the other.
 // All limits of the server hold, IdleTimeout also while the connection's code works: it
-// counts from the peer's last word.
+// counts from the peer's last word. When a limit has closed the connection, both Read and
+// Write return its error, such as ErrWriteTimeout.
 //
 // Elsewhere than on Linux nothing is read while the kernel takes no output.
 //
@@ -194,7 +195,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		case errors.Is(err, context.Canceled):
 			continue // what has unblocked it tells, unless it is over
 		case errors.Is(err, ErrClosed):
-			return written, n.failed("write", n.reason())
+			return written, n.awaitEnd()
 		case err != nil:
 			return written, n.failed("write", err)
 		}
@@ -247,20 +248,20 @@ func (n *NetConn) writeError() error {
 	case n.shut:
 		return n.failed("write", syscall.EPIPE)
 	case n.gone:
-		return n.failed("write", n.reason())
+		if n.why == nil || n.why == io.EOF {
+			return n.failed("write", syscall.EPIPE)
+		}
+		return n.failed("write", n.why)
 	}
 	return nil
 }
 
-// reason is why nothing can be written to a connection that closes, or has closed.
-func (n *NetConn) reason() error {
-	if !n.gone {
-		return ErrClosed
+// awaitEnd waits for the reason of a connection that has begun to close, and returns it.
+func (n *NetConn) awaitEnd() error {
+	for n.writeError() == nil {
+		n.writable.Wait()
 	}
-	if n.why == nil || n.why == io.EOF {
-		return syscall.EPIPE
-	}
-	return n.why
+	return n.writeError()
 }
 
 func (n *NetConn) failed(op string, err error) error {

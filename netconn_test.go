@@ -324,7 +324,7 @@ func TestBlockingIsCutOff(t *testing.T) {
 		<-entered
 		s.Close()
 		for range 2 {
-			if err := <-errs; !errors.Is(err, ErrServerClosed) && !errors.Is(err, ErrClosed) {
+			if err := <-errs; !errors.Is(err, ErrServerClosed) {
 				t.Errorf("%v; want ErrServerClosed", err)
 			}
 		}
@@ -435,6 +435,50 @@ func TestNetConnEnds(t *testing.T) {
 		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Accept after Close: %v; want net.ErrClosed", err)
 		}
+	})
+}
+
+// Read and Write both name the limit that has closed the connection, and the reason of one that
+// is about to close and still sends what it owes.
+func TestNetConnNamesTheReason(t *testing.T) {
+	want := func(t *testing.T, n net.Conn, why error) {
+		t.Helper()
+		if _, err := n.Write([]byte("x")); !errors.Is(err, why) {
+			t.Errorf("Write: %v; want %v", err, why)
+		}
+		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, why) {
+			t.Errorf("Read: %v; want %v", err, why)
+		}
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		accept := func(limits Limits) (c net.Conn, n *NetConn) {
+			l := NewNetListener()
+			s := start(t, &Server{Model: model, Loops: loops, Handler: l, Socket: Socket{SendBuffer: 4096}, Limits: limits})
+			c = dial(t, s.addr)
+			nc, err := l.Accept()
+			must(t, err)
+			return c, nc.(*NetConn)
+		}
+		var err error
+		_, n := accept(Limits{WriteTimeout: 50 * time.Millisecond})
+		for p := make([]byte, 64<<10); err == nil; { // the client reads nothing
+			_, err = n.Write(p)
+		}
+		if !errors.Is(err, ErrWriteTimeout) {
+			t.Errorf("Write of much: %v; want ErrWriteTimeout", err)
+		}
+		want(t, n, ErrWriteTimeout)
+
+		mine, closing := errors.New("mine"), make(chan struct{})
+		c, n := accept(Limits{})
+		must(t, n.Ref().Do(func(c *Conn) {
+			c.Write(make([]byte, 1<<20))
+			c.CloseWith(mine)
+			close(closing)
+		}))
+		<-closing
+		go io.Copy(io.Discard, c)
+		want(t, n, mine)
 	})
 }
 
