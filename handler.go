@@ -95,10 +95,11 @@ type ALPNHandler interface {
 // of connections that were not made.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other calls, on any goroutine, and must be
-	// quick: an event loop may wait for it. err is ErrDialTimeout, ErrFull (as many
+	// quick: an event loop may wait for it. d is what Dial was given: its Addr, and its
+	// Value; Server.Dial takes it again. err is ErrDialTimeout, ErrFull (as many
 	// connections as Limits.MaxConns are open), ErrServerClosed, a *net.DNSError, or a
 	// syscall.Errno such as ECONNREFUSED.
-	DialFailed(err error)
+	DialFailed(d Dial, err error)
 }
 
 // DrainingHandler is a Handler, or a MessageHandler, that wants to know when the
