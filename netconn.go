@@ -128,15 +128,11 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		switch err := n.readError(); {
+		switch ready, err := n.input(); {
 		case err != nil:
 			return 0, err
-		case n.off < len(n.in):
+		case ready:
 			return n.take(p), nil
-		case n.ended, n.gone && (n.why == nil || n.why == io.EOF):
-			return 0, io.EOF
-		case n.gone:
-			return 0, n.failed("read", n.why)
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -144,15 +140,38 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// readError is why nothing can be read, whatever there is.
-func (n *NetConn) readError() error {
+// WaitReadable blocks until there is input, and returns nil then; where there will be none, or
+// the read deadline has passed, it returns the error that Read has, such as io.EOF. While it
+// waits the connection holds no buffer, and neither need the caller, who gets one for the Read
+// that follows. It is safe for concurrent use, but input that it has found may have been taken
+// by another goroutine's Read.
+func (n *NetConn) WaitReadable() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for {
+		if ready, err := n.input(); ready || err != nil {
+			return err
+		}
+		n.in, n.off = nil, 0
+		n.readable.Wait()
+	}
+}
+
+// input reports whether there is unread input, or why there will be none.
+func (n *NetConn) input() (ready bool, err error) {
 	switch {
 	case n.closed:
-		return n.failed("read", net.ErrClosed)
+		return false, n.failed("read", net.ErrClosed)
 	case n.readBy.over:
-		return n.failed("read", os.ErrDeadlineExceeded)
+		return false, n.failed("read", os.ErrDeadlineExceeded)
+	case n.off < len(n.in):
+		return true, nil
+	case n.ended, n.gone && (n.why == nil || n.why == io.EOF):
+		return false, io.EOF
+	case n.gone:
+		return false, n.failed("read", n.why)
 	}
-	return nil
+	return false, nil
 }
 
 // take gives unread input.

@@ -482,6 +482,66 @@ func TestNetConnNamesTheReason(t *testing.T) {
 	})
 }
 
+// WaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
+func TestNetConnWaitReadable(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		l := NewNetListener()
+		srv.Handler = l
+		s := start(t, srv)
+		accept := func() (c net.Conn, n *NetConn) {
+			c = dial(t, s.addr)
+			nc, err := l.Accept()
+			must(t, err)
+			return c, nc.(*NetConn)
+		}
+		wait := func(n *NetConn) (both chan error) {
+			both = make(chan error, 2)
+			for range cap(both) {
+				go func() { both <- n.WaitReadable() }()
+			}
+			return both
+		}
+		want := func(what string, both chan error, want error) {
+			t.Helper()
+			for range cap(both) {
+				if err := <-both; !errors.Is(err, want) {
+					t.Errorf("%s: %v; want %v", what, err, want)
+				}
+			}
+		}
+		c, n := accept()
+		for range 2 { // the second time the buffer of the first is there
+			both := wait(n)
+			eventually(t, func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.in == nil
+			}, func() string { return "a connection that waits holds a buffer" })
+			io.WriteString(c, "input")
+			want("input", both, nil)
+			p := make([]byte, 10)
+			if m, err := n.Read(p); string(p[:m]) != "input" {
+				t.Errorf("read %q, %v; want the input", p[:m], err)
+			}
+		}
+		both := wait(n)
+		n.SetReadDeadline(time.Now().Add(time.Millisecond))
+		want("a deadline", both, os.ErrDeadlineExceeded)
+		n.SetReadDeadline(time.Time{})
+		both = wait(n)
+		c.(*net.TCPConn).CloseWrite()
+		want("the end", both, io.EOF)
+		n.Close()
+		want("Close", wait(n), net.ErrClosed)
+
+		c, n = accept()
+		both = wait(n)
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		want("a reset", both, syscall.ECONNRESET)
+	})
+}
+
 // A deadline that is moved does not end what waits when the old one would have.
 func TestNetConnDeadline(t *testing.T) {
 	l := NewNetListener()

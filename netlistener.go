@@ -15,7 +15,8 @@ import (
 //
 // Each connection is a [*NetConn]. A library that has a goroutine for each connection,
 // which waits in Read, has one here too: what is spared is package net. Code that can be
-// called when there is something to read does better with a [Blocking] handler.
+// called when there is something to read does better with a [Blocking] handler, and a library
+// that can wait without a buffer with NetConn.WaitReadable.
 //
 // Unlike those of net.Listen, quiet connections are closed by the server's limits: one that
 // sends nothing within Limits.FirstByteTimeout (1 minute by default) or Limits.IdleTimeout
