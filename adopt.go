@@ -25,11 +25,9 @@ const maxAdopted = engine.ReadSize
 // serve (Processes). After an error nc is the caller's, as it was. It is safe for
 // concurrent use, and in a handler.
 func (s *Server) Adopt(nc net.Conn, read []byte) error {
-	s.mu.Lock()
-	e := s.engine
-	s.mu.Unlock()
-	if e == nil || s.preforks() {
-		return ErrServerClosed
+	e, err := s.serving()
+	if err != nil {
+		return err
 	}
 	if len(read) > maxAdopted {
 		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(read), maxAdopted, ErrTooLarge)

@@ -100,7 +100,7 @@ func TestAdoptBadUse(t *testing.T) {
 	if err := s.Adopt(accepted, make([]byte, 64<<10+1)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("Adopt with too much: %v; want ErrTooLarge", err)
 	}
-	if err := new(Server).Adopt(accepted, nil); err != ErrServerClosed {
+	if err := new(Server).Adopt(accepted, nil); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "not started") {
 		t.Errorf("before the start: %v; want ErrServerClosed", err)
 	}
 }

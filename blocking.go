@@ -52,12 +52,14 @@ type Blocking struct {
 // maxCalls is the default of Blocking.MaxCalls.
 const maxCalls = 4096
 
-func (b *Blocking) check() error {
+func (b *Blocking) check(what string) error {
 	switch {
+	case b == nil:
+		return badConfig("%s is a nil *Blocking; expected one with Serve", what)
 	case b.Serve == nil:
-		return badConfig("Blocking.Serve is nil; expected what to do with a connection that has something to read")
+		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", what)
 	case b.MaxCalls < 0:
-		return badConfig("Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", b.MaxCalls, maxCalls)
+		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", what, b.MaxCalls, maxCalls)
 	}
 	return nil
 }

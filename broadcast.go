@@ -22,16 +22,17 @@ import "github.com/myriad-go/myriad/internal/publish"
 // misses one, which is logged.
 func (s *Server) Broadcast(p []byte) error {
 	s.mu.Lock()
-	e, w := s.engine, s.worker
+	_, err := s.started()
+	w := s.worker
 	s.mu.Unlock()
 	switch {
-	case e == nil:
-		return ErrServerClosed
+	case err != nil:
+		return err
 	case len(p) > s.limits.MaxUnsent:
 		return ErrTooLarge
 	case w != nil:
 		return named(w.Broadcast(p))
 	}
-	_, err := s.published.Load().Publish(publish.Message{All: true, Bytes: p})
+	_, err = s.published.Load().Publish(publish.Message{All: true, Bytes: p})
 	return err
 }

@@ -36,9 +36,9 @@ func (s *Server) PauseAccepting() error { return s.hold(true) }
 func (s *Server) ResumeAccepting() error { return s.hold(false) }
 
 func (s *Server) hold(on bool) error {
-	to := s.obedient()
-	if to == nil {
-		return ErrServerClosed
+	to, err := s.obedient()
+	if err != nil {
+		return err
 	}
 	s.paused.Store(on)
 	return named(to.Hold(on))
@@ -60,25 +60,49 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
 	}
-	to := s.obedient()
-	if to == nil {
-		return ErrServerClosed
+	to, err := s.obedient()
+	if err != nil {
+		return err
 	}
 	return named(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// obedient is who obeys, nil before the start.
-func (s *Server) obedient() orders {
+// obedient returns what obeys orders, or an error if the server has not started.
+func (s *Server) obedient() (orders, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.engine == nil:
-		return nil
-	case s.worker != nil:
-		return s.worker
+	if s.worker != nil && s.engine != nil {
+		return s.worker, nil
 	}
-	return s.engine
+	return s.started()
 }
+
+// serving returns the engine that has this process's connections.
+func (s *Server) serving() (engine.Engine, error) {
+	if s.preforks() {
+		return nil, errNoConnsHere
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started()
+}
+
+// started returns the engine, or an error if there is none. The caller holds mu.
+func (s *Server) started() (engine.Engine, error) {
+	switch {
+	case s.engine != nil:
+		return s.engine, nil
+	case s.closed:
+		return nil, ErrServerClosed
+	}
+	return nil, errNotStarted
+}
+
+// What is ErrServerClosed by kind, and is not for its reason.
+var (
+	errNotStarted  = &kindError{errors.New("myriad: the server has not started yet; expected the call when Server.Listening is called, or later"), ErrServerClosed}
+	errNoConnsHere = &kindError{errors.New("myriad: worker processes have the connections (Server.Processes); expected the call in one of them, see WorkerProcess"), ErrServerClosed}
+)
 
 // named is an error of the engines as users know it.
 func named(err error) error {

@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -52,9 +53,10 @@ const (
 // first: FirstByteTimeout is not for it.
 //
 // It fails with ErrBadConfig where d is wrong, with ErrFull when more than 1,024 orders
-// wait for a loop, and with ErrServerClosed before the start and after the end, and then
-// the handler is not called. It is safe for concurrent use, and in a handler; there
-// Conn.Dial keeps both connections on one loop.
+// wait for a loop, and with ErrServerClosed, whose text tells which, before Server.Listening
+// is called, after the end and in a supervisor (Processes); then the handler is not called.
+// It is safe for concurrent use, and in a handler; there Conn.Dial keeps both connections on
+// one loop.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
 // Dial is Server.Dial, on this connection's event loop if that has room: what the two
@@ -70,22 +72,17 @@ func (c *Conn) Dial(d Dial) error {
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
-	s.mu.Lock()
-	e := s.engine
-	s.mu.Unlock()
-	if e == nil || s.preforks() {
-		return ErrServerClosed
+	e, err := s.serving()
+	if err != nil {
+		return err
 	}
-	if d.Handler == nil {
-		return badConfig("Dial.Handler is nil; expected what to do with the connection")
+	if err := checkHandler("Dial.Handler", d.Handler); err != nil {
+		return err
 	}
 	if d.Timeout < 0 || d.Timeout > maxDialTime {
 		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTime, maxDialTime)
 	}
-	if d.Timeout == 0 {
-		d.Timeout = defaultDialTime
-	}
-	order := engine.Dial{Count: 1, Timeout: d.Timeout, Loop: loop, Source: d.Source}
+	order := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTime), Loop: loop, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
@@ -110,7 +107,7 @@ func (s *Server) dial(d Dial, loop int) error {
 	if host == "" {
 		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
 	}
-	return s.names.look(host, d.Timeout, func(ip netip.Addr, err error) {
+	return s.names.look(host, order.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
 			order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 			err = s.order(e, order)
@@ -130,16 +127,17 @@ func (s *Server) order(e engine.Engine, order engine.Dial) error {
 
 // dialled makes what the engine calls for a connection.
 func (s *Server) dialled(d Dial, host string) engine.Owned {
-	o := owned{adapter{d.Handler}, d.Value}
+	o := &pendingDial{owned: owned{adapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
-		return &o
+		return o
 	}
 	cfg := d.TLSConfig
 	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	return &encrypted{owned: o, layers: layers.Config{TLS: cfg, Gate: s.handshakes()}}
+	o.layers = &layers.Config{TLS: cfg, Gate: s.handshakes()}
+	return o
 }
 
 // owned is the handler of one connection, as the engines know it.
@@ -170,34 +168,49 @@ func (o *owned) Timer(c *engine.Conn) {
 	}
 }
 
-func (o *owned) DialFailed(err error) {
-	if h, ok := extension[DialFailedHandler](o.h); ok {
-		h.DialFailed(named(err))
-	}
-}
+func (o *owned) DialFailed(error) {} // a connection that is open does not fail so
 
 func (o *owned) Value() any { return o.value }
 
 func (o *owned) SetValue(v any) { o.value = v }
 
-// encrypted is owned with TLS.
-type encrypted struct {
+// pendingDial is the handler of a connection that is not open yet.
+type pendingDial struct {
 	owned
-	layers layers.Config
+	dial   Dial
+	layers *layers.Config // nil without TLS
 }
 
-func (o *encrypted) NewLayer(c *engine.Conn) engine.Layer { return o.layers.First(c) }
+func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
+	if o.layers == nil {
+		return nil
+	}
+	return o.layers.First(c)
+}
+
+// Opened leaves only what an open connection needs.
+func (o *pendingDial) Opened(c *engine.Conn) {
+	open := o.owned
+	c.SetOwned(&open)
+	open.Opened(c)
+}
+
+func (o *pendingDial) DialFailed(err error) {
+	if h, ok := extension[DialFailedHandler](o.h); ok {
+		h.DialFailed(o.dial, named(err))
+	}
+}
 
 // SetHandler has the connection's calls go to another handler, from the next one on:
 // for protocols that change on the way. It keeps the value. The input that the call at
-// hand leaves unused comes again. It fails with ErrBadUse where h is nil, and with
-// ErrOutsideCall.
+// hand leaves unused comes again. It fails with ErrBadUse where h is nil, or made of nil
+// such as Lines(nil), and with ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
-	switch {
-	case !c.core().Called():
+	if !c.core().Called() {
 		return ErrOutsideCall
-	case h == nil:
-		return badUse("the Handler of SetHandler is nil; expected what to do with the connection")
+	}
+	if err := checkHandler("the Handler of SetHandler", h); err != nil {
+		return &kindError{err, ErrBadUse}
 	}
 	c.core().SetOwned(&owned{adapter{h}, c.Value()})
 	return nil

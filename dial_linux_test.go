@@ -29,7 +29,7 @@ func TestDialTimeout(t *testing.T) {
 		s := start(t, &Server{Model: model, Loops: loops})
 		h := newCaller()
 		must(t, s.Dial(Dial{Addr: addr, Handler: h, Timeout: 10 * time.Millisecond}))
-		h.wants(t, "failed "+ErrDialTimeout.Error())
+		h.wants(t, fmt.Sprintf("failed %s <nil>: %v", addr, ErrDialTimeout))
 		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
 		ask(t, dial(t, s.addr), "still there")
 	})

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +39,9 @@ func (h *caller) Received(c *Conn, in []byte) int {
 
 func (h *caller) Closed(_ *Conn, why error) { h.events <- fmt.Sprint("closed ", why) }
 
-func (h *caller) DialFailed(err error) { h.events <- "failed " + err.Error() }
+func (h *caller) DialFailed(d Dial, err error) {
+	h.events <- fmt.Sprintf("failed %s %v: %v", d.Addr, d.Value, err)
+}
 
 // wants waits for what a caller tells.
 func (h *caller) wants(t *testing.T, events ...string) {
@@ -68,10 +71,10 @@ func TestDial(t *testing.T) {
 		must(t, err)
 		free.Close()
 		h := newCaller()
-		must(t, s.Dial(Dial{Addr: free.Addr().String(), Handler: h}))
-		h.wants(t, "failed "+syscall.ECONNREFUSED.Error())
+		must(t, s.Dial(Dial{Addr: free.Addr().String(), Handler: h, Value: 7}))
+		h.wants(t, "failed "+free.Addr().String()+" 7: "+syscall.ECONNREFUSED.Error())
 		must(t, s.Dial(Dial{Addr: "host.invalid:1", Handler: h}))
-		if got := <-h.events; !strings.HasPrefix(got, "failed lookup host.invalid") {
+		if got := <-h.events; !strings.HasPrefix(got, "failed host.invalid:1 <nil>: lookup host.invalid") {
 			t.Errorf("a name that does not exist: %q", got)
 		}
 	})
@@ -87,9 +90,38 @@ func TestDialTLS(t *testing.T) {
 		wrong := client.Clone()
 		wrong.ServerName = "elsewhere.example"
 		must(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}))
-		if got := <-h.events; !strings.Contains(got, "elsewhere.example") || !strings.HasPrefix(got, "failed ") {
+		if got := <-h.events; !strings.Contains(got, "elsewhere.example") || !strings.HasPrefix(got, "failed "+s.addr) {
 			t.Errorf("a wrong certificate: %q", got)
 		}
+	})
+}
+
+// redialer is a handler that dials once more when that has failed.
+type redialer struct {
+	*caller
+	s     *started
+	peers func() // makes the peer ready
+}
+
+func (h redialer) DialFailed(d Dial, _ error) {
+	h.peers()
+	if err := h.s.Dial(d); err != nil {
+		h.events <- err.Error()
+	}
+}
+
+// DialFailed has what it takes to dial once more.
+func TestDialAgain(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		path := filepath.Join(t.TempDir(), "peer")
+		h := redialer{newCaller(), s, func() {
+			l, err := net.Listen("unix", path)
+			must(t, err)
+			go (&Server{Handler: Lines(MessageFunc(echoLine))}).Serve(t.Context(), l)
+		}}
+		must(t, s.Dial(Dial{Network: "unix", Addr: path, Handler: h, Value: 8}))
+		h.wants(t, "opened 8", "received hello\n", "closed <nil>")
 	})
 }
 
@@ -99,8 +131,8 @@ func TestRun(t *testing.T) {
 		echo := start(t, &Server{})
 		ready := make(chan net.Addr, 1)
 		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
-		if err := s.Dial(Dial{Addr: echo.addr, Handler: newCaller()}); !errors.Is(err, ErrServerClosed) {
-			t.Errorf("Dial before the start: %v, want ErrServerClosed", err)
+		if err := s.Dial(Dial{Addr: echo.addr, Handler: newCaller()}); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "has not started yet; expected the call when Server.Listening") {
+			t.Errorf("Dial before the start: %v, want ErrServerClosed that says so", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -115,7 +147,7 @@ func TestRun(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Run returned %v, want nil", err)
 		}
-		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); !errors.Is(err, ErrServerClosed) {
+		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); !errors.Is(err, ErrServerClosed) || strings.Contains(err.Error(), "not started") {
 			t.Errorf("Dial after the end: %v, want ErrServerClosed", err)
 		}
 	})

@@ -21,9 +21,11 @@ import (
 // left out. With Server.Processes it is for the connections of the process that calls
 // it. It must not be called by a handler, which would wait for itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
-	s.mu.Lock()
-	v, ok := s.engine.(engine.Visitor)
-	s.mu.Unlock()
+	e, err := s.serving()
+	if err != nil {
+		return err
+	}
+	v, ok := e.(engine.Visitor)
 	if !ok {
 		return ErrServerClosed
 	}
@@ -35,7 +37,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 			close(ended)
 		}
 	}
-	err := v.Visit(&engine.Shared{
+	err = v.Visit(&engine.Shared{
 		Do:   func(c *engine.Conn) { defer less(); f((*Conn)(c)) },
 		Lost: less,
 	}, func() { left.Add(1) }, func(full int) { missed = full; less() })

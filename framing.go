@@ -57,7 +57,8 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 // LengthPrefixed splits messages that come behind their length, a number of 1,
 // 2, 4 or 8 bytes in the given order that counts the bytes after it. The token
 // is the message without its length. A length of more than Limits.MaxMessage closes the
-// connection at once, with ErrMessageTooLong. It panics when size is another number.
+// connection at once, with ErrMessageTooLong. It panics when size is another number, or
+// order is nil.
 //
 // It is for Split: that it needs more it says by an error, which tells how much and
 // which a bufio.Scanner does not know.
@@ -66,6 +67,9 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	case 1, 2, 4, 8:
 	default:
 		panic(fmt.Sprintf("myriad: LengthPrefixed: length of %d bytes; expected 1, 2, 4 or 8", size))
+	}
+	if order == nil {
+		panic("myriad: LengthPrefixed: the byte order is nil; expected binary.BigEndian or binary.LittleEndian")
 	}
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		whole := uint64(size)

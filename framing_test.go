@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -248,10 +249,14 @@ func TestFramerPauses(t *testing.T) {
 }
 
 func TestLengthPrefixedPanics(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("a length of 3 bytes is taken; want a panic that names the possible ones")
-		}
-	}()
-	LengthPrefixed(3, binary.BigEndian)
+	for size, order := range map[int]binary.ByteOrder{3: binary.BigEndian, 4: nil} {
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, "expected") {
+					t.Errorf("LengthPrefixed(%d, %v) gives %q; want a panic that names what is possible", size, order, text)
+				}
+			}()
+			LengthPrefixed(size, order)
+		}()
+	}
 }

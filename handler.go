@@ -95,10 +95,11 @@ type ALPNHandler interface {
 // of connections that were not made.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other calls, on any goroutine, and must be
-	// quick: an event loop may wait for it. err is ErrDialTimeout, ErrFull (as many
+	// quick: an event loop may wait for it. d is what Dial was given: its Addr, and its
+	// Value; Server.Dial takes it again. err is ErrDialTimeout, ErrFull (as many
 	// connections as Limits.MaxConns are open), ErrServerClosed, a *net.DNSError, or a
 	// syscall.Errno such as ECONNREFUSED.
-	DialFailed(err error)
+	DialFailed(d Dial, err error)
 }
 
 // DrainingHandler is a Handler, or a MessageHandler, that wants to know when the
@@ -192,6 +193,28 @@ func extension[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
+// checkHandler reports what is wrong with a handler that can't be served. what names it.
+func checkHandler(what string, h Handler) error {
+	switch h := h.(type) {
+	case nil:
+		return badConfig("%s is nil; expected what to do with connections", what)
+	case *framer:
+		switch f, isFunc := h.MessageHandler.(MessageFunc); {
+		case h.MessageHandler == nil, isFunc && f == nil:
+			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", what)
+		case !h.lines && h.split == nil:
+			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", what)
+		}
+	case *Blocking:
+		return h.check(what)
+	case *NetListener:
+		if h == nil || h.come.L == nil {
+			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", what)
+		}
+	}
+	return nil
+}
+
 // handlerType names the type of a handler as its author knows it.
 func handlerType(h Handler) string {
 	if f, ok := h.(*framer); ok {
@@ -283,9 +306,27 @@ var (
 	ErrServerClosed = engine.ErrServerClosed
 	// ErrBadConfig is wrapped by the error of a Server whose fields can't be served with.
 	ErrBadConfig = errors.New("bad configuration")
-	// ErrBadUse closes a connection whose Received returned a number outside of 0..len(in).
+	// ErrBadUse closes a connection whose Received returned a number outside of 0..len(in),
+	// which is logged.
 	ErrBadUse = engine.ErrBadUse
 )
+
+// badConfig makes an error that wraps ErrBadConfig, badUse one that wraps ErrBadUse.
+func badConfig(format string, args ...any) error {
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadConfig}
+}
+
+func badUse(format string, args ...any) error {
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
+}
+
+// kindError is of a kind, and reads as its text alone.
+type kindError struct {
+	error
+	kind error
+}
+
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
 // PanicError is the reason of a connection whose handler panicked, with the
 // panic's value and stack.
@@ -298,6 +339,9 @@ type TLSError = engine.TLSError
 
 // adapter is a Handler as the engines know it.
 type adapter struct{ h Handler }
+
+// HandlerType names the handler in the engine's log.
+func (a adapter) HandlerType() string { return handlerType(a.h) }
 
 func (a adapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
 

@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -90,4 +91,53 @@ func TestRefusalsAreLogged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// greedy returns one byte more than it was offered, or, when it sheds, less than nothing.
+type greedy struct {
+	Base
+	opened chan struct{}
+}
+
+func (g greedy) Opened(*Conn) { g.opened <- struct{}{} }
+
+func (greedy) Received(_ *Conn, in []byte) int { return len(in) + 1 }
+
+func (greedy) Shed(*Conn, []byte, error) int { return -1 }
+
+// An impossible count of used bytes is in the log, with the handler's type, the numbers and the cure.
+func TestBadCountIsLogged(t *testing.T) {
+	serve := func(t *testing.T, srv *Server) (c net.Conn, log *logBook) {
+		log = new(logBook)
+		g := greedy{opened: make(chan struct{}, 1)}
+		srv.Log, srv.Handler = log.logger(), g
+		c = dial(t, start(t, srv).addr)
+		<-g.opened
+		return c, log
+	}
+	want := func(t *testing.T, c net.Conn, log *logBook, words ...string) {
+		io.WriteString(c, "hello")
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("the client read %d bytes; want the end of the connection", n)
+		}
+		line := log.line(t, "impossible count")
+		for _, want := range append(words, "level=ERROR", "handler=myriad.greedy", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
+			if !strings.Contains(line, want) {
+				t.Errorf("the log has no %q:\n%s", want, line)
+			}
+		}
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		c, log := serve(t, &Server{Model: model, Loops: loops})
+		want(t, c, log, "method=Received", "returned=6")
+	})
+	underLoops(t, func(t *testing.T, model string) {
+		p := newPool(t, one)
+		c, log := serve(t, &Server{Model: model, Loops: 1, Workers: p})
+		blocked, release := make(chan struct{}), make(chan struct{})
+		must(t, p.Submit(context.Background(), func(context.Context) { close(blocked); <-release }))
+		<-blocked
+		want(t, c, log, "method=Shed", "returned=-1")
+		close(release)
+	})
 }

@@ -16,7 +16,7 @@ const (
 	// workers call them again when they hold it for long. One that has been
 	// quick and then never returns holds its loop; the others go back to
 	// workers when Limits.HandlerTime is over. Stats says what was chosen.
-	Auto = "auto"
+	Auto = models.Auto
 	// Goroutine is a goroutine for each connection, on package net. It runs
 	// everywhere, and its handlers may block.
 	Goroutine = "goroutine"

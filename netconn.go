@@ -24,7 +24,8 @@ import (
 // from the peer. Write copies, and blocks as Ref.SendWait does: where more than
 // Limits.HighWater bytes would be unsent, until no more than Limits.LowWater are. Neither direction waits for the other.
 // All limits of the server hold, IdleTimeout also while the connection's code works: it
-// counts from the peer's last word.
+// counts from the peer's last word. When a limit has closed the connection, both Read and
+// Write return its error, such as ErrWriteTimeout.
 //
 // Elsewhere than on Linux nothing is read while the kernel takes no output.
 //
@@ -127,15 +128,11 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		switch err := n.readError(); {
+		switch ready, err := n.input(); {
 		case err != nil:
 			return 0, err
-		case n.off < len(n.in):
+		case ready:
 			return n.take(p), nil
-		case n.ended, n.gone && (n.why == nil || n.why == io.EOF):
-			return 0, io.EOF
-		case n.gone:
-			return 0, n.failed("read", n.why)
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -143,15 +140,38 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// readError is why nothing can be read, whatever there is.
-func (n *NetConn) readError() error {
+// WaitReadable blocks until there is input, and returns nil then; where there will be none, or
+// the read deadline has passed, it returns the error that Read has, such as io.EOF. While it
+// waits the connection holds no buffer, and neither need the caller, who gets one for the Read
+// that follows. It is safe for concurrent use, but input that it has found may have been taken
+// by another goroutine's Read.
+func (n *NetConn) WaitReadable() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for {
+		if ready, err := n.input(); ready || err != nil {
+			return err
+		}
+		n.in, n.off = nil, 0
+		n.readable.Wait()
+	}
+}
+
+// input reports whether there is unread input, or why there will be none.
+func (n *NetConn) input() (ready bool, err error) {
 	switch {
 	case n.closed:
-		return n.failed("read", net.ErrClosed)
+		return false, n.failed("read", net.ErrClosed)
 	case n.readBy.over:
-		return n.failed("read", os.ErrDeadlineExceeded)
+		return false, n.failed("read", os.ErrDeadlineExceeded)
+	case n.off < len(n.in):
+		return true, nil
+	case n.ended, n.gone && (n.why == nil || n.why == io.EOF):
+		return false, io.EOF
+	case n.gone:
+		return false, n.failed("read", n.why)
 	}
-	return nil
+	return false, nil
 }
 
 // take gives unread input.
@@ -194,7 +214,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		case errors.Is(err, context.Canceled):
 			continue // what has unblocked it tells, unless it is over
 		case errors.Is(err, ErrClosed):
-			return written, n.failed("write", n.reason())
+			return written, n.awaitEnd()
 		case err != nil:
 			return written, n.failed("write", err)
 		}
@@ -247,20 +267,20 @@ func (n *NetConn) writeError() error {
 	case n.shut:
 		return n.failed("write", syscall.EPIPE)
 	case n.gone:
-		return n.failed("write", n.reason())
+		if n.why == nil || n.why == io.EOF {
+			return n.failed("write", syscall.EPIPE)
+		}
+		return n.failed("write", n.why)
 	}
 	return nil
 }
 
-// reason is why nothing can be written to a connection that closes, or has closed.
-func (n *NetConn) reason() error {
-	if !n.gone {
-		return ErrClosed
+// awaitEnd waits for the reason of a connection that has begun to close, and returns it.
+func (n *NetConn) awaitEnd() error {
+	for n.writeError() == nil {
+		n.writable.Wait()
 	}
-	if n.why == nil || n.why == io.EOF {
-		return syscall.EPIPE
-	}
-	return n.why
+	return n.writeError()
 }
 
 func (n *NetConn) failed(op string, err error) error {

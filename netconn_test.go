@@ -324,7 +324,7 @@ func TestBlockingIsCutOff(t *testing.T) {
 		<-entered
 		s.Close()
 		for range 2 {
-			if err := <-errs; !errors.Is(err, ErrServerClosed) && !errors.Is(err, ErrClosed) {
+			if err := <-errs; !errors.Is(err, ErrServerClosed) {
 				t.Errorf("%v; want ErrServerClosed", err)
 			}
 		}
@@ -438,6 +438,110 @@ func TestNetConnEnds(t *testing.T) {
 	})
 }
 
+// Read and Write both name the limit that has closed the connection, and the reason of one that
+// is about to close and still sends what it owes.
+func TestNetConnNamesTheReason(t *testing.T) {
+	want := func(t *testing.T, n net.Conn, why error) {
+		t.Helper()
+		if _, err := n.Write([]byte("x")); !errors.Is(err, why) {
+			t.Errorf("Write: %v; want %v", err, why)
+		}
+		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, why) {
+			t.Errorf("Read: %v; want %v", err, why)
+		}
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		accept := func(limits Limits) (c net.Conn, n *NetConn) {
+			l := NewNetListener()
+			s := start(t, &Server{Model: model, Loops: loops, Handler: l, Socket: Socket{SendBuffer: 4096}, Limits: limits})
+			c = dial(t, s.addr)
+			nc, err := l.Accept()
+			must(t, err)
+			return c, nc.(*NetConn)
+		}
+		var err error
+		_, n := accept(Limits{WriteTimeout: 50 * time.Millisecond})
+		for p := make([]byte, 64<<10); err == nil; { // the client reads nothing
+			_, err = n.Write(p)
+		}
+		if !errors.Is(err, ErrWriteTimeout) {
+			t.Errorf("Write of much: %v; want ErrWriteTimeout", err)
+		}
+		want(t, n, ErrWriteTimeout)
+
+		mine, closing := errors.New("mine"), make(chan struct{})
+		c, n := accept(Limits{})
+		must(t, n.Ref().Do(func(c *Conn) {
+			c.Write(make([]byte, 1<<20))
+			c.CloseWith(mine)
+			close(closing)
+		}))
+		<-closing
+		go io.Copy(io.Discard, c)
+		want(t, n, mine)
+	})
+}
+
+// WaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
+func TestNetConnWaitReadable(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		l := NewNetListener()
+		srv.Handler = l
+		s := start(t, srv)
+		accept := func() (c net.Conn, n *NetConn) {
+			c = dial(t, s.addr)
+			nc, err := l.Accept()
+			must(t, err)
+			return c, nc.(*NetConn)
+		}
+		wait := func(n *NetConn) (both chan error) {
+			both = make(chan error, 2)
+			for range cap(both) {
+				go func() { both <- n.WaitReadable() }()
+			}
+			return both
+		}
+		want := func(what string, both chan error, want error) {
+			t.Helper()
+			for range cap(both) {
+				if err := <-both; !errors.Is(err, want) {
+					t.Errorf("%s: %v; want %v", what, err, want)
+				}
+			}
+		}
+		c, n := accept()
+		for range 2 { // the second time the buffer of the first is there
+			both := wait(n)
+			eventually(t, func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.in == nil
+			}, func() string { return "a connection that waits holds a buffer" })
+			io.WriteString(c, "input")
+			want("input", both, nil)
+			p := make([]byte, 10)
+			if m, err := n.Read(p); string(p[:m]) != "input" {
+				t.Errorf("read %q, %v; want the input", p[:m], err)
+			}
+		}
+		both := wait(n)
+		n.SetReadDeadline(time.Now().Add(time.Millisecond))
+		want("a deadline", both, os.ErrDeadlineExceeded)
+		n.SetReadDeadline(time.Time{})
+		both = wait(n)
+		c.(*net.TCPConn).CloseWrite()
+		want("the end", both, io.EOF)
+		n.Close()
+		want("Close", wait(n), net.ErrClosed)
+
+		c, n = accept()
+		both = wait(n)
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		want("a reset", both, syscall.ECONNRESET)
+	})
+}
+
 // A deadline that is moved does not end what waits when the old one would have.
 func TestNetConnDeadline(t *testing.T) {
 	l := NewNetListener()
@@ -466,6 +570,10 @@ func TestBlockingBadUse(t *testing.T) {
 		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v; want ErrBadConfig, %q", err, text)
 		}
+	}
+	running := start(t, &Server{})
+	if err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)}); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
+		t.Errorf("Dial with it: %v; want ErrBadConfig", err)
 	}
 	l := NewNetListener()
 	if err := (&Server{Handler: l}).ListenAndServe(context.Background()); err == nil {

@@ -15,7 +15,16 @@ import (
 //
 // Each connection is a [*NetConn]. A library that has a goroutine for each connection,
 // which waits in Read, has one here too: what is spared is package net. Code that can be
-// called when there is something to read does better with a [Blocking] handler.
+// called when there is something to read does better with a [Blocking] handler, and a library
+// that can wait without a buffer with NetConn.WaitReadable.
+//
+// Unlike those of net.Listen, quiet connections are closed by the server's limits: one that
+// sends nothing within Limits.FirstByteTimeout (1 minute by default) or Limits.IdleTimeout
+// (Never by default), and one that takes no output for Limits.WriteTimeout (30 s by default),
+// such as a paused download. Never turns each of them off.
+//
+// With TLS the library's protocols are for the caller to set: Server.TLSConfig has them in
+// NextProtos, such as "h2" for gRPC, or clients that use ALPN are refused.
 //
 // Accept fails with net.ErrClosed when the server shuts down, or Close was called. A
 // drain waits until the library has closed the connections: it is best shut down, too

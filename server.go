@@ -296,24 +296,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, where)
 }
 
-// badConfig makes an error that wraps ErrBadConfig, badUse one that wraps ErrBadUse.
-func badConfig(format string, args ...any) error {
-	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadConfig}
-}
-
-func badUse(format string, args ...any) error {
-	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
-}
-
-// kindError is of a kind, and reads as its text alone.
-type kindError struct {
-	error
-	kind error
-}
-
-func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
-
 func (s *Server) serve(ctx context.Context, where []Listener) error {
+	s.mu.Lock()
+	err := s.checkUnused()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	if l, ok := s.Handler.(*NetListener); ok {
 		l.begin(s)
 		defer l.Close()
@@ -364,6 +353,20 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	return s.stay(errors.Join(err, s.aborted))
 }
 
+// checkUnused reports why the server can't start, if it has been started or closed before. The
+// caller holds mu.
+func (s *Server) checkUnused() error {
+	switch {
+	case s.engine == nil && !s.closed:
+		return nil
+	case s.engine == nil:
+		return &kindError{errors.New("myriad: this Server was closed before it was started; expected a new Server"), ErrServerClosed}
+	case s.closed:
+		return &kindError{errors.New("myriad: this Server has served already; a Server serves once: expected a new Server"), ErrServerClosed}
+	}
+	return errors.New("myriad: this Server serves already; a Server serves once: expected a new Server")
+}
+
 // start checks the settings and starts the engine.
 func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, error) {
 	model, limits, err := s.settings()
@@ -372,11 +375,8 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return nil, ErrServerClosed
-	case s.engine != nil:
-		return nil, errors.New("myriad: this Server serves already; a Server serves once")
+	if err := s.checkUnused(); err != nil {
+		return nil, err
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
@@ -433,13 +433,14 @@ func (s *Server) chose(m engine.Model, why error) {
 }
 
 // log is where the engine writes. What a million connections could each cause is
-// written once a second at most, by each loop, and of each limit that closes some.
+// written once a second at most, by each loop, of each limit that closes some, and of each
+// type of handler.
 func (s *Server) log() *slog.Logger {
 	log := s.Log
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), "loop", "limit"))
+	return slog.New(lograte.New(log.Handler(), "loop", "limit", "handler"))
 }
 
 // addHandler tells the engine what to call.
@@ -489,8 +490,8 @@ func (s *Server) endWorkers() {
 
 // settings checks what the user has set.
 func (s *Server) settings() (m engine.Model, l Limits, err error) {
-	if s.Handler == nil {
-		return m, l, badConfig("Server.Handler is nil; expected what to do with connections")
+	if err = checkHandler("Server.Handler", s.Handler); err != nil {
+		return m, l, err
 	}
 	if s.Loops < 0 || s.Loops > maxLoops {
 		return m, l, badConfig("Server.Loops is %d; expected 0 (the default, %d here) to %d", s.Loops, defaultLoops(), maxLoops)
@@ -501,21 +502,12 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	if b, ok := s.Handler.(*Blocking); ok {
-		if err = b.check(); err != nil {
-			return m, l, err
-		}
-	}
 	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
 	}
-	name := s.Model
-	if s.auto() {
-		name = ""
-	}
-	if m, err = models.Find(name); err != nil {
+	if m, err = models.Find(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
 	l, err = s.share().resolve()

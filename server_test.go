@@ -197,8 +197,8 @@ func TestServe(t *testing.T) {
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("the client read %v, want the end of file", err)
 		}
-		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) {
-			t.Errorf("a server that was shut down answers %v, want ErrServerClosed", err)
+		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
+			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
 		}
 	})
 }
@@ -276,7 +276,13 @@ func TestConfigErrors(t *testing.T) {
 		{"no handler", &Server{Addr: ":0"}, []string{"Handler is nil"}},
 		{"no address", &Server{Handler: Base{}}, []string{"Addr is empty", "host:port"}},
 		{"network", &Server{Addr: ":0", Handler: Base{}, Network: "udp"}, []string{`"udp"`, "tcp, tcp4, tcp6 or unix"}},
-		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "goroutine"}},
+		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "expected one of auto, goroutine"}},
+		{"Lines", &Server{Addr: ":0", Handler: Lines(nil)}, []string{"Server.Handler", "MessageHandler", "is nil"}},
+		{"Lines of a nil function", &Server{Addr: ":0", Handler: Lines(MessageFunc(nil))}, []string{"MessageHandler", "is nil"}},
+		{"Split", &Server{Addr: ":0", Handler: Split(bufio.ScanWords, nil)}, []string{"MessageHandler", "is nil"}},
+		{"Split by nothing", &Server{Addr: ":0", Handler: Split(nil, MessageFunc(echoLine))}, []string{"SplitFunc", "bufio.ScanWords"}},
+		{"no Blocking", &Server{Addr: ":0", Handler: (*Blocking)(nil)}, []string{"nil *Blocking", "Serve"}},
+		{"zero NetListener", &Server{Addr: ":0", Handler: new(NetListener)}, []string{"NewNetListener"}},
 		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
 		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
 		{"spin", &Server{Addr: ":0", Handler: Base{}, Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
@@ -287,6 +293,7 @@ func TestConfigErrors(t *testing.T) {
 		{"too much mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: 1<<28 + 1}}, []string{"MaxMail is 268435457", "268435456"}},
 		{"time", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{Linger: -time.Second}}, []string{"Linger is -1s"}},
 	} {
+		c.srv.Listening = func(net.Addr) { go c.srv.Close() }
 		err := c.srv.ListenAndServe(context.Background())
 		if !errors.Is(err, ErrBadConfig) {
 			t.Errorf("%s: %v, want an error that wraps ErrBadConfig", c.name, err)
@@ -306,6 +313,25 @@ func TestBeforeStart(t *testing.T) {
 		t.Errorf("a server that has not started counts %+v", st)
 	}
 	ok(t, srv.Shutdown(context.Background()))
+	srv.Addr, srv.Handler = "127.0.0.1:0", Base{}
+	if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "closed before it was started") {
+		t.Errorf("a server that was closed first answers %v, want ErrServerClosed that says so", err)
+	}
+}
+
+// A second ListenAndServe names the mistake, and leaves the first one's NetListener alone.
+func TestServeTwiceOneListener(t *testing.T) {
+	l := NewNetListener()
+	s := start(t, &Server{Handler: l})
+	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "serves already") {
+		t.Errorf("a second ListenAndServe answers %v", err)
+	}
+	dial(t, s.addr)
+	n, err := l.Accept()
+	if err != nil {
+		t.Fatalf("Accept after it: %v", err)
+	}
+	n.Close()
 }
 
 // Connections that are opened and killed leave no memory behind.
@@ -496,5 +522,17 @@ func TestLogOfLoops(t *testing.T) {
 	})
 	if n := strings.Count(out.String(), "loop is slow"); n != 3 {
 		t.Errorf("3 loops have said twice the same, and %d lines are written, want 3:\n%s", n, out.String())
+	}
+	out.Reset()
+	synctest.Test(t, func(*testing.T) {
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).log()
+		for range 2 {
+			for _, h := range []Handler{Base{}, Lines(MessageFunc(echoLine))} {
+				log.Error("handler is wrong", "handler", handlerType(h))
+			}
+		}
+	})
+	if text := out.String(); strings.Count(text, "handler is wrong") != 2 || !strings.Contains(text, "myriad.Base") || !strings.Contains(text, "myriad.MessageFunc") {
+		t.Errorf("want a line for each of two handlers; the log has\n%s", text)
 	}
 }

@@ -100,10 +100,11 @@ func (u Upgraded) String() string {
 // worker processes, which their first process upgrades (Server.Processes).
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
-	e, closed := s.engine, s.closed
+	e, err := s.started()
 	m, ok := e.(engine.Migrator)
 	switch {
-	case e == nil || closed || s.handedOver.Load():
+	case err != nil:
+	case s.closed || s.handedOver.Load():
 		err = ErrServerClosed
 	case !ok || s.worker != nil:
 		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)

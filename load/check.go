@@ -159,7 +159,7 @@ func (c Config) filled() Config {
 	if c.Messages == 0 {
 		setDefault(&c.Duration, 10*time.Second)
 	}
-	if c.Model == "" {
+	if c.Model == "" || c.Model == models.Auto {
 		best, _ := models.Best()
 		c.Model = best.Name
 	}

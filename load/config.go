@@ -223,7 +223,7 @@ type Config struct {
 	PubSub *PubSub
 
 	// Model is the I/O model to run on, such as "uring" or "epoll".
-	// Default: the best that can run on this machine.
+	// Default, also by the name "auto": the best that can run on this machine.
 	Model string
 	// Loops is the number of loops of a model that has them. Default 1.
 	// There are more if the connections are more than the limit of

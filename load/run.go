@@ -61,7 +61,7 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	asked := cfg.Model != ""
+	asked := cfg.Model != "" && cfg.Model != models.Auto
 	cfg = cfg.filled()
 	targets, err := resolveAll(ctx, &cfg)
 	if err != nil {

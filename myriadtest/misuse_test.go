@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -144,6 +145,42 @@ func TestFailures(t *testing.T) {
 		t.Errorf("a test with nothing wrong fails: %s", got)
 	}
 }
+
+// TestPausedFailures has tests fail at connections that read nothing: the failure has the cause and
+// the numbers, and comes soon where only the test can change it.
+func TestPausedFailures(t *testing.T) {
+	const slow = "paused: 7 bytes of input wait, because the peer has 3000 bytes of output to take, and that was more than Limits.HighWater (2000); " +
+		"reading goes on when at most LowWater (1000) are left"
+	for _, c := range []struct {
+		want  string
+		after time.Duration
+		h     myriad.Handler
+		test  func(*myriadtest.Peer)
+	}{
+		{slow, 800 * time.Millisecond, myriad.Lines(&diary{}), func(p *myriadtest.Peer) { p.ExpectClosed(myriad.ErrSlowConsumer) }},
+		{slow, 800 * time.Millisecond, myriad.Lines(&diary{}), func(p *myriadtest.Peer) { p.Expect("more") }},
+		{"paused by its handler (Conn.Pause): 28 bytes of input wait", 5 * time.Second, pausing{}, func(p *myriadtest.Peer) { p.ExpectClosed(nil) }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			got := run(func(t *fake) {
+				s := myriadtest.NewServer(t, &myriad.Server{Handler: c.h, Limits: myriad.Limits{HighWater: 2000, LowWater: 1000, MaxUnsent: 5000}})
+				p := s.Dial()
+				p.StopReading()
+				p.Send("much 1\nmuch 2\nmuch 3\nmuch 4\n") // the fourth waits
+				c.test(p)
+			})
+			if !strings.Contains(got, c.want) || time.Since(began) != c.after {
+				t.Errorf("after %v the failure is %q; expected %q after %v", time.Since(began), got, c.want, c.after)
+			}
+		})
+	}
+}
+
+// pausing is a handler that reads nothing.
+type pausing struct{ myriad.Base }
+
+func (pausing) Opened(c *myriad.Conn) { c.Pause() }
 
 // lateHandler panics when it is too late to be the reason of a close.
 type lateHandler struct{ myriad.Base }

@@ -11,8 +11,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/virtual"
 )
 
-// patience is how long is waited for goroutines of a handler, in real time.
-const patience = 5 * time.Second
+// patience is how long is waited for goroutines of a handler, in real time. A connection that is
+// paused for its peer is waited for until nothing has happened for pausedPatience.
+const (
+	patience       = 5 * time.Second
+	pausedPatience = 800 * time.Millisecond
+)
 
 // maxShown is how many bytes of output a failure shows.
 const maxShown = 1 << 10
@@ -131,14 +135,23 @@ func (p *Peer) Closed() (why error, ok bool) {
 
 // await looks until it is found, or the patience is over.
 func (p *Peer) await(found func() bool) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for ok := false; ; {
-		if p.s.do(func() { ok = found() }); ok {
+	for end := time.Now().Add(patience); ; {
+		ok, paused := false, false
+		p.s.do(func() {
+			ok = found()
+			_, _, paused = p.end.Paused()
+		})
+		if ok {
 			return
 		}
+		left := time.Until(end)
+		if paused {
+			left = min(left, pausedPatience)
+		}
+		timer := time.NewTimer(left)
 		select {
 		case <-p.s.engine.Woken():
+			timer.Stop()
 		case <-timer.C:
 			return
 		}
@@ -161,6 +174,15 @@ func (p *Peer) panicked() (why *myriad.PanicError, ok bool) {
 func (p *Peer) state() string {
 	why, closed := p.end.Closed()
 	if !closed {
+		high, low, paused := p.end.Paused()
+		switch {
+		case paused:
+			return fmt.Sprintf("the connection is open, and paused: %d bytes of input wait, because the peer has %d bytes of output to take, "+
+				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.Take and StartReading",
+				p.end.Unread(), p.end.Unsent(), high, low)
+		case p.end.PausedByHandler():
+			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.Unread())
+		}
 		return "the connection is open"
 	}
 	text := fmt.Sprintf("the connection has closed: %v", why)

@@ -23,7 +23,8 @@
 // the server (Broadcast, CloseConns, PauseAccepting) is done in the next call of either.
 //
 // A handler that leaves its answer to a goroutine of its own can be tested as well:
-// [Peer.Expect] and [Peer.ExpectClosed] wait for it, up to 5 s of real time. Within
+// [Peer.Expect] and [Peer.ExpectClosed] wait for it, up to 5 s of real time, or 0.8 s while
+// more output waits for the peer than is read on for (Limits.HighWater). Within
 // a bubble of testing/synctest, that time is the bubble's, so that what never comes is found at
 // once, and timers of the handler are at the test's command: synctest.Wait, or time.Sleep,
 // before the next call. The server's own clock moves by [Server.Advance] alone.

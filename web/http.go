@@ -349,7 +349,14 @@ func (h *HTTP) Timer(c *myriad.Conn) {
 //
 // It is marked as the Handler of an HTTP, or as one of an http.ServeMux that is. A request
 // with a body runs it on the pool like any other.
-func Quick(h http.Handler) http.Handler { return quick{h} }
+//
+// It panics if h is nil.
+func Quick(h http.Handler) http.Handler {
+	if h == nil {
+		panic("web: Quick: the http.Handler is nil; expected what answers requests")
+	}
+	return quick{h}
+}
 
 type quick struct{ http.Handler }
 

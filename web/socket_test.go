@@ -2,9 +2,11 @@ package web_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,6 +180,23 @@ func TestUpgradeRefused(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestNilHandlers is what says that a handler is missing before a socket is open.
+func TestNilHandlers(t *testing.T) {
+	for name, h := range map[string]web.SocketHandler{"nil": nil, "nil OnMessage": web.OnMessage(nil)} {
+		w := httptest.NewRecorder()
+		err := (&web.WebSocket{Handler: h}).Upgrade(w, httptest.NewRequest("GET", "/", nil), nil)
+		if !errors.Is(err, web.ErrNoUpgrade) || w.Code != 500 || !strings.Contains(w.Body.String(), "no Handler") {
+			t.Errorf("%s: %v, %d %q", name, err, w.Code, w.Body)
+		}
+	}
+	defer func() {
+		if text := fmt.Sprint(recover()); !strings.Contains(text, "web: Quick: the http.Handler is nil") {
+			t.Errorf("Quick(nil) panics with %q", text)
+		}
+	}()
+	web.Quick(nil)
 }
 
 // TestUpgradeByHandler upgrades in a handler, behind middleware, with a cookie and a value.

@@ -262,8 +262,9 @@ func (ws *WebSocket) check(r *http.Request) (key string, status int, why string)
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
 	key = h.Get("Sec-Websocket-Key")
 	raw, err := base64.StdEncoding.DecodeString(key)
+	onMessage, isFunc := ws.Handler.(OnMessage)
 	switch {
-	case ws.Handler == nil:
+	case ws.Handler == nil, isFunc && onMessage == nil:
 		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
 	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
 		return "", http.StatusUpgradeRequired, "expected a WebSocket's upgrade"

@@ -40,8 +40,8 @@ func (h target) Opened(c *myriad.Conn) {
 	}
 }
 
-func (h target) DialFailed(err error) {
-	log.Print(err)
+func (h target) DialFailed(d myriad.Dial, err error) {
+	log.Printf("dial %s: %v", d.Addr, err)
 	h.client.Close()
 }
 

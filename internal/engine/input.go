@@ -159,7 +159,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 		used := c.callReceived(part, shed)
 		switch {
 		case used < 0 || used > len(part):
-			c.fail(ErrBadUse)
+			c.badCount(used, len(part), shed)
 		case used > 0:
 			in, c.seen = in[used:], 0
 		case c.inputPaused():

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 )
@@ -131,4 +132,20 @@ func peerName(peer netip.AddrPort) string {
 		return netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()).String()
 	}
 	return "unix socket"
+}
+
+// badCount closes a connection whose handler has returned an impossible number of used bytes.
+func (c *Conn) badCount(used, offered int, shed error) {
+	method := "Received"
+	if shed != nil {
+		method = "Shed"
+	}
+	handler := fmt.Sprintf("%T", c.handler())
+	if h, ok := c.handler().(interface{ HandlerType() string }); ok {
+		handler = h.HandlerType()
+	}
+	c.host.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an impossible count; its connection is closed",
+		slog.String("handler", handler), slog.String("method", method), slog.Int("returned", used), slog.Int("offered", offered),
+		slog.String("help", "return how many bytes of in the handler has used, 0 to len(in)"), slog.String("peer", c.name()), c.Ref().attr())
+	c.fail(ErrBadUse)
 }

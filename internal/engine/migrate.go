@@ -86,7 +86,9 @@ func (c *Conn) StayReason() string {
 }
 
 // HasUnsavedValue reports whether the connection has a value that no Config.Save can save.
-func (c *Conn) HasUnsavedValue() bool { return !c.is(ownHandler) && c.host.Save == nil && c.user != nil }
+func (c *Conn) HasUnsavedValue() bool {
+	return !c.is(ownHandler) && c.host.Save == nil && c.user != nil
+}
 
 // Leave begins to hand the connection over. It fails with ErrStays where it can't be, and
 // with ErrNotNow while it can't be yet.

@@ -30,13 +30,16 @@ func Best() (m engine.Model, passed error) {
 	return all[0], passed
 }
 
-// Find looks a model up by its name; "" is the best one.
+// Auto names the best model that can run on this machine.
+const Auto = "auto"
+
+// Find returns the model with a name; "" and Auto are the best one.
 func Find(name string) (engine.Model, error) {
-	if name == "" {
+	if name == "" || name == Auto {
 		best, _ := Best()
 		return best, nil
 	}
-	var names []string
+	names := []string{Auto}
 	var passed error
 	for _, m := range All() {
 		err := m.Available()

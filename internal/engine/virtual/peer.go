@@ -97,6 +97,22 @@ func (p *Peer) Forget(n int) {
 // Closed says whether the connection has been closed or turned away, and why.
 func (p *Peer) Closed() (why error, ok bool) { return p.why, p.done }
 
+// Paused reports whether the connection reads nothing before the peer takes output, which is
+// more than Limits.HighWater, or has been and has not come down to LowWater.
+func (p *Peer) Paused() (highWater, lowWater int, ok bool) {
+	c, l := &p.conn, p.e.cfg.Limits
+	return l.HighWater, l.LowWater, c.IsOpen() && !c.Closing() && c.Paused() && !c.ReadPaused() && c.Pending() > l.LowWater
+}
+
+// PausedByHandler reports whether the handler has paused reading.
+func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.ReadPaused() }
+
+// Unsent is the number of bytes that the peer has not taken, and Unread that of those which it
+// has sent and the handler has not used.
+func (p *Peer) Unsent() int { return p.conn.Pending() }
+
+func (p *Peer) Unread() int { return len(p.in) + max(p.conn.Waiting()-p.conn.Pending(), 0) }
+
 // welcome lets a peer in, or turns it away.
 func (p *Peer) welcome() {
 	if p.done {

@@ -137,9 +137,6 @@ const tableRoom = 100
 // thisHost is the machine that the lab runs on.
 func thisHost() host {
 	h := host{forbids: func(model string) error {
-		if model == autoModel {
-			return nil
-		}
 		_, err := models.Find(model)
 		return err
 	}, missing: func(program string) error {

@@ -67,7 +67,7 @@ type Side struct {
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
-	autoModel        = "auto"
+	autoModel        = models.Auto
 )
 
 // ParseSubject reads a subject written as "name=command line", such as
