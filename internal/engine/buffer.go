@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"math/bits"
 	"slices"
 	"sync"
@@ -138,17 +137,16 @@ func newBuffer(n int) *Buffer {
 // FreeList is a Buffers for one owner: last in, first out, so that the buffer
 // in use is the one in the cache, and those that are not needed are the first.
 type FreeList struct {
-	// Max is the most bytes of room that it holds; 0 for keepBytes.
-	Max          int
 	small, large stack
 	held         int // bytes of their room
+	less         int // by how many bytes it holds less than keepBytes
 }
 
 // SetMax has the list, one of some, hold no more than a part of what all buffers together
 // may hold.
 func (f *FreeList) SetMax(l *Limits, lists int) {
 	if l.MaxBuffered > 0 {
-		f.Max = min(keepBytes, max(l.MaxBuffered/mailPart/lists, restBytes))
+		f.less = keepBytes - min(keepBytes, max(l.MaxBuffered/mailPart/lists, restBytes))
 	}
 }
 
@@ -181,7 +179,7 @@ func (f *FreeList) Get(size int) *Buffer {
 
 func (f *FreeList) Put(b *Buffer) {
 	size := cap(b.bytes)
-	if most := cmp.Or(f.Max, keepBytes); size > keepSize || f.held+size > most {
+	if size > keepSize || f.held+size > keepBytes-f.less {
 		return
 	}
 	b.reset()

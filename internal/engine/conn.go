@@ -268,7 +268,11 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if !m.Late() && c.keepMail(m, data) {
 		return
 	}
-	defer m.done()
+	c.mailed(m, data)
+	m.done()
+}
+
+func (c *Conn) mailed(m Mail, data []byte) {
 	late := m.Late() // and then nothing else of the connection may be looked at
 	if len(data) == 0 {
 		c.unpost(noBytes)

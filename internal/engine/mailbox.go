@@ -258,21 +258,33 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	if err := c.mark.reserve(gen, size, limit); err != nil {
 		return err
 	}
+	copied := 0
 	if r.Shared != nil {
 		r.Shared.hold()
+	} else {
+		copied = r.copied()
 	}
 	b.n++
 	b.bytes += more
 	b.last = r.Shared
 	b.endRun()
-	b.grow(r.copied())
-	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
+	b.makeRoom(copied)
+	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
 	}
-	b.nonEmpty.Store(true)
 	return nil
+}
+
+// makeRoom prepares for one more piece of mail, with n bytes.
+func (b *Mailbox) makeRoom(n int) {
+	if b.counted == 0 {
+		b.nonEmpty.Store(true)
+	}
+	if b.counted == 0 || len(b.mail) == cap(b.mail) || n > cap(b.data)-len(b.data) {
+		b.grow(n)
+	}
 }
 
 // adds gives how many bytes a message of some adds, which shares s or nothing.
@@ -285,10 +297,11 @@ func (b *Mailbox) adds(s *Shared, size int) int {
 
 // count counts the memory of so many pieces of mail, and bytes.
 func (b *Mailbox) count(mail, data int) {
-	if n := mail*MailSize + data; n != b.counted && b.Counters != nil {
+	n := mail*MailSize + data
+	if b.Counters != nil {
 		b.Counters.Add(Buffered, int64(n-b.counted))
-		b.counted = n
 	}
+	b.counted = n
 }
 
 // Memory gives how much is counted of mail that waits, or was taken and is not done.
@@ -319,8 +332,8 @@ func (b *Mailbox) Missed() int64 {
 func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
 
 // grow makes room for one more piece of mail with n bytes: twice as much as there is, if that
-// does, but no more bytes than an emptied box keeps if that is enough. It counts that first:
-// to allocate may take long.
+// does, but no more bytes than an emptied box keeps if that is enough. It counts the room
+// first: to allocate may take long.
 func (b *Mailbox) grow(n int) {
 	mail, data := cap(b.mail), cap(b.data)
 	if len(b.mail) == mail {

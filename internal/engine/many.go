@@ -135,7 +135,6 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 		b.last = s
 		s.hold()
 		b.manyMail(to, size).add(manyPart{s, without})
-		b.nonEmpty.Store(true)
 	}
 	return t
 }
@@ -155,7 +154,7 @@ func (b *Mailbox) manyMail(to *Many, size int) *manyMail {
 	m := &manyMail{to: to}
 	m.holders.Store(1)
 	to.at, to.run = len(b.mail), b.run
-	b.grow(0)
+	b.makeRoom(0)
 	b.mail = append(b.mail, Mail{many: m})
 	return m
 }

@@ -126,15 +126,15 @@ func TestLoopsFloodEachOther(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got != h.accepted {
-			t.Errorf("the clients have got %d messages, %d were accepted", got, h.accepted)
-		}
 		await.True(t, "mail is counted when all of it is sent", func() bool { return e.Counters()[engine.Buffered] == 0 })
 		for _, c := range conns {
 			c.Close() // Stop waits for its end
 		}
 		if err := e.Stop(context.Background()); err != nil {
 			t.Error(err)
+		}
+		if got != h.accepted {
+			t.Errorf("the clients have got %d messages, %d were accepted", got, h.accepted)
 		}
 	})
 }
