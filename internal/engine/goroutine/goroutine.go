@@ -142,7 +142,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		g.pacing.Go(g.paceAll)
 	}
 	for i := range g.lns {
-		g.running.Go(func() { g.accept(i) })
+		g.running.Go(func() { engine.Outlive(func() { g.accept(i) }) })
 	}
 	return g, nil
 }
@@ -246,6 +246,7 @@ func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
 func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	peer := addrPort(nc.RemoteAddr())
 	if err := g.host.Admit(listener, peer); err != nil {
+		defer nc.Close() // whatever Refuse does
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
