@@ -98,9 +98,9 @@ type group struct {
 	pipes      pipes              // for relays
 	reading    atomic.Int64       // bytes of large read buffers in use
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
-	stopped    atomic.Int64       // nanoseconds for which the process has stood still
-	urgent     atomic.Int64       // connections that are about to end
-	given      engine.Given       // memory of connections that have been handed over
+	clock      clock
+	urgent     atomic.Int64 // connections that are about to end
+	given      engine.Given // memory of connections that have been handed over
 	handover   atomic.Pointer[handover]
 	added      chan struct{} // a connection has come; for the sweeper
 	emptied    chan struct{} // the last one has gone; for the sweeper
@@ -175,9 +175,8 @@ func (g *group) Listening() []engine.Listening { return g.host.Listening() }
 
 func (g *group) Loops() int { return 0 }
 
-// now is the clock of all limits: it stands still when the process does, as far as
-// the sweeper sees that, so that no peer is blamed for that.
-func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
+// now is the clock of all limits.
+func (g *group) now() time.Duration { return g.clock.at(engine.Since()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
