@@ -4,6 +4,8 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // Blocking is a Handler for code that blocks, such as that of a library which takes a
@@ -12,8 +14,8 @@ import (
 //
 // Its functions are called one at a time for each connection, in the order Begin, Serve,
 // End, each on a goroutine, for MaxCalls connections at a time; further ones wait, in
-// order. A panic in them closes the connection with a *PanicError; they must not call
-// runtime.Goexit. ListenAndServe returns when all of them have.
+// order. A panic or runtime.Goexit in them closes the connection with a *PanicError.
+// ListenAndServe returns when all of them have.
 //
 // A call under way keeps a drain and the peer's end from closing the connection: a
 // request that has begun is answered. When the connection closes for another reason, Read
@@ -170,9 +172,17 @@ func (b *Blocking) run(n *NetConn) {
 // work calls functions as long as some wait. Server.calls counts the connections whose
 // functions are called, or wait.
 func (b *Blocking) work(n *NetConn) {
-	for ; n != nil; n = b.pop() {
-		b.call(n)
-	}
+	engine.Outlive(func() {
+		for {
+			if next := n; next != nil {
+				n = nil // first: the function may call runtime.Goexit
+				b.call(next)
+			}
+			if n = b.pop(); n == nil {
+				return
+			}
+		}
+	})
 }
 
 // pop takes the next one that waits, or ends a goroutine.
@@ -190,7 +200,8 @@ func (b *Blocking) pop() (n *NetConn) {
 	return n
 }
 
-// call calls n's next function, and gives the connection back.
+// call calls n's next function, and gives the connection back. A panic or runtime.Goexit there is
+// the connection's end.
 func (b *Blocking) call(n *NetConn) {
 	n.mu.Lock()
 	what, why := n.next, n.why
@@ -198,41 +209,32 @@ func (b *Blocking) call(n *NetConn) {
 	n.taken = what == callBegin
 	n.mu.Unlock()
 	var err error
-	if !skip {
-		err = b.invoke(n, what, why)
-	}
-	n.mu.Lock()
-	posted := what != callEnd && n.ask(func(c *Conn) { b.back(c, n, err) }, func() { b.release(n) })
-	n.mu.Unlock()
-	if !posted {
-		b.release(n)
-	}
-}
-
-// invoke calls a function. Its panic is the connection's end.
-func (b *Blocking) invoke(n *NetConn, what call, why error) (err error) {
-	returned := false
+	returned := skip
 	defer func() {
-		if returned {
-			return
+		if !returned {
+			v := recover()
+			if v == nil {
+				v = engine.ErrGoexit
+			}
+			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
 		}
-		v := recover()
-		if v == nil {
-			go panic("myriad: a function of Blocking has called runtime.Goexit, as testing.T.FailNow does; it must return")
-			select {}
+		n.mu.Lock()
+		posted := what != callEnd && n.ask(func(c *Conn) { b.back(c, n, err) }, func() { b.release(n) })
+		n.mu.Unlock()
+		if !posted {
+			b.release(n)
 		}
-		err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
 	}()
-	switch what {
-	case callServe:
+	switch {
+	case skip:
+	case what == callServe:
 		err = b.Serve(n)
-	case callBegin:
+	case what == callBegin:
 		err = b.Begin(n)
-	case callEnd:
+	case what == callEnd:
 		b.End(n, why)
 	}
 	returned = true
-	return err
 }
 
 // back is what the connection's owner does after a call: Serve is called again, or the

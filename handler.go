@@ -13,9 +13,9 @@ import (
 // Calls for different connections may come at the same time.
 //
 // Under a model with event loops a call that blocks holds up all connections of its loop,
-// unless Server.Workers is set. A call must return: one that ends its goroutine with
-// runtime.Goexit crashes the program. A panic in a call closes that connection alone, with a
-// *[PanicError] as the reason; it is logged with its stack and counted in Stats.Panics.
+// unless Server.Workers is set. A panic in a call closes that connection alone, with a
+// *[PanicError] as the reason; it is logged with its stack and counted in Stats.Panics. So does
+// runtime.Goexit, as testing.T.FailNow calls it, with [ErrGoexit] as the PanicError's Value.
 type Handler interface {
 	// Opened is the first call for a connection: it is established. What is written here
 	// is sent without waiting for the peer.
@@ -306,6 +306,8 @@ var (
 	ErrServerClosed = engine.ErrServerClosed
 	// ErrBadConfig is wrapped by the error of a Server whose fields can't be served with.
 	ErrBadConfig = errors.New("bad configuration")
+	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
+	ErrGoexit = engine.ErrGoexit
 	// ErrBadUse closes a connection whose Received returned a number outside of 0..len(in),
 	// which is logged.
 	ErrBadUse = engine.ErrBadUse

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
 )
 
@@ -79,8 +81,11 @@ func lineServer(n *NetConn) error {
 			break
 		}
 	}
-	if s := string(line); s == "panic\n" {
+	switch string(line) {
+	case "panic\n":
 		panic("as told")
+	case "exit\n":
+		runtime.Goexit()
 	}
 	_, err := n.Write(line)
 	return err
@@ -201,7 +206,11 @@ func TestBlockingMaxCalls(t *testing.T) {
 func TestBlockingPanic(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		ended := make(chan error, 1)
-		srv.Handler = &Blocking{Serve: lineServer, End: func(_ *NetConn, why error) { ended <- why }}
+		srv.Handler = &Blocking{MaxCalls: 1, Serve: lineServer, End: func(_ *NetConn, why error) {
+			if why != io.EOF && why != ErrServerClosed {
+				ended <- why
+			}
+		}}
 		s := start(t, srv)
 		c := dial(t, s.addr)
 		io.WriteString(c, "panic\n")
@@ -209,9 +218,14 @@ func TestBlockingPanic(t *testing.T) {
 		if why := <-ended; !errors.As(why, &panicked) || panicked.Value != "as told" || !bytes.Contains(panicked.Stack, []byte("lineServer")) {
 			t.Errorf("End(%v); want the panic with its stack", why)
 		}
-		if n := s.Stats(); n.Panics != 1 {
-			t.Errorf("%d panics counted; want 1", n.Panics)
+		io.WriteString(dial(t, s.addr), "exit\n")
+		if why := await.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) {
+			t.Errorf("End(%v); want ErrGoexit", why)
 		}
+		if n := s.Stats(); n.Panics != 2 {
+			t.Errorf("%d panics counted; want 2", n.Panics)
+		}
+		ask(t, dial(t, s.addr), "served on by the one goroutine there may be")
 	})
 }
 

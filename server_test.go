@@ -38,9 +38,6 @@ func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
 	}
-	if os.Getenv(goexitVariable) != "" {
-		goexitMain()
-	}
 	goleak.VerifyTestMain(m)
 }
 

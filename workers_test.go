@@ -9,8 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -248,37 +246,47 @@ func (h tallied) Opened(*Conn) { h.opened.Add(1) }
 
 func (h tallied) Closed(*Conn, error) { h.closed.Add(1) }
 
-// goexitVariable tells a process of these tests to call runtime.Goexit in a handler.
-const goexitVariable = "MYRIAD_TEST_GOEXIT"
-
-// goexitMain is main in that process, which does not outlive it.
-func goexitMain() {
-	p, err := pool.New(pool.Config{})
-	if err != nil {
-		panic(err)
-	}
-	srv := &Server{Addr: "127.0.0.1:0", Model: Epoll, Workers: p, Handler: Lines(MessageFunc(func(*Conn, []byte) { runtime.Goexit() }))}
-	srv.Listening = func(a net.Addr) {
-		if c, err := net.Dial("tcp", a.String()); err == nil {
-			io.WriteString(c, "hello\n")
+// A handler that ends its goroutine costs its own connection, wherever it runs.
+func TestGoexit(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		whys := make(chan error, 2)
+		srv.Handler = Lines(exiting{MessageFunc(func(c *Conn, line []byte) {
+			if string(line) == "exit" {
+				runtime.Goexit()
+			}
+			echoLine(c, line)
+		}), whys})
+		s := start(t, srv)
+		other := dial(t, s.addr)
+		ask(t, other, "before")
+		for range 3 {
+			c := dial(t, s.addr)
+			ask(t, c, "hello")
+			io.WriteString(c, "exit\n")
+			if rest, _ := io.ReadAll(c); len(rest) > 0 {
+				t.Errorf("read %q; want the end", rest)
+			}
+			var panicked *PanicError
+			if why := await.Receive(t, whys, "the end"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) || !strings.Contains(why.Error(), "runtime.Goexit") {
+				t.Errorf("closed because of %v; want ErrGoexit", why)
+			}
+			ask(t, other, "after")
 		}
-	}
-	srv.ListenAndServe(context.Background())
+		if n := s.Stats(); n.Panics != 3 || n.Closed.Panic != 3 {
+			t.Errorf("counted %d panics, and %d connections closed for them; want 3 and 3", n.Panics, n.Closed.Panic)
+		}
+	})
 }
 
-// A handler that ends its goroutine ends the program, also where a pool would contain
-// that: its connection would never come back.
-func TestGoexitIsLoud(t *testing.T) {
-	if len(Models()) == 1 {
-		t.Skip("no model here has loops")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), goexitVariable+"=1")
-	out, err := cmd.CombinedOutput()
-	if _, ok := errors.AsType[*exec.ExitError](err); !ok || !strings.Contains(string(out), "a handler has called runtime.Goexit") {
-		t.Errorf("%v, and it said %.300q; want a crash that says why", err, out)
+// exiting tells why its connections close.
+type exiting struct {
+	MessageFunc
+	whys chan<- error
+}
+
+func (h exiting) Closed(_ *Conn, why error) {
+	if why != ErrServerClosed && why != io.EOF {
+		h.whys <- why
 	}
 }
 

@@ -232,14 +232,26 @@ func TestContextEnds(t *testing.T) {
 	})
 }
 
-// TestGoexit closes the connection of a handler that ends its goroutine.
+// TestGoexit closes the connection of a handler that ends its goroutine, which may be an event
+// loop's, and no other.
 func TestGoexit(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
-			t.Errorf("read %q, %v; expected the end", b, err)
+	exit := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })
+	mux := http.NewServeMux()
+	mux.Handle("/exit", exit)
+	mux.Handle("/quick/exit", web.Quick(exit))
+	mux.Handle("/quick", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "quick") })))
+	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
+		other, answers := dial(t, addr)
+		for _, path := range []string{"/exit", "/quick/exit"} {
+			nc, r := dial(t, addr)
+			io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+			if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
+				t.Errorf("%s: read %q, %v; expected the end", path, b, err)
+			}
+			io.WriteString(other, "GET /quick HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, got := answer(t, answers); got != "quick" {
+				t.Errorf("after %s another connection was answered with %q", path, got)
+			}
 		}
 	})
 }

@@ -45,11 +45,13 @@ func (c *Conn) Detached(nc net.Conn, err error) {
 	}
 	c.fail(ErrDetached)
 	taken := false
+	defer func() {
+		if !taken {
+			_ = nc.Close() // the handler has panicked
+		}
+	}()
 	c.call(func(*Conn) {
 		take(nc, unread)
 		taken = true
 	})
-	if !taken {
-		_ = nc.Close() // the handler has panicked
-	}
 }

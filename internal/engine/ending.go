@@ -234,21 +234,24 @@ func (c *Conn) Finish() {
 	if c.upgrades() {
 		c.endUpgrade()
 	}
-	n := c.host.Counters
+	defer c.finished() // whatever the handler does
 	switch {
 	case c.is(greeting):
-		n.Add(Greeting, -1)
+		c.host.Counters.Add(Greeting, -1)
 		c.host.turnedAway(c)
 		if o := c.Owned(); o != nil {
-			o.DialFailed(c.more.why)
+			c.host.DialFailed(o, c.more.why)
 		}
-	default:
-		if !c.more.closedByWorker {
-			c.callClosed()
-		}
-		if c.more.why != ErrHandedOver { // it is counted in HandedOver
-			n.close(closeCause(c.more.why))
-		}
+	case !c.more.closedByWorker:
+		c.callClosed()
+	}
+}
+
+// finished is the rest of Finish, when the handler has heard of the end.
+func (c *Conn) finished() {
+	n := c.host.Counters
+	if !c.is(greeting) && c.more.why != ErrHandedOver { // it is counted in HandedOver
+		n.close(closeCause(c.more.why))
 	}
 	if l := c.layer(); l != nil {
 		l.Closed(c)

@@ -304,11 +304,14 @@ func (c *Config) SocketOptions(dialled bool) sock.Options {
 // all, that no connection was made.
 func (h *Host) DialFailed(o Owned, err error) {
 	err = Reason(err)
+	returned := false
+	defer h.reportGoexit(&returned)
 	if o != nil {
 		o.DialFailed(err)
 	} else if f, ok := h.Handler.(DialFailer); ok {
 		f.DialFailed(err)
 	}
+	returned = true
 }
 
 // Check says what is wrong with an order, for models.

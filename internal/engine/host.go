@@ -197,15 +197,23 @@ func (h *Host) Answer(peer netip.AddrPort, why error) (answer []byte) {
 	if h.Refuse == nil {
 		return nil
 	}
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
-			h.Counters.Add(Panics, 1)
-			h.Log.LogAttrs(context.Background(), slog.LevelError, "the answer to a refused connection panicked",
-				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			answer = nil
+		if returned {
+			return
 		}
+		v := recover()
+		if v == nil {
+			v = ErrGoexit
+		}
+		h.Counters.Add(Panics, 1)
+		h.Log.LogAttrs(context.Background(), slog.LevelError, "the answer to a refused connection panicked",
+			slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+		answer = nil
 	}()
-	return h.Refuse(peer, why)
+	answer = h.Refuse(peer, why)
+	returned = true
+	return answer
 }
 
 // sampling is how many receives there are for one whose handler is timed.

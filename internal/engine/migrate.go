@@ -421,29 +421,49 @@ const (
 )
 
 // EachOfBatch calls join for each connection of a batch of at most so many: its record has bytes of
-// p. readFile reads a file of at most so many bytes, and closes it. If it fails, left are the
+// p. readFile reads a file of at most so many bytes, and closes it. When it fails, release gets the
 // descriptors that join has not got.
-func EachOfBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error), join func(fd int32, r *Record)) (left []int32, err error) {
+func EachOfBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error), join func(fd int32, r *Record), release func(fds ...int32)) (err error) {
 	n, size := binary.Uvarint(p[1:])
-	if size <= 0 {
-		return fds, errRecord
-	}
-	records := p[1+size:]
-	if p[0] == BatchInFile && len(fds) > 0 {
+	records := p[1+max(size, 0):]
+	switch {
+	case size <= 0:
+		err = errRecord
+	case p[0] == BatchInFile && len(fds) > 0:
 		records, err = readFile(fds[0], MaxBatchBytes+MaxRecord)
 		fds = fds[1:]
 	}
 	if err == nil && (n != uint64(len(fds)) || len(fds) > most) {
 		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), most)
 	}
-	for ; err == nil && len(fds) > 0; fds = fds[1:] {
-		var r Record
-		if r, records, err = ReadRecord(records); err != nil {
-			break
-		}
-		join(fds[0], &r)
+	if err != nil {
+		release(fds...)
+		return err
 	}
-	return fds, err
+	return joinAll(fds, records, join, release)
+}
+
+// joinAll calls join for each record, also when one of the handlers called there ends the goroutine.
+func joinAll(fds []int32, records []byte, join func(fd int32, r *Record), release func(fds ...int32)) error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = joinAll(fds, records, join, release) // nobody is left to hear of an error
+		}
+	}()
+	for len(fds) > 0 {
+		r, rest, err := ReadRecord(records)
+		if err != nil {
+			returned = true
+			release(fds...)
+			return err
+		}
+		fd := fds[0]
+		fds, records = fds[1:], rest
+		join(fd, &r)
+	}
+	returned = true
+	return nil
 }
 
 // Migrator is an Engine whose connections can move to another Migrator.

@@ -85,12 +85,18 @@ func (c *Conn) upgraded() {
 	if c.is(peerEnded) {
 		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
+	mail := func() {
+		for len(kept) > 0 {
+			k := kept[0]
+			kept = kept[1:]
+			c.Mailed(k.mail, k.data)
+		}
+	}
+	defer mail() // what a Goexit leaves, which no handler gets
 	if s, ok := c.handler().(Securer); ok {
 		c.call(s.Secured)
 	}
-	for _, k := range kept {
-		c.Mailed(k.mail, k.data)
-	}
+	mail()
 }
 
 // endUpgrade lets go of what is kept for a layer that does not come any more.

@@ -339,19 +339,19 @@ func (c *Conn) callClosed() {
 	c.call(func(c *Conn) { c.handler().Closed(c, why) })
 }
 
-// contain ends a call of the handler, and a panic in it: only this connection is closed. A handler
-// that ends its goroutine would take a loop with all its connections along, or a
-// worker with this one; that can't be stopped, so it is made loud, on a goroutine
-// where no pool contains it.
+// contain ends a call of the handler, and a panic or runtime.Goexit in it: only this connection is
+// closed. A Goexit goes on to end the frames below: see goexit.go.
 func (c *Conn) contain(returned *bool) {
 	c.state &^= inCall
 	if *returned {
 		return
 	}
 	v := recover()
-	if v == nil {
-		go panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
-		select {}
+	exits := v == nil
+	if exits {
+		v = ErrGoexit
 	}
-	c.fail(c.host.panicked(c.Ref(), c.name(), v, debug.Stack()))
+	if c.fail(c.host.panicked(c.Ref(), c.name(), v, debug.Stack())); exits {
+		c.abandonEvent()
+	}
 }

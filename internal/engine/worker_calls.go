@@ -1,6 +1,9 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // This file is a worker's part of a connection: what makes it a job of a pool.
 //
@@ -45,11 +48,16 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		place = times.begin()
 	}
+	defer c.ran(start, times, place) // whatever the handler does
 	if c.ClosedDeferred() {
 		c.callClosed()
 	} else {
 		c.Deliver()
 	}
+}
+
+// ran gives the connection back.
+func (c *Conn) ran(start time.Duration, times *RunTimes, place int32) {
 	took := c.host.Now() - start
 	if times != nil {
 		times.end(place, took)

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad"
 )
 
-// A handler that panics costs its own connection, on loops and on workers.
+// A handler that panics, or ends its goroutine, costs its own connection, on loops and on workers.
 func TestHandlerPanics(t *testing.T) {
 	onModelsAtOnce(t, func(t *testing.T, model string) {
 		for _, workers := range []int{0, 8} {
@@ -19,11 +19,14 @@ func TestHandlerPanics(t *testing.T) {
 			t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 				const n = 200
 				besiege(t, spec{Model: model, Workers: workers}, func(s *subject) {
-					w := HalfOpen(s.addr, n, []byte("panic\n"))
-					w.Every = 50 * time.Millisecond
-					s.attack(w)
-					s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Panic == n && st.Panics == n })
-					s.lost(w, n)
+					for i, line := range []string{"panic\n", "goexit\n"} {
+						w := HalfOpen(s.addr, n/2, []byte(line))
+						w.Every = 50 * time.Millisecond
+						s.attack(w)
+						all := int64(i+1) * n / 2
+						s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Panic == all && st.Panics == all })
+						s.lost(w, n/2)
+					}
 					if !strings.Contains(s.Said(), "panic") {
 						t.Errorf("the log does not say so: %s", s.Said())
 					}

@@ -150,6 +150,7 @@ func clock() any {
 // app echoes lines, but for some words:
 //
 //	panic       panics
+//	goexit      ends its goroutine
 //	sleep 1s    blocks for so long, then echoes
 //	block       blocks until the order "release", then echoes
 //	flood N     answers with N bytes, in pieces
@@ -170,6 +171,8 @@ func (a *app) Message(c *myriad.Conn, line []byte) {
 	switch word {
 	case "panic":
 		panic("asked to")
+	case "goexit":
+		runtime.Goexit()
 	case "sleep":
 		d, _ := time.ParseDuration(rest)
 		time.Sleep(d)

@@ -84,7 +84,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers | Sockets, false, mailCases},
 		{Handlers | Sockets, false, refCases},
 		{Handlers, true, sendWaitCases}, // a thread's number may become that of another engine's loop meanwhile
-		{Handlers, false, panicCases},
+		{Handlers | Sockets, false, panicCases},
 		{Handlers | Sockets, false, stopCases},
 		{Sockets, false, dialCases},
 		{Sockets, false, systemCases},

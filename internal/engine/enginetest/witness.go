@@ -153,8 +153,11 @@ func (w *witness) Closed(c *engine.Conn, why error) {
 
 func (w *witness) DialFailed(err error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.failed = append(w.failed, err)
+	w.mu.Unlock()
+	if w.script.DialFailed != nil {
+		w.script.DialFailed(err)
+	}
 }
 
 // wantOpened waits for n connections to have been opened and gives their Refs.

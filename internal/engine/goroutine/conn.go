@@ -57,9 +57,23 @@ func (g *group) local(c *engine.Conn) netip.AddrPort {
 	return addrPort(own.nc.LocalAddr())
 }
 
-// run is the connection's life.
+// run is the connection's life. Where a handler calls runtime.Goexit, the connection has failed, and
+// is closed in the deferred function.
 func (c *conn) run(open func(c *conn)) {
-	open(c)
+	closed := false
+	defer func() {
+		if closed {
+			return
+		}
+		if v := recover(); v != nil {
+			panic(v)
+		}
+		c.releaseBuffer()
+		c.run(nil)
+	}()
+	if open != nil {
+		open(c)
+	}
 	for {
 		switch c.Next() {
 		case engine.Send:
@@ -75,6 +89,7 @@ func (c *conn) run(open func(c *conn)) {
 		case engine.Shut:
 			c.shut()
 		case engine.Close:
+			closed = true
 			c.close()
 			return
 		case engine.Wait:
@@ -287,12 +302,17 @@ func (c *conn) takeMail() {
 	}
 	c.updateClock()
 	mail, data := box.Take()
-	rest := data
-	for _, m := range mail {
-		c.Mailed(m, rest[:m.Size])
-		rest = rest[m.Size:]
+	defer func() { c.group.counters.Add(engine.Buffered, -int64(box.Done(mail, data))) }()
+	left, rest := mail, data
+	giveAll := func() {
+		for len(left) > 0 {
+			m, p := left[0], rest[:left[0].Size]
+			left, rest = left[1:], rest[len(p):]
+			c.Mailed(m, p)
+		}
 	}
-	c.group.counters.Add(engine.Buffered, -int64(box.Done(mail, data)))
+	defer giveAll() // what a Goexit leaves is released
+	giveAll()
 }
 
 // wake ends the owner's wait. Anyone may call it.
@@ -365,7 +385,12 @@ func (c *conn) close() {
 	if box := c.box.Load(); box != nil {
 		c.Miss(box.Missed()) // Closed may ask
 	}
+	defer c.closed() // whatever the handler does
 	c.Finish()
+}
+
+// closed is the rest of close, when the handler has heard of it.
+func (c *conn) closed() {
 	if !c.box.CompareAndSwap(nil, noMail) {
 		c.box.Load().Close()
 		c.takeMail()

@@ -36,20 +36,22 @@ func (g *group) Dial(d engine.Dial) error {
 		return engine.ErrFull
 	}
 	g.running.Go(func() {
-		g.dialAll(d)
-		<-g.dialOrders
+		defer func() { <-g.dialOrders }()
+		engine.Outlive(func() { g.dialAll(&d) })
 	})
 	return nil
 }
 
-// dialAll starts the dials of one order, as many at once as may be.
-func (g *group) dialAll(d engine.Dial) {
-	for range d.Count {
+// dialAll starts the dials that are left of one order, as many at once as may be.
+func (g *group) dialAll(d *engine.Dial) {
+	for d.Count > 0 {
+		d.Count--
 		select {
 		case g.dialling <- struct{}{}:
+			one := *d
 			g.running.Go(func() {
-				g.dial(d)
-				<-g.dialling
+				defer func() { <-g.dialling }()
+				g.dial(one)
 			})
 		case <-g.stop.Done():
 			g.host.DialFailed(d.Owned, engine.ErrClosed)

@@ -99,9 +99,9 @@ type group struct {
 	reading    atomic.Int64       // bytes of large read buffers in use
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
 	senders    senders            // that wait until buffers hold less
-	stopped    atomic.Int64       // nanoseconds for which the process has stood still
-	urgent     atomic.Int64       // connections that are about to end
-	given      engine.Given       // memory of connections that have been handed over
+	clock      clock
+	urgent     atomic.Int64 // connections that are about to end
+	given      engine.Given // memory of connections that have been handed over
 	handover   atomic.Pointer[handover]
 	added      chan struct{} // a connection has come; for the sweeper
 	emptied    chan struct{} // the last one has gone; for the sweeper
@@ -144,7 +144,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		g.pacing.Go(g.paceAll)
 	}
 	for i := range g.lns {
-		g.running.Go(func() { g.accept(i) })
+		g.running.Go(func() { engine.Outlive(func() { g.accept(i) }) })
 	}
 	return g, nil
 }
@@ -177,9 +177,8 @@ func (g *group) Listening() []engine.Listening { return g.host.Listening() }
 
 func (g *group) Loops() int { return 0 }
 
-// now is the clock of all limits: it stands still when the process does, as far as
-// the sweeper sees that, so that no peer is blamed for that.
-func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
+// now is the clock of all limits.
+func (g *group) now() time.Duration { return g.clock.at(engine.Since()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
@@ -248,6 +247,7 @@ func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
 func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	peer := addrPort(nc.RemoteAddr())
 	if err := g.host.Admit(listener, peer); err != nil {
+		defer nc.Close() // whatever Refuse does
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}

@@ -417,14 +417,13 @@ func (g *group) takeAll(f *os.File) error {
 			return nil
 		}
 		batch, before := slices.Clone(p[:n]), came // the connections use it on their goroutines
-		left, err := engine.EachOfBatch(batch, fds, credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
+		err = engine.EachOfBatch(batch, fds, credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
 			credit--
 			came++
 			joined.Add(1)
 			g.join(fd, r, joined.Done)
-		})
+		}, sock.Close)
 		if err != nil {
-			sock.Close(left...)
 			return err
 		}
 		owed = came == before || came >= engine.MaxBatch
@@ -473,8 +472,11 @@ func (g *group) join(fd int32, r *engine.Record, done func()) {
 		return
 	}
 	if err := g.host.AdmitMoved(r); err != nil {
-		turnAway(nc, g.host.Answer(r.Peer, err))
-		done()
+		g.running.Go(func() { // which Refuse may end
+			defer done()
+			defer nc.Close()
+			turnAway(nc, g.host.Answer(r.Peer, err))
+		})
 		return
 	}
 	open := func(c *conn) {

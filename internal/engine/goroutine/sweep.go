@@ -41,6 +41,7 @@ func (g *group) sweepAll() {
 // fails when the group stops and there are none.
 func (g *group) awaitSlice(timer *time.Timer) bool {
 	if g.admission.Open() == 0 {
+		g.clock.limit.Store(0)
 		select {
 		case <-g.added:
 		case <-g.stop.Done():
@@ -51,14 +52,43 @@ func (g *group) awaitSlice(timer *time.Timer) bool {
 	}
 	timer.Reset(engine.MinSlice)
 	asleep := engine.Since()
+	g.clock.sleep(asleep)
 	select {
 	case <-timer.C:
 	case <-g.emptied:
 	}
-	if late := engine.Since() - asleep - engine.MinSlice; late >= standstill {
-		g.stopped.Add(int64(late))
-	}
+	g.clock.wake(asleep, engine.Since())
 	return true
+}
+
+// clock is the clock of all limits. It stands still when the process does, so that no peer is blamed
+// for that. The sweeper finds out how long that was; a connection that goes on before the sweeper
+// must not see a later time meanwhile, because what it has heard would count as heard in the
+// future. So the clock has a limit until the sweeper has woken.
+type clock struct {
+	stopped atomic.Int64 // for how long the process has stood still
+	limit   atomic.Int64 // what the clock does not pass; 0 while there are no connections
+}
+
+// at is the time when Since is now.
+func (k *clock) at(now time.Duration) time.Duration {
+	now -= time.Duration(k.stopped.Load())
+	if limit := time.Duration(k.limit.Load()); limit > 0 {
+		return min(now, limit)
+	}
+	return now
+}
+
+// sleep begins a wait of the sweeper for engine.MinSlice.
+func (k *clock) sleep(now time.Duration) {
+	k.limit.Store(int64(now) - k.stopped.Load() + 2*int64(engine.MinSlice))
+}
+
+// wake ends a wait that began at a time.
+func (k *clock) wake(asleep, now time.Duration) {
+	if late := now - asleep - engine.MinSlice; late >= standstill {
+		k.stopped.Add(int64(late))
+	}
 }
 
 // slice is the connections of the next chunks of the table, as many as it takes to

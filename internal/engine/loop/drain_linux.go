@@ -28,10 +28,11 @@ func (l *Loop) applyStop() {
 		return
 	}
 	if l.stage < stopping {
+		l.stage = stopping
 		l.closeListeners()
-		l.handover.fail(engine.ErrClosed)
 		l.takeover.end()
 		l.drain.going, l.drain.start = true, l.host.Clock()
+		l.handover.fail(engine.ErrClosed)
 	}
 	if told == killing {
 		l.drain.going = false

@@ -261,10 +261,11 @@ func (h *handover) abort(err error) {
 
 // stayAll has those go on here that have been asked.
 func (h *handover) stayAll() {
-	for _, r := range h.leaving {
+	for len(h.leaving) > 0 {
+		r := h.leaving[0]
+		h.leaving = h.leaving[1:]
 		h.stay(r, false)
 	}
-	h.leaving = h.leaving[:0]
 }
 
 // stay has a connection go on here.
@@ -295,6 +296,9 @@ func (h *handover) run(now time.Duration) {
 		return
 	}
 	h.wake = now + roundEvery
+	if h.stage != asks {
+		h.stayAll() // some are left where a handler has cut the turn short
+	}
 	if now >= h.again {
 		if h.stage == asks && h.loop.casts.finished >= h.casts {
 			h.ask(now)
@@ -401,27 +405,32 @@ func (h *handover) send(now time.Duration) {
 
 // sendBatch sends one batch, if there is one, and says whether it has.
 func (h *handover) sendBatch(o *outlet, now time.Duration) bool {
+	sent := false
+	defer func() {
+		if !sent { // or a handler's Save has ended the goroutine
+			h.unpack()
+		}
+		clear(h.conns)
+	}()
 	h.pack(o)
 	if len(h.conns) == 0 {
 		return false
 	}
-	defer clear(h.conns)
 	errno, err := h.sendPacked(o)
-	if err == nil && errno == 0 {
+	if sent = err == nil && errno == 0; sent {
 		o.credit -= len(h.conns)
 		o.unknown += len(h.conns)
 		h.moved.Gone += len(h.conns)
 		h.left += len(h.conns)
 		for _, c := range h.conns {
 			c.Left()
-			h.loop.driver.Settle(c)
+			h.loop.touchLater(c)
 		}
+		h.loop.settleTouched()
 		return true
 	}
-	for _, c := range h.conns {
-		c.Unpack()
-		h.leaving = append(h.leaving, c.Ref())
-	}
+	h.unpack()
+	sent = true // there is nothing left to take back
 	switch {
 	case err != nil:
 		h.fail(engine.HandoverFailed(err))
@@ -438,12 +447,11 @@ func (h *handover) sendBatch(o *outlet, now time.Duration) bool {
 func (h *handover) pack(o *outlet) {
 	h.fds, h.conns, h.records = h.fds[:0], h.conns[:0], h.records[:0]
 	most := min(o.credit, engine.MaxBatch)
-	rest := h.leaving[:0]
-	for n, ref := range h.leaving {
-		if len(h.conns) == most || len(h.records) >= engine.MaxBatchBytes {
-			rest = append(rest, h.leaving[n:]...)
-			break
-		}
+	n, rest := 0, h.leaving[:0]
+	defer func() { h.leaving = append(rest, h.leaving[n:]...) }() // also when a Save ends the goroutine
+	for n < len(h.leaving) && len(h.conns) < most && len(h.records) < engine.MaxBatchBytes {
+		ref := h.leaving[n]
+		n++
 		c := ref.On(&h.loop.host)
 		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
 			continue
@@ -469,7 +477,14 @@ func (h *handover) pack(o *outlet) {
 			h.stay(ref, true)
 		}
 	}
-	h.leaving = rest
+}
+
+// unpack has those wait on that have been packed and are not sent.
+func (h *handover) unpack() {
+	for _, c := range h.conns {
+		c.Unpack()
+		h.leaving = append(h.leaving, c.Ref())
+	}
 }
 
 // sendPacked sends them.

@@ -151,13 +151,13 @@ func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []b
 // come is thrown away first: otherwise the kernel would send a reset, which can
 // destroy the answer.
 func (l *Loop) turnAway(fd int32, peer netip.AddrPort, why error) {
+	defer sock.Close(fd)
 	if answer := l.host.Answer(peer, why); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what it does not take is lost
 		_ = sock.ShutWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:])
 	}
-	sock.Close(fd)
 }
 
 // take gives a descriptor a slot.

@@ -50,6 +50,7 @@ type Loop struct {
 	began time.Duration // the turn
 	alert int           // turns that are to be looked at closely
 
+	inTurn  bool   // a turn is under way, or a handler's Goexit has cut one short
 	behind  bool   // the driver has events left that it has not handled
 	alone   bool   // there is one processor
 	yielded uint64 // the host's Retained when the loop has last yielded
@@ -58,6 +59,7 @@ type Loop struct {
 	accept   accept
 	post     post          // mail that has been taken and not given out
 	dials    []engine.Dial // that have been taken and not started
+	taken    []func()      // chores that have been taken and not done
 	casts    casts
 	pacer    pacer
 	drain    drain
@@ -81,7 +83,8 @@ type Loop struct {
 	later      map[*engine.Conn][]later  // what is to be done when a worker gives it back
 	runs       map[*engine.Conn]*mailRun // the mail that is last among it
 	missed     map[*engine.Conn]int64    // broadcasts that those had no room for
-	takingBack []back                    // what is being taken back
+	takingBack []back                    // what is being taken back,
+	tookBack   int                       // of which so many have been
 	shed       []*engine.Conn            // of that, what the pool has shed and must wait
 
 	// For everyone:
@@ -209,10 +212,13 @@ func (l *Loop) serve(started chan<- error) error {
 	if l.pacer.touch != nil {
 		defer sock.SharpTimers()()
 	}
-	for !l.finished() {
-		l.turn()
-	}
-	l.end()
+	defer func() { engine.Outlive(l.failDials) }()
+	engine.Outlive(func() {
+		for !l.finished() {
+			l.turn()
+		}
+		l.end()
+	})
 	return nil
 }
 
@@ -225,14 +231,19 @@ func (l *Loop) abandon() {
 }
 
 func (l *Loop) finished() bool {
-	return l.stage >= stopping && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dials) == 0
+	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dials) == 0
 }
 
 // turn handles the events that are there, waits if there are none, and runs each duty
 // once, in order. A busy loop never waits.
+//
+// A handler's runtime.Goexit cuts a turn short. The next one goes on with what is left: no work
+// that others wait for is in variables alone while a handler is called.
 func (l *Loop) turn() {
+	cutShort := l.inTurn
+	l.inTurn = true
 	l.beginTurn()
-	if !l.poll() && l.idle() && !l.spin() {
+	if !l.poll() && !cutShort && l.idle() && !l.spin() {
 		if !l.yield() {
 			l.wait()
 		}
@@ -253,8 +264,12 @@ func (l *Loop) turn() {
 	l.budget.run(l.host.Clock())
 	l.retryWaiting(l.host.Clock())
 	l.auto.run(l.host.Clock())
+	if cutShort {
+		l.takeover.receive() // which confirms what has come
+	}
 	l.slab.recycle()
 	l.handover.giveBack()
+	l.inTurn = false
 }
 
 // tick runs the duties that time alone brings, also while the loop spins.
@@ -519,8 +534,13 @@ func (l *Loop) Finish(c *engine.Conn) {
 		l.handOver(c)
 		return
 	}
+	l.finish(c)
+}
+
+// finish calls Closed, and frees the slot whatever that does.
+func (l *Loop) finish(c *engine.Conn) {
+	defer l.free(c)
 	c.Finish()
-	l.free(c)
 }
 
 // Forget closes the descriptor of a dial that has failed, and frees its slot.
@@ -562,7 +582,7 @@ func (l *Loop) end() {
 	}
 	l.mu.Lock()
 	l.ended = true
-	orders := l.orders
+	l.dials = l.orders // that came between the last look and now
 	for _, c := range l.casts.all {
 		c.Done()
 	}
@@ -577,9 +597,4 @@ func (l *Loop) end() {
 	}
 	l.driver.Close()
 	l.pipe.Close()
-	for _, d := range orders { // that came between the last look and now
-		for range d.Count {
-			l.host.DialFailed(d.Owned, engine.ErrClosed)
-		}
-	}
 }

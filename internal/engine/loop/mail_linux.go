@@ -53,10 +53,20 @@ func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
 
 // mailRun is mail for one connection.
 type mailRun struct {
-	conn *engine.Conn
-	mail []engine.Mail
-	data []byte
-	at   int // so many bytes have been given out
+	conn  *engine.Conn
+	mail  []engine.Mail
+	data  []byte
+	given int // so much of the mail has been given out,
+	at    int // and so many bytes
+}
+
+// next takes the next piece of mail, which is given out now.
+func (r *mailRun) next() (m engine.Mail, data []byte) {
+	m = r.mail[r.given]
+	r.given++
+	data = r.data[r.at : r.at+int(m.Size)]
+	r.at += int(m.Size)
+	return m, data
 }
 
 // put appends mail. It gives how much more memory the run takes then.
@@ -124,6 +134,10 @@ func (p *post) next() *mailRun {
 
 // again has mail that is left wait for another turn.
 func (p *post) again(run *mailRun) {
+	run.mail, run.given = slices.Delete(run.mail, 0, run.given), 0
+	if len(run.mail) == 0 {
+		run.data, run.at = run.data[:0], 0
+	}
 	if len(run.mail) > 0 {
 		p.turns.pushBack(run)
 		return
@@ -168,7 +182,6 @@ func (l *Loop) takeMail() {
 		run := p.next()
 		c := run.conn
 		over := l.deliver(run, end)
-		p.again(run)
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
@@ -181,11 +194,9 @@ func (l *Loop) takeMail() {
 // deliver gives a connection its mail, now or when it is back, up to a time. It says
 // whether that has come.
 func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
-	c, n := run.conn, 0
-	for n < len(run.mail) && !over {
-		m := run.mail[n]
-		data := run.data[run.at : run.at+int(m.Size)]
-		run.at += int(m.Size)
+	defer l.post.again(run) // also when the handler ends the goroutine
+	for c := run.conn; run.given < len(run.mail) && !over; {
+		m, data := run.next()
 		l.post.n--
 		l.post.bytes -= int(m.Size)
 		if c.Armed()&Busy == 0 || m.Late() {
@@ -193,12 +204,7 @@ func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
 		} else {
 			l.queueMail(m, data)
 		}
-		n++
-		over = n%mailLook == 0 && engine.Since() >= end
-	}
-	run.mail = slices.Delete(run.mail, 0, n)
-	if len(run.mail) == 0 {
-		run.data, run.at = run.data[:0], 0
+		over = run.given%mailLook == 0 && engine.Since() >= end
 	}
 	return over
 }

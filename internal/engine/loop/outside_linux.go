@@ -2,6 +2,7 @@ package loop
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -112,7 +113,7 @@ func (l *Loop) settleTouched() {
 // Each calls f for every connection and every dial.
 func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
 
-// Abort closes a connection at once, or when it is back if it is with a worker, and gives
+// Abort closes a connection in this turn, or when it is back if it is with a worker, and gives
 // up a dial.
 func (l *Loop) Abort(c *engine.Conn, why error) {
 	switch {
@@ -122,40 +123,58 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 		l.Later(c, func() { c.Abort(why) })
 	case c.IsOpen():
 		c.Abort(why)
-		l.driver.Settle(c)
+		l.touchLater(c)
 	}
 }
 
 // takeOrders takes what has been ordered, and does the chores.
 func (l *Loop) takeOrders() {
-	if !l.hasOrders.Load() {
-		return
+	if l.hasOrders.Load() {
+		l.mu.Lock()
+		l.dials = append(l.dials, l.orders...)
+		for _, c := range l.posted {
+			l.casts.all = append(l.casts.all, casting{Broadcast: c})
+		}
+		clear(l.posted)
+		l.taken = append(l.taken, l.chores...)
+		l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
+		l.hasOrders.Store(false)
+		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	l.dials = append(l.dials, l.orders...)
-	for _, c := range l.posted {
-		l.casts.all = append(l.casts.all, casting{Broadcast: c})
-	}
-	clear(l.posted)
-	chores := l.chores
-	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
-	l.hasOrders.Store(false)
-	l.mu.Unlock()
-	for _, do := range chores {
+	for len(l.taken) > 0 {
+		do := l.taken[0]
+		l.taken = l.taken[1:]
 		do()
 	}
+	l.taken = nil
 }
 
 // dial starts the connections that were ordered, up to a batch a turn.
 func (l *Loop) dial() {
 	for room := dialBatch; room > 0 && len(l.dials) > 0; room-- {
-		d := &l.dials[0]
-		if !l.dialOne(*d) {
+		if d := l.nextDial(); !l.dialOne(d) {
+			l.dials = slices.Insert(l.dials, 0, d)
 			return
 		}
-		if d.Count--; d.Count == 0 {
-			l.dials = l.dials[1:]
-		}
+	}
+}
+
+// nextDial takes one connection out of what has been ordered.
+func (l *Loop) nextDial() engine.Dial {
+	d := l.dials[0]
+	if d.Count == 1 {
+		l.dials = l.dials[1:]
+	} else {
+		l.dials[0].Count--
+	}
+	d.Count = 1
+	return d
+}
+
+// failDials fails what has been ordered.
+func (l *Loop) failDials() {
+	for len(l.dials) > 0 {
+		l.host.DialFailed(l.nextDial().Owned, engine.ErrClosed)
 	}
 }
 

@@ -169,13 +169,11 @@ func (t *takeover) receiveFrom(in *inlet) (some bool, err error) {
 
 // take goes on with the connections of a batch.
 func (t *takeover) take(in *inlet, p []byte, fds []int32) error {
-	left, err := engine.EachOfBatch(p, fds, in.credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
+	return engine.EachOfBatch(p, fds, in.credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
 		in.credit--
 		in.came++
 		t.loop.join(fd, r)
-	})
-	sock.Close(left...)
-	return err
+	}, sock.Close)
 }
 
 // join goes on with one connection, for which a place was promised.

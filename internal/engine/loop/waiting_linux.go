@@ -149,8 +149,7 @@ func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration)
 func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
 	if c.ClosedDeferred() {
 		c.UndeferClosed()
-		c.Finish()
-		l.free(c)
+		l.finish(c)
 		return false
 	}
 	c.CloseWith(l.waiting.end)
@@ -159,9 +158,9 @@ func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
 
 // closeWaiting does the same for all that wait.
 func (l *Loop) closeWaiting() {
-	conns := l.waiting.deque
-	l.waiting.deque = deque[*engine.Conn]{}
-	for ; conns.n > 0; conns.popFront() {
-		l.resume(conns.front(), l.waiting.why)
+	for w := &l.waiting; w.n > 0; {
+		c := w.front()
+		w.popFront()
+		l.resume(c, w.why)
 	}
 }

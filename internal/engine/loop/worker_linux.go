@@ -133,11 +133,17 @@ func (l *Loop) forgetLater(c *engine.Conn) {
 	l.countMail()
 }
 
+// deliver gives a connection all of its mail, also when its handler ends the goroutine: then the
+// rest is released.
 func (r *mailRun) deliver() {
-	rest := r.data
-	for _, m := range r.mail {
-		m.Conn.Mailed(m, rest[:m.Size])
-		rest = rest[m.Size:]
+	defer r.giveAll()
+	r.giveAll()
+}
+
+func (r *mailRun) giveAll() {
+	for r.given < len(r.mail) {
+		m, data := r.next()
+		m.Conn.Mailed(m, data)
 	}
 }
 
@@ -159,15 +165,20 @@ func (l *Loop) giveBack(c *engine.Conn, why error) {
 // takeBack takes the connections that were given back. What the pool has not run,
 // and may not be shed, stays busy and waits.
 func (l *Loop) takeBack() {
-	if !l.hasReturned.Load() {
-		return
+	if l.tookBack == len(l.takingBack) { // and no turn has been cut short
+		if !l.hasReturned.Load() {
+			return
+		}
+		l.mu.Lock()
+		l.returned, l.takingBack, l.tookBack = l.takingBack[:0], l.returned, 0
+		l.hasReturned.Store(false)
+		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	l.returned, l.takingBack = l.takingBack[:0], l.returned
-	l.hasReturned.Store(false)
-	l.mu.Unlock()
 	ran := 0
-	for _, b := range l.takingBack {
+	for l.tookBack < len(l.takingBack) {
+		b := l.takingBack[l.tookBack]
+		l.takingBack[l.tookBack] = back{}
+		l.tookBack++
 		if b.why == nil {
 			ran++
 		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.MayShed() {
@@ -176,32 +187,37 @@ func (l *Loop) takeBack() {
 		}
 		l.resume(b.conn, b.why)
 	}
-	clear(l.takingBack)
 	l.offerAfterReturn(ran, l.shed, l.host.Clock())
 	clear(l.shed)
 	l.shed = l.shed[:0]
 }
 
 // resume goes on with a connection that is back: with its input, if that is shed, and
-// with what has come meanwhile.
+// with what has come meanwhile. All of that is done also when a handler ends the goroutine: the
+// connection has failed then, so that no handler is called any more.
 func (l *Loop) resume(c *engine.Conn, why error) {
 	l.reclaim(c)
 	c.Miss(l.missed[c])
 	delete(l.missed, c)
+	kept := l.later[c]
 	if c.ClosedDeferred() {
 		if why != nil {
 			c.UndeferClosed()
 		}
+		kept = slices.DeleteFunc(kept, func(k later) bool { return k.mail == nil })
+		defer l.free(c)
+		defer l.forgetLater(c)
+		defer doAll(&kept)
 		c.Finish()
-		for _, kept := range l.later[c] {
-			if kept.mail != nil {
-				kept.do()
-			}
-		}
-		l.forgetLater(c)
-		l.free(c)
 		return
 	}
+	settled := false
+	defer func() {
+		if !settled {
+			doAll(&kept)
+			l.forgetLater(c)
+		}
+	}()
 	switch {
 	case why == nil:
 	case l.waiting.end != nil:
@@ -209,9 +225,16 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 	default:
 		c.Shed(why)
 	}
-	for _, kept := range l.later[c] {
-		kept.do()
-	}
+	doAll(&kept)
 	l.forgetLater(c)
+	settled = true
 	l.driver.Settle(c)
+}
+
+func doAll(kept *[]later) {
+	for len(*kept) > 0 {
+		do := (*kept)[0].do
+		*kept = (*kept)[1:]
+		do()
+	}
 }

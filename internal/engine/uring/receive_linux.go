@@ -14,6 +14,15 @@ import (
 // received takes the completion of a receive. Bytes for a connection that is
 // busy are kept, and the receive is ended so that not many come.
 func (d *driver) received(c *engine.Conn, e cqe) {
+	d.takeCompletion(c, e)
+	d.Settle(c)
+}
+
+// takeCompletion gives the completion's buffer back whatever the handler does.
+func (d *driver) takeCompletion(c *engine.Conn, e cqe) {
+	if e.flags&cqeBuffer != 0 {
+		defer d.buffers.recycle(e)
+	}
 	if e.flags&cqeMore == 0 {
 		d.clear(c, receiving|canceling)
 	}
@@ -28,10 +37,6 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 		d.take(c, e.res, in)
 		d.noteSize(c, e)
 	}
-	if e.flags&cqeBuffer != 0 {
-		d.buffers.recycle(e)
-	}
-	d.Settle(c)
 }
 
 // multishotMax is how much a receive brings of a connection that sends much. A receive that

@@ -197,13 +197,13 @@ func (d *driver) revive() {
 	if err := d.setUp(); err != nil {
 		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
 	}
+	d.loop.Relisten()
 	d.loop.Each(func(c *engine.Conn) {
 		d.clear(c, underWay|canceling)
-		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 {
+		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 && !c.IsOpen() {
 			d.closeWhenIdle(c)
 		}
 	})
-	d.loop.Relisten()
 }
 
 // handle handles the completions of the round that are left, up to a batch.
@@ -213,8 +213,9 @@ func (d *driver) handle() bool {
 		return true
 	}
 	some := d.left > 0
-	for n := 0; d.left > 0 && n < 4*turnBatch; d.left-- {
+	for n := 0; d.left > 0 && n < 4*turnBatch; {
 		e := d.ring.take()
+		d.left-- // now: a handler may end the goroutine
 		n += 4
 		switch e.user &^ (1<<32 - 1) {
 		case ofRecv:
@@ -238,10 +239,10 @@ func (d *driver) handle() bool {
 	return some
 }
 
-// accept accepts what waits, and goes on to watch the listener.
+// accept accepts what waits, and goes on to watch the listener, whatever handlers do.
 func (d *driver) accept() {
-	d.loop.Accept()
 	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
+	d.loop.Accept()
 }
 
 // polled takes the completion of a poll: a silent connection talks, or a dial

@@ -1,0 +1,90 @@
+package goroutine
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// A process that was stopped forgives its peers that time once: those that were silent before, and
+// those that go on before the sweeper has seen it. The same happens on a loop, in virtual time.
+func TestProcessStopped(t *testing.T) {
+	const idle, before, stop = 10 * time.Second, 3 * time.Second, 16 * time.Second
+	for _, model := range []string{"goroutine", "loop"} {
+		t.Run(model, func(t *testing.T) {
+			since := time.Hour
+			var ck clock
+			var counters engine.Counters
+			h := newHandler()
+			host := engine.Host{Buffers: &engine.SharedBuffers{}, Counters: &counters}
+			host.SetUp(&engine.Config{
+				Handler: h, Log: slog.New(slog.DiscardHandler),
+				Limits: engine.Limits{MaxMessage: 1 << 10, MaxUnsent: 1 << 10, IdleTimeout: idle},
+			}, nil)
+			host.Now = func() time.Duration { return since }
+			if model == "goroutine" {
+				host.Grain = clockGrain
+				host.Now = func() time.Duration { return ck.at(since) }
+			}
+			host.SetClock(since)
+			var silent, talks engine.Conn
+			both := []*engine.Conn{&silent, &talks}
+			for i, c := range both {
+				c.Bind(&host, uint32(i), 0)
+				c.SetListener(-1)
+				c.Open(netip.AddrPort{}, false)
+				c.Arrived([]byte("hello"))
+			}
+
+			// turn lets the sweeper sleep, or the loop wait, and sees who is closed after it.
+			closed := map[*engine.Conn]time.Duration{}
+			turn := func(d time.Duration, between func()) {
+				asleep := since
+				ck.sleep(asleep)
+				since += d
+				if model == "loop" {
+					host.SetClock(since)
+					if late := since - asleep - engine.MinSlice; late >= engine.MinSlice {
+						for _, c := range both {
+							c.ProcessStopped(late)
+						}
+					}
+				}
+				between()
+				ck.wake(asleep, since)
+				host.SetClock(host.Now())
+				for _, c := range both {
+					if c.Expire(host.Now()) && closed[c] == 0 {
+						if c.Empty(); c.Closing() {
+							closed[c] = since
+						}
+					}
+				}
+			}
+			nothing := func() {}
+			for range before / engine.MinSlice {
+				turn(engine.MinSlice, nothing)
+			}
+			turn(stop, func() {
+				host.SetClock(host.Now())
+				talks.Arrived([]byte("still here"))
+			})
+			woken := since
+			for range 4 * idle / engine.MinSlice {
+				turn(engine.MinSlice, nothing)
+			}
+			for _, c := range []struct {
+				name string
+				*engine.Conn
+				after time.Duration
+			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talks, idle}} {
+				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSlice || after > c.after+3*engine.MinSlice {
+					t.Errorf("%s is closed %v after the stop, want about %v", c.name, after, c.after)
+				}
+			}
+		})
+	}
+}
