@@ -287,10 +287,10 @@ func handOverExactly(b *bench) {
 	}
 }
 
-// handOverCasts hands over while there is always a broadcast under way: of more than a
+// handOverCasts hands over while there is always a broadcast under way: of more bytes than a
 // turn sends.
 func handOverCasts(b *bench) {
-	const n = 700
+	const n, size = 300, 10_000
 	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages = true })
 	to := b.successor(lines())
 	clients := from.dials(n)
@@ -303,7 +303,7 @@ func handOverCasts(b *bench) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
+					_ = from.Broadcast(pattern(size)) // there is no room, or nobody
 				}
 			}
 		})
