@@ -287,11 +287,11 @@ func handOverExactly(b *bench) {
 	}
 }
 
-// handOverCasts hands over while there is always a broadcast under way: of more bytes than a
-// turn sends.
+// handOverCasts hands over while there is always a broadcast under way: to more connections
+// than a turn sends to.
 func handOverCasts(b *bench) {
-	const n, size = 300, 10_000
-	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages = true })
+	const n = 300
+	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
 	to := b.successor(lines())
 	clients := from.dials(n)
 	refs := from.wantOpened(n)
@@ -303,7 +303,7 @@ func handOverCasts(b *bench) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(pattern(size)) // there is no room, or nobody
+					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
 				}
 			}
 		})

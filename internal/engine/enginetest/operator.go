@@ -130,10 +130,10 @@ func expels(b *bench) {
 	}
 }
 
-// expelsAmongMany has more connections than a loop looks at in one turn.
+// expelsAmongMany has more connections than are looked at in one turn.
 func expelsAmongMany(b *bench) {
 	const n = 700
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Loops = 1 })
+	s := b.serve(lines())
 	var clients []*client
 	for i := range 4 {
 		clients = append(clients, s.dial())
