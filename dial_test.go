@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
 )
 
 // caller says hello to whom it has called, and tells what came of it.
@@ -275,13 +277,15 @@ func TestEach(t *testing.T) {
 		s := start(t, &Server{Model: model, Loops: loops})
 		const n = 700 // more than a turn's
 		var held []net.Conn
-		for range n {
+		enginetest.Crowd(t, s.addr, n-10)
+		for range 10 {
 			held = append(held, dial(t, s.addr))
 		}
 		for _, c := range held {
 			ask(t, c, "open")
 		}
-		for _, c := range held[:10] {
+		eventually(t, func() bool { return s.Stats().Open == n }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		for _, c := range held {
 			c.Close()
 		}
 		eventually(t, func() bool { return s.Stats().Open == n-10 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -233,14 +234,14 @@ func TestWalls(t *testing.T) {
 		{"", "max_map_count", Plan{Side: Server, Model: epoll}, set("vm.max_map_count", "264"), 19872},
 		{"can't be used", "io_uring", Plan{Model: uring}, func(f *Facts) { f.Uring = "EPERM" }, 0},
 		{"need not be used", "io_uring", Plan{}, func(f *Facts) { f.Uring = "EPERM" }, Unlimited},
-		// 50 pages for each ring and one more: 10 rings have 9 loops.
-		{"", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},
+		// 10 pages for each ring and one more: 10 rings have 9 loops.
+		{"", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Memlock.Soft = 10 * 10 * 4096 }, 9 * (20000 - 576 - 18)},
 		{"not for auto, which takes epoll then", "memlock", Plan{Side: Server}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, Unlimited},
 		{"for auto in worker processes, which can't", "memlock", Plan{Side: Server, Processes: 4}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, 0},
 		{"not for epoll", "memlock", Plan{Side: Server, Model: epoll}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, Unlimited},
 		{"privileged", "memlock", Plan{}, func(f *Facts) { f.Process.Locks = true }, absent},
-		{"privileged for something else", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Root = true; f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},
-		{"large pages", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.PageSize, f.Process.Memlock.Soft = 65536, 2*4*65536 }, 19872},
+		{"privileged for something else", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Root = true; f.Process.Memlock.Soft = 10 * 10 * 4096 }, 9 * (20000 - 576 - 18)},
+		{"large pages", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.PageSize, f.Process.Memlock.Soft = 65536, 2*3*65536 }, 19872},
 
 		{"up", "loopback", Plan{}, nil, Unlimited},
 		{"down", "loopback", Plan{}, func(f *Facts) { f.Interfaces[0].Up = false }, 0},
@@ -264,6 +265,20 @@ func TestWalls(t *testing.T) {
 				t.Errorf("holds %d, want %d: %+v", w.Holds, test.holds, *w)
 			}
 		})
+	}
+}
+
+// The wall of locked memory says how many loops fit, whatever the plan takes.
+func TestMemlockNamesLoops(t *testing.T) {
+	for _, model := range []string{auto, uring, epoll} {
+		w := examine(t, Plan{Side: Server, Model: model, Connections: 10000}, nil).wall("memlock")
+		if want := "8,388,608 bytes, enough for 203 loops on io_uring"; w == nil || w.Present != want {
+			t.Errorf("model %s: %+v, want %q", model, w, want)
+		}
+	}
+	advice := examine(t, Plan{Side: Server, Model: uring, Connections: 10000}, func(f *Facts) { f.Process.Memlock = Rlimit{1, 1} }).wall("memlock").Advice
+	if want := "run fewer loops, or use --model epoll; or raise the limit to "; !strings.HasPrefix(advice, want) {
+		t.Errorf("the advice is %q, want one that begins with %q", advice, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	uringmodel "github.com/myriad-go/myriad/internal/engine/uring"
 	"github.com/myriad-go/myriad/internal/format"
 )
 
@@ -51,7 +52,7 @@ const (
 	// ring.
 	processBase = 3_500_000
 	epollBase   = 100_000
-	uringBase   = 500_000
+	uringBase   = 340_000
 	// chargedShare is how much of the kernel's memory, in thousandths, a
 	// control group is charged for: objects, without what slabs waste. 3,872
 	// bytes for a socket that was accepted and is watched by epoll.
@@ -248,6 +249,9 @@ func (x *exam) memlock(w *Wall) bool {
 		return false
 	}
 	w.Present = fmt.Sprintf("%s bytes", limited(limit.Soft))
+	if limit.Soft >= 0 {
+		w.Present += fmt.Sprintf(", enough for %s loops on io_uring", format.Count(max(limit.Soft/x.ringBytes()-1, 0)))
+	}
 	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
 	if !x.exceeded(w) {
 		return true
@@ -257,24 +261,22 @@ func (x *exam) memlock(w *Wall) bool {
 	if to := withHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
 		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
 	} else {
-		w.Advice = fmt.Sprintf("use --model epoll; or raise the limit to %d bytes where the user's session or unit is set up: limits.conf, LimitMEMLOCK", need)
+		w.Advice = fmt.Sprintf("run fewer loops, or use --model epoll; or raise the limit to %d bytes where the user's session or unit is set up: limits.conf, LimitMEMLOCK", need)
 	}
 	return true
 }
 
-// ringBytes is what the kernel counts as locked for a ring: 50 pages of 4 KiB, measured
-// on Linux 6.18 as the least RLIMIT_MEMLOCK under which 1, 4 and 16 loops started; of
-// larger pages whole ones. Each process has one ring more, with which it tries at its
-// start whether it can.
-const ringBytes = 50 << 12
+// ringBytes is what the ring of a loop locks.
+func (x *exam) ringBytes() int64 { return uringmodel.LockedMemory(x.page()) }
 
-// locked is how much memory the rings for so many connections lock.
+// locked is how much memory the rings for so many connections lock. Each process has one ring
+// more, with which it tries at its start whether it can.
 func (x *exam) locked(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.ends {
 		e := &x.ends[i]
 		if e.model == uring && e.explicit {
-			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.wholePages(ringBytes)
+			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.ringBytes()
 		}
 	}
 	return sum

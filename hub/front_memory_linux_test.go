@@ -8,12 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // TestFrontMemory measures what idle subscribers take of the heap: clients are bare
 // descriptors, which take none.
 func TestFrontMemory(t *testing.T) {
 	const n, warm = 4000, 1000
+	await.Descriptors(t, 2*(n+warm)+100)
 	rows := []struct {
 		name string
 		text func(i int) string

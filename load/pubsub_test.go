@@ -18,6 +18,8 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // broker is a publish/subscribe server of all protocols.
@@ -380,6 +382,7 @@ func TestPubSubBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			await.Descriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
 			eachModel(t, func(t *testing.T, model string) {
 				b := newBroker(t, "nats", nil)
 				cfg := cfg

@@ -255,6 +255,7 @@ func TestTLSResumption(t *testing.T) {
 func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
+	await.Descriptors(t, 2*(halfOpen+more)+50)
 	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
 	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
 	cfg = cfg.filled()

@@ -387,7 +387,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
-			p, err := pool.New(pool.Config{Min: 1, Max: 1})
+			p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
 			if err != nil {
 				t.Fatal(err)
 			}

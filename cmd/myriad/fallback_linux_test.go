@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine/uring"
 )
 
 // What the test binary does to itself before it is the command, if these are in its
@@ -84,8 +86,30 @@ var refusals = []struct {
 	{unix.EPERM, "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or a seccomp filter: operation not permitted"},
 	{unix.ENOSYS, "the kernel has no io_uring, or a seccomp filter hides it: function not implemented"},
 	{unix.EINVAL, "the kernel's io_uring is too old: it needs Linux 6.6: invalid argument"},
-	{unix.ENOMEM, "no memory for an io_uring, or over the limit of locked memory (ulimit -l): cannot allocate memory"},
+	{unix.ENOMEM, noMemory(ownLimit())},
 }
+
+// ownLimit is how much memory this process may lock.
+func ownLimit() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		panic(err)
+	}
+	return limit.Cur
+}
+
+// noMemory is what is to be said with a limit of locked memory.
+func noMemory(limit uint64) string {
+	if limit == unix.RLIM_INFINITY {
+		return "no memory for an io_uring: cannot allocate memory"
+	}
+	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
+		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll: cannot allocate memory",
+		limit/1024, limit/ringBytes)
+}
+
+// ringBytes is what a loop's ring locks.
+var ringBytes = uint64(uring.LockedMemory(int64(os.Getpagesize())))
 
 // restricted is a command with a restriction.
 func restricted(t *testing.T, how string, number int, args ...string) *exec.Cmd {
@@ -135,13 +159,27 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// One ring is within what may be locked, and one for each loop is not: auto takes
-// epoll for all, and does not end.
+// One ring is within what may be locked, and one for each loop is not: auto takes epoll for
+// all, and does not end. Where there is exactly enough for all loops they run on io_uring,
+// although the kernel frees the ring of the probe some time later.
 func TestFallbackOfSomeLoops(t *testing.T) {
 	slow(t)
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give up its privilege to lock memory")
+		t.Skip("needs root: the rings of an ordinary user's other processes count too")
 	}
-	const enough = 500_000 // bytes, for one or two rings
-	fallsBack(t, lockBytes, enough, refusals[3].says, "--loops", "8")
+	const loops = 8
+	some := 2 * ringBytes
+	fallsBack(t, lockBytes, int(some), noMemory(some), "--loops", strconv.Itoa(loops))
+
+	serve := []string{"serve", "--addr", "127.0.0.1:0", "--model", "uring", "--loops", strconv.Itoa(loops)}
+	enough := loops * ringBytes
+	s := startProcess(t, restricted(t, lockBytes, int(enough), serve...))
+	if ready := s.stdout.String(); !strings.Contains(ready, "(model uring, loops 8,") {
+		t.Errorf("with room for %d rings it said %q", loops, ready)
+	}
+	s.end(t, syscall.SIGTERM)
+	got := runProcess(t, restricted(t, lockBytes, int(enough-1), serve...))
+	if want := noMemory(enough - 1); got.code == 0 || !strings.Contains(got.stderr, want) {
+		t.Errorf("with room for %d rings: %+v; want an error with %q", loops-1, got, want)
+	}
 }

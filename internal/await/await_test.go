@@ -11,7 +11,8 @@ import (
 // recorder is a test whose failure is looked at.
 type recorder struct {
 	testing.TB
-	said string
+	said    string
+	cleanup func()
 }
 
 func (r *recorder) Helper() {}

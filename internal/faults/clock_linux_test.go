@@ -145,7 +145,7 @@ func TestShiftedClock(t *testing.T) {
 	}
 	const shift = 100 * 24 * time.Hour
 	seconds := fmt.Sprint(int(shift / time.Second))
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		settings, err := json.Marshal(spec{
 			Addr: "127.0.0.1:0", Model: model, Drain: 40 * time.Second,
 			Limits: myriad.Limits{FirstByteTimeout: time.Second, MessageTimeout: time.Second, Linger: 100 * time.Millisecond},

@@ -86,13 +86,14 @@ func taken(s *subject, all []*pipeliner) {
 // What the kernel has received when a server is told to drain is answered, wherever
 // handlers run: also what nobody has read yet, because a worker has the connection.
 func TestDrainAnswersAll(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		drained(t, serve(t, spec{Model: model}, nil), "1ms")
 		if model != myriad.Goroutine { // which leaves workers alone
 			drained(t, serve(t, spec{Model: model, Workers: 8}, nil), "50ms")
 		}
 	})
 	t.Run(myriad.Auto, func(t *testing.T) {
+		await.Descriptors(t, 200)
 		s := serve(t, spec{Model: myriad.Auto, Loops: 1}, nil)
 		s.attack(sleepers(s, 4))
 		s.counts("handlers have moved to workers", func(st myriad.Stats) bool { return st.OnWorkers > 0 })
@@ -152,7 +153,7 @@ func drained(t *testing.T, s *subject, work string) {
 // A server that was stopped does not blame its peers: what they have sent meanwhile
 // is read before it is judged how long they have been silent.
 func TestFrozenProcess(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n, limit = 50, 2 * time.Second
 		s := serve(t, spec{Model: model, Limits: myriad.Limits{IdleTimeout: limit, MessageTimeout: limit}}, nil)
 		talkers, halves := pipeliners(s, n), pipeliners(s, n)

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // A handler that panics, or ends its goroutine, costs its own connection, on loops and on workers.
 func TestHandlerPanics(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		for _, workers := range []int{0, 8} {
 			if workers > 0 && model == myriad.Goroutine {
 				continue
@@ -45,6 +46,7 @@ func mayBlock(t *testing.T, workers int, f func(t *testing.T, sp spec)) {
 	} {
 		t.Run(sp.Model, func(t *testing.T) {
 			t.Parallel()
+			await.Descriptors(t, 150)
 			if sp.Model == myriad.Uring && myriad.Models()[len(myriad.Models())-1] != myriad.Uring {
 				t.Skip("io_uring is not available on this machine")
 			}
@@ -151,7 +153,7 @@ func TestAutoWhileHandlersBlock(t *testing.T) {
 // A handler that keeps the Ref of each connection for ever keeps a name that
 // answers ErrClosed, not what made up the connection.
 func TestHandlersLeakRefs(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 200, func(t *testing.T, model string) {
 		const n = 3000
 		besiege(t, spec{Model: model}, func(s *subject) {
 			w := s.attack(&Swarm{

@@ -62,11 +62,13 @@ func onModels(t *testing.T, f func(t *testing.T, model string)) {
 	}
 }
 
-// onModelsAtOnce does so at the same time, beside other such tests: most of it is waiting.
-func onModelsAtOnce(t *testing.T, f func(t *testing.T, model string)) {
+// onModelsAtOnce does so at the same time, beside other such tests, as far as the descriptors
+// go that each model's clients have open: most of it is waiting.
+func onModelsAtOnce(t *testing.T, descriptors int, f func(t *testing.T, model string)) {
 	t.Parallel()
 	onModels(t, func(t *testing.T, model string) {
 		t.Parallel()
+		await.Descriptors(t, descriptors)
 		f(t, model)
 	})
 }

@@ -20,7 +20,7 @@ func serveOn(t *testing.T, sp spec, l *Link) *subject {
 // Over a link that loses, delays and reorders packets every answer comes, in
 // order.
 func TestBadWeather(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		l := link(t, Weather{Loss: 0.03, Delay: 2 * time.Millisecond, Jitter: 6 * time.Millisecond, Seed: 7})
 		s := serveOn(t, spec{Model: model}, l)
 		s.begin(&Honest{Addr: s.Addr, In: l.Clients, Conns: 30, Pipeline: 50})
@@ -49,7 +49,7 @@ func TestBadWeather(t *testing.T) {
 // server's own or, counted as broken off, by the kernel's, which is as long.
 // Honest clients come another way.
 func TestCutLink(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n = 50
 		l := link(t, Weather{})
 		s := serve(t, spec{

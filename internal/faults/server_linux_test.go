@@ -33,6 +33,7 @@ type spec struct {
 	Addr                      string
 	Model                     string
 	Workers, Processes, Loops int
+	Backlog                   int // above 0: of the listener
 	Limits                    myriad.Limits
 	Socket                    myriad.Socket
 	// Descriptors, if above 0, is the limit of descriptors from the moment
@@ -71,6 +72,9 @@ func serverMain(settings string) error {
 	srv := &myriad.Server{
 		Addr: sp.Addr, Model: sp.Model, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits, Socket: sp.Socket,
 		Handler: myriad.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
+	}
+	if sp.Backlog > 0 {
+		srv.Addr, srv.Listeners = "", []myriad.Listener{{Addr: sp.Addr, Backlog: sp.Backlog}}
 	}
 	if sp.Workers > 0 {
 		p, err := pool.New(pool.Config{Max: sp.Workers, Queue: sp.Workers, Off: pool.AllRules})

@@ -12,11 +12,11 @@ import (
 // Ten thousand connections, or fewer, that drip a line without an end are closed for
 // taking too long over one message, however busily they drip.
 func TestSlowloris(t *testing.T) {
-	n, limit, run := int64(1000), time.Second, onModelsAtOnce
-	if full { // all together may be more than there are descriptors
-		n, limit, run = 10_000, 3*time.Second, onModels
+	n, limit := int64(700), time.Second
+	if full {
+		n, limit = 10_000, 3*time.Second
 	}
-	run(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, int(n)+100, func(t *testing.T, model string) {
 		besiege(t, spec{Model: model, Limits: myriad.Limits{MessageTimeout: limit}}, func(s *subject) {
 			w := s.attack(Slowloris(s.addr, int(n), limit/3))
 			s.counts("the first is closed", func(st myriad.Stats) bool { return st.Closed.Message > 0 })
@@ -29,7 +29,7 @@ func TestSlowloris(t *testing.T) {
 
 // The same with worker processes, whose counters add up.
 func TestSlowlorisOnProcesses(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 600, func(t *testing.T, model string) {
 		const n = 500
 		sp := spec{Model: model, Processes: 2, Limits: myriad.Limits{MessageTimeout: time.Second}}
 		besiege(t, sp, func(s *subject) {
@@ -54,7 +54,7 @@ func (s *subject) lost(w *Swarm, n int64) {
 // Connections that never read are not read from, and closed when nothing has
 // moved for too long.
 func TestNeverRead(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n = 60
 		sp := spec{Model: model, Limits: myriad.Limits{MaxUnsent: 64 << 10, WriteTimeout: time.Second}}
 		besiege(t, sp, func(s *subject) {
@@ -80,7 +80,7 @@ var floodOfLines = bytes.Repeat(append(bytes.Repeat([]byte("r"), 4095), '\n'), 6
 // A paused connection is not read from: what it has sent waits in the kernel,
 // where it can be bounded, and not in the server.
 func TestPausedIsNotRead(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n, unsent, message = 50, 64 << 10, 64 << 10
 		limits := myriad.Limits{
 			MaxUnsent: unsent, MaxMessage: message, WriteTimeout: myriad.Never, MessageTimeout: myriad.Never,
@@ -113,7 +113,7 @@ func TestPausedIsNotRead(t *testing.T) {
 // Buffers that have grown are let go with what they were for, even if they were
 // small ones before, which are kept.
 func TestGrownBuffersAreLetGo(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 200, func(t *testing.T, model string) {
 		const n = 60
 		besiege(t, spec{Model: model}, func(s *subject) {
 			for _, w := range []*Swarm{
@@ -134,7 +134,7 @@ func TestGrownBuffersAreLetGo(t *testing.T) {
 
 // Those to which a handler writes regardless are closed as slow consumers.
 func TestSlowConsumers(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		const n = 200
 		sp := spec{Model: model, Limits: myriad.Limits{MaxUnsent: 64 << 10}}
 		besiege(t, sp, func(s *subject) {
@@ -147,12 +147,15 @@ func TestSlowConsumers(t *testing.T) {
 
 // Peers that have connected and say nothing, or nothing more.
 func TestHalfOpen(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
-		const n = 500
+	n := int64(350)
+	if full {
+		n = 500
+	}
+	onModelsAtOnce(t, int(2*n)+100, func(t *testing.T, model string) {
 		limits := myriad.Limits{FirstByteTimeout: 2 * time.Second, IdleTimeout: 2 * time.Second}
 		besiege(t, spec{Model: model, Limits: limits}, func(s *subject) {
-			silent := s.attack(HalfOpen(s.addr, n, nil))
-			polite := s.attack(HalfOpen(s.addr, n, []byte("hello\n")))
+			silent := s.attack(HalfOpen(s.addr, int(n), nil))
+			polite := s.attack(HalfOpen(s.addr, int(n), []byte("hello\n")))
 			s.counts("all have come", func(st myriad.Stats) bool { return st.Accepted-s.counted.Accepted == 2*n })
 			s.round()
 			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Idle == n })
@@ -165,7 +168,7 @@ func TestHalfOpen(t *testing.T) {
 // Memory for buffers is taken from those that hold the most, and honest clients
 // hold next to none, though they may be given large buffers that others have used.
 func TestMemoryBudget(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		const n, budget = 200, 4 << 20
 		limits := myriad.Limits{
 			MaxBuffered: budget, MaxUnsent: 256 << 10, MaxMessage: 128 << 10,

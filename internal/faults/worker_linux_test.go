@@ -20,7 +20,7 @@ import (
 // A worker process that is killed costs its own connections, whose clients can
 // come back at once, and no other.
 func TestWorkerKilled(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, 100, func(t *testing.T, model string) {
 		const conns = 15
 		s := serve(t, spec{Model: model, Processes: 2}, nil)
 		first, err := s.meet()

@@ -3,6 +3,7 @@ package upgrade
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -53,20 +54,23 @@ func TestVersions(t *testing.T) {
 // TestParts sends more descriptors than a message takes, up to the bound and beyond it.
 func TestParts(t *testing.T) {
 	for _, n := range []int{0, sock.MaxRights, sock.MaxRights + 1, maxDescriptors, maxDescriptors + 1} {
-		old, next := ends(t)
-		sent := make(chan error, 1)
-		go func() { sent <- old.send(channels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
-		said := 0
-		files, err := next.expect(context.Background(), channels, &said, 10*time.Second)
-		switch {
-		case n > maxDescriptors && err == nil:
-			t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
-		case n <= maxDescriptors && (err != nil || said != n || len(files) != n):
-			t.Errorf("%d descriptors have come, said to be %d, %v; want %d", len(files), said, err, n)
-		}
-		closeAll(files)
-		next.file.Close()
-		<-sent // which fails where the other side has closed
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			await.Descriptors(t, n+10)
+			old, next := ends(t)
+			sent := make(chan error, 1)
+			go func() { sent <- old.send(channels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
+			said := 0
+			files, err := next.expect(context.Background(), channels, &said, 10*time.Second)
+			switch {
+			case n > maxDescriptors && err == nil:
+				t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
+			case n <= maxDescriptors && (err != nil || said != n || len(files) != n):
+				t.Errorf("%d descriptors have come, said to be %d, %v; want %d", len(files), said, err, n)
+			}
+			closeAll(files)
+			next.file.Close()
+			<-sent // which fails where the other side has closed
+		})
 	}
 }
 

@@ -132,7 +132,7 @@ func drainingGoodbye(b *bench) {
 
 // shutdownSpread has some hundred connections end at a rate.
 func shutdownSpread(b *bench) {
-	s, clients := b.serveMany(600, 4000)
+	s, clients := b.serveMany(400, 2500)
 	var gone sync.WaitGroup
 	defer gone.Wait()
 	for _, c := range clients {
@@ -144,7 +144,7 @@ func shutdownSpread(b *bench) {
 	start := time.Now()
 	wantStopped(b, s, await.Receive(b, s.stop(background(b)), "the return of Stop"))
 	if took := time.Since(start); took < 90*time.Millisecond {
-		b.Errorf("%d connections were told to end within %v, at a rate of 4000", len(clients), took)
+		b.Errorf("%d connections were told to end within %v, at a rate of 2500", len(clients), took)
 	}
 }
 
@@ -160,7 +160,7 @@ func (b *bench) serveMany(n, rate int) (s *server, clients []*client) {
 
 // shutdownCut has the rate so low that the end would take hours.
 func shutdownCut(b *bench) {
-	s, clients := b.serveMany(600, 1)
+	s, clients := b.serveMany(400, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
 	await.True(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })

@@ -9,6 +9,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -109,6 +110,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 				if !group.alone {
 					t.Parallel()
 				}
+				await.Descriptors(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
 				c.run(&bench{TB: t, model: m, loops: loops})
 			})
 		}
@@ -137,6 +139,23 @@ var aloneCases = []testCase{
 	{"Dial to a port that refuses", dialRefused},
 	{"peer that ends while a layer is at work", endsInGreeting},
 	{"Ref tells of its connection", refTells},
+}
+
+// fewDescriptors is what a case has open at a time, at most, unless manyDescriptors has its name.
+// No case needs more than the usual limit of 1,024.
+const fewDescriptors = 100
+
+var manyDescriptors = map[string]int{
+	"many connections at once":                       620,
+	"Pace touches many in one call":                  420,
+	"Stop when connections end before they are told": 320,
+	"Dial with Reset, and be killed":                 220,
+	"ShutdownRate spreads the end":                   820,
+	"ShutdownRate and the end of patience":           820,
+	"connection of a peer is closed among many":      760,
+	"hand over":         900,
+	"hand over in part": 900,
+	"hand over while there are always broadcasts": 900,
 }
 
 // handoverCases are those of engines that hand connections over.

@@ -287,11 +287,11 @@ func handOverExactly(b *bench) {
 	}
 }
 
-// handOverCasts hands over while there is always a broadcast under way: of more than a
-// turn sends.
+// handOverCasts hands over while there is always a broadcast under way: to more connections
+// than a turn sends to.
 func handOverCasts(b *bench) {
-	const n = 700
-	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages = true })
+	const n = 300
+	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
 	to := b.successor(lines())
 	clients := from.dials(n)
 	refs := from.wantOpened(n)

@@ -134,19 +134,22 @@ func expels(b *bench) {
 func expelsAmongMany(b *bench) {
 	const n = 700
 	s := b.serve(lines())
-	clients := s.dials(n)
-	s.wantOpened(n)
-	for i, at := range []int{0, n / 2, n - 1} {
-		s.expelNow(clients[at])
-		clients[at].expectGone()
+	var clients []*client
+	for i := range 4 {
+		clients = append(clients, s.dial())
+		if i < 2 {
+			Crowd(b, s.Addr().String(), n/2)
+		}
+	}
+	s.wantOpened(n + len(clients))
+	for i, c := range clients[:3] {
+		s.expelNow(c)
+		c.expectGone()
 		if whys := s.closed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrExpelled {
 			b.Errorf("closed for %v, want %d for %v", whys, i+1, engine.ErrExpelled)
 		}
 	}
-	clients[1].exchange("still there\n")
-	for _, c := range clients {
-		c.reset()
-	}
+	clients[3].exchange("still there\n")
 }
 
 // expelsBusy closes a connection while its handler is called: when that returns.

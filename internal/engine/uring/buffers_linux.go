@@ -12,9 +12,8 @@ import (
 // The buffers that the kernel fills. A few are enough while each is emptied at
 // once; when they run out, more are given, up to all.
 const (
-	bufferSize  = 64 << 10
-	fewBuffers  = 8
-	mostBuffers = 64 // a power of two; 4 MiB a loop at the most
+	bufferSize = 64 << 10
+	fewBuffers = 8
 )
 
 // bufferEntry is struct io_uring_buf. The tail of the ring lies over the last
@@ -71,11 +70,16 @@ func newBufferRing(r *ring) (*bufferRing, error) {
 func (p *bufferRing) register(r *ring) error {
 	for _, flags := range []uint16{bufRingIncremental, 0} {
 		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: mostBuffers, flags: flags}
-		_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
+		errno := retryNoMemory(func() syscall.Errno {
+			_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
+			return errno
+		})
 		switch {
 		case errno == 0:
 			p.inc = flags != 0
 			return nil
+		case errno == unix.ENOMEM:
+			return setupError(errno)
 		case errno != unix.EINVAL:
 			return fmt.Errorf("io_uring: registering buffers: %w", errno)
 		}

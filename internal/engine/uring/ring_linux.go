@@ -54,13 +54,6 @@ const (
 	sqTaskrun  = 1 << 2 // the kernel has deferred work that it does in an enter with enterGetEvents
 )
 
-// The sizes of the queues. Submissions that don't fit are submitted early,
-// completions that don't fit are kept by the kernel and come later.
-const (
-	sqEntries = 1024
-	cqEntries = 8192
-)
-
 type ringOffsets struct {
 	head, tail, mask, entries, a, b, c, d uint32
 	user                                  uint64
@@ -129,8 +122,11 @@ type waitArg struct {
 func newRing() (*ring, error) {
 	p := params{cqEntries: cqEntries}
 	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupTaskrunFlag | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
-	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
-	if errno != 0 {
+	var fd uintptr
+	if errno := retryNoMemory(func() (errno syscall.Errno) {
+		fd, _, errno = syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
+		return errno
+	}); errno != 0 {
 		return nil, setupError(errno)
 	}
 	r := &ring{file: int(fd), fd: fd}
@@ -152,9 +148,36 @@ func setupError(errno syscall.Errno) error {
 	case unix.EINVAL:
 		return fmt.Errorf("the kernel's io_uring is too old: it needs Linux 6.6: %w", errno)
 	case unix.ENOMEM:
-		return fmt.Errorf("no memory for an io_uring, or over the limit of locked memory (ulimit -l): %w", errno)
+		return fmt.Errorf("%s: %w", noMemory(), errno)
 	}
 	return fmt.Errorf("io_uring_setup: %w", errno)
+}
+
+// noMemory says how many loops the limit of locked memory is enough for, and what to do.
+func noMemory() string {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
+		return "no memory for an io_uring"
+	}
+	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
+		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll",
+		limit.Cur>>10, limit.Cur/uint64(LockedMemory(int64(unix.Getpagesize()))))
+}
+
+// The kernel frees a ring, and what it has locked, some time after it has been closed or its
+// process has ended. So a call that finds no memory is repeated for a while.
+const (
+	noMemoryPatience = 250 * time.Millisecond
+	noMemoryRetry    = 5 * time.Millisecond
+)
+
+// retryNoMemory repeats a call for as long as it finds no memory, up to noMemoryPatience.
+func retryNoMemory(call func() syscall.Errno) syscall.Errno {
+	for end := time.Now().Add(noMemoryPatience); ; time.Sleep(noMemoryRetry) {
+		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
+			return errno
+		}
+	}
 }
 
 func (r *ring) mapQueues(p *params) (err error) {

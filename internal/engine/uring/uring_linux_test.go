@@ -161,3 +161,24 @@ func TestSubmissionsOverflow(t *testing.T) {
 	exchange(t, c, []byte("many"))
 	exchange(t, c, []byte("hello"))
 }
+
+// LockedMemory is what the kernel has mapped for a ring, and enough for 200 loops with the usual
+// limit of 8 MiB.
+func TestLockedMemory(t *testing.T) {
+	r := ringForTest(t)
+	p, err := newBufferRing(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	page, mapped := unix.Getpagesize(), 0
+	for _, region := range [][]byte{r.queues, r.entries, p.ring} {
+		mapped += (len(region) + page - 1) / page * page
+	}
+	if got := LockedMemory(int64(page)); got != int64(mapped) {
+		t.Errorf("LockedMemory is %d, %d bytes are mapped", got, mapped)
+	}
+	if loops := 8 << 20 / LockedMemory(4096); loops < 200 {
+		t.Errorf("8 MiB are enough for %d loops, want 200", loops)
+	}
+}

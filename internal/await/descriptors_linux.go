@@ -1,0 +1,15 @@
+package await
+
+import (
+	"math"
+	"syscall"
+)
+
+// descriptorLimit returns how many descriptors this process may have open.
+func descriptorLimit() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int(limit.Cur)
+}

@@ -1,0 +1,61 @@
+package enginetest
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// crowdTable is how many connections of a crowd share a descriptor table.
+const crowdTable = 400
+
+// Crowd opens n connections to an address and holds them until the test's cleanup. Where the
+// system allows it their descriptors are in tables of their own, which leaves the process's
+// limit to the server.
+func Crowd(t testing.TB, addr string, n int) {
+	t.Helper()
+	to := netip.MustParseAddrPort(addr)
+	opened, end := make(chan error), make(chan struct{})
+	var holding sync.WaitGroup
+	t.Cleanup(func() {
+		close(end)
+		holding.Wait()
+	})
+	for n > 0 {
+		some := min(n, crowdTable)
+		n -= some
+		holding.Go(func() { sock.OwnThread(func() { holdCrowd(to, some, opened, end) }) })
+		if err := <-opened; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holdCrowd holds n connections on its own thread until end.
+func holdCrowd(to netip.AddrPort, n int, opened chan<- error, end <-chan struct{}) {
+	if sock.PrivateTables() == nil {
+		release, err := sock.PrivateTable(nil)
+		if err != nil {
+			opened <- err
+			return
+		}
+		defer release()
+	}
+	for range n {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			defer unix.Close(fd)
+			err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+		}
+		if err != nil {
+			opened <- err
+			return
+		}
+	}
+	opened <- nil
+	<-end
+}
