@@ -79,9 +79,11 @@ func (k *clock) at(now time.Duration) time.Duration {
 	return now
 }
 
-// sleep begins a wait of the sweeper for engine.MinSlice.
+// sleep begins a wait of the sweeper for engine.MinSlice. The limit allows for a sweeper that is late without
+// a stop: a clock that stood still then would end limits early. After a stop, a peer that is heard before the
+// sweeper wakes has up to standstill more.
 func (k *clock) sleep(now time.Duration) {
-	k.limit.Store(int64(now) - k.stopped.Load() + 2*int64(engine.MinSlice))
+	k.limit.Store(int64(now) - k.stopped.Load() + 2*int64(engine.MinSlice) + int64(standstill))
 }
 
 // wake ends a wait that began at a time.
