@@ -18,7 +18,7 @@ const (
 	// workers when Limits.HandlerTime is over. Stats says what was chosen.
 	Auto = models.Auto
 	// Goroutine is a goroutine for each connection, on package net. It runs
-	// everywhere, and its handlers may block.
+	// on all systems, and its handlers may block.
 	Goroutine = "goroutine"
 	// Epoll is event loops over epoll (Linux).
 	Epoll = "epoll"

@@ -1,5 +1,5 @@
 // Package goroutine is the model of one goroutine for each connection, on
-// package net. It runs wherever Go does.
+// package net. It runs on all systems.
 //
 // # Who owns what
 //

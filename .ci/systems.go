@@ -1,0 +1,112 @@
+// Systems type-checks the library for each system of its arguments, such as openbsd/amd64: in a
+// second or two each, where a build would compile the standard library.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// library is what has to be there for all of them.
+var library = []string{".", "./web", "./pool"}
+
+func main() {
+	failed := false
+	for _, system := range os.Args[1:] {
+		errs, err := check(system)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, err := range errs {
+			fmt.Printf("%s: %v\n", system, err)
+			failed = true
+		}
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+// source is a package, as go list prints it.
+type source struct {
+	ImportPath, Dir string
+	GoFiles         []string
+	ImportMap       map[string]string
+	Standard        bool
+}
+
+// check returns the mistakes for one system, in packages of any module but the standard library.
+func check(system string) (mistakes []error, err error) {
+	goos, goarch, ok := strings.Cut(system, "/")
+	if !ok {
+		return nil, errors.New("expected GOOS/GOARCH")
+	}
+	list := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Standard"}, library...)...)
+	list.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0")
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, err
+	}
+	done := imports{"unsafe": types.Unsafe}
+	for all := json.NewDecoder(bytes.NewReader(out)); ; { // what is imported comes first
+		var s source
+		if err := all.Decode(&s); err == io.EOF {
+			return mistakes, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if s.ImportPath == "unsafe" {
+			continue
+		}
+		files := token.NewFileSet()
+		var parsed []*ast.File
+		for _, name := range s.GoFiles {
+			f, err := parser.ParseFile(files, filepath.Join(s.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			parsed = append(parsed, f)
+		}
+		config := types.Config{
+			Importer: done.of(s), Sizes: types.SizesFor("gc", goarch), IgnoreFuncBodies: s.Standard,
+			Error: func(err error) {
+				if !s.Standard {
+					mistakes = append(mistakes, err)
+				}
+			},
+		}
+		done[s.ImportPath], _ = config.Check(s.ImportPath, files, parsed, nil) // Error has its mistakes
+	}
+}
+
+// imports are the packages that have been checked.
+type imports map[string]*types.Package
+
+// of finds them by the paths that s imports.
+func (all imports) of(s source) types.Importer {
+	return importer(func(path string) (*types.Package, error) {
+		if to := s.ImportMap[path]; to != "" {
+			path = to
+		}
+		if p := all[path]; p != nil {
+			return p, nil
+		}
+		return nil, fmt.Errorf("%s is not in go list", path)
+	})
+}
+
+type importer func(path string) (*types.Package, error)
+
+func (f importer) Import(path string) (*types.Package, error) { return f(path) }
