@@ -132,7 +132,14 @@ func (r *Request) AwaitRoom(freed <-chan struct{}) {
 // Room is what a sender waits for whose connection's owner has no room.
 type Room struct {
 	freed <-chan struct{} // closed when there may be room
-	leave func()          // if set, to be called when the sender does not wait any more
+	leave func()          // for done
+}
+
+// done says that the sender has tried again, or won't.
+func (r Room) done() {
+	if r.leave != nil {
+		r.leave()
+	}
 }
 
 func (r Request) size() int {
@@ -215,15 +222,19 @@ type Mailbox struct {
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
 	spareData []byte
-	nonEmpty  atomic.Bool // mail waits, or senders; read without the lock
+	nonEmpty  atomic.Bool // mail waits; read without the lock
 	missed    atomic.Int64
-	senders   []boxSender // that wait until it is emptied, the first to wait first
+	// senders wait until the box is emptied, the first to wait first. coming is the bytes of
+	// those that were woken and have not tried again.
+	senders []*boxSender
+	coming  int
 }
 
 // boxSender is a sender that waits for a box.
 type boxSender struct {
 	freed chan struct{}
 	size  int
+	woken bool
 }
 
 // Put leaves mail for a connection of generation gen. The caller wakes the owner.
@@ -328,7 +339,7 @@ func (b *Mailbox) Missed() int64 {
 	return b.missed.Swap(0)
 }
 
-// Waiting reports whether there is mail, or a sender waits for room, without a lock.
+// Waiting reports whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
 
 // grow makes room for one more piece of mail with n bytes: twice as much as there is, if that
@@ -390,23 +401,36 @@ func returnRoom(room []byte) {
 
 // awaitRoom has a sender of so many bytes wait until the box is emptied and it is its turn.
 func (b *Mailbox) awaitRoom(size int) Room {
-	freed := make(chan struct{})
-	b.senders = append(b.senders, boxSender{freed, size})
-	b.nonEmpty.Store(true)
-	return Room{freed: freed, leave: func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.senders = slices.DeleteFunc(b.senders, func(s boxSender) bool { return s.freed == freed })
-	}}
+	s := &boxSender{freed: make(chan struct{}), size: max(size, noBytes)}
+	b.senders = append(b.senders, s)
+	return Room{freed: s.freed, leave: func() { b.leave(s) }}
 }
 
-// wakeSenders wakes as many as an empty box has room for, and at least one. Those that do
-// not come leave room: so while others wait, the owner empties the box again.
+// leave notes that a sender does not wait any more. Where the last one that was woken has left
+// nothing, nobody empties the box, so that others are woken here.
+func (b *Mailbox) leave(s *boxSender) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !s.woken {
+		b.senders = slices.DeleteFunc(b.senders, func(o *boxSender) bool { return o == s })
+		return
+	}
+	if b.coming -= s.size; b.coming == 0 && b.n == 0 {
+		b.wakeSenders()
+	}
+}
+
+// wakeSenders wakes as many as an empty box has room for, and at least one.
 func (b *Mailbox) wakeSenders() {
 	n := 0
-	for room := b.MaxBytes / pacedPart; n < len(b.senders) && (n == 0 || room >= b.senders[n].size); n++ {
-		close(b.senders[n].freed)
-		room -= b.senders[n].size
+	for room := b.MaxBytes / pacedPart; n < len(b.senders); n++ {
+		s := b.senders[n]
+		if b.coming > 0 && b.coming+s.size > room {
+			break
+		}
+		b.coming += s.size
+		s.woken = true
+		close(s.freed)
 	}
 	if b.senders = slices.Delete(b.senders, 0, n); len(b.senders) == 0 {
 		b.senders = nil
@@ -423,7 +447,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	b.taken, b.counted = b.taken+b.counted, 0
 	b.endRun()
 	b.wakeSenders()
-	b.nonEmpty.Store(len(b.senders) > 0)
+	b.nonEmpty.Store(false)
 	return mail, data
 }
 
@@ -459,6 +483,7 @@ func (b *Mailbox) Close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	for _, s := range b.senders {
+		s.woken = true
 		close(s.freed)
 	}
 	b.senders = nil

@@ -2,12 +2,16 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -232,4 +236,61 @@ func TestRetireLosesNoMail(t *testing.T) {
 		}
 		c.Finish()
 	}
+}
+
+// Senders that wait for a mailbox are woken in order, as many as it has room for; one that
+// does not come makes way for the next. After WriteTimeout they give up.
+func TestMailboxWakesSendersInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const senders, size = 6, mailBytes / pacedPart / 2
+		o := newBoxed(100, mailBytes)
+		first := o.open(0)
+		wantErr(t, "SendWait to an empty box", first.Ref().SendWait(t.Context(), make([]byte, 2*size)), nil)
+		var conns [senders]*Conn
+		var errs [senders]error
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range conns {
+			conns[i] = o.open(uint32(i + 1))
+			r := conns[i].Ref()
+			go func() { errs[i] = r.SendWait(ctx, make([]byte, size)) }()
+			synctest.Wait() // it waits behind those before
+		}
+		take := func(want ...*Conn) {
+			t.Helper()
+			mail, data := o.box.Take()
+			var got []*Conn
+			for _, m := range mail {
+				got = append(got, m.Conn)
+				m.Conn.unpost(int(m.Size))
+			}
+			o.box.Done(mail, data)
+			slices.SortFunc(got, func(a, b *Conn) int { return cmp.Compare(a.slot, b.slot) }) // those woken at once
+			if !slices.Equal(got, want) {
+				t.Errorf("took %d pieces of mail, want %d", len(got), len(want))
+			}
+			synctest.Wait()
+		}
+		conns[2].beginClose(nil) // and conns[3] comes instead, as the box is empty then
+		conns[3].beginClose(nil)
+		take(first)
+		take(conns[0], conns[1])
+		take(conns[4], conns[5])
+		if want := [senders]error{2: ErrClosed, 3: ErrClosed}; errs != want {
+			t.Errorf("the senders got %v, want %v", errs, want)
+		}
+		take()
+
+		o.host.Limits.WriteTimeout = time.Minute
+		wantErr(t, "SendWait", first.Ref().SendWait(t.Context(), make([]byte, size)), nil)
+		wantErr(t, "SendWait", conns[0].Ref().SendWait(t.Context(), make([]byte, size)), nil)
+		began := time.Now()
+		wantErr(t, "SendWait to a box that nobody empties", conns[1].Ref().SendWait(ctx, make([]byte, size)), ErrFull)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it has waited %v, want %v", took, time.Minute)
+		}
+		cancel()
+		if len(o.box.senders) != 0 || o.box.coming != 0 {
+			t.Errorf("%d senders wait, and %d bytes are to come; want none", len(o.box.senders), o.box.coming)
+		}
+	})
 }

@@ -115,10 +115,13 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		return ErrFull
 	}
 	defer all.leave(c)
+	var last Room // that it has waited for
 	for giveUp := time.Duration(0); ; {
 		room, mail := all.room(c), Room{}
 		q.room = &mail
-		if err := r.post(q); err != ErrFull {
+		err := r.post(q)
+		last.done()
+		if last = mail; err != ErrFull {
 			return err
 		}
 		switch {
@@ -127,6 +130,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 				giveUp = Since() + c.host.Limits.WriteTimeout
 			}
 			if err := r.awaitMail(ctx, mail, giveUp); err != nil {
+				mail.done()
 				return err
 			}
 			continue
@@ -150,9 +154,6 @@ func (r Ref) awaitMail(ctx context.Context, mail Room, giveUp time.Duration) err
 		t := time.NewTimer(giveUp - Since())
 		defer t.Stop()
 		late = t.C
-	}
-	if mail.leave != nil {
-		defer mail.leave()
 	}
 	select {
 	case <-mail.freed:
