@@ -42,8 +42,9 @@ type Upgraded struct {
 	// Took is the time from the first connection to the last.
 	Took time.Duration
 	// Stayed counts the connections that have not moved, by reason: "TLS", "value without
-	// Migrator", "handler of its own", "relay", "half-closed", "not saved" (Save failed) and
-	// "busy". This process drains them.
+	// Migrator", "NetConn" (of a NetListener or Blocking handler), "handler of its own", "relay",
+	// "half-closed", "not saved" (Save failed), "busy", and "not known" for those of worker
+	// processes (Processes). This process drains them.
 	Stayed map[string]int
 	// Stays says that this process now passes signals on: see Server.Stay.
 	Stays bool
@@ -51,7 +52,7 @@ type Upgraded struct {
 	Done bool
 }
 
-// String describes the outcome in a sentence, also that of an upgrade that has failed.
+// String describes the outcome, of a failed upgrade too, in a sentence.
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
@@ -126,8 +127,8 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	}
 	u.Done = true
 	stay := 0
-	if int(e.Counters()[engine.Open]) > 0 {
-		u.Stayed = s.countStayed(ctx, int(e.Counters()[engine.Open]))
+	if open := int(e.Counters()[engine.Open]); open > 0 {
+		u.Stayed = s.countStayed(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -176,7 +177,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
-	s.warnOfValues(ctx, e)
+	s.warnOfStaying(ctx, e)
 	d, err := s.depart(ctx)
 	if err != nil {
 		return u, err
@@ -211,39 +212,45 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 // countingTime bounds how long connections are counted before and after they are handed over.
 const countingTime = time.Second
 
-// warnOfValues logs how many connections will stay because they have a Value and the handler is
-// no Migrator.
-func (s *Server) warnOfValues(ctx context.Context, e engine.Engine) {
-	if _, ok := extension[Migrator](s.Handler); ok || e.Counters()[engine.Open] == 0 {
+// netConnStays is the reason of connections that blocking code has as a net.Conn.
+const netConnStays = "NetConn"
+
+// warnOfStaying logs how many connections will stay, if that is because of what their handler is.
+func (s *Server) warnOfStaying(ctx context.Context, e engine.Engine) {
+	_, saves := extension[Migrator](s.Handler)
+	_, savesHandlers := extension[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
+	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	var n atomic.Int64
-	ctx, cancel := context.WithTimeout(ctx, countingTime)
-	defer cancel()
-	err := s.Each(ctx, func(c *Conn) {
-		if c.core().HasUnsavedValue() {
-			n.Add(1)
+	counts := s.countStayed(ctx, 0)
+	warn := func(reason, text string) {
+		if n := counts[reason]; n > 0 {
+			s.log().Warn(text, "connections", n, "handler", handlerType(s.Handler))
 		}
-	})
-	if n.Load() == 0 {
-		return
 	}
-	s.log().Warn("connections with a Value will not move to the new process, because their handler is no Migrator; "+
-		"implement its methods Save and Restore, or clients lose their connections when this process has drained",
-		"connections", n.Load(), "handler", handlerType(s.Handler), "counted_all", err == nil)
+	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
+		"implement its methods Save and Restore, or clients lose their connections when this process has drained")
+	warn(netConnStays, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countStayed counts the open connections by the reason that they have not moved.
+// countStayed counts the open connections by the reason for which they have not moved.
 func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
+	if s.preforks() {
+		return map[string]int{"not known": open}
+	}
 	var mu sync.Mutex
 	counts := make(map[string]int)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countingTime)
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // those that it does not reach are busy
+		reason := c.core().StayReason()
+		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
+			reason = netConnStays
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		counts[c.core().StayReason()]++
+		counts[reason]++
 		counted++
 	})
 	mu.Lock()

@@ -437,49 +437,6 @@ func TestUpgradeFails(t *testing.T) {
 	}
 }
 
-// forgetful is a handler that keeps a Value and can't save it.
-type forgetful struct{ MessageFunc }
-
-// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: a warning names the
-// handler and the cure, and the outcome has the number and the reason.
-func TestUpgradeValues(t *testing.T) {
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) {
-			log := &logBook{}
-			srv := &Server{Addr: "127.0.0.1:0", Model: model, Log: log.logger()}
-			srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr, Model: model})
-			srv.Handler = Lines(forgetful{func(c *Conn, line []byte) {
-				if string(line) == "keep" {
-					c.SetValue("something")
-				}
-				fmt.Fprintf(c, "%s 1\n", line)
-			}})
-			s := start(t, srv)
-			var last *lineClient
-			for _, says := range []string{"keep", "keep", "keep", "go"} {
-				last = newLineClient(t, "tcp", s.addr)
-				last.want(t, says, says+" 1")
-			}
-			u, err := s.Upgrade(context.Background())
-			if err != nil || u.Moved != 1 || len(u.Stayed) != 1 || u.Stayed["value without Migrator"] != 3 {
-				t.Fatalf("Upgrade: %+v, %v; want one moved, and three with a value", u, err)
-			}
-			if want := "3 stay until they are drained (value without Migrator: 3)"; !u.Done || !strings.Contains(u.String(), want) {
-				t.Errorf("it says %q; want %q", u, want)
-			}
-			text := log.String()
-			warned, done := strings.Index(text, "level=WARN msg=\"connections with a Value will not move"), strings.Index(text, "msg=upgraded")
-			if warned < 0 || done < warned || !strings.Contains(text, "handler=myriad.forgetful") || !strings.Contains(text, "Save and Restore") ||
-				!strings.Contains(text, "\"stay_reasons.value without Migrator\"=3") {
-				t.Errorf("the log has\n%s", text)
-			}
-			_, err = io.WriteString(last, "stop\n") // the new process
-			must(t, err)
-			awaitGone(t, u.PID)
-		})
-	}
-}
-
 // TestUpgradeRefused is what is no time, or no server, for an upgrade.
 func TestUpgradeRefused(t *testing.T) {
 	s := start(t, &Server{Model: "epoll", Successor: succeeded(t, successorConfig{Does: "hang"})})

@@ -491,3 +491,84 @@ func (a *onlyAnswers) Read(p []byte) (int, error) {
 	a.rest = a.rest[n:]
 	return n, nil
 }
+
+// forgetful is a handler that keeps a Value and can't save it.
+type forgetful struct {
+	MessageFunc
+	moved chan string // the log when a connection has moved
+	log   *logBook
+}
+
+func (h forgetful) Closed(_ *Conn, why error) {
+	if errors.Is(why, ErrHandedOver) {
+		h.moved <- h.log.String()
+	}
+}
+
+// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: before anything
+// moves a warning names the handler and the cure, and the outcome has the number and the reason.
+func TestUpgradeValues(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			log := &logBook{}
+			srv := &Server{Addr: "127.0.0.1:0", Model: model, Log: log.logger()}
+			srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr, Model: model})
+			h := forgetful{func(c *Conn, line []byte) {
+				if string(line) == "keep" {
+					c.SetValue("something")
+				}
+				fmt.Fprintf(c, "%s 1\n", line)
+			}, make(chan string, 1), log}
+			srv.Handler = Lines(h)
+			s := start(t, srv)
+			var last *lineClient
+			for _, says := range []string{"keep", "keep", "keep", "go"} {
+				last = newLineClient(t, "tcp", s.addr)
+				last.want(t, says, says+" 1")
+			}
+			u, err := s.Upgrade(context.Background())
+			if err != nil || u.Moved != 1 || len(u.Stayed) != 1 || u.Stayed["value without Migrator"] != 3 {
+				t.Fatalf("Upgrade: %+v, %v; want one moved, and three with a value", u, err)
+			}
+			if want := "3 stay until they are drained (value without Migrator: 3)"; !u.Done || !strings.Contains(u.String(), want) {
+				t.Errorf("it says %q; want %q", u, want)
+			}
+			before := <-h.moved
+			for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=myriad.forgetful", "Save and Restore"} {
+				if !strings.Contains(before, want) {
+					t.Errorf("the log has no %q before the hand-over:\n%s", want, before)
+				}
+			}
+			if text := log.String(); !strings.Contains(text, "\"stay_reasons.value without Migrator\"=3") {
+				t.Errorf("the log has no reasons:\n%s", text)
+			}
+			_, err = io.WriteString(last, "stop\n") // the new process
+			must(t, err)
+			awaitGone(t, u.PID)
+		})
+	}
+}
+
+// TestUpgradeNetConns upgrades servers with blocking code: the warning does not speak of a Migrator.
+func TestUpgradeNetConns(t *testing.T) {
+	log := &logBook{}
+	l := NewNetListener()
+	srv := &Server{Addr: "127.0.0.1:0", Handler: l, Log: log.logger()}
+	srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr})
+	s := start(t, srv)
+	dial(t, s.addr)
+	n, err := l.Accept()
+	must(t, err)
+	defer n.Close()
+	u, err := s.Upgrade(context.Background())
+	if err != nil || u.Moved != 0 || len(u.Stayed) != 1 || u.Stayed["NetConn"] != 1 {
+		t.Fatalf("Upgrade: %+v, %v; want one that stays as a NetConn", u, err)
+	}
+	if text := log.String(); !strings.Contains(text, "level=WARN msg=\"connections of a NetListener") || strings.Contains(text, "Save and Restore") {
+		t.Errorf("the log has\n%s", text)
+	}
+	last := newLineClient(t, "tcp", s.addr)
+	_, err = io.WriteString(last, "stop\n") // the new process
+	must(t, err)
+	awaitGone(t, u.PID)
+}

@@ -65,7 +65,10 @@ func (c *Conn) mayLeave() error {
 	return nil
 }
 
-// StayReason names why the connection has not been handed over: one of a fixed set of texts.
+// ValueUnsaved is the StayReason of a connection with a value that no Config.Save can save.
+const ValueUnsaved = "value without Migrator"
+
+// StayReason returns the reason for which the connection has not been handed over, of a fixed set.
 func (c *Conn) StayReason() string {
 	x := c.more
 	switch {
@@ -77,17 +80,12 @@ func (c *Conn) StayReason() string {
 		return "handler of its own"
 	case x != nil && x.layer != nil:
 		return "TLS"
-	case !c.is(ownHandler) && c.host.Save == nil && c.user != nil:
-		return "value without Migrator"
+	case !c.is(ownHandler) && c.host.Save == nil && c.host.SaveOwned == nil && c.user != nil:
+		return ValueUnsaved
 	case c.mayLeave() == nil:
 		return "not saved"
 	}
 	return "busy"
-}
-
-// HasUnsavedValue reports whether the connection has a value that no Config.Save can save.
-func (c *Conn) HasUnsavedValue() bool {
-	return !c.is(ownHandler) && c.host.Save == nil && c.user != nil
 }
 
 // Leave begins to hand the connection over. It fails with ErrStays where it can't be, and
