@@ -280,7 +280,7 @@ func TestDrainAnswers(t *testing.T) {
 // answered in this way none is made.
 func TestUpgradeAnswers(t *testing.T) {
 	var s *httptest.Server
-	results := map[string]error{"process 7 has taken over 3 connections in 20ms; 1 are lost": nil, "no start": errors.New("no start")}
+	results := map[string]error{"process 7 has taken over with 3 connections in 20ms; 1 are lost": nil, "no start": errors.New("no start")}
 	for text, err := range results {
 		var upgrading sync.WaitGroup
 		s = httptest.NewUnstartedServer(Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler),
