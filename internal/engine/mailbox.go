@@ -353,9 +353,7 @@ func (b *Mailbox) grow(n int) {
 	n += len(b.data)
 	switch {
 	case n <= data:
-	case n > keepMail:
-		data = max(n, 2*data)
-	case b.Small:
+	case b.Small || n > keepMail:
 		data = startSize << sizeClass(n)
 	default:
 		data = min(max(n, 2*data), keepMail)
@@ -366,36 +364,34 @@ func (b *Mailbox) grow(n int) {
 	}
 	if data > cap(b.data) {
 		old := b.data
-		if b.Small && data <= keepMail {
-			b.data = append(lendRoom(data), old...)
-		} else {
-			b.data = append(make([]byte, 0, data), old...)
-		}
-		if b.Small {
-			returnRoom(old)
-		}
+		b.data = append(lendRoom(data), old...)
+		returnRoom(old)
 	}
 }
 
 // firstMail is how much mail the first room of a box is for.
 const firstMail = 4
 
-// rooms are what small boxes share, by size class.
-var rooms [sizeClasses]sync.Pool
+// rooms are what boxes share, by size class, until the next collection of garbage: small
+// boxes all of it, others what is larger than they keep, up to 8 MiB.
+var rooms [2 * sizeClasses]sync.Pool
 
+// lendRoom gives an empty room of n bytes.
 func lendRoom(n int) []byte {
-	class := sizeClass(n)
-	if room, ok := rooms[class].Get().(*[]byte); ok {
-		return *room
+	if class := sizeClass(n); class < len(rooms) && n == startSize<<class {
+		if room, ok := rooms[class].Get().(*[]byte); ok {
+			return *room
+		}
 	}
-	return make([]byte, 0, startSize<<class)
+	return make([]byte, 0, n)
 }
 
 // returnRoom takes a room back, unless it has another size.
 func returnRoom(room []byte) {
-	if n := cap(room); n >= startSize && n <= keepMail && n == startSize<<sizeClass(n) {
+	n := cap(room)
+	if class := sizeClass(n); class < len(rooms) && n == startSize<<class {
 		room = room[:0]
-		rooms[sizeClass(n)].Put(&room)
+		rooms[class].Put(&room)
 	}
 }
 
@@ -467,9 +463,9 @@ func (b *Mailbox) Done(mail []Mail, data []byte) (counted int) {
 	if cap(mail) <= keep {
 		b.spareMail = mail[:0]
 	}
-	if b.Small {
+	if b.Small || cap(data) > keepMail {
 		returnRoom(data)
-	} else if cap(data) <= keepMail {
+	} else {
 		b.spareData = data[:0]
 	}
 	counted, b.taken = b.taken, 0
