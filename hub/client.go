@@ -1,6 +1,12 @@
 package hub
 
-import "context"
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/myriad-go/myriad"
+)
 
 // client is what the hub knows of one connection. It belongs to the connection's handler,
 // whose calls come one at a time, and needs no lock. Most clients have one subscription, so
@@ -19,7 +25,8 @@ type client struct {
 type more struct {
 	topics [kinds]map[string]*topic // subscriptions but for the first
 	pace   pace
-	cost   int // of the client's patterns
+	cost   int        // of the client's patterns
+	from   netip.Addr // the address that is charged with cost
 	// stop ends the resumption by which the client is sent what it has missed; nil if there is none.
 	stop context.CancelFunc
 }
@@ -81,13 +88,61 @@ func (c *client) patternCost() int {
 	return c.more.cost
 }
 
-// chargePattern adds to what the client's patterns cost.
-func (c *client) chargePattern(cost int) {
+// chargePattern adds to what the patterns of the client and of its address cost.
+func (h *Hub) chargePattern(c *client, ref myriad.Ref, cost int) {
 	if cost == 0 {
 		return
 	}
-	if c.withMore().cost += cost; c.more.empty() {
+	m := c.withMore()
+	if m.cost == 0 { // an address stays charged with what it was charged with
+		if addr, _ := ref.RemoteAddr(); addr.IsValid() {
+			m.from = sourceOf(addr.Addr())
+		}
+	}
+	m.cost += cost
+	h.patternCosts.add(m.from, cost)
+	if m.cost == 0 {
+		m.from = netip.Addr{}
+	}
+	if m.empty() {
 		c.more = nil
+	}
+}
+
+// patternCostLeft returns what one more pattern of the client may cost: of Limits.MaxPatternCost, and of twice as
+// much for all clients of its address.
+func (h *Hub) patternCostLeft(c *client, ref myriad.Ref, l Limits) int {
+	left := l.maxPatternCost() - c.patternCost()
+	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
+		left = min(left, 2*l.maxPatternCost()-h.patternCosts.of(sourceOf(addr.Addr())))
+	}
+	return left
+}
+
+// addressCosts are the costs of the patterns of the clients of each address that has any. Its methods are safe for
+// concurrent use.
+type addressCosts struct {
+	mu    sync.Mutex
+	costs map[netip.Addr]int
+}
+
+func (a *addressCosts) of(from netip.Addr) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.costs[from]
+}
+
+func (a *addressCosts) add(from netip.Addr, cost int) {
+	if !from.IsValid() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.costs == nil {
+		a.costs = make(map[netip.Addr]int)
+	}
+	if a.costs[from] += cost; a.costs[from] == 0 {
+		delete(a.costs, from)
 	}
 }
 

@@ -105,7 +105,7 @@ func (f *front) enlist(c *myriad.Conn, o *opening) error {
 					return err
 				}
 			} else if !o.client.subscribed(kind(k), name) {
-				t, err := f.hub.enter(o.client, kind(k), name)
+				t, err := f.hub.enter(o.client, c.Ref(), kind(k), name)
 				if err != nil {
 					return err
 				}

@@ -90,10 +90,10 @@ func (g glob) matches(name string) bool {
 func (p *program) matches(name string) bool {
 	head, tail := &p.segments[0], &p.segments[len(p.segments)-1]
 	switch {
-	case len(name) < p.size || !head.isAt(name[:head.size]):
+	case len(name) < p.size || head == tail && len(name) > p.size || !head.isAt(name[:head.size]):
 		return false
 	case head == tail:
-		return len(name) == p.size
+		return true
 	case !tail.isAt(name[len(name)-tail.size:]):
 		return false
 	}

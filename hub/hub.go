@@ -42,6 +42,7 @@ type Hub struct {
 
 	topics, patterns, shards table
 	index                    patternIndex // of patterns
+	patternCosts             addressCosts
 	last                     lastValues
 	posts                    paces // of addresses that publish by HTTP
 	failures                 failures
@@ -200,7 +201,7 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 		joined(c.counted(k))
 		return nil
 	}
-	t, err := h.join(c, k, name, h.Limits)
+	t, err := h.join(c, ref, k, name, h.Limits)
 	if err != nil {
 		return h.refuse(err)
 	}
@@ -218,7 +219,7 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 }
 
 // join counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
-func (h *Hub) join(c *client, k kind, name string, l Limits) (*topic, error) {
+func (h *Hub) join(c *client, ref myriad.Ref, k kind, name string, l Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
 	}
@@ -236,12 +237,12 @@ func (h *Hub) join(c *client, k kind, name string, l Limits) (*topic, error) {
 		h.changed(k, name)
 	}
 	if k == patternKind {
-		cost, err := h.index.add(t, l, l.maxPatternCost()-c.patternCost())
+		cost, err := h.index.add(t, l, h.patternCostLeft(c, ref, l))
 		if err != nil {
 			h.leave(t)
 			return nil, err
 		}
-		c.chargePattern(cost)
+		h.chargePattern(c, ref, cost)
 	}
 	c.add(t)
 	h.subscriptions.Add(1)
@@ -284,7 +285,7 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 	h.subscriptions.Add(-1)
 	t.group(c.format).Remove(ref)
 	if k == patternKind {
-		c.chargePattern(-int(t.cost))
+		h.chargePattern(c, ref, -int(t.cost))
 	}
 	h.leave(t)
 	return true

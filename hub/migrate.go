@@ -83,14 +83,14 @@ func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err e
 // less, which depends on the order in which they came.
 func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
 	limits := h.Limits
-	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32, math.MaxInt32
+	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(r.Rest()) > 0 {
 		k := kind(r.Byte())
 		name := r.String()
 		if !r.OK() || k >= kinds || c.subscribed(k, name) {
 			return errState
 		}
-		t, err := h.join(c, k, name, limits)
+		t, err := h.join(c, ref, k, name, limits)
 		if err != nil {
 			return fmt.Errorf("topic %q: %w", name, err)
 		}

@@ -22,7 +22,7 @@ import (
 // pattern that is found by another's run does not match, and is no more than a try in vain.
 //
 // The index bounds the work of a publish: see patternWork and runLength. No lock is held while
-// patterns are tried: a bucket's patterns do not change, and are copied for one that comes or goes.
+// patterns are tried: chunks of a bucket do not change, and are copied for one that comes or goes.
 type patternIndex struct {
 	mu      sync.RWMutex
 	kept    [places]map[uint64]bucket // by the hash of the run
@@ -48,15 +48,65 @@ type run struct {
 	hash  uint64
 }
 
-// bucket is the patterns under one run: mostly one.
+// bucket is the patterns under one run: mostly one. Its chunks do not change once they are in the index, so
+// publishers read them without a lock. All chunks but the last have chunkSize patterns.
 type bucket struct {
-	patterns []indexedPattern // do not change
-	work     int              // of all
+	chunks [][]indexedPattern
+	size   int
+	work   int // of all
 }
+
+// chunkSize is the number of patterns that a change of a bucket copies, beside a pointer for each chunk.
+const chunkSize = 64
 
 type indexedPattern struct {
 	topic *topic
 	*program
+}
+
+// with returns the bucket with p in the slot b.size.
+func (b bucket) with(p indexedPattern) bucket {
+	chunks := slices.Clone(b.chunks)
+	if b.size%chunkSize == 0 {
+		chunks = append(chunks, nil)
+	}
+	last := len(chunks) - 1
+	chunks[last] = slices.Concat(chunks[last], []indexedPattern{p})
+	return bucket{chunks, b.size + 1, b.work}
+}
+
+// without returns the bucket without the pattern in a slot, to which the last one moves.
+func (b bucket) without(slot int) bucket {
+	chunks := slices.Clone(b.chunks)
+	last := len(chunks) - 1
+	end := len(chunks[last]) - 1
+	p := chunks[last][end]
+	chunks[last] = slices.Clone(chunks[last][:end])
+	if slot < b.size-1 {
+		if slot/chunkSize != last {
+			chunks[slot/chunkSize] = slices.Clone(chunks[slot/chunkSize])
+		}
+		chunks[slot/chunkSize][slot%chunkSize] = p
+	}
+	if end == 0 {
+		chunks = chunks[:last]
+	}
+	return bucket{chunks, b.size - 1, b.work}
+}
+
+// in returns the pattern in a slot.
+func (b bucket) in(slot int) indexedPattern { return b.chunks[slot/chunkSize][slot%chunkSize] }
+
+// find returns the slot of a pattern, or -1.
+func (b bucket) find(t *topic) int {
+	for i, chunk := range b.chunks {
+		for k := range chunk {
+			if chunk[k].topic == t {
+				return i*chunkSize + k
+			}
+		}
+	}
+	return -1
 }
 
 func (p indexedPattern) matches(name string) bool { return glob{p.topic.name, p.program}.matches(name) }
@@ -142,7 +192,7 @@ func (x *patternIndex) add(t *topic, l Limits, rest int) (cost int, err error) {
 	}
 	best, least := run{}, -1
 	runsOf(t.name, func(r run) bool {
-		if n := len(x.kept[r.place][r.hash].patterns); least < 0 || n < least || n == least && r.size > best.size {
+		if n := x.kept[r.place][r.hash].size; least < 0 || n < least || n == least && r.size > best.size {
 			best, least = r, n
 		}
 		return true
@@ -161,8 +211,10 @@ func (x *patternIndex) add(t *topic, l Limits, rest int) (cost int, err error) {
 	if x.kept[best.place] == nil {
 		x.kept[best.place] = make(map[uint64]bucket)
 	}
-	x.kept[best.place][best.hash] = bucket{slices.Concat(b.patterns, []indexedPattern{{t, g.program}}), b.work + g.work(l.maxName())}
 	t.indexed, t.cost = true, uint32(cost)
+	b = b.with(indexedPattern{t, g.program})
+	b.work += g.work(l.maxName())
+	x.kept[best.place][best.hash] = b
 	return cost, nil
 }
 
@@ -171,7 +223,7 @@ func costsTooMuch(cost, rest int, l Limits) error {
 	if cost <= max(rest, 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: the pattern costs %d, and the client has %d left of %d", errPatterns, cost, max(rest, 0), l.maxPatternCost())
+	return fmt.Errorf("%w: the pattern costs %d, and the client and its address have %d left of %d", errPatterns, cost, max(rest, 0), l.maxPatternCost())
 }
 
 // remove takes a pattern out.
@@ -184,17 +236,19 @@ func (x *patternIndex) remove(t *topic, l Limits) {
 	t.indexed = false
 	runsOf(t.name, func(r run) bool {
 		b := x.kept[r.place][r.hash]
-		i := slices.IndexFunc(b.patterns, func(p indexedPattern) bool { return p.topic == t })
-		if i < 0 {
+		slot := b.find(t)
+		if slot < 0 {
 			return true
 		}
-		work := b.work - glob{t.name, b.patterns[i].program}.work(l.maxName())
-		x.change(r, b.work, work, l)
-		if len(b.patterns) == 1 {
+		p := b.in(slot)
+		rest := b.without(slot)
+		rest.work -= glob{t.name, p.program}.work(l.maxName())
+		x.change(r, b.work, rest.work, l)
+		if rest.size == 0 {
 			delete(x.kept[r.place], r.hash)
-		} else {
-			x.kept[r.place][r.hash] = bucket{slices.Concat(b.patterns[:i], b.patterns[i+1:]), work}
+			return false
 		}
+		x.kept[r.place][r.hash] = rest
 		return false
 	})
 }
@@ -217,17 +271,27 @@ func (x *patternIndex) change(r run, from, to int, l Limits) (added int) {
 
 // A unit of work is some 10 ns of a processor of 2020. Trying a pattern takes tryWork, and one more for
 // each star. A unit is also searchWork bytes of a name in which a literal segment is searched,
-// wordWork words of the automaton of segment.find, and memoryWork bytes.
+// wordWork words of the automaton of segment.find, anchorWork bytes that are compared with sets at
+// the name's beginning or end, and memoryWork bytes.
 const (
 	tryWork    = 4
 	searchWork = 128
 	wordWork   = 8
+	anchorWork = 6
 	memoryWork = 64
 )
 
 // work is the most that it takes to try the pattern on a name.
 func (g glob) work(maxName int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
+	anchors := 0
+	if g.program != nil {
+		for _, i := range slices.Compact([]int{0, len(g.segments) - 1}) {
+			if s := &g.segments[i]; s.masks != nil {
+				anchors += s.size / anchorWork
+			}
+		}
+	}
 	switch {
 	case g.program != nil && stars > 1:
 		for i := 1; i < len(g.segments)-1; i++ {
@@ -236,7 +300,7 @@ func (g glob) work(maxName int) int {
 	case stars > 1:
 		search = maxName / searchWork
 	}
-	return tryWork + stars + search
+	return tryWork + stars + anchors + search
 }
 
 // searchWork is the work of find.
@@ -324,11 +388,13 @@ func (x *patternIndex) match(name string, f func(*topic)) (tried int) {
 	x.mu.RUnlock()
 	work := 0
 	for _, h := range m.found {
-		tried += len(h.patterns)
+		tried += h.size
 		work += h.work
-		for _, p := range h.patterns {
-			if p.matches(name) {
-				f(p.topic)
+		for _, chunk := range h.chunks {
+			for _, p := range chunk {
+				if p.matches(name) {
+					f(p.topic)
+				}
 			}
 		}
 	}

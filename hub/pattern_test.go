@@ -7,13 +7,16 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/myriadtest"
 )
 
@@ -193,7 +196,7 @@ func TestPatternBomb(t *testing.T) {
 			}
 			in.WriteString(array("PING", "end"))
 			client, total := 0, 0 // errors
-			for _, v := range talk(t, addr, in.String()) {
+			for _, v := range talkFrom(t, fmt.Sprintf("127.0.0.%d", 2+attacker), addr, in.String()) {
 				if strings.HasPrefix(v, "-ERR "+errPatterns.Error()) {
 					client += strings.Count(v, "left of 25000")
 					total += strings.Count(v, "at most 100000 are allowed")
@@ -216,7 +219,13 @@ func TestPatternBomb(t *testing.T) {
 // talk says something to a hub, which ends with PING end, and gives what it answers.
 func talk(t *testing.T, addr, in string) (answers []string) {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
+	return talkFrom(t, "127.0.0.1", addr, in)
+}
+
+// talkFrom is talk from an address of this machine.
+func talkFrom(t *testing.T, from, addr, in string) (answers []string) {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +262,97 @@ func TestPatternPublishYields(t *testing.T) {
 	p.Expect(strings.Repeat(":0\r\n", publishes))
 	if least := publishes * int(h.index.work.Load()) / (maxWork * matchWork) / 2; calls < least || least < 5 {
 		t.Errorf("%d publishes, each with %d units of work, had %d turns, want at least %d", publishes, h.index.work.Load(), calls, least)
+	}
+}
+
+// TestPatternBucket adds and removes the patterns of one run in any order: readers of an older bucket see no change.
+func TestPatternBucket(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var x indexed
+	limits := Limits{MaxPatternWork: 1 << 30}
+	all := make([]*topic, 5*chunkSize+1)
+	for i := range all {
+		all[i] = &topic{name: "a" + strings.Repeat("?", i) + "*", kind: patternKind}
+	}
+	in := map[*topic]bool{}
+	for step := range 4000 {
+		p := all[r.IntN(len(all))]
+		var before []bucket
+		for _, b := range x.kept[atStart] {
+			before = append(before, b)
+		}
+		names := patternNames(before)
+		if in[p] {
+			x.remove(p, limits)
+			delete(in, p)
+		} else {
+			if _, err := x.add(p, limits, 1<<30); err != nil {
+				t.Fatal(err)
+			}
+			in[p] = true
+		}
+		if got := patternNames(before); !slices.Equal(got, names) {
+			t.Fatalf("step %d: a bucket that is being read has changed", step)
+		}
+		var found []*topic
+		x.match("a"+strings.Repeat("x", len(all)), func(p *topic) { found = append(found, p) })
+		if len(found) != len(in) || slices.ContainsFunc(found, func(p *topic) bool { return !in[p] }) {
+			t.Fatalf("step %d: %d patterns match, want %d", step, len(found), len(in))
+		}
+	}
+	for p := range in {
+		x.remove(p, limits)
+	}
+	x.empty(t)
+}
+
+func patternNames(buckets []bucket) (names []string) {
+	for _, b := range buckets {
+		for slot := range b.size {
+			names = append(names, b.in(slot).topic.name)
+		}
+	}
+	return names
+}
+
+// TestPatternBucketCopies checks that a change of a large bucket copies a 32nd of it at most.
+func TestPatternBucketCopies(t *testing.T) {
+	const n, changes = 16384, 100
+	var b bucket
+	for range n {
+		b = b.with(indexedPattern{topic: new(topic)})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range changes {
+		b = b.without(i)
+		b = b.with(indexedPattern{topic: b.in(i).topic})
+	}
+	runtime.ReadMemStats(&after)
+	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/32 {
+		t.Errorf("a change of a bucket of %d bytes allocates %d", whole, each)
+	}
+}
+
+// TestPatternCostOfAnAddress checks that the patterns of all clients of one address have a limit, so that those of
+// another address are not refused because of them.
+func TestPatternCostOfAnAddress(t *testing.T) {
+	limits := Limits{MaxPatternCost: 1000, MaxPatternWork: 4000}
+	h := &Hub{Limits: limits}
+	addr, _ := testserver.Start(t, &myriad.Server{Handler: handler{hub: h}})
+	for i := range uint64(5) {
+		in := ""
+		for _, p := range bombs(i, 100) {
+			in += array("PSUBSCRIBE", p)
+		}
+		talk(t, addr, in+array("PING", "end"))
+	}
+	if work := h.Stats().PatternWork; work == 0 || work > 2*int64(limits.MaxPatternCost) {
+		t.Errorf("the patterns of one address take %d, want at most %d", work, 2*limits.MaxPatternCost)
+	}
+	other := &client{user: anyone}
+	if err := h.subscribed(other, patternKind, "*"); err != nil {
+		t.Errorf("a client of no address is refused: %v", err)
 	}
 }
 

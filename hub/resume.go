@@ -53,8 +53,8 @@ var (
 
 // enter has a client subscribed to a name, but for what is published, which it gets from
 // a resumption on.
-func (h *Hub) enter(c *client, k kind, name string) (*topic, error) {
-	t, err := h.join(c, k, name, h.Limits)
+func (h *Hub) enter(c *client, ref myriad.Ref, k kind, name string) (*topic, error) {
+	t, err := h.join(c, ref, k, name, h.Limits)
 	return t, h.refuse(err)
 }
 

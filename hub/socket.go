@@ -383,7 +383,7 @@ func (s socketCall) resume(q *socketRequest, k kind, name string) error {
 			return mistake("since: %w", err)
 		}
 	}
-	t, err := s.hub.enter(s.client, k, name)
+	t, err := s.hub.enter(s.client, s.socket.Ref(), k, name)
 	if err != nil {
 		return err
 	}
