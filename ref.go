@@ -59,8 +59,9 @@ func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 // context.Cause(ctx), and p is not sent.
 //
 // It fails with ErrClosed when the connection is closing or closed, or begins to close
-// meanwhile; with ErrTooLarge as Send does; and with ErrFull when 256 goroutines wait for
-// this connection already, or when the mailbox has had no room for Limits.WriteTimeout. It must not be called by a handler, which would wait for
+// meanwhile; with ErrTooLarge as Send does; with ErrFull when 256 goroutines wait for
+// this connection already; and with ErrWriteTimeout when the mailbox has had no room for
+// Limits.WriteTimeout. It must not be called by a handler, which would wait for
 // itself: on an event loop it fails with ErrBadUse where it would have to wait.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)

@@ -388,6 +388,8 @@ func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 		c.SetValue(nil)
 		x.then(c)
 		c.Resume()
+	case ends && errors.Is(x.res.err, myriad.ErrWriteTimeout):
+		c.CloseWith(x.res.err)
 	case ends:
 		c.Close()
 	case x.body.complete():

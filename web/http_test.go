@@ -313,10 +313,17 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("a read ended with %v", err)
 		}
 		answer(t, r)
-		nc, _ = dial(t, addr)
+		nc, r = dial(t, addr)
 		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		if err := await.Receive(t, got, "the end of a write"); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a write ended with %v", err)
+		}
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, res.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("a response that is cut off ends with %v, want %v", err, io.ErrUnexpectedEOF)
 		}
 	})
 }

@@ -376,6 +376,10 @@ func (w *response) finish() {
 	if err := w.body.Flush(); err != nil && w.err == nil {
 		w.err = err
 	}
+	if w.err != nil {
+		w.out, w.close = w.out[:0], true // the client hears that it is cut off
+		return
+	}
 	if !w.headSent {
 		w.head(nil)
 	}

@@ -284,7 +284,7 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 		wantErr(t, "SendWait", first.Ref().SendWait(t.Context(), make([]byte, size)), nil)
 		wantErr(t, "SendWait", conns[0].Ref().SendWait(t.Context(), make([]byte, size)), nil)
 		began := time.Now()
-		wantErr(t, "SendWait to a box that nobody empties", conns[1].Ref().SendWait(ctx, make([]byte, size)), ErrFull)
+		wantErr(t, "SendWait to a box that nobody empties", conns[1].Ref().SendWait(ctx, make([]byte, size)), ErrWriteTimeout)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("it has waited %v, want %v", took, time.Minute)
 		}

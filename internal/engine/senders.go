@@ -94,8 +94,8 @@ func (r Ref) TrySend(p []byte) error {
 }
 
 // SendWait is Send that waits until there is room, or ctx ends, with its cause. It fails
-// with ErrOnLoop on a loop, and with ErrFull when MaxSenders wait already, or when the
-// connection's owner has had no room for mail for WriteTimeout.
+// with ErrOnLoop on a loop, with ErrFull when MaxSenders wait already, and with
+// ErrWriteTimeout when the connection's owner has had no room for mail for so long.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -159,7 +159,7 @@ func (r Ref) awaitMail(ctx context.Context, mail Room, giveUp time.Duration) err
 	case <-mail.freed:
 		return nil
 	case <-late:
-		return ErrFull
+		return ErrWriteTimeout
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
