@@ -447,6 +447,7 @@ func (r *reasons) Closed(_ *Conn, why error) { r.closed <- why }
 // limits.
 func TestBroadcastFromHandler(t *testing.T) {
 	const members, size = 1000, 8 << 10
+	await.Descriptors(t, 2*members+100)
 	onModels(t, func(t *testing.T, model string, loops int) {
 		var mu sync.Mutex
 		refs := map[Ref]bool{}

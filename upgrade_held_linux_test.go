@@ -71,7 +71,7 @@ func TestUpgradeHeld(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		most  int
-	}{{"epoll", 0}, {"uring", 0}, {"goroutine", 0}, {"epoll", 50_000}, {"uring", 50_000}} {
+	}{{"epoll", 0}, {"uring", 0}, {"goroutine", 0}, {"epoll", shardConns}, {"uring", shardConns}} {
 		cfg := successorConfig{Model: c.model, MaxConns: c.most}
 		t.Run(fmt.Sprintf("%s/%d/aborted", c.model, c.most), func(t *testing.T) {
 			o := startNext(t, cfg, false)

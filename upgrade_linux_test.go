@@ -294,7 +294,7 @@ func TestUpgrade(t *testing.T) {
 		{"uring to goroutine", "uring", "goroutine", 2, 0, 0, "tcp"},
 		{"goroutine to uring", "goroutine", "uring", 0, 3, 0, "tcp"},
 		{"3 loops to 2", "epoll", "uring", 3, 2, 0, "tcp"},
-		{"shards", "uring", "epoll", 0, 0, 50_000, "tcp"},
+		{"shards", "uring", "epoll", 0, 0, shardConns, "tcp"},
 		{"unix socket", "epoll", "epoll", 1, 1, 0, "unix"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

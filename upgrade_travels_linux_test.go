@@ -347,9 +347,10 @@ func (m *guest) until(ends int, whole func(publisher string) bool) error {
 // TestUpgradePublishes publishes from inside and by connections, to rooms and to all, through two
 // upgrades: each member gets each message of each publisher once, in order.
 func TestUpgradePublishes(t *testing.T) {
-	members, sayers := 2000, 4
-	if testing.Short() || raced() {
-		members = 300
+	members, sayers := 300, 4
+	if os.Getenv("MYRIAD_TEST_FULL") != "" && !raced() {
+		members = 2000
+		await.Descriptors(t, 2*members+200)
 	}
 	for _, models := range [][2]string{{"epoll", "uring"}, {"uring", "goroutine"}, {"goroutine", "epoll"}} {
 		t.Run(models[0]+" to "+models[1], func(t *testing.T) {

@@ -285,6 +285,7 @@ func TestReconnectMany(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		const conns = 2 * halfOpen
+		await.Descriptors(t, 2*conns+100)
 		cfg := requests(serve(t, byRequest(responseClosed)).addr(), model, 2)
 		cfg.Connections = conns
 		r := check(t, cfg)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -17,6 +18,7 @@ import (
 // descriptors, which take none.
 func TestIdleMemory(t *testing.T) {
 	const n, warm = 2000, 200
+	await.Descriptors(t, 2*(n+warm)+100)
 	mux := http.NewServeMux()
 	mux.Handle("/plain", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	mux.HandleFunc("/pool", func(http.ResponseWriter, *http.Request) {})

@@ -23,6 +23,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -335,11 +336,11 @@ func (m *mover) exchange() error {
 	return m.hear(want)
 }
 
-// TestMoves takes 500 WebSockets and 500 streams of events through three upgrades: nothing is
+// TestMoves takes 300 WebSockets and 300 streams of events through three upgrades: nothing is
 // lost, doubled or out of order, where a socket is idle, in the middle of a message, or
 // exchanges messages all the time.
 func TestMoves(t *testing.T) {
-	sockets, streams := 500, 500
+	sockets, streams := 300, 300
 	if testing.Short() {
 		sockets, streams = 60, 60
 	}
@@ -347,7 +348,7 @@ func TestMoves(t *testing.T) {
 		name, model string
 		most        int
 	}
-	rows := []settings{{"shards", myriad.Epoll, 50_000}}
+	rows := []settings{{"shards", myriad.Epoll, sock.MaxConns() + 1}}
 	for _, model := range myriad.Models() {
 		rows = append(rows, settings{model, model, 0})
 	}

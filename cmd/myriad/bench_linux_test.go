@@ -49,7 +49,8 @@ func TestBench(t *testing.T) {
 				t.Errorf("verifications %+v, want two of 1,500 connections", calls)
 			}
 			for _, phase := range r.Phases[:6] {
-				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes != max(runtime.NumCPU(), 2)+1 || s.Load.Processes != 1 || s.Server.Anonymous == 0 {
+				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
+					s.Load.Processes != 1 || s.Server.Anonymous == 0 {
 					t.Errorf("phase %s: got %+v, want 1,500 connections, and what both sides take", phase.Name, s)
 				}
 			}

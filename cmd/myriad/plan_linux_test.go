@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/lab/capacity"
 )
 
@@ -64,6 +65,7 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
+	await.Descriptors(t, 12_000)
 	out, all := benchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = benchSizes(t)
