@@ -80,7 +80,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.number(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
 	f.number(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
 	f.number(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
-	f.number(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "most that the patterns of a client may add to that (default 25000)")
+	f.number(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; an address has twice as much (default 25000)")
 	f.number(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
 }
 
