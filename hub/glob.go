@@ -37,7 +37,7 @@ type segment struct {
 
 // compileGlob compiles a pattern. Each text is one: a set without an end goes on to the end.
 func compileGlob(pattern string) glob {
-	if strings.IndexAny(pattern, `?[\`) < 0 {
+	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
 	}
 	g := glob{pattern, new(program)}
