@@ -215,7 +215,7 @@ func (a *app) push() any {
 	var p pushed
 	message := bytes.Repeat([]byte("p"), pushSize)
 	for _, r := range a.held {
-		switch err := r.Send(message); err {
+		switch err := r.SendWait(context.Background(), message); err { // which waits for room in the mailbox
 		case nil:
 			p.Sent++
 		case myriad.ErrClosed:
