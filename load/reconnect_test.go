@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,7 +188,15 @@ func TestReconnectOpenLoop(t *testing.T) {
 func TestReconnectLifetime(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
-		cfg := requests(serve(t, byRequest(responseKept, responseClosed)).addr(), model, 0)
+		var conns atomic.Int64
+		s := serve(t, func(c net.Conn) {
+			if conns.Add(1)%2 == 0 {
+				byRequest(responseKept, responseClosed)(c)
+			} else {
+				byRequest(slices.Repeat([]string{responseKept}, 10_000)...)(c)
+			}
+		})
+		cfg := requests(s.addr(), model, 0)
 		cfg.Lifetime, cfg.Think = 100*time.Millisecond, 5*time.Millisecond
 		reconnected, closed := int64(0), int64(0)
 		r := runUntil(t, cfg, func(e Event) bool {
