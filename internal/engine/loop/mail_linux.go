@@ -135,8 +135,8 @@ func (p *post) next() *mailRun {
 // again has mail that is left wait for another turn.
 func (p *post) again(run *mailRun) {
 	run.mail, run.given = slices.Delete(run.mail, 0, run.given), 0
-	if len(run.mail) == 0 {
-		run.data, run.at = run.data[:0], 0
+	if len(run.mail) == 0 || run.at > len(run.data)/2 { // so that one that is never empty does not creep
+		run.data, run.at = run.data[:copy(run.data, run.data[run.at:])], 0
 	}
 	if len(run.mail) > 0 {
 		p.turns.pushBack(run)
