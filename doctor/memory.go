@@ -269,8 +269,8 @@ func (x *exam) memlock(w *Wall) bool {
 // ringBytes is what the ring of a loop locks.
 func (x *exam) ringBytes() int64 { return uringmodel.LockedMemory(x.page()) }
 
-// locked is how much memory the rings for so many connections lock. Each process has one ring
-// more, with which it tries at its start whether it can.
+// locked returns the bytes that the rings for a number of connections lock. Each process has one more ring,
+// with which it probes io_uring at its start.
 func (x *exam) locked(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.ends {

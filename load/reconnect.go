@@ -182,7 +182,7 @@ func (r *reconnector) dial() {
 	}
 }
 
-// settled gives back the place of an attempt.
+// settled releases the slot of an attempt.
 func (r *reconnector) settled() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -395,7 +395,7 @@ func returnRoom(room []byte) {
 	}
 }
 
-// awaitRoom has a sender of so many bytes wait until the box is emptied and it is its turn.
+// awaitRoom queues a sender of size bytes. The Room it returns is free once they fit and no earlier sender waits.
 func (b *Mailbox) awaitRoom(size int) Room {
 	s := &boxSender{freed: make(chan struct{}), size: max(size, noBytes)}
 	b.senders = append(b.senders, s)

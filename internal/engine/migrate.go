@@ -418,8 +418,8 @@ const (
 	MaxRecord = 1<<31 - 1 - MaxBatchBytes
 )
 
-// EachOfBatch calls join for each connection of a batch of at most so many: its record has bytes of
-// p. readFile reads a file of at most so many bytes, and closes it. When it fails, release gets the
+// EachOfBatch calls join for each connection of a batch with at most that number: its record has bytes of
+// p. readFile reads a file up to a limit in bytes, and closes it. When it fails, release gets the
 // descriptors that join has not got.
 func EachOfBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error), join func(fd int32, r *Record), release func(fds ...int32)) (err error) {
 	n, size := binary.Uvarint(p[1:])

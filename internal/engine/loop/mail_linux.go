@@ -56,8 +56,8 @@ type mailRun struct {
 	conn  *engine.Conn
 	mail  []engine.Mail
 	data  []byte
-	given int // so much of the mail has been given out,
-	at    int // and so many bytes
+	given int // pieces of mail that were delivered
+	at    int // their bytes in data
 }
 
 // next takes the next piece of mail, which is given out now.

@@ -46,7 +46,7 @@ func (h *streamer) Received(_ *engine.Conn, in []byte) int     { return len(in) 
 func (h *streamer) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
 func (h *streamer) Closed(*engine.Conn, error)                 {}
 
-// live is what of the heap is in use: not what was let go of since.
+// live returns the bytes of the heap that are still reachable.
 func live() int64 {
 	runtime.GC()
 	runtime.GC() // what was in a sync.Pool
