@@ -315,7 +315,7 @@ func patternNames(buckets []bucket) (names []string) {
 	return names
 }
 
-// TestPatternBucketCopies checks that a change of a large bucket copies a 32nd of it at most.
+// TestPatternBucketCopies checks that a change of a large bucket copies a 16th of it at most.
 func TestPatternBucketCopies(t *testing.T) {
 	const n, changes = 16384, 100
 	var b bucket
@@ -329,7 +329,7 @@ func TestPatternBucketCopies(t *testing.T) {
 		b = b.with(indexedPattern{topic: b.in(i).topic})
 	}
 	runtime.ReadMemStats(&after)
-	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/32 {
+	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/16 {
 		t.Errorf("a change of a bucket of %d bytes allocates %d", whole, each)
 	}
 }
