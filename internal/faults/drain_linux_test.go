@@ -157,12 +157,18 @@ func TestFrozenProcess(t *testing.T) {
 		const n, limit = 50, 2 * time.Second
 		s := serve(t, spec{Model: model, Limits: myriad.Limits{IdleTimeout: limit, MessageTimeout: limit}}, nil)
 		talkers, halves := pipeliners(s, n), pipeliners(s, n)
-		for _, p := range halves {
-			p.send(s, "half a ")
-		}
 		begun := time.Now()
+		for i := range n { // their silence begins here, however long it took them to come
+			talkers[i].send(s, "hello\n")
+			halves[i].send(s, "half a ")
+		}
+		for _, p := range talkers {
+			if err := p.answered("hello\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
 		taken(s, halves)
-		s.counts("half messages have been read", func(st myriad.Stats) bool { return st.BytesIn == n*(6+6+7) })
+		s.counts("half messages have been read", func(st myriad.Stats) bool { return st.BytesIn == n*(6+6+6+7) })
 		if err := unix.Kill(s.Pid(), unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}

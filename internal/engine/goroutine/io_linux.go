@@ -68,7 +68,7 @@ func (c *conn) initIO() error {
 
 // direct is Host.Direct. The descriptor is open, because it is the connection's own
 // goroutine that closes it, and that calls the handler.
-func direct(c *engine.Conn, pieces [][]byte) int { return sock.SendAll(c.FD(), pieces) }
+func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
 
 // step is called by RawConn, at first and whenever there may be more to do; it
 // answers whether it is done.

@@ -25,7 +25,7 @@ func (g *group) sweepAll() {
 	defer timer.Stop()
 	<-timer.C
 	for g.awaitSlice(timer) {
-		now := g.now()
+		now := g.clock.look(engine.Since())
 		g.host.SetClock(now)
 		for _, c := range g.slice(period) {
 			if due := c.wakeAt.Load(); due != 0 && int32(instant(now)-due) >= 0 {
@@ -41,7 +41,7 @@ func (g *group) sweepAll() {
 // fails when the group stops and there are none.
 func (g *group) awaitSlice(timer *time.Timer) bool {
 	if g.admission.Open() == 0 {
-		g.clock.limit.Store(0)
+		g.clock.rest()
 		select {
 		case <-g.added:
 		case <-g.stop.Done():
@@ -50,14 +50,12 @@ func (g *group) awaitSlice(timer *time.Timer) bool {
 			return false
 		}
 	}
+	g.clock.look(engine.Since())
 	timer.Reset(engine.MinSlice)
-	asleep := engine.Since()
-	g.clock.sleep(asleep)
 	select {
 	case <-timer.C:
 	case <-g.emptied:
 	}
-	g.clock.wake(asleep, engine.Since())
 	return true
 }
 
@@ -66,8 +64,9 @@ func (g *group) awaitSlice(timer *time.Timer) bool {
 // must not see a later time meanwhile, because what it has heard would count as heard in the
 // future. So the clock has a limit until the sweeper has woken.
 type clock struct {
-	stopped atomic.Int64 // for how long the process has stood still
-	limit   atomic.Int64 // what the clock does not pass; 0 while there are no connections
+	stopped atomic.Int64  // for how long the process has stood still
+	limit   atomic.Int64  // what the clock does not pass; 0 while there are no connections
+	looked  time.Duration // when the sweeper last looked, which alone uses it; 0 after a rest
 }
 
 // at is the time when Since is now.
@@ -79,18 +78,23 @@ func (k *clock) at(now time.Duration) time.Duration {
 	return now
 }
 
-// sleep begins a wait of the sweeper for engine.MinSlice. The limit allows for a sweeper that is late without
-// a stop: a clock that stood still then would end limits early. After a stop, a peer that is heard before the
-// sweeper wakes has up to standstill more.
-func (k *clock) sleep(now time.Duration) {
-	k.limit.Store(int64(now) - k.stopped.Load() + 2*int64(engine.MinSlice) + int64(standstill))
-}
-
-// wake ends a wait that began at a time.
-func (k *clock) wake(asleep, now time.Duration) {
-	if late := now - asleep - engine.MinSlice; late >= standstill {
+// look reads the clock for the sweeper, which looks before and after each wait of engine.MinSlice, so that a stop
+// at any time is found. The limit allows for a sweeper that is late without a stop: a clock that stood still then
+// would end limits early. After a stop, a peer that is heard before the sweeper wakes has up to standstill more.
+func (k *clock) look(now time.Duration) time.Duration {
+	if late := now - k.looked - engine.MinSlice; k.looked > 0 && late >= standstill {
 		k.stopped.Add(int64(late))
 	}
+	k.looked = now
+	now -= time.Duration(k.stopped.Load())
+	k.limit.Store(int64(now + 2*engine.MinSlice + standstill))
+	return now
+}
+
+// rest lets the clock go on without the sweeper: there are no connections.
+func (k *clock) rest() {
+	k.limit.Store(0)
+	k.looked = 0
 }
 
 // slice is the connections of the next chunks of the table, as many as it takes to

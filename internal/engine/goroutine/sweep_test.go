@@ -43,7 +43,7 @@ func TestProcessStopped(t *testing.T) {
 			closed := map[*engine.Conn]time.Duration{}
 			turn := func(d time.Duration, between func()) {
 				asleep := since
-				ck.sleep(asleep)
+				ck.look(since)
 				since += d
 				if model == "loop" {
 					host.SetClock(since)
@@ -54,7 +54,7 @@ func TestProcessStopped(t *testing.T) {
 					}
 				}
 				between()
-				ck.wake(asleep, since)
+				ck.look(since)
 				host.SetClock(host.Now())
 				for _, c := range both {
 					if c.Expire(host.Now()) && closed[c] == 0 {
