@@ -38,8 +38,8 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 
 // put appends pieces of so many bytes to the output, where there is no layer.
 func (c *Conn) put(size int, pieces ...[]byte) {
-	sent, full := 0, false
-	if full = c.mayGather(size, len(pieces)); full {
+	sent, full := 0, c.mayGather(size, len(pieces))
+	if full {
 		sent = c.gather(pieces)
 	}
 	for _, p := range pieces {
@@ -52,11 +52,16 @@ func (c *Conn) put(size int, pieces ...[]byte) {
 	}
 }
 
-// putLarge is put of one piece. It is not part of Write, whose frame is to be small: the stack
-// of a goroutine that has only 2 KiB does not grow then for what most handlers write.
+// putLarge is put of one piece that may be gathered. It is not part of Write, whose frame is to be
+// small: the stack of a goroutine that has only 2 KiB does not grow then for what most handlers write.
 //
 //go:noinline
-func (c *Conn) putLarge(p []byte) { c.put(len(p), p) }
+func (c *Conn) putLarge(p []byte) {
+	c.Append(p[c.gather([][]byte{p}):])
+	if c.out != nil {
+		c.out.full = true
+	}
+}
 
 // mayGather says whether so much may be sent at once: if all that is before it goes
 // along, and the kernel has not refused any of that.
@@ -70,15 +75,12 @@ func (c *Conn) mayGather(size, pieces int) bool {
 // gather sends what waits, and pieces behind it, as far as the kernel takes them. It
 // says how much of the pieces is gone.
 func (c *Conn) gather(pieces [][]byte) int {
-	room := gatherings.Get().(*[maxPieces][]byte)
-	all := room[:0]
-	if c.out != nil {
-		all = append(all, c.out.Bytes())
+	n := 0
+	if c.out == nil && len(pieces) == 1 { // as mostly
+		n = c.host.Direct(c, pieces[0], nil)
+	} else {
+		n = c.directAll(pieces)
 	}
-	all = append(all, pieces...)
-	n := c.host.Direct(c, all)
-	clear(all)
-	gatherings.Put(room)
 	if n <= 0 {
 		return 0
 	}
@@ -97,6 +99,24 @@ func (c *Conn) gather(pieces [][]byte) int {
 	}
 	c.setDirect(c.direct() + max(n-posted, 1)) // above 0, so that the event's end looks
 	return n - before
+}
+
+// directAll sends what waits, and pieces behind it, from a list that Direct may keep.
+func (c *Conn) directAll(pieces [][]byte) int {
+	list := gatherings.Get().(*[maxPieces][]byte)
+	all := list[:0]
+	if c.out != nil {
+		all = append(all, c.out.Bytes())
+	}
+	for _, p := range pieces {
+		if len(p) > 0 {
+			all = append(all, p)
+		}
+	}
+	n := c.host.Direct(c, all[0], all[1:])
+	clear(all)
+	gatherings.Put(list)
+	return n
 }
 
 // took takes n bytes from the front of the output, and says how many are left, and

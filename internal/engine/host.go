@@ -65,10 +65,11 @@ type Host struct {
 	// Times, if set, counts how long workers take.
 	Times *RunTimes
 	// Direct, if set, sends what a handler writes on its connection's owner at
-	// once: in one call, without waiting, as far as the kernel takes it, and says
-	// how much that was. It is for DirectSize bytes or more, which copying costs
-	// more than a call. The owner may change it between two events.
-	Direct     func(c *Conn, pieces [][]byte) int
+	// once: p, which is not empty, and what is behind it, in one call, without
+	// waiting, as far as the kernel takes it, and says how much that was. It is
+	// for DirectSize bytes or more, which copying costs more than a call. The
+	// owner may change it between two events.
+	Direct     func(c *Conn, p []byte, behind [][]byte) int
 	DirectSize int
 	// Pass, if set, is Direct for the partner of a relay that has another owner: sockets
 	// are for any goroutine. It does nothing for one that is closed.

@@ -324,7 +324,7 @@ func (c *Conn) relay(p []byte) {
 	c.heard = c.host.coarseNow()
 	h := c.host
 	if !c.hasOutput() && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
-		n := h.Direct(c, [][]byte{p})
+		n := h.Direct(c, p, nil)
 		if n > 0 {
 			h.Counters.Add(Writes, 1)
 			h.Counters.Add(BytesOut, int64(n))

@@ -235,8 +235,9 @@ func (l *life) bound() bool { return l.conn.is(relayed) || l.retained > 0 }
 
 // direct is the kernel's part of a long Write. An error it keeps to itself, and
 // tells at the next send.
-func (s *sim) direct(c *Conn, pieces [][]byte) int {
-	l, p := s.lives[c.Slot()], bytes.Join(pieces, nil)
+func (s *sim) direct(c *Conn, first []byte, behind [][]byte) int {
+	l, p := s.lives[c.Slot()], append(bytes.Clone(first), bytes.Join(behind, nil)...)
+	s.check(len(first) > 0, "%v: the first of %d pieces is empty", l, 1+len(behind))
 	s.pull(l, len(p))
 	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
 	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)

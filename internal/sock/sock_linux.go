@@ -46,12 +46,22 @@ func NonBlocking(fds ...int32) (again func()) {
 	}
 }
 
-// SendAll sends pieces in one call, as Send does, and says how many bytes went, 0 where it failed.
-// There are no more than 64 pieces, and some of them are not empty.
-func SendAll(fd int32, pieces [][]byte) int {
+// SendAll sends p, which is not empty, and up to 63 pieces behind it in one call, and says how many
+// bytes went, 0 where it failed. A call for p alone takes the kernel less.
+func SendAll(fd int32, p []byte, behind [][]byte) int {
+	if len(behind) > 0 {
+		return sendPieces(fd, p, behind)
+	}
+	n, _ := Send(fd, p)
+	return max(n, 0) // it is -1 where it failed
+}
+
+func sendPieces(fd int32, p []byte, behind [][]byte) int {
 	var vec [64]unix.Iovec
-	m := 0
-	for _, p := range pieces {
+	vec[0].Base = &p[0]
+	vec[0].SetLen(len(p))
+	m := 1
+	for _, p := range behind {
 		if len(p) > 0 {
 			vec[m].Base = &p[0]
 			vec[m].SetLen(len(p))

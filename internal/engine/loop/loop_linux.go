@@ -148,7 +148,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // direct is Host.Direct. What is wrong with the connection the next send tells.
-func direct(c *engine.Conn, pieces [][]byte) int { return sock.SendAll(c.FD(), pieces) }
+func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
 
 // Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
