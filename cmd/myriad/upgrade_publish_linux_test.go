@@ -24,7 +24,7 @@ var numbered = regexp.MustCompile(`^p(\d+) (\d+)( end)?$`)
 // TestUpgradeHubPublishes publishes to a hub by many clients through two upgrades: each subscriber
 // gets each message once, in the order of its publisher; and last values and counters go on.
 func TestUpgradeHubPublishes(t *testing.T) {
-	subscribers, topics, publishers := 2000, 20, 4
+	subscribers, topics, publishers := 800, 20, 4
 	if testing.Short() {
 		subscribers = 200
 	}

@@ -3,6 +3,7 @@ package sample
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"runtime"
@@ -38,7 +39,7 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 	}
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		if err := p.read(root, r, s.Parts); err != nil {
+		if err := p.read(root, r, s.Parts); err != nil && !deniedByExit(root, p.PID, err) {
 			errs = append(errs, fmt.Errorf("sample: process %d: %w", p.PID, err))
 		}
 	}
@@ -61,6 +62,20 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 		errs = append(errs, ErrEnded)
 	}
 	return errors.Join(errs...)
+}
+
+// deniedByExit reports whether err is a denied read of a process that is ending: once its memory is
+// released, its files in /proc belong to root.
+func deniedByExit(root prom.FS, pid int, err error) bool {
+	if !errors.Is(err, fs.ErrPermission) {
+		return false
+	}
+	p, err := root.Proc(pid)
+	if err != nil {
+		return procfs.Gone(err)
+	}
+	stat, err := p.Stat()
+	return err != nil && procfs.Gone(err) || err == nil && stat.VSize == 0
 }
 
 // addProcess adds a process that is alive, with its processor time.
