@@ -78,7 +78,7 @@ func (c *conn) waitMail() error {
 func (c *conn) awaitRoom() bool { return false }
 
 // direct is no Host.Direct: package net writes all, however long that takes.
-var direct func(c *engine.Conn, pieces [][]byte) int
+var direct func(c *engine.Conn, p []byte, behind [][]byte) int
 
 // sendFile has a file read and written.
 func (c *conn) sendFile() { c.Load() }
