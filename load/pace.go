@@ -62,8 +62,8 @@ func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration)
 func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
 	at := now + t.cfg.Think
 	for range t.allowed(l, answers, now) {
-		if t.cfg.Lifetime > 0 && at >= t.table.opened[l.id]+t.cfg.Lifetime {
-			break // it won't be there
+		if t.cfg.Lifetime > 0 && at >= t.table.opened[l.id]+t.cfg.Lifetime && !t.cfg.reconnects() {
+			break // it won't be there; one that reconnects begins its lifetime again
 		}
 		if at > now {
 			s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: thought})

@@ -451,7 +451,7 @@ func (t *traffic) Closed(c *engine.Conn, why error) {
 		return
 	}
 	ended := t.has(l, reconnecting)
-	if ended && t.reconnector != nil && !t.closing.Load() {
+	if ended && !t.has(l, expired) && t.reconnector != nil && !t.closing.Load() {
 		t.reconnect(l, c.Peer())
 		return
 	}
