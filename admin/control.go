@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file is what an operator may do to the server from the page. It is guarded:
@@ -35,7 +35,7 @@ import (
 // answer first, and is then held until the drain is over. That of an upgrade takes its
 // connection from the server of the page, which ends meanwhile, and answers there.
 
-// Controller is a Source that can be controlled: a *myriad.Server.
+// Controller is a Source that can be controlled: a *tcp.Server.
 type Controller interface {
 	Source
 	PauseAccepting() error
@@ -65,7 +65,7 @@ func checkControl(cfg *Config) error {
 		return nil
 	}
 	if _, ok := cfg.Source.(Controller); !ok {
-		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which can't be controlled; expected a *myriad.Server", cfg.Source)
+		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which can't be controlled; expected a *tcp.Server", cfg.Source)
 	}
 	if len(cfg.Token) < MinToken {
 		return fmt.Errorf("admin: Config.Token has %d bytes; expected at least %d, such as crypto/rand.Text gives", len(cfg.Token), MinToken)
@@ -76,7 +76,7 @@ func checkControl(cfg *Config) error {
 // control carries out orders.
 type control struct {
 	server  Controller
-	upgrade func(done func(myriad.Upgraded, error))
+	upgrade func(done func(tcp.Upgraded, error))
 	token   [sha256.Size]byte
 	log     *slog.Logger
 	refused *refusals
@@ -219,7 +219,7 @@ func (c *control) startUpgrade(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("an upgrade can't be answered by %s; expected HTTP/1.1: %w", r.Proto, err)
 	}
 	c.log.Warn("admin: an upgrade is ordered", "from", r.RemoteAddr)
-	c.upgrade(func(u myriad.Upgraded, err error) {
+	c.upgrade(func(u tcp.Upgraded, err error) {
 		defer nc.Close()
 		status, text := http.StatusOK, u.String()
 		if err != nil {
@@ -238,7 +238,7 @@ func (c *control) startUpgrade(w http.ResponseWriter, r *http.Request) error {
 }
 
 // controlSection has the buttons.
-func controlSection(s myriad.Stats, upgrades bool) page.Section {
+func controlSection(s tcp.Stats, upgrades bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {
 		accepting = page.Action{Label: "Resume accepting", URL: "control/resume", Token: true}

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestControlRealServer gives every order to a server that runs, under every model.
 func TestControlRealServer(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			server := &myriad.Server{Model: model}
+			server := &tcp.Server{Model: model}
 			addr := serveAll(t, server)
 			h := Handler(Config{Source: server, Token: testToken, Log: slog.New(slog.DiscardHandler)})
 			give := func(what string) {
@@ -67,9 +67,9 @@ func TestControlRealServer(t *testing.T) {
 // Behind a proxy the table has the proxy's addresses, as the kernel does, and its button
 // closes the very connection, under every model.
 func TestCloseTalkerBehindProxy(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			server := &myriad.Server{Model: model, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+			server := &tcp.Server{Model: model, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 			addr := serveAll(t, server)
 			say := func(c io.ReadWriter, text string) {
 				t.Helper()

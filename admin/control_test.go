@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 const testToken = "a token of 26 characters.."
@@ -33,7 +33,7 @@ type obedient struct {
 }
 
 func newObedient() *obedient {
-	return &obedient{source: newSource(myriad.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
+	return &obedient{source: newSource(tcp.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
 }
 
 func (o *obedient) tell(what string) error {
@@ -190,7 +190,7 @@ func TestOrders(t *testing.T) {
 	if n := strings.Count(log.String(), "from="); n != 6 {
 		t.Errorf("%d orders were logged, want 6: %s", n, log.String())
 	}
-	o.err = myriad.ErrServerClosed
+	o.err = tcp.ErrServerClosed
 	if w := send(h, order("/control/pause")); w.Code != 409 || !strings.Contains(w.Body.String(), "shutting down") {
 		t.Errorf("a server that has ended: %d, %q", w.Code, w.Body)
 	}
@@ -221,7 +221,7 @@ type heldUp struct {
 
 func (h *heldUp) CloseConns(netip.AddrPort) error { return nil }
 
-func (h *heldUp) Stats() myriad.Stats {
+func (h *heldUp) Stats() tcp.Stats {
 	s := h.obedient.Stats()
 	switch h.looks++; h.looks {
 	case 1: // before
@@ -284,12 +284,12 @@ func TestUpgradeAnswers(t *testing.T) {
 	for text, err := range results {
 		var upgrading sync.WaitGroup
 		s = httptest.NewUnstartedServer(Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler),
-			Upgrade: func(done func(myriad.Upgraded, error)) {
+			Upgrade: func(done func(tcp.Upgraded, error)) {
 				upgrading.Go(func() {
 					_ = s.Listener.Close()
 					_ = s.Config.Shutdown(t.Context())
 					_ = s.Config.Close()
-					done(myriad.Upgraded{PID: 7, Moved: 3, Lost: 1, Took: 20 * time.Millisecond, Done: err == nil}, err)
+					done(tcp.Upgraded{PID: 7, Moved: 3, Lost: 1, Took: 20 * time.Millisecond, Done: err == nil}, err)
 				})
 			}}))
 		s.Start()
@@ -307,7 +307,7 @@ func TestUpgradeAnswers(t *testing.T) {
 		upgrading.Wait()
 		s.Close()
 	}
-	h := Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(myriad.Upgraded, error)) { t.Error("an upgrade without an answer") }})
+	h := Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(tcp.Upgraded, error)) { t.Error("an upgrade without an answer") }})
 	if w := send(h, order("/control/upgrade")); w.Code != 409 || !strings.Contains(w.Body.String(), "expected HTTP/1.1") {
 		t.Errorf("%d, %q; want 409", w.Code, w.Body)
 	}
@@ -326,7 +326,7 @@ func TestControlConfig(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		{Config{Source: newSource(myriad.Stats{}), Token: testToken}, "can't be controlled"},
+		{Config{Source: newSource(tcp.Stats{}), Token: testToken}, "can't be controlled"},
 		{Config{Source: newObedient(), Token: "short"}, "at least 16"},
 		{Config{}, "Config.Source is nil"},
 	} {
@@ -351,7 +351,7 @@ func TestButtons(t *testing.T) {
 		h := Handler(Config{Source: o, Token: testToken})
 		expect(t, h, "GET", "/", 200, `data-post="control/pause"`)
 		expect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
-		o.stats.Store(&myriad.Stats{Model: "epoll", AcceptingPaused: true})
+		o.stats.Store(&tcp.Stats{Model: "epoll", AcceptingPaused: true})
 		time.Sleep(lookAgain)
 		expect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
 		if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {

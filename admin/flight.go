@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // FlightConfig says when a Flight writes down what it keeps.
@@ -36,7 +36,7 @@ type FlightConfig struct {
 
 const (
 	defaultLag = 100 * time.Millisecond
-	maxLag     = time.Microsecond << (myriad.Buckets - 2) // what the last bucket begins at
+	maxLag     = time.Microsecond << (tcp.Buckets - 2) // what the last bucket begins at
 	lookEvery  = time.Second
 	dumpAtMost = time.Minute // one in so long
 	dumpsKept  = 10
@@ -50,7 +50,7 @@ func (c *FlightConfig) resolve() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
-		return errors.New("admin: FlightConfig.Source is nil; expected the *myriad.Server whose lag is watched, or no Dir")
+		return errors.New("admin: FlightConfig.Source is nil; expected the *tcp.Server whose lag is watched, or no Dir")
 	case c.Lag < 0 || c.Lag > maxLag:
 		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected 0 (the default, %v) to %v", c.Lag, defaultLag, maxLag)
 	case c.Dir == "":
@@ -161,18 +161,18 @@ type watch struct {
 	dump   io.WriterTo
 	log    *slog.Logger
 
-	last   myriad.Histogram // as it was at the last look
-	dumped time.Time        // zero before the first
+	last   tcp.Histogram // as it was at the last look
+	dumped time.Time     // zero before the first
 }
 
 // bucketAbove is the first bucket that has nothing but what is longer than d.
 func bucketAbove(d time.Duration) int {
-	for i := 1; i < myriad.Buckets; i++ {
-		if (myriad.Histogram{}).Bound(i-1) >= d {
+	for i := 1; i < tcp.Buckets; i++ {
+		if (tcp.Histogram{}).Bound(i-1) >= d {
 			return i
 		}
 	}
-	return myriad.Buckets - 1
+	return tcp.Buckets - 1
 }
 
 // run looks once a second until stop is closed.
@@ -205,12 +205,12 @@ func (w *watch) look(now time.Time) {
 		return
 	}
 	w.log.Warn("flight recorder: event loops lagged; see go tool trace", "turns", passed,
-		"longer_than", myriad.Histogram{}.Bound(w.bound-1), "dump", path)
+		"longer_than", tcp.Histogram{}.Bound(w.bound-1), "dump", path)
 }
 
 // passed is how many turns have been added to the buckets from the bound on. A
 // bucket can shrink, when a worker process was killed; that is nothing.
-func passed(before, now myriad.Histogram, bound int) (n int64) {
+func passed(before, now tcp.Histogram, bound int) (n int64) {
 	for i := bound; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
 	}

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func startFlight(t *testing.T, cfg FlightConfig) *Flight {
@@ -30,7 +30,7 @@ func isTrace(b []byte) bool { return bytes.HasPrefix(b, []byte("go 1.")) }
 
 func TestFlightDumps(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
-	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	h := Handler(Config{Source: newSource(tcp.Stats{}), Flight: f})
 	w := ask(h, "GET", "/debug/flight")
 	if w.Code != 200 || !isTrace(w.Body.Bytes()) || !strings.Contains(w.Header().Get("Content-Disposition"), "flight-") {
 		t.Errorf("got %d, %.20q; want a trace, as a file", w.Code, w.Body.Bytes())
@@ -54,7 +54,7 @@ func TestFlightDumps(t *testing.T) {
 // TestFlightOneDumpAtATime has a peer that takes its time.
 func TestFlightOneDumpAtATime(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
-	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	h := Handler(Config{Source: newSource(tcp.Stats{}), Flight: f})
 	slow := newWatched()
 	d := &exclusive{what: "dump", file: "flight", write: f.download}
 	d.busy.Lock() // as one that sends does
@@ -70,7 +70,7 @@ func TestFlightOneDumpAtATime(t *testing.T) {
 }
 
 func TestFlightRefuses(t *testing.T) {
-	src := newSource(myriad.Stats{})
+	src := newSource(tcp.Stats{})
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func (d *fakeDump) WriteTo(w io.Writer) (int64, error) {
 // TestWatch lets the clock run.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		src := newSource(myriad.Stats{})
+		src := newSource(tcp.Stats{})
 		lag := func(bucket int, n int64) {
 			s := src.Stats()
 			s.Lag.Buckets[bucket] = n

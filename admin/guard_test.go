@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // everything is a server's Config with all that can be served, and the patterns of that.
@@ -96,7 +96,7 @@ func TestWhoMayAsk(t *testing.T) {
 // TestOtherSitesCauseNothing has another site ask for a collection of garbage, and for
 // what is not there.
 func TestOtherSitesCauseNothing(t *testing.T) {
-	h := Handler(Config{Source: newSource(myriad.Stats{}), Log: slog.New(slog.DiscardHandler)})
+	h := Handler(Config{Source: newSource(tcp.Stats{}), Log: slog.New(slog.DiscardHandler)})
 	collections := func(method string, header map[string]string) uint32 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -129,7 +129,7 @@ func TestOtherSitesCauseNothing(t *testing.T) {
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		h := Handler(Config{Source: newSource(myriad.Stats{}), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		h := Handler(Config{Source: newSource(tcp.Stats{}), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for range 1000 {
 			send(h, requestFor("GET /"+strings.Repeat("x", 9000), map[string]string{"Sec-Fetch-Site": "cross-site"}))
 		}

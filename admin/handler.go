@@ -16,15 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/metrics"
+	"github.com/myriad-go/myriad/tcp"
 )
 
-// Source is the server that is looked at: a *myriad.Server.
+// Source is the server that is looked at: a *tcp.Server.
 type Source interface {
 	// Stats may be called from any goroutine at any time.
-	Stats() myriad.Stats
+	Stats() tcp.Stats
 }
 
 // Config says what a Handler shows.
@@ -44,7 +44,7 @@ type Config struct {
 	// goroutine; done sends the answer, within 5 s. It may end the server of the page
 	// meanwhile, so that the new process can have its address: the connection of the order is
 	// none of that server's any more. The default is that the page can't.
-	Upgrade func(done func(myriad.Upgraded, error))
+	Upgrade func(done func(tcp.Upgraded, error))
 	// Flight is dumped at /debug/flight, which is not found without it.
 	Flight *Flight
 	// Pages are what the application shows beside, with a link to each on the page.
@@ -73,7 +73,7 @@ const scrapes = 8
 //	/metrics                  metrics for Prometheus
 //	/healthz                  200 while the process works
 //	/readyz                   200 while the server serves; 503 before its start and once it drains, and why
-//	/stats                    myriad.Stats as JSON, with durations in nanoseconds
+//	/stats                    tcp.Stats as JSON, with durations in nanoseconds
 //	/debug/pprof/             profiles for go tool pprof, and their list
 //	/debug/pprof/profile      what the CPU does for ?seconds=, 1 to 60; the default is 30
 //	/debug/trace              what the scheduler does, for go tool trace, for ?seconds=, 1 to 60; the default is 1
@@ -173,7 +173,7 @@ func (all routes) addDear(path string, h http.Handler) {
 // check says what is wrong with the configuration, and fills in what is simple.
 func check(cfg *Config) error {
 	if cfg.Source == nil {
-		return errors.New("admin: Config.Source is nil; expected the *myriad.Server to look at")
+		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -208,7 +208,7 @@ type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
 
-func showReady(w http.ResponseWriter, s myriad.Stats) {
+func showReady(w http.ResponseWriter, s tcp.Stats) {
 	switch {
 	case s.Draining:
 		say(w, http.StatusServiceUnavailable, "draining: the server shuts down, or has")
@@ -226,7 +226,7 @@ func say(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the peer may have gone
 }
 
-func showStats(w http.ResponseWriter, s myriad.Stats) {
+func showStats(w http.ResponseWriter, s tcp.Stats) {
 	w.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(w)
 	to.SetIndent("", "  ")

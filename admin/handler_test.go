@@ -20,21 +20,21 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // source is a server whose Stats a test sets.
-type source struct{ stats atomic.Pointer[myriad.Stats] }
+type source struct{ stats atomic.Pointer[tcp.Stats] }
 
-func newSource(s myriad.Stats) *source {
+func newSource(s tcp.Stats) *source {
 	var src source
 	src.stats.Store(&s)
 	return &src
 }
 
-func (s *source) Stats() myriad.Stats { return *s.stats.Load() }
+func (s *source) Stats() tcp.Stats { return *s.stats.Load() }
 
 // ask sends a request to a handler without a network.
 func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
@@ -53,7 +53,7 @@ func expect(t *testing.T, h http.Handler, method, target string, status int, con
 }
 
 func TestPages(t *testing.T) {
-	src := newSource(myriad.Stats{Model: "epoll", Open: 123})
+	src := newSource(tcp.Stats{Model: "epoll", Open: 123})
 	h := Handler(Config{Source: src, Pages: []Page{{"/more", "of the application", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more of it")
 	})}}})
@@ -97,7 +97,7 @@ func TestPages(t *testing.T) {
 
 func TestMethods(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
-	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	h := Handler(Config{Source: newSource(tcp.Stats{}), Flight: f})
 	refused := func(target, allow string, methods ...string) {
 		t.Helper()
 		for _, method := range methods {
@@ -125,20 +125,20 @@ func TestMethods(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	src := newSource(myriad.Stats{})
+	src := newSource(tcp.Stats{})
 	h := Handler(Config{Source: src})
 	expect(t, h, "GET", "/readyz", 503, "not started")
-	src.stats.Store(&myriad.Stats{Model: "epoll"})
+	src.stats.Store(&tcp.Stats{Model: "epoll"})
 	expect(t, h, "GET", "/readyz", 200, "ok")
-	src.stats.Store(&myriad.Stats{Model: "epoll", Draining: true})
+	src.stats.Store(&tcp.Stats{Model: "epoll", Draining: true})
 	expect(t, h, "GET", "/readyz", 503, "draining")
 	expect(t, h, "GET", "/healthz", 200, "ok")
 }
 
 func TestStatsAreComplete(t *testing.T) {
-	want := myriad.Stats{Model: "uring", Open: 5, Closed: myriad.Closes{Idle: 7}, Busy: 3 * time.Second}
+	want := tcp.Stats{Model: "uring", Open: 5, Closed: tcp.Closes{Idle: 7}, Busy: 3 * time.Second}
 	want.Lag.Buckets[3] = 9
-	var got myriad.Stats
+	var got tcp.Stats
 	body := ask(Handler(Config{Source: newSource(want)}), "GET", "/stats").Body
 	if err := json.NewDecoder(body).Decode(&got); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
@@ -148,7 +148,7 @@ func TestStatsAreComplete(t *testing.T) {
 func TestGatherer(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mine"}, func() float64 { return 1 }))
-	w := expect(t, Handler(Config{Source: newSource(myriad.Stats{}), Gatherer: r}), "GET", "/metrics", 200, "mine 1")
+	w := expect(t, Handler(Config{Source: newSource(tcp.Stats{}), Gatherer: r}), "GET", "/metrics", 200, "mine 1")
 	if strings.Contains(w.Body.String(), "myriad_") {
 		t.Error("a Gatherer was given, and there is more than what it has")
 	}
@@ -179,7 +179,7 @@ func (w *watched) Write(b []byte) (int, error) {
 // TestTraceOneAtATime holds one trace, and ends it early as a peer does that
 // goes away.
 func TestTraceOneAtATime(t *testing.T) {
-	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	h := Handler(Config{Source: newSource(tcp.Stats{})})
 	w := newWatched()
 	r := httptest.NewRequest("GET", "/debug/trace?seconds=60", nil)
 	ctx, cancel := contextOf(r)
@@ -206,7 +206,7 @@ func TestTraceOfTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trace.Stop()
-	w := expect(t, Handler(Config{Source: newSource(myriad.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
+	w := expect(t, Handler(Config{Source: newSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
 	if w.Header().Get("Content-Disposition") != "" {
 		t.Error("an error is sent as a file")
 	}
@@ -214,7 +214,7 @@ func TestTraceOfTheProgram(t *testing.T) {
 
 // TestTraceEndsWithItsPeer has the peer take nothing.
 func TestTraceEndsWithItsPeer(t *testing.T) {
-	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	h := Handler(Config{Source: newSource(tcp.Stats{})})
 	w := newWatched()
 	w.fail = io.ErrClosedPipe
 	began := time.Now()
@@ -229,7 +229,7 @@ func TestCPUProfile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")
 	}
-	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	h := Handler(Config{Source: newSource(tcp.Stats{})})
 	w := ask(h, "GET", "/debug/pprof/profile?seconds=1")
 	if _, err := gzip.NewReader(w.Body); err != nil {
 		t.Errorf("CPU profile: %v; want what go tool pprof reads", err)
@@ -247,7 +247,7 @@ func (s stuck) Gather() ([]*dto.MetricFamily, error) {
 
 func TestScrapesAreBounded(t *testing.T) {
 	s := stuck{make(chan struct{}), make(chan struct{})}
-	h := Handler(Config{Source: newSource(myriad.Stats{}), Gatherer: s})
+	h := Handler(Config{Source: newSource(tcp.Stats{}), Gatherer: s})
 	var wg sync.WaitGroup
 	for range scrapes {
 		wg.Go(func() { ask(h, "GET", "/metrics") })

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/histogram"
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file is what the page of a server knows. A look reads the server's Stats and the
@@ -55,7 +55,7 @@ type live struct {
 // moment is what was read at a time.
 type moment struct {
 	at    time.Time
-	stats myriad.Stats
+	stats tcp.Stats
 	used  sample.Sample // of the server's processes
 }
 
@@ -177,7 +177,7 @@ type workers struct {
 
 // pids are the processes whose memory and processor time are those of the server: this
 // one, and with worker processes its children.
-func (w *workers) pids(now time.Time, s myriad.Stats) []int {
+func (w *workers) pids(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenFor && running > 0 {
 		self := os.Getpid()
@@ -228,7 +228,7 @@ func perSecond(before, now int64, over time.Duration) float64 {
 }
 
 // grown is what a histogram has got since it was another one.
-func grown(before, now myriad.Histogram) (h myriad.Histogram) {
+func grown(before, now tcp.Histogram) (h tcp.Histogram) {
 	for i := range now.Buckets {
 		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
 		h.Count += h.Buckets[i]
@@ -237,7 +237,7 @@ func grown(before, now myriad.Histogram) (h myriad.Histogram) {
 }
 
 // quantile is histogram.Quantile in seconds, NaN of none.
-func quantile(h myriad.Histogram, q float64) float64 {
+func quantile(h tcp.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}

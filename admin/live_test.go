@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // cell finds a cell of a page by its table's caption and its line's first cell.
@@ -59,14 +59,14 @@ func liveOf(src Source) *live { return &live{source: src} }
 
 // TestRates has a server whose counters grow evenly.
 func TestRates(t *testing.T) {
-	src := newSource(myriad.Stats{Model: "epoll", Loops: 2})
+	src := newSource(tcp.Stats{Model: "epoll", Loops: 2})
 	l := liveOf(src)
 	begin := time.Now()
-	var s myriad.Stats
+	var s tcp.Stats
 	for i := range int64(30) {
-		s = myriad.Stats{
+		s = tcp.Stats{
 			Model: "epoll", Loops: 2, Open: 1000 + i, Accepted: 10 * i, Messages: 500 * i, Reads: 250 * i, BytesIn: 2048 * i, BytesOut: 4096 * i,
-			Refused: myriad.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
+			Refused: tcp.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
 			Dialed: 2 * i, Dropped: 7, Replaced: 8, Broadcasts: 100, Casting: 5, CastBytes: 4 << 10, CastAge: 2 * time.Second,
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
@@ -117,14 +117,14 @@ func TestRates(t *testing.T) {
 // What is read at the end of a load is of one time: no rate of before stands beside the
 // connections that are left.
 func TestRatesEndWithTheLoad(t *testing.T) {
-	src := newSource(myriad.Stats{Model: "epoll"})
+	src := newSource(tcp.Stats{Model: "epoll"})
 	l := liveOf(src)
 	begin := time.Now()
 	for i := range int64(10) {
-		src.stats.Store(&myriad.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
+		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
 		l.look(begin.Add(time.Duration(i) * time.Second))
 	}
-	src.stats.Store(&myriad.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
+	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
 	l.look(begin.Add(10 * time.Second))
 	p := l.show(begin.Add(11 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
@@ -138,11 +138,11 @@ func TestRatesEndWithTheLoad(t *testing.T) {
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
 	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: format.Bytes(float64(1<<20) / fewConns)} {
-		src := newSource(myriad.Stats{Model: "epoll"})
+		src := newSource(tcp.Stats{Model: "epoll"})
 		l := liveOf(src)
 		began := time.Now()
 		l.look(began)
-		src.stats.Store(&myriad.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
+		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
 		p := l.show(began.Add(time.Second))
 		if got := cell(t, p, "Memory", "buffers", 2); got != want {
 			t.Errorf("%d connections: %q for each, want %q", open, got, want)
@@ -158,7 +158,7 @@ func TestMemoryOfFew(t *testing.T) {
 // received instead.
 func TestMessagesOrReceives(t *testing.T) {
 	for messages, want := range map[int64]string{0: "Receives", 7: "Messages"} {
-		p := liveOf(newSource(myriad.Stats{Model: "epoll", Reads: 9, Messages: messages})).show(time.Now())
+		p := liveOf(newSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).show(time.Now())
 		var names []string
 		for _, f := range p.Figures {
 			names = append(names, f[0])
@@ -174,7 +174,7 @@ func TestMessagesOrReceives(t *testing.T) {
 
 // What is kept stays within its bounds, however often somebody looks.
 func TestLooksAreBounded(t *testing.T) {
-	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+	l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
 	begin := time.Now()
 	for i := range 5000 {
 		l.look(begin.Add(time.Duration(i) * lookAgain / 3))
@@ -193,7 +193,7 @@ func TestLooksAreBounded(t *testing.T) {
 // A watch adds a point a second, and ends when it is told to.
 func TestPointASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+		l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
 		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
 			l.watch(stop)
@@ -211,13 +211,13 @@ func TestPointASecond(t *testing.T) {
 // listening is a source with listeners.
 type listening struct{ Source }
 
-func (listening) ListenerStats() []myriad.ListenerStats {
-	return []myriad.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
+func (listening) ListenerStats() []tcp.ListenerStats {
+	return []tcp.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
 }
 
 // The page tells of each listener.
 func TestListenerTable(t *testing.T) {
-	p := liveOf(listening{newSource(myriad.Stats{})}).show(time.Now())
+	p := liveOf(listening{newSource(tcp.Stats{})}).show(time.Now())
 	if got, want := tableOf(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("the listener is told as %q, want %q", got, want)
 	}
@@ -225,7 +225,7 @@ func TestListenerTable(t *testing.T) {
 
 // The page is served as a whole and as its update, of every state of a server.
 func TestLivePage(t *testing.T) {
-	for want, s := range map[string]myriad.Stats{
+	for want, s := range map[string]tcp.Stats{
 		"has not started": {},
 		"serves 77":       {Model: "epoll", Open: 77},
 		"accepts nothing: an operator has paused": {Model: "epoll", AcceptingPaused: true},
@@ -246,7 +246,7 @@ func TestLivePage(t *testing.T) {
 			}
 		}
 	}
-	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	h := Handler(Config{Source: newSource(tcp.Stats{})})
 	if w := ask(h, "POST", "/control/pause"); w.Code != http.StatusNotFound {
 		t.Errorf("an order without a token configured: %d, want 404", w.Code)
 	}
@@ -255,7 +255,7 @@ func TestLivePage(t *testing.T) {
 // TestWallTable shows walls by how near they are, those that count from what is in use
 // with the connections added.
 func TestWallTable(t *testing.T) {
-	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+	l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
 	l.walls = walls{
 		open: 90,
 		report: &doctor.Report{Walls: []doctor.Wall{

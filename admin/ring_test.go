@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func TestQuantile(t *testing.T) {
-	var none, some, beyond myriad.Histogram
+	var none, some, beyond tcp.Histogram
 	if q := quantile(none, 0.99); !math.IsNaN(q) {
 		t.Errorf("of nothing it is %v, want none", q)
 	}
@@ -20,7 +20,7 @@ func TestQuantile(t *testing.T) {
 	if q := quantile(some, 0.99); q != 1024e-6 {
 		t.Errorf("p99 is %v s, want 1.024 ms", q)
 	}
-	beyond.Count, beyond.Buckets[myriad.Buckets-1] = 1, 1
+	beyond.Count, beyond.Buckets[tcp.Buckets-1] = 1, 1
 	if q := quantile(beyond, 0.5); q < 8 || math.IsInf(q, 0) {
 		t.Errorf("of one beyond all bounds it is %v s", q)
 	}
@@ -34,7 +34,7 @@ func TestShrunk(t *testing.T) {
 	if r := perSecond(10, 40, 10*time.Second); r != 3 {
 		t.Errorf("a second: %v, want 3", r)
 	}
-	var before, now myriad.Histogram
+	var before, now tcp.Histogram
 	before.Buckets[3], now.Buckets[3], now.Buckets[5] = 7, 4, 2
 	if h := grown(before, now); h.Count != 2 || h.Buckets[3] != 0 || h.Buckets[5] != 2 {
 		t.Errorf("it has got %+v", h)

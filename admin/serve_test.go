@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // contextOf is the context of a request, to be ended early.
@@ -35,7 +35,7 @@ func start(t *testing.T, addr string) *served {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &served{end: cancel, err: make(chan error, 1)}
 	listening := make(chan net.Addr, 1)
-	cfg := Config{Source: newSource(myriad.Stats{Model: "epoll"}), Log: slog.New(slog.NewTextHandler(&s.log, nil))}
+	cfg := Config{Source: newSource(tcp.Stats{Model: "epoll"}), Log: slog.New(slog.NewTextHandler(&s.log, nil))}
 	go func() { s.err <- Serve(ctx, addr, cfg, func(a net.Addr) { listening <- a }) }()
 	select {
 	case a := <-listening:
@@ -133,7 +133,7 @@ func TestServeElsewhereWarns(t *testing.T) {
 }
 
 func TestServeRefuses(t *testing.T) {
-	src := newSource(myriad.Stats{})
+	src := newSource(tcp.Stats{})
 	taken := start(t, ":0")
 	defer taken.stop(t)
 	for _, c := range []struct {

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestRealServer looks at a server that runs, with one connection, from its
@@ -20,9 +20,9 @@ import (
 func TestRealServer(t *testing.T) {
 	dir := t.TempDir()
 	slow := 20 * time.Millisecond
-	server := &myriad.Server{
-		Model: myriad.Models()[len(myriad.Models())-1], // Auto would not let its loop lag
-		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
+	server := &tcp.Server{
+		Model: tcp.Models()[len(tcp.Models())-1], // Auto would not let its loop lag
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
 			if string(msg) == "slow" {
 				time.Sleep(slow)
 			}

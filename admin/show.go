@@ -12,11 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/metrics"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file makes a page of what is known of a server. Texts and figures only: how it
@@ -45,7 +45,7 @@ func (l *live) show(now time.Time) *page.Page {
 }
 
 // status says in a sentence how the server is.
-func status(s myriad.Stats) (string, page.Tone) {
+func status(s tcp.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
 		return "The server has not started.", page.Warn
@@ -77,7 +77,7 @@ func (l *live) grownEach(p point) string {
 }
 
 // figures are the three that matter most.
-func figures(s myriad.Stats, p point) [][2]string {
+func figures(s tcp.Stats, p point) [][2]string {
 	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
 		all = append(all, [2]string{"Messages", rate(p.messages) + " a second"})
@@ -88,7 +88,7 @@ func figures(s myriad.Stats, p point) [][2]string {
 }
 
 // facts are further figures, and what server this is.
-func (l *live) facts(s myriad.Stats, p point) [][2]string {
+func (l *live) facts(s tcp.Stats, p point) [][2]string {
 	each := l.grownEach(p)
 	if p.open-l.base.open < fewConns {
 		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.base.open+fewConns))
@@ -112,7 +112,7 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 	return append(facts, [2]string{"Process", process}, [2]string{"Watched since", l.began.Format("2006-01-02 15:04:05 MST")})
 }
 
-func (l *live) figureSection(s myriad.Stats, p point) page.Section {
+func (l *live) figureSection(s tcp.Stats, p point) page.Section {
 	tables := []*page.Table{l.listenerTable(), timeTable(p), l.memoryTable(s, p), l.counterTable()}
 	var parts []page.Part
 	for _, t := range tables {
@@ -130,7 +130,7 @@ func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 
 // listenerTable is nil for a server that does not know of listeners, or has not started.
 func (l *live) listenerTable() *page.Table {
-	s, ok := l.source.(interface{ ListenerStats() []myriad.ListenerStats })
+	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
 		return nil
 	}
@@ -150,9 +150,9 @@ func (l *live) listenerTable() *page.Table {
 }
 
 // fixed is a Source that always says the same.
-type fixed myriad.Stats
+type fixed tcp.Stats
 
-func (f *fixed) Stats() myriad.Stats { return myriad.Stats(*f) }
+func (f *fixed) Stats() tcp.Stats { return tcp.Stats(*f) }
 
 // figure is a value that package metrics tells Prometheus of a server.
 type figure struct {
@@ -162,7 +162,7 @@ type figure struct {
 }
 
 // figuresOf are all of them but histograms, in the order of their names.
-func figuresOf(s myriad.Stats) (all []figure) {
+func figuresOf(s tcp.Stats) (all []figure) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixed)(&s), nil))
 	families, _ := r.Gather() // of a registry with one collector nothing is inconsistent
@@ -222,7 +222,7 @@ func timeTable(p point) *page.Table {
 	return t
 }
 
-func (l *live) memoryTable(s myriad.Stats, p point) *page.Table {
+func (l *live) memoryTable(s tcp.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
 	t.Add("What", "Bytes", "Per connection", "What it is")
 	line := func(name string, bytes float64, each, what string) {

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file finds who talks most, without a word to the server: the kernel counts the
@@ -45,7 +45,7 @@ type talker struct {
 }
 
 // look looks at the sockets, if it is time.
-func (t *talkers) look(now time.Time, s myriad.Stats, addr net.Addr) {
+func (t *talkers) look(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkEvery {
 		return
 	}
@@ -58,7 +58,7 @@ func (t *talkers) look(now time.Time, s myriad.Stats, addr net.Addr) {
 }
 
 // readTalks reads the sockets, unless that would cost too much.
-func readTalks(s myriad.Stats, addr net.Addr) ([]sock.Talk, error) {
+func readTalks(s tcp.Stats, addr net.Addr) ([]sock.Talk, error) {
 	if addr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
 	}

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serveAll serves under a model until the test ends.
-func serveAll(t *testing.T, s *myriad.Server) string {
+func serveAll(t *testing.T, s *tcp.Server) string {
 	t.Helper()
 	s.Limits.Linger = 50 * time.Millisecond
 	if s.Handler == nil {
@@ -22,9 +22,9 @@ func serveAll(t *testing.T, s *myriad.Server) string {
 	return addr
 }
 
-type echo struct{ myriad.Base }
+type echo struct{ tcp.Base }
 
-func (echo) Received(c *myriad.Conn, in []byte) int {
+func (echo) Received(c *tcp.Conn, in []byte) int {
 	c.Write(in)
 	return len(in)
 }
@@ -42,9 +42,9 @@ func dial(t *testing.T, addr string) net.Conn {
 
 // TestTopTalker has one loud connection among quiet ones, under every model.
 func TestTopTalker(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			server := &myriad.Server{Model: model}
+			server := &tcp.Server{Model: model}
 			addr := serveAll(t, server)
 			const quiet, said = 30, 100_000
 			var loud net.Conn
@@ -87,7 +87,7 @@ func TestTopTalker(t *testing.T) {
 // A unix socket has no counters, and the page says so.
 func TestTalkersOfUnixSocket(t *testing.T) {
 	var l talkers
-	l.look(time.Now(), myriad.Stats{}, &net.UnixAddr{Net: "unix", Name: "x"})
+	l.look(time.Now(), tcp.Stats{}, &net.UnixAddr{Net: "unix", Name: "x"})
 	if l.err == nil || !strings.Contains(l.err.Error(), "TCP") {
 		t.Errorf("it says %v", l.err)
 	}

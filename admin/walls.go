@@ -3,8 +3,8 @@ package admin
 import (
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file is how near the walls of the machine are: what package doctor predicts for
@@ -23,7 +23,7 @@ type walls struct {
 }
 
 // look looks, if it is time.
-func (w *walls) look(now time.Time, s myriad.Stats) {
+func (w *walls) look(now time.Time, s tcp.Stats) {
 	if !w.at.IsZero() && now.Sub(w.at) < wallsEvery {
 		return
 	}

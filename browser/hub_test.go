@@ -12,16 +12,16 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serveHub serves a hub at an address until stop is called, or the test ends.
 func serveHub(t *testing.T, model, at string, h *hub.Hub) (addr string, stop func()) {
 	t.Helper()
-	return testserver.Start(t, &myriad.Server{Addr: at, Model: model, Handler: h.Handler()})
+	return testserver.Start(t, &tcp.Server{Addr: at, Model: model, Handler: h.Handler()})
 }
 
 // subscribe has a page of a hub subscribe, and waits until it has.
@@ -54,7 +54,7 @@ func (b *tab) newest(topic, text string) {
 // TestHub has pages of a hub publish and receive, messages come from elsewhere, and the pages
 // come back when the server does.
 func TestHub(t *testing.T) {
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
 			h := &hub.Hub{}
 			addr, stop := serveHub(t, model, "127.0.0.1:0", h)
@@ -123,7 +123,7 @@ func TestHub(t *testing.T) {
 // its server, in light and dark.
 func TestHubPage(t *testing.T) {
 	h := &hub.Hub{}
-	addr, _ := serveHub(t, myriad.Auto, "127.0.0.1:0", h)
+	addr, _ := serveHub(t, tcp.Auto, "127.0.0.1:0", h)
 	url := "http://" + addr + "/"
 	b := open(t, url)
 	b.until(`document.documentElement.dataset.state === "open"`)
@@ -192,7 +192,7 @@ func TestHubToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &hub.Hub{Users: users}
-	addr, _ := serveHub(t, myriad.Auto, "127.0.0.1:0", h)
+	addr, _ := serveHub(t, tcp.Auto, "127.0.0.1:0", h)
 	b := open(t, "http://"+addr+"/")
 	b.until(`document.querySelector("#unlisted").textContent.includes("has not said who it is")`)
 	b.write("#token", "wrong\r")

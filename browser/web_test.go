@@ -14,16 +14,16 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
 // serveWeb serves a handler with package web until the test ends.
 func serveWeb(t *testing.T, model string, h http.Handler) (url string) {
 	t.Helper()
-	addr, _ := testserver.Start(t, &myriad.Server{Model: model, Handler: web.Handler(h), Limits: myriad.Limits{MaxUnsent: 2 << 20}})
+	addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: web.Handler(h), Limits: tcp.Limits{MaxUnsent: 2 << 20}})
 	return "http://" + addr + "/"
 }
 
@@ -56,7 +56,7 @@ func TestWeb(t *testing.T) {
 	})
 	mux.Handle("GET /socket", &web.WebSocket{Handler: e, Compression: true, MaxMessage: 1 << 20, Subprotocols: []string{"chat"}})
 	// Each stream has one event and ends, so that the browser connects again.
-	events := &web.Events{Opened: func(c *myriad.Conn) {
+	events := &web.Events{Opened: func(c *tcp.Conn) {
 		last := c.Value().(string)
 		c.Write(web.Event{ID: last + "i", Data: "after " + last, Retry: 1e6}.Bytes())
 		if len(last) < 3 {
@@ -75,7 +75,7 @@ func TestWeb(t *testing.T) {
 			io.WriteString(w, "more;")
 		}
 	})
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
 			p := open(t, serveWeb(t, model, mux))
 			p.socket(e)
@@ -148,7 +148,7 @@ func TestWebChat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
 			cmd := exec.Command(program, "-addr", "127.0.0.1:0", "-model", model)
 			out, err := cmd.StdoutPipe()

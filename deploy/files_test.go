@@ -21,11 +21,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/yaml"
 
-	root "github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/metrics"
 	"github.com/myriad-go/myriad/pool"
+	root "github.com/myriad-go/myriad/tcp"
 )
 
 // run runs a program within a minute, and skips the test where it is not installed.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sample"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // echoTarget is a plain echo server.
@@ -87,7 +87,7 @@ func fill(p []byte, at int) {
 func TestProxy(t *testing.T) {
 	const bytes, much = 20_000_000, 16 << 20
 	to := echoTarget(t)
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		p := run(t, "proxy", "-addr", "127.0.0.1:0", "-to", to, "-model", model)
 		addr := p.reads("proxy on ")
 		if err := echoThrough(addr, 1<<20, 0); err != nil {

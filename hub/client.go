@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // client is what the hub knows of one connection. It belongs to the connection's handler,
@@ -89,7 +89,7 @@ func (c *client) patternCost() int {
 }
 
 // chargePattern adds to what the patterns of the client and of its address cost.
-func (h *Hub) chargePattern(c *client, ref myriad.Ref, cost int) {
+func (h *Hub) chargePattern(c *client, ref tcp.Ref, cost int) {
 	if cost == 0 {
 		return
 	}
@@ -111,7 +111,7 @@ func (h *Hub) chargePattern(c *client, ref myriad.Ref, cost int) {
 
 // patternCostLeft returns what one more pattern of the client may cost: of Limits.MaxPatternCost, and of twice as
 // much for all clients of its address.
-func (h *Hub) patternCostLeft(c *client, ref myriad.Ref, l Limits) int {
+func (h *Hub) patternCostLeft(c *client, ref tcp.Ref, l Limits) int {
 	left := l.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
 		left = min(left, 2*l.maxPatternCost()-h.patternCosts.of(sourceOf(addr.Addr())))

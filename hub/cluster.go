@@ -49,7 +49,7 @@ type Cluster interface {
 }
 
 // ClusterMigrator is a Cluster whose node goes on in another process, with the hub's clients: see
-// myriad.Server.Upgrade. For the others the two processes are one node, and neither delivers what was
+// tcp.Server.Upgrade. For the others the two processes are one node, and neither delivers what was
 // published to the other one, which they tell each other.
 type ClusterMigrator interface {
 	// Pause has nothing delivered any more until Resume. state is what has been.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // neighbours are the other hubs of a cluster, in this process. They answer when wait lets them.
@@ -122,18 +122,18 @@ func TestPresenceOfAll(t *testing.T) {
 // it; CHANNELS is refused where they could not tell of all.
 func TestPatternsOfAll(t *testing.T) {
 	h := amongThree(t)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	p := s.Dial()
 	p.Send("PUBSUB NUMPAT\r\nPUBSUB CHANNELS a*\r\n")
 	p.Expect(":4\r\n*1\r\n$1\r\na\r\n")
 
 	// Of 40 bytes, 10 are for an answer: there is no room for the long one, which so counts twice.
-	s = virtual(t, h, myriad.Limits{MaxUnsent: 40})
+	s = virtual(t, h, tcp.Limits{MaxUnsent: 40})
 	p = s.Dial()
 	p.Send("PUBSUB NUMPAT\r\n")
 	p.Expect(":5\r\n")
 	subscribed(t, h.Cluster.(*neighbours).hubs[0], topicKind, strings.Repeat("m", 101))
-	s = virtual(t, h, myriad.Limits{MaxUnsent: 400})
+	s = virtual(t, h, tcp.Limits{MaxUnsent: 400})
 	p = s.Dial()
 	p.Send("PUBSUB CHANNELS m*\r\n")
 	p.Expect("-ERR the answer would have more than 100 bytes; ask with a pattern that fewer topics match\r\n")
@@ -144,7 +144,7 @@ func TestAskingBound(t *testing.T) {
 	h := amongThree(t)
 	answered := make(chan struct{})
 	h.Cluster.(*neighbours).wait = answered
-	addr, _ := serveFront(t, myriad.Goroutine, h)
+	addr, _ := serveFront(t, tcp.Goroutine, h)
 	h.walks.turn.Lock()
 	var peers []peer
 	for range maxLater {
@@ -176,7 +176,7 @@ func TestSilentHubs(t *testing.T) {
 	h := amongThree(t)
 	h.Cluster.(*neighbours).hubs = nil
 	h.Cluster.(*neighbours).wait = make(chan struct{})
-	addr, _ := serveFront(t, myriad.Goroutine, h)
+	addr, _ := serveFront(t, tcp.Goroutine, h)
 	p := dialHub(t, addr, "")
 	p.say(`{"op":"count","topic":"t1"}`)
 	p.hear(`{"op":"count","topic":"t1","subscribers":2}`)

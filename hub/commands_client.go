@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func clientCommands() map[string]*command {
@@ -79,7 +79,7 @@ func (t *turn) clientReply() {
 func (t *turn) clientInfo() { t.text(string(appendClient(nil, t.c))) }
 
 // appendClient appends a line about a connection. It is for calls of the connection's handler.
-func appendClient(to []byte, c *myriad.Conn) []byte {
+func appendClient(to []byte, c *tcp.Conn) []byte {
 	var name string
 	var sub, psub, ssub int
 	who, flag := anyone.name, "N"
@@ -122,7 +122,7 @@ type filter struct {
 	addr, laddr string
 	kind        string
 	user        string
-	not         myriad.Ref
+	not         tcp.Ref
 }
 
 func (f *filter) id(n int) {
@@ -132,7 +132,7 @@ func (f *filter) id(n int) {
 	f.ids[uint64(n)] = true
 }
 
-func (f *filter) matches(c *myriad.Conn) bool {
+func (f *filter) matches(c *tcp.Conn) bool {
 	ref := c.Ref()
 	switch {
 	case ref == f.not, len(f.ids) > 0 && !f.ids[ref.ID()],
@@ -182,7 +182,7 @@ func (t *turn) option(f *filter, name, value []byte) (ok bool) {
 	case is(name, "skipme") && is(value, "yes"):
 		f.not = t.ref
 	case is(name, "skipme") && is(value, "no"):
-		f.not = myriad.Ref{}
+		f.not = tcp.Ref{}
 	default:
 		t.error(syntaxError)
 		return false
@@ -225,11 +225,11 @@ func (t *turn) clientList() {
 }
 
 // clients lists connections, as far as the list is not larger than most bytes.
-func (r *replies) clients(ctx context.Context, srv *myriad.Server, f *filter, most int) error {
+func (r *replies) clients(ctx context.Context, srv *tcp.Server, f *filter, most int) error {
 	var mu sync.Mutex
 	var list []byte
 	n := 0
-	err := srv.Each(ctx, func(c *myriad.Conn) {
+	err := srv.Each(ctx, func(c *tcp.Conn) {
 		if !f.matches(c) {
 			return
 		}
@@ -271,10 +271,10 @@ func (t *turn) clientKill() {
 }
 
 // kill closes connections, that of self behind the answer.
-func (r *replies) kill(ctx context.Context, h *Hub, srv *myriad.Server, f *filter, self myriad.Ref, old bool) (why error) {
+func (r *replies) kill(ctx context.Context, h *Hub, srv *tcp.Server, f *filter, self tcp.Ref, old bool) (why error) {
 	var mu sync.Mutex
 	n := 0
-	err := srv.Each(ctx, func(c *myriad.Conn) {
+	err := srv.Each(ctx, func(c *tcp.Conn) {
 		if !f.matches(c) {
 			return
 		}
@@ -282,7 +282,7 @@ func (r *replies) kill(ctx context.Context, h *Hub, srv *myriad.Server, f *filte
 		defer mu.Unlock()
 		n++
 		if c.Ref() == self {
-			why = myriad.ErrClosedByOperator
+			why = tcp.ErrClosedByOperator
 		} else {
 			h.expel(c)
 		}
@@ -303,11 +303,11 @@ func (r *replies) kill(ctx context.Context, h *Hub, srv *myriad.Server, f *filte
 }
 
 // expel closes a connection. Its subscriptions end at once: the peer's end may take a while.
-func (h *Hub) expel(c *myriad.Conn) {
+func (h *Hub) expel(c *tcp.Conn) {
 	if k, ok := c.Value().(holder); ok {
 		h.closed(k.held(), c.Ref())
 	}
-	c.CloseWith(myriad.ErrClosedByOperator)
+	c.CloseWith(tcp.ErrClosedByOperator)
 }
 
 func (t *turn) clientHelp() {

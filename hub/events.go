@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -85,7 +85,7 @@ func (f *front) begins(o *opening, r *http.Request, q url.Values) (err error) {
 
 // streamOpened subscribes a stream: who has its head gets all that is published from then on, or, of
 // what is kept, from its last id on.
-func (f *front) streamOpened(c *myriad.Conn) {
+func (f *front) streamOpened(c *tcp.Conn) {
 	o := c.Value().(*opening)
 	c.SetValue(o.client)
 	retry := leastRetry + rand.N(mostRetry-leastRetry)
@@ -96,7 +96,7 @@ func (f *front) streamOpened(c *myriad.Conn) {
 }
 
 // enlist subscribes a stream to its topics.
-func (f *front) enlist(c *myriad.Conn, o *opening) error {
+func (f *front) enlist(c *tcp.Conn, o *opening) error {
 	s := &resumption{h: f.hub, client: o.client, ref: c.Ref(), at: o.since, fail: f.end}
 	for k, names := range o.names {
 		for _, name := range names {
@@ -121,13 +121,13 @@ func (f *front) enlist(c *myriad.Conn, o *opening) error {
 }
 
 // end tells a stream why it ends: the browser connects again.
-func (f *front) end(c *myriad.Conn, why error) {
+func (f *front) end(c *tcp.Conn, why error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: why.Error()}) // of strings, which can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()
 }
 
-func (f *front) streamClosed(c *myriad.Conn, why error) {
+func (f *front) streamClosed(c *tcp.Conn, why error) {
 	if client, ok := c.Value().(*client); ok {
 		f.hub.ended(client, c, why)
 	}

@@ -7,15 +7,15 @@ import (
 	"io"
 	"net"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // A hub in a program of its own, which publishes, too.
 func Example() {
 	h := &hub.Hub{Limits: hub.Limits{LastValues: 1000}}
 	listening := make(chan net.Addr, 1)
-	srv := &myriad.Server{Addr: "127.0.0.1:0", Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a }}
+	srv := &tcp.Server{Addr: "127.0.0.1:0", Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a }}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // fairLimit admits at most max holders at a time, of these at most each for one user, and twice as many for one
@@ -34,7 +34,7 @@ type fairWaiter struct {
 
 // ownersOf returns the owners that a client counts for: its user, and its address. Where everybody
 // is the same user, because the hub has none, only the address counts; a unix socket has none.
-func ownersOf(c *client, ref myriad.Ref) (owners []owner) {
+func ownersOf(c *client, ref tcp.Ref) (owners []owner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, owner{user: c.user})
 	}

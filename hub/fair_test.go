@@ -9,15 +9,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // backlogged is a hub that keeps more than a client takes at once, and its clients, in virtual time.
 type backlogged struct {
 	*testing.T
 	h *Hub
-	s *myriadtest.Server
+	s *tcptest.Server
 	n int
 }
 
@@ -35,13 +35,13 @@ func withBacklog(t *testing.T, r *Replay, f func(c *backlogged)) {
 		for range backlog {
 			h.say(t, "k.a", strings.Repeat("x", 60<<10))
 		}
-		f(&backlogged{T: t, h: h, s: virtual(t, h, myriad.Limits{})})
+		f(&backlogged{T: t, h: h, s: virtual(t, h, tcp.Limits{})})
 	})
 }
 
 // comes has a client of a user connect from an address, which it shares with nobody if that is "", for what came behind
 // an id.
-func (c *backlogged) comes(user, from, since string, reads bool) *myriadtest.Peer {
+func (c *backlogged) comes(user, from, since string, reads bool) *tcptest.Peer {
 	c.n++
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(c.n >> 8), byte(c.n)})
 	if from != "" {
@@ -60,7 +60,7 @@ func (c *backlogged) comes(user, from, since string, reads bool) *myriadtest.Pee
 }
 
 // takes says how long it takes until a client has got the backlog; it is less than a minute.
-func (c *backlogged) takes(p *myriadtest.Peer) time.Duration {
+func (c *backlogged) takes(p *tcptest.Peer) time.Duration {
 	c.Helper()
 	began, last := time.Now(), fmt.Sprintf("id: e-%d\n", backlog+3)
 	for text := ""; time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
@@ -150,7 +150,7 @@ func TestReplayStall(t *testing.T) {
 func TestReplayQueueShare(t *testing.T) {
 	withBacklog(t, &Replay{MaxReplays: 8}, func(c *backlogged) {
 		const share = (waitingTurns + 1) * 2
-		var evil []*myriadtest.Peer
+		var evil []*tcptest.Peer
 		for range share + 10 {
 			evil = append(evil, c.comes("eve", "", "e-3", false))
 		}
@@ -197,7 +197,7 @@ func TestReplayUnissued(t *testing.T) {
 	})
 	withBacklog(t, &Replay{MaxReplays: turns}, func(c *backlogged) {
 		c.h.Users = nil // so that no share is in the way
-		var early []*myriadtest.Peer
+		var early []*tcptest.Peer
 		for range all {
 			early = append(early, c.comes("", "", "e-1000", true))
 		}

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestFrontMemory measures what idle subscribers take of the heap: clients are bare
@@ -31,8 +31,8 @@ func TestFrontMemory(t *testing.T) {
 			return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: localhost\r\n\r\n", i)
 		}, 400},
 	}
-	for _, model := range myriad.Models() {
-		if model == myriad.Goroutine {
+	for _, model := range tcp.Models() {
+		if model == tcp.Goroutine {
 			continue // a goroutine each
 		}
 		for _, row := range rows {

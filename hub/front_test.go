@@ -13,22 +13,22 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serveFront serves a hub until the test ends, or until stop is called.
 func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
 	h.http().ErrorLog = log.New(io.Discard, "", 0)
-	return testserver.Start(t, &myriad.Server{Model: model, Handler: h.Handler()})
+	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
 }
 
 // eachFront calls f with the address of a hub's front, for each model.
 func eachFront(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
 	t.Helper()
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := made()
 			addr, _ := serveFront(t, model, h)

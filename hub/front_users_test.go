@@ -18,9 +18,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 const frontUsers = `
@@ -103,10 +103,10 @@ func TestFrontUsers(t *testing.T) {
 
 // TestFrontReload closes sockets and streams whose user is gone.
 func TestFrontReload(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := withUsers(t, frontUsers)
-			srv := &myriad.Server{Model: model, Handler: h.Handler()}
+			srv := &tcp.Server{Model: model, Handler: h.Handler()}
 			addr, _ := testserver.Start(t, srv)
 			p := dialHub(t, addr, "?token=ann's")
 			p.say(`{"op":"subscribe","topic":"a"}`)
@@ -185,9 +185,9 @@ func (a *authority) pool() *x509.CertPool {
 func TestFrontCertificates(t *testing.T) {
 	a := newAuthority(t)
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.pair("server")}, ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr, _ := testserver.Start(t, &myriad.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
+			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
 			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
 				client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
 				if name != "" {

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // varies matches inputs whose answers are not the same each time: of the clock, of counters and
@@ -48,7 +48,7 @@ func FuzzCommands(f *testing.F) {
 func answers(t *testing.T, in string, part int) (client, subscriber string) {
 	later := varies.MatchString(in)
 	h := new(Hub)
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxMessage: 1000, MaxUnsent: 4000}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1000, MaxUnsent: 4000}})
 	p, all := s.Dial(), s.Dial()
 	all.Send("PSUBSCRIBE *\r\n")
 	for in != "" {

@@ -8,16 +8,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler is what a myriad.Server serves a hub with: on one port the Redis protocol, versions
+// Handler is what a tcp.Server serves a hub with: on one port the Redis protocol, versions
 // 2 and 3, and HTTP with WebSockets and server-sent events. What a connection begins with says
 // which it is. Each call gives a Handler for the same hub.
-func (h *Hub) Handler() myriad.Handler { return handler{hub: h} }
+func (h *Hub) Handler() tcp.Handler { return handler{hub: h} }
 
 type handler struct {
-	myriad.Base
+	tcp.Base
 	hub *Hub
 }
 
@@ -69,8 +69,8 @@ func sniff(in []byte) (isHTTP, sure bool) {
 // strangerTime is how long a client has to say who it is, where it must.
 const strangerTime = time.Minute
 
-// Received implements myriad.Handler.
-func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
+// Received implements tcp.Handler.
+func (h handler) Received(c *tcp.Conn, in []byte) (used int) {
 	s, ok := c.Value().(*respSession)
 	if !ok {
 		isHTTP, sure := sniff(in)
@@ -96,19 +96,19 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 	return used
 }
 
-// Closed implements myriad.Handler.
-func (h handler) Closed(c *myriad.Conn, why error) {
+// Closed implements tcp.Handler.
+func (h handler) Closed(c *tcp.Conn, why error) {
 	if s, ok := c.Value().(*respSession); ok {
 		h.hub.ended(&s.client, c, why)
 	}
 }
 
-// NextProtos implements myriad.ALPNHandler.
+// NextProtos implements tcp.ALPNHandler.
 func (h handler) NextProtos(configured []string) []string { return h.hub.http().NextProtos(configured) }
 
-// Heartbeat implements myriad.HeartbeatHandler: the Redis protocol has none. WebSockets and
+// Heartbeat implements tcp.HeartbeatHandler: the Redis protocol has none. WebSockets and
 // streams have their own.
-func (handler) Heartbeat(*myriad.Conn) (answers bool) { return false }
+func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
 // turn is one call of Received. It has all that takes room while commands are run, so that an
 // idle session has none.
@@ -117,8 +117,8 @@ type turn struct {
 	replies
 	*respSession
 	h       *Hub
-	c       *myriad.Conn
-	ref     myriad.Ref
+	c       *tcp.Conn
+	ref     tcp.Ref
 	command *command
 	muted   bool  // the command has no reply
 	ran     int64 // commands
@@ -158,7 +158,7 @@ const (
 	maxKeptArgs = 4096
 )
 
-func (t *turn) begin(h *Hub, c *myriad.Conn, s *respSession) {
+func (t *turn) begin(h *Hub, c *tcp.Conn, s *respSession) {
 	t.h, t.c, t.ref, t.respSession = h, c, c.Ref(), s
 	t.resp3 = s.format == resp3
 	t.unsent = cmp.Or(c.Server().Limits.MaxUnsent, 1<<20)
@@ -178,7 +178,7 @@ func (t *turn) end() {
 	if cap(t.out) > maxKeptBuffer {
 		t.out = nil
 	}
-	t.h, t.c, t.ref, t.respSession, t.command = nil, nil, myriad.Ref{}, nil, nil
+	t.h, t.c, t.ref, t.respSession, t.command = nil, nil, tcp.Ref{}, nil, nil
 	turns.Put(t)
 }
 
@@ -234,7 +234,7 @@ func (t *turn) detail(something bool, set func(*details)) {
 
 // broken answers what is no command, or one that is too long, which it counts, and closes the connection.
 func (t *turn) broken(err error) {
-	if errors.Is(err, myriad.ErrMessageTooLong) {
+	if errors.Is(err, tcp.ErrMessageTooLong) {
 		_ = t.h.refuse(errLongMessage)
 	}
 	var e protocolError
@@ -269,7 +269,7 @@ func (t *turn) yield() {
 	}
 	t.over = true
 	t.c.Pause()
-	if err := t.ref.Do((*myriad.Conn).Resume); err != nil {
+	if err := t.ref.Do((*tcp.Conn).Resume); err != nil {
 		t.fail(err)
 	}
 }
@@ -317,7 +317,7 @@ func (t *turn) hangUp(why error) {
 	t.h.closed(&t.client, t.ref)
 	if t.ordered {
 		t.c.Pause()
-		if t.ref.Do(func(c *myriad.Conn) { c.CloseWith(why) }) == nil {
+		if t.ref.Do(func(c *tcp.Conn) { c.CloseWith(why) }) == nil {
 			return
 		}
 	}

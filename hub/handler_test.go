@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // array is a command as an array of bulk strings.
@@ -39,9 +39,9 @@ func confirmations(word string, names []string, n, step int) string {
 }
 
 // virtual serves a hub without a network.
-func virtual(t testing.TB, h *Hub, l myriad.Limits) *myriadtest.Server {
+func virtual(t testing.TB, h *Hub, l tcp.Limits) *tcptest.Server {
 	t.Helper()
-	return myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: l})
+	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: l})
 }
 
 // expectEmpty fails the test if a topic, pattern or subscription is left.
@@ -64,15 +64,15 @@ func expectEmpty(t testing.TB, h *Hub) {
 
 func TestProtocolErrors(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{MaxMessage: 1000})
+	s := virtual(t, h, tcp.Limits{MaxMessage: 1000})
 	for in, want := range map[string]struct {
 		text string
 		why  error
 	}{
-		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: a command of at least 1014 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
-		"*1\r\n$536870913\r\n":               {"-ERR Protocol error: invalid bulk length\r\n", myriad.ErrMessageTooLong},
-		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
-		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
+		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: a command of at least 1014 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
+		"*1\r\n$536870913\r\n":               {"-ERR Protocol error: invalid bulk length\r\n", tcp.ErrMessageTooLong},
+		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
+		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
 		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
 		"CLIENT REPLY OFF\r\n*x\r\nPING\r\n": {"", protocolError("invalid multibulk length")},
 		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmation("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
@@ -96,10 +96,10 @@ func TestProtocolErrors(t *testing.T) {
 // TestHalfSent: what a client has begun to say when it goes is as if it had not.
 func TestHalfSent(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	in := array("SUBSCRIBE", "a", "b") + array("PSUBSCRIBE", "c*") + array("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
 	for n := range len(in) {
-		for _, end := range []func(*myriadtest.Peer){(*myriadtest.Peer).CloseWrite, (*myriadtest.Peer).Reset} {
+		for _, end := range []func(*tcptest.Peer){(*tcptest.Peer).CloseWrite, (*tcptest.Peer).Reset} {
 			p := s.Dial()
 			if n > 0 {
 				p.Send(in[:n])
@@ -117,7 +117,7 @@ func TestHalfSent(t *testing.T) {
 func TestManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
+	s := virtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
 	names := make([]string, n)
 	for i := range names {
 		names[i] = "topic-" + strconv.Itoa(i)
@@ -152,8 +152,8 @@ func TestManyTopics(t *testing.T) {
 func TestManyTopicsUnread(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
-	srv := &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
-	s := myriadtest.NewServer(t, srv)
+	srv := &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
+	s := tcptest.NewServer(t, srv)
 	words := []string{"SUBSCRIBE"}
 	for i := range n {
 		words = append(words, "topic-"+strconv.Itoa(i))
@@ -175,8 +175,8 @@ func TestManyTopicsUnread(t *testing.T) {
 // subscribed and after.
 func TestSlowReader(t *testing.T) {
 	h := new(Hub)
-	srv := &myriad.Server{Handler: h.Handler()}
-	s := myriadtest.NewServer(t, srv)
+	srv := &tcp.Server{Handler: h.Handler()}
+	s := tcptest.NewServer(t, srv)
 	text := strings.Repeat("x", 1000)
 	for _, first := range []string{"", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
 		p := s.Dial()
@@ -200,8 +200,8 @@ func TestSlowReader(t *testing.T) {
 // the server keep little, and are all answered in the end.
 func TestAmplification(t *testing.T) {
 	h := new(Hub)
-	srv := &myriad.Server{Handler: h.Handler()}
-	s := myriadtest.NewServer(t, srv)
+	srv := &tcp.Server{Handler: h.Handler()}
+	s := tcptest.NewServer(t, srv)
 	for _, first := range []string{"PING\r\n", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
 		p := s.Dial()
 		p.Send(first)
@@ -230,8 +230,8 @@ func TestAmplification(t *testing.T) {
 // before is sent.
 func TestNoRoom(t *testing.T) {
 	h := new(Hub)
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), SlowConsumer: myriad.DropMessage,
-		Limits: myriad.Limits{MaxUnsent: 1000, HighWater: 1000}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
+		Limits: tcp.Limits{MaxUnsent: 1000, HighWater: 1000}})
 	a, b := s.Dial(), s.Dial()
 	a.Send("SUBSCRIBE a\r\n")
 	a.Output()
@@ -240,16 +240,16 @@ func TestNoRoom(t *testing.T) {
 	b.Expect(":1\r\n:0\r\n")
 	a.Send(array("PING", strings.Repeat("z", 100)))
 	a.StartReading()
-	a.ExpectClosed(myriad.ErrFull)
+	a.ExpectClosed(tcp.ErrFull)
 	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
-	b.ExpectClosed(myriad.ErrTooLarge)
+	b.ExpectClosed(tcp.ErrTooLarge)
 	expectEmpty(t, h)
 }
 
 // TestOrder: confirmations, messages and answers come in the order of what they are about.
 func TestOrder(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	p := s.Dial()
 	p.Send("HELLO 3\r\n")
 	p.Output()
@@ -267,12 +267,12 @@ func TestOrder(t *testing.T) {
 // TestDrain: a subscriber is told nothing, and closed.
 func TestDrain(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	p := s.Dial()
 	p.Send("SUBSCRIBE a\r\n")
 	p.Output()
 	s.Drain()
-	p.ExpectClosed(myriad.ErrServerClosed)
+	p.ExpectClosed(tcp.ErrServerClosed)
 	if out := p.Output(); out != "" {
 		t.Errorf("a subscriber is told %q", out)
 	}
@@ -281,7 +281,7 @@ func TestDrain(t *testing.T) {
 
 func TestClientList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
@@ -293,7 +293,7 @@ func TestClientList(t *testing.T) {
 // TestClientListTooLong answers an error instead of part of a list.
 func TestClientListTooLong(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{MaxUnsent: 4000})
+	s := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	p := s.Dial()
 	p.Send("PING\r\n")
 	for range 20 {
@@ -308,7 +308,7 @@ func TestClientListTooLong(t *testing.T) {
 // TestManyNames: topics that are too many for an event loop are listed by a goroutine.
 func TestManyNames(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	words := []string{"SUBSCRIBE"}
 	for i := range maxTopicsAtOnce + 1 {
@@ -330,7 +330,7 @@ func TestManyNames(t *testing.T) {
 		}
 	}
 
-	small := virtual(t, h, myriad.Limits{MaxUnsent: 4000})
+	small := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	c := small.Dial()
 	c.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\n")
 	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
@@ -339,9 +339,9 @@ func TestManyNames(t *testing.T) {
 // TestLaterBound has as many clients ask for lists as may, and one more.
 func TestLaterBound(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	h.walks.turn.Lock()
-	var peers []*myriadtest.Peer
+	var peers []*tcptest.Peer
 	for range maxLater {
 		p := s.Dial()
 		p.Send("CLIENT LIST ID 1\r\nPING\r\n")
@@ -365,7 +365,7 @@ func TestLaterBound(t *testing.T) {
 // TestDrainWaitsForList: who has asked for a list gets it, though the server ends.
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	h.walks.turn.Lock()
 	p := s.Dial()
 	p.Send("CLIENT KILL ID 999\r\n")
@@ -376,25 +376,25 @@ func TestDrainWaitsForList(t *testing.T) {
 	}
 	h.walks.turn.Unlock()
 	p.Expect(":0\r\n")
-	p.ExpectClosed(myriad.ErrServerClosed)
+	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
 // TestClientKill: who closes all connections gets the answer.
 func TestClientKill(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	a, b, c := s.Dial(), s.Dial(), s.Dial()
 	a.Send("SUBSCRIBE a\r\n")
 	a.Output()
 	b.Send("CLIENT KILL TYPE pubsub\r\nPUBSUB NUMSUB a\r\n")
 	b.Expect(":1\r\n*2\r\n$1\r\na\r\n:0\r\n")
-	a.ExpectClosed(myriad.ErrClosedByOperator)
+	a.ExpectClosed(tcp.ErrClosedByOperator)
 	c.Send("PING\r\n")
 	c.Output()
 	b.Send("CLIENT KILL SKIPME no TYPE normal\r\nPING\r\n")
 	b.Expect(":2\r\n")
-	b.ExpectClosed(myriad.ErrClosedByOperator)
-	c.ExpectClosed(myriad.ErrClosedByOperator)
+	b.ExpectClosed(tcp.ErrClosedByOperator)
+	c.ExpectClosed(tcp.ErrClosedByOperator)
 	if out := b.Output(); out != "" {
 		t.Errorf("behind the answer comes %q", out)
 	}
@@ -404,7 +404,7 @@ func TestClientKill(t *testing.T) {
 // TestQuit: a client that has quit is no subscriber any more, though it does not close.
 func TestQuit(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, myriad.Limits{})
+	s := virtual(t, h, tcp.Limits{})
 	a := s.Dial()
 	a.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
 	if out := a.Output(); !strings.HasSuffix(out, ":2\r\n+OK\r\n") {
@@ -436,7 +436,7 @@ type counted struct {
 	calls *int
 }
 
-func (h counted) Received(c *myriad.Conn, in []byte) int {
+func (h counted) Received(c *tcp.Conn, in []byte) int {
 	*h.calls++
 	return h.handler.Received(c, in)
 }
@@ -444,7 +444,7 @@ func (h counted) Received(c *myriad.Conn, in []byte) int {
 // TestWork: who publishes much to many lets others have their turn in between.
 func TestWork(t *testing.T) {
 	h, calls := new(Hub), 0
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: counted{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: counted{handler{hub: h}, &calls}})
 	const receivers = 500
 	for range receivers {
 		s.Dial().Send("SUBSCRIBE a\r\n")
@@ -461,16 +461,16 @@ func TestWork(t *testing.T) {
 
 // TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
 func TestStrangerTime(t *testing.T) {
-	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), myriad.Limits{})
+	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()
 	stranger.Send("PING\r\n")
 	stranger.Expect("-NOAUTH Authentication required.\r\n")
 	ann.Send("AUTH ann secret\r\n")
 	ann.Expect("+OK\r\n")
 	s.Advance(strangerTime * 9 / 8)
-	stranger.ExpectClosed(myriad.ErrDeadline)
+	stranger.ExpectClosed(tcp.ErrDeadline)
 	ann.Send("PING\r\nRESET\r\n")
 	ann.Expect("+PONG\r\n+RESET\r\n")
 	s.Advance(strangerTime * 9 / 8)
-	ann.ExpectClosed(myriad.ErrDeadline)
+	ann.ExpectClosed(tcp.ErrDeadline)
 }

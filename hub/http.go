@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -105,7 +105,7 @@ func (f *front) trust(origins []string) error {
 	f.names = make(map[string]bool)
 	for _, origin := range origins {
 		if err := f.origins.AddTrustedOrigin(origin); err != nil {
-			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", myriad.ErrBadConfig, err)
+			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", tcp.ErrBadConfig, err)
 		}
 		u, _ := url.Parse(origin) // as AddTrustedOrigin has
 		f.names[strings.ToLower(u.Hostname())] = true

@@ -13,8 +13,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestRoutes has each request of the front answered, in order of what they do to the hub.
@@ -172,7 +172,7 @@ func headerOf(fields []string) http.Header {
 func TestBadOrigin(t *testing.T) {
 	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
 		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
-		if !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), "expected such as https://example.com") {
+		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), "expected such as https://example.com") {
 			t.Errorf("%q: %v", origin, err)
 		}
 	}
@@ -186,7 +186,7 @@ func TestRebinding(t *testing.T) {
 		t.Fatal(err)
 	}
 	eachFront(t, func() *Hub { return &Hub{Origins: []string{"https://Friend.example"}} }, func(t *testing.T, h *Hub, addr string) {
-		named, _ := serveFront(t, myriad.Auto, &Hub{Users: users})
+		named, _ := serveFront(t, tcp.Auto, &Hub{Users: users})
 		for host, status := range map[string]int{
 			"localhost": 200, "localhost:80": 200, "LOCALHOST": 200, "127.0.0.1": 200, "[::1]:6379": 200, "[::1]": 200, "friend.example:81": 200,
 			"evil.example": 403, "evil.example:6379": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403,

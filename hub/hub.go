@@ -5,7 +5,7 @@
 // a message is encoded once for all who get it in the same form:
 //
 //	h := &hub.Hub{}
-//	srv := &myriad.Server{Addr: ":6379", Handler: h.Handler()}
+//	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)
 //
 // Messages are kept for nobody: who is not subscribed when one is published does not get it,
@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Hub is a set of topics and their subscribers. Its fields are not changed once it serves.
@@ -51,10 +51,10 @@ type Hub struct {
 	ran     atomic.Int64 // commands
 	walks   walks
 	front   front
-	server  atomic.Pointer[myriad.Server] // by which it is served first; nil if by none
+	server  atomic.Pointer[tcp.Server] // by which it is served first; nil if by none
 }
 
-// Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub
+// Check says what is wrong with the hub's fields: its error wraps tcp.ErrBadConfig. A hub
 // of which it says something does not serve.
 func (h *Hub) Check() error {
 	if err := h.Limits.check(); err != nil {
@@ -196,7 +196,7 @@ func (h *Hub) checkName(name string) error {
 // of the client's subscriptions, before any message can be on its way to it, whether it is a
 // new subscription or not. Right behind it goes the topic's newest message, if it is kept and
 // the subscription is new. It is for one call at a time of each client.
-func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined func(count int)) error {
+func (h *Hub) subscribe(c *client, ref tcp.Ref, k kind, name string, joined func(count int)) error {
 	if c.subscribed(k, name) {
 		joined(c.counted(k))
 		return nil
@@ -219,7 +219,7 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 }
 
 // join counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
-func (h *Hub) join(c *client, ref myriad.Ref, k kind, name string, l Limits) (*topic, error) {
+func (h *Hub) join(c *client, ref tcp.Ref, k kind, name string, l Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (h *Hub) leave(t *topic) {
 }
 
 // sendLast sends a topic's newest message to a client.
-func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
+func (h *Hub) sendLast(c *client, ref tcp.Ref, t *topic) {
 	message, ok := h.last.of(t.name)
 	if !ok {
 		return
@@ -271,13 +271,13 @@ func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
 	switch err := ref.Send(*b); {
 	case err == nil:
 		h.count(tally{sent: 1, bytes: len(*b)})
-	case !errors.Is(err, myriad.ErrClosed):
+	case !errors.Is(err, tcp.ErrClosed):
 		h.dropped.Add(1)
 	}
 }
 
 // unsubscribe ends a subscription. It reports whether there was one.
-func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
+func (h *Hub) unsubscribe(c *client, ref tcp.Ref, k kind, name string) bool {
 	t := c.remove(k, name)
 	if t == nil {
 		return false
@@ -292,7 +292,7 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 }
 
 // closed ends all subscriptions of a client.
-func (h *Hub) closed(c *client, ref myriad.Ref) {
+func (h *Hub) closed(c *client, ref tcp.Ref) {
 	if c.resumes() {
 		c.more.stop()
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file answers what takes too long for an event loop, or asks all of them, or the other
@@ -52,7 +52,7 @@ func (t *turn) later(answer func(ctx context.Context, r *replies) error) {
 }
 
 // later has a goroutine make an answer to a client, and send it. It fails if too many wait.
-func (h *Hub) later(c *myriad.Conn, answer func(ctx context.Context) ([]byte, error)) error {
+func (h *Hub) later(c *tcp.Conn, answer func(ctx context.Context) ([]byte, error)) error {
 	if h.walks.n.Add(1) > maxLater {
 		h.walks.n.Add(-1)
 		return errLater
@@ -63,7 +63,7 @@ func (h *Hub) later(c *myriad.Conn, answer func(ctx context.Context) ([]byte, er
 	return nil
 }
 
-func (h *Hub) answer(to myriad.Ref, answer func(ctx context.Context) ([]byte, error)) {
+func (h *Hub) answer(to tcp.Ref, answer func(ctx context.Context) ([]byte, error)) {
 	h.walks.turn.Lock()
 	ctx, cancel := context.WithTimeout(context.Background(), laterTime)
 	text, why := answer(ctx)
@@ -75,14 +75,14 @@ func (h *Hub) answer(to myriad.Ref, answer func(ctx context.Context) ([]byte, er
 			why = noRoom(err)
 		}
 	}
-	err := to.Do(func(c *myriad.Conn) {
+	err := to.Do(func(c *tcp.Conn) {
 		if why != nil {
 			c.CloseWith(why)
 		}
 		c.Resume()
 		c.Release()
 	})
-	if errors.Is(err, myriad.ErrFull) {
+	if errors.Is(err, tcp.ErrFull) {
 		_ = to.Close() // for which there is more room
 	}
 }

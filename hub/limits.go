@@ -6,16 +6,16 @@ import (
 	"math"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Limits bound what clients may ask of a Hub. Connections, and how many come from one address,
-// and slow subscribers are bounded by the server: myriad.Limits and
-// myriad.Server.SlowConsumer. The zero value of each field means its default; a negative value
+// and slow subscribers are bounded by the server: tcp.Limits and
+// tcp.Server.SlowConsumer. The zero value of each field means its default; a negative value
 // is an error.
 type Limits struct {
 	// MaxMessage is the most bytes of a message. By the Redis protocol it has less than the
-	// server's myriad.Limits.MaxMessage, too, and no message reaches anybody that has, in
+	// server's tcp.Limits.MaxMessage, too, and no message reaches anybody that has, in
 	// the form in which it is sent, more than its MaxUnsent. The default is 64 KiB; the most
 	// is 1 GiB.
 	MaxMessage int
@@ -69,10 +69,10 @@ func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20)
 // maxFailedLogins bounds Limits.MaxFailedLogins.
 const maxFailedLogins = 200
 
-// badConfig is an error that wraps myriad.ErrBadConfig, and reads as its text alone.
+// badConfig is an error that wraps tcp.ErrBadConfig, and reads as its text alone.
 type badConfig struct{ error }
 
-func (badConfig) Unwrap() error { return myriad.ErrBadConfig }
+func (badConfig) Unwrap() error { return tcp.ErrBadConfig }
 
 // check says what is wrong.
 func (l Limits) check() error {

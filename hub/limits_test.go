@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // A limit that can't be is an error that names it, and what was expected.
@@ -35,7 +35,7 @@ func TestCheck(t *testing.T) {
 		"LastValueBytes is 7 without": {LastValueBytes: 7},
 	} {
 		err := (&Hub{Limits: l}).Check()
-		if !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {
+		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {
 			t.Errorf("%+v: %v; want a bad configuration, %q", l, err, want)
 		}
 	}
@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 
 // subscribed subscribes a client that has no connection.
 func (h *Hub) subscribed(c *client, k kind, name string) error {
-	return h.subscribe(c, myriad.Ref{}, k, name, func(int) {})
+	return h.subscribe(c, tcp.Ref{}, k, name, func(int) {})
 }
 
 // Each limit is reached: what is beyond it is refused, with an error that says it, and
@@ -119,9 +119,9 @@ func TestLimits(t *testing.T) {
 			if cost := []int{a.patternCost(), b.patternCost(), c.patternCost()}; !slices.Equal(cost, []int{11, 5, 5}) {
 				t.Errorf("the clients' patterns cost %d", cost)
 			}
-			h.unsubscribe(b, myriad.Ref{}, patternKind, "x1*")
+			h.unsubscribe(b, tcp.Ref{}, patternKind, "x1*")
 			for _, c := range []*client{a, b, c} {
-				h.closed(c, myriad.Ref{})
+				h.closed(c, tcp.Ref{})
 			}
 			if s := h.Stats(); a.patternCost() != 0 || s.PatternWork != 0 || s.Patterns != 0 || s.Subscriptions != 0 {
 				t.Errorf("what was refused leaves %+v, and the client's patterns cost %d", s, a.patternCost())
@@ -224,7 +224,7 @@ func TestClient(t *testing.T) {
 			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
 		}
 		for _, k := range []kind{patternKind, topicKind} {
-			if !h.unsubscribe(c, myriad.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, myriad.Ref{}, k, fmt.Sprint(i)) {
+			if !h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) {
 				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
 			}
 		}
@@ -240,8 +240,8 @@ func TestClient(t *testing.T) {
 // Heartbeats are for WebSockets and streams: a Redis client gets none, and is not closed for its
 // silence.
 func TestHeartbeat(t *testing.T) {
-	s := myriadtest.NewServer(t, &myriad.Server{
-		Handler: new(Hub).Handler(), Heartbeat: myriad.Heartbeat{Interval: time.Second, MaxMissed: 1},
+	s := tcptest.NewServer(t, &tcp.Server{
+		Handler: new(Hub).Handler(), Heartbeat: tcp.Heartbeat{Interval: time.Second, MaxMissed: 1},
 	})
 	redis, socket, stream := s.Dial(), s.Dial(), s.Dial()
 	redis.Send("SUBSCRIBE a\r\n")
@@ -260,5 +260,5 @@ func TestHeartbeat(t *testing.T) {
 	}
 	redis.Send("PING\r\n")
 	redis.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
-	socket.ExpectClosed(myriad.ErrHeartbeatTimeout)
+	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file slows down guessing of passwords and tokens.
@@ -36,7 +36,7 @@ type failures struct {
 
 // failedLogin counts a failed login of a client, which is nil for one that comes with each request, at an
 // address. It returns an error if the connection is to close for it.
-func (h *Hub) failedLogin(srv *myriad.Server, c *client, from netip.Addr) error {
+func (h *Hub) failedLogin(srv *tcp.Server, c *client, from netip.Addr) error {
 	most, now := h.Limits.maxFailedLogins(), time.Now()
 	var why error
 	if c != nil {
@@ -86,5 +86,5 @@ func (t *turn) failedLogin() {
 	}
 }
 
-// Timer implements myriad.TimerHandler: the delay of a client with too many failed logins is over.
-func (h handler) Timer(c *myriad.Conn) { c.CloseWith(errLogins) }
+// Timer implements tcp.TimerHandler: the delay of a client with too many failed logins is over.
+func (h handler) Timer(c *tcp.Conn) { c.CloseWith(errLogins) }

@@ -12,22 +12,22 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 const wrongLogin = "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
 
 // guarded serves a hub with the user ann, without a network.
-func guarded(t *testing.T, l Limits) (h *Hub, s *myriadtest.Server, log *bytes.Buffer) {
+func guarded(t *testing.T, l Limits) (h *Hub, s *tcptest.Server, log *bytes.Buffer) {
 	t.Helper()
 	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, log = &Hub{Users: users, Limits: l}, new(bytes.Buffer)
-	return h, myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
+	return h, tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
 // A connection has so many failed logins in a row: then it is not read for a second, and closes. It is counted

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
-// This file is how clients move to another process: see myriad.Server.Upgrade. Those of the Redis
+// This file is how clients move to another process: see tcp.Server.Upgrade. Those of the Redis
 // protocol, WebSockets and streams of events do, with their user, name and subscriptions, and
 // HTTP connections between two requests.
 
@@ -20,8 +20,8 @@ import (
 const stateVersion = 1
 
 var (
-	errHalfDone = fmt.Errorf("%w: a command is half done", myriad.ErrSaveLater)
-	errHalfSent = fmt.Errorf("%w: the client is sent what it has missed", myriad.ErrSaveLater)
+	errHalfDone = fmt.Errorf("%w: a command is half done", tcp.ErrSaveLater)
+	errHalfSent = fmt.Errorf("%w: the client is sent what it has missed", tcp.ErrSaveLater)
 	errState    = errors.New("the state of a client is cut off or of another version")
 )
 
@@ -81,7 +81,7 @@ func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err e
 
 // rejoin subscribes a client to what it was subscribed to in another process. There its patterns may have cost
 // less, which depends on the order in which they came.
-func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
+func (h *Hub) rejoin(c *client, ref tcp.Ref, r *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(r.Rest()) > 0 {
@@ -99,8 +99,8 @@ func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
 	return nil
 }
 
-// Save implements myriad.Migrator.
-func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
+// Save implements tcp.Migrator.
+func (h handler) Save(c *tcp.Conn, to []byte) ([]byte, error) {
 	s, ok := c.Value().(*respSession)
 	if !ok {
 		return to, nil // it has not said anything yet
@@ -118,8 +118,8 @@ func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
 	return all.append(to), nil
 }
 
-// Restore implements myriad.Migrator.
-func (h handler) Restore(c *myriad.Conn, state []byte) error {
+// Restore implements tcp.Migrator.
+func (h handler) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) == 0 {
 		return nil
 	}
@@ -135,13 +135,13 @@ func (h handler) Restore(c *myriad.Conn, state []byte) error {
 	return h.hub.rejoin(&s.client, c.Ref(), &all.rest)
 }
 
-// SaveHandler implements myriad.HandlerMigrator: clients that speak HTTP have its handlers.
-func (h handler) SaveHandler(c *myriad.Conn, of myriad.Handler, to []byte) ([]byte, error) {
+// SaveHandler implements tcp.HandlerMigrator: clients that speak HTTP have its handlers.
+func (h handler) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, error) {
 	return h.hub.http().SaveHandler(c, of, to)
 }
 
-// RestoreHandler implements myriad.HandlerMigrator.
-func (h handler) RestoreHandler(c *myriad.Conn, state []byte) error {
+// RestoreHandler implements tcp.HandlerMigrator.
+func (h handler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.http().RestoreHandler(c, state)
 }
 
@@ -170,7 +170,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 }
 
 // streamSave is web.Events.Save.
-func (f *front) streamSave(c *myriad.Conn, to []byte) ([]byte, error) {
+func (f *front) streamSave(c *tcp.Conn, to []byte) ([]byte, error) {
 	own := c.Value().(*client)
 	if own.resumes() {
 		return nil, errHalfSent
@@ -179,7 +179,7 @@ func (f *front) streamSave(c *myriad.Conn, to []byte) ([]byte, error) {
 }
 
 // streamRestore is web.Events.Restore.
-func (f *front) streamRestore(c *myriad.Conn, state []byte) error {
+func (f *front) streamRestore(c *tcp.Conn, state []byte) error {
 	all, err := f.hub.readClient(state, stream, stream)
 	own := all.alone()
 	c.SetValue(own) // for Closed, in any case

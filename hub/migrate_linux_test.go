@@ -15,9 +15,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // successorAddr is the variable by which a process of this test is a hub that takes another's
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	srv := &myriad.Server{Addr: addr, Handler: h.Handler()}
+	srv := &tcp.Server{Addr: addr, Handler: h.Handler()}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -49,7 +49,7 @@ const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +
 func beforeUpgrade(t *testing.T) (addr string, upgrade func(connections int)) {
 	t.Helper()
 	h := &Hub{Users: readUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}
-	srv := &myriad.Server{Handler: h.Handler()}
+	srv := &tcp.Server{Handler: h.Handler()}
 	stdin, stop, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestState has states refused that are cut off, of another version, or of another kind of client.
@@ -45,19 +45,19 @@ func FuzzState(f *testing.F) {
 			return
 		}
 		c := s.alone()
-		err = h.rejoin(c, myriad.Ref{}, &s.rest)
+		err = h.rejoin(c, tcp.Ref{}, &s.rest)
 		if err == nil {
 			again, err := h.readClient((&savedClient{client: *c, more: s.more, name: s.name}).append(nil), s.format, s.format)
 			if err != nil || again.format != s.format || again.ordered != s.ordered || again.more != s.more || again.name != s.name {
 				t.Errorf("%q: read again: %+v, %v; want %+v", state, again, err, s)
 			}
 			other := again.alone()
-			if err := h.rejoin(other, myriad.Ref{}, &again.rest); err != nil || other.count() != c.count() {
+			if err := h.rejoin(other, tcp.Ref{}, &again.rest); err != nil || other.count() != c.count() {
 				t.Errorf("%q: %d subscriptions are saved, and %d restored, %v", state, c.count(), other.count(), err)
 			}
-			h.closed(other, myriad.Ref{})
+			h.closed(other, tcp.Ref{})
 		}
-		h.closed(c, myriad.Ref{})
+		h.closed(c, tcp.Ref{})
 		if n := h.subscriptions.Load(); n != 0 {
 			t.Errorf("%q: %d subscriptions are left", state, n)
 		}

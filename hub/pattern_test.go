@@ -14,10 +14,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // indexed is a patternIndex beside all of its patterns.
@@ -248,7 +248,7 @@ func talkFrom(t *testing.T, from, addr, in string) (answers []string) {
 func TestPatternPublishYields(t *testing.T) {
 	const publishes = 50
 	h, calls := new(Hub), 0
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: counted{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: counted{handler{hub: h}, &calls}})
 	for i := range uint64(4) {
 		subscriber := &client{user: anyone}
 		for _, p := range bombs(i, 200) {
@@ -339,7 +339,7 @@ func TestPatternBucketCopies(t *testing.T) {
 func TestPatternCostOfAnAddress(t *testing.T) {
 	limits := Limits{MaxPatternCost: 1000, MaxPatternWork: 4000}
 	h := &Hub{Limits: limits}
-	addr, _ := testserver.Start(t, &myriad.Server{Handler: handler{hub: h}})
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: handler{hub: h}})
 	for i := range uint64(5) {
 		in := ""
 		for _, p := range bombs(i, 100) {

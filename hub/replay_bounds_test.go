@@ -13,15 +13,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestReplaySeam has clients cut off while much is published, and go on at the other of two hubs, of which
 // one is late: each gets every message of its topics once, and in order.
 func TestReplaySeam(t *testing.T) {
 	const messages, clients, topics = 3000, 6, 3
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			a, b := keeping(&Replay{}), keeping(&Replay{})
 			var addrs [2]string
@@ -255,7 +255,7 @@ func TestReplayGaps(t *testing.T) {
 // a request that it has made meanwhile answered behind.
 func TestReplayLong(t *testing.T) {
 	const messages = 400
-	serving(t, func() *Hub { return keeping(&Replay{}) }, func(t *testing.T, h *Hub, _ *myriad.Server, addr string) {
+	serving(t, func() *Hub { return keeping(&Replay{}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
 		for range messages {
 			h.say(t, "k.a", strings.Repeat("x", 4<<10))
 		}
@@ -289,7 +289,7 @@ func TestReplayTurns(t *testing.T) {
 	t.Run("waiting", func(t *testing.T) {
 		h := keeping(&Replay{MaxReplays: 1})
 		h.Replay.Begin("e", 1) // it is not ready, so all wait
-		addr, _ := serveFront(t, myriad.Goroutine, h)
+		addr, _ := serveFront(t, tcp.Goroutine, h)
 		var waiting []peer
 		for range waitingTurns + 1 {
 			p := dialHub(t, addr, "")
@@ -315,7 +315,7 @@ func TestReplayTurns(t *testing.T) {
 		}
 	})
 	t.Run("time", func(t *testing.T) {
-		serving(t, func() *Hub { return keeping(&Replay{Timeout: 50 * time.Millisecond}) }, func(t *testing.T, h *Hub, _ *myriad.Server, addr string) {
+		serving(t, func() *Hub { return keeping(&Replay{Timeout: 50 * time.Millisecond}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
 			for range 100 {
 				h.say(t, "k.a", string(bytes.Repeat([]byte("x"), 60<<10)))
 			}
@@ -325,7 +325,7 @@ func TestReplayTurns(t *testing.T) {
 		})
 		h := keeping(&Replay{Timeout: 50 * time.Millisecond})
 		h.Replay.Begin("e", 1)
-		addr, _ := serveFront(t, myriad.Goroutine, h)
+		addr, _ := serveFront(t, tcp.Goroutine, h)
 		p := dialHub(t, addr, "")
 		p.say(ahead)
 		p.hear(`{"op":"subscribed"*`)
@@ -333,7 +333,7 @@ func TestReplayTurns(t *testing.T) {
 	})
 	t.Run("ahead", func(t *testing.T) {
 		h := keeping(&Replay{})
-		addr, _ := serveFront(t, myriad.Goroutine, h)
+		addr, _ := serveFront(t, tcp.Goroutine, h)
 		p := dialHub(t, addr, "")
 		p.say(`{"op":"subscribe","topic":"k.old","since":"e-99"}`) // which never comes
 		p.hear(`{"op":"subscribed"*`)
@@ -347,7 +347,7 @@ func TestReplayTurns(t *testing.T) {
 func TestReplayNotReady(t *testing.T) {
 	h := keeping(&Replay{})
 	h.Replay.Begin("e", 1)
-	addr, _ := serveFront(t, myriad.Goroutine, h)
+	addr, _ := serveFront(t, tcp.Goroutine, h)
 	p := dialHub(t, addr, "")
 	p.say(`{"op":"subscribe","topic":"k.a"}`)
 	p.hear(`{"op":"subscribed","topic":"k.a","count":1}`)
@@ -359,7 +359,7 @@ func TestReplayNotReady(t *testing.T) {
 func TestReplayLastValues(t *testing.T) {
 	h := keeping(&Replay{})
 	h.Limits.LastValues = 10
-	addr, _ := serveFront(t, myriad.Goroutine, h)
+	addr, _ := serveFront(t, tcp.Goroutine, h)
 	h.say(t, "k.a", "x")
 	p := dialHub(t, addr, "")
 	p.say(`{"op":"subscribe","topic":"k.a"}`)
@@ -392,7 +392,7 @@ func TestReplayConfig(t *testing.T) {
 		{&Replay{Topics: []string{"*"}, MaxReplaysEach: -1}, "Replay.MaxReplaysEach is -1"},
 		{&Replay{Topics: []string{"*"}, Timeout: -1}, "Replay.Timeout is -1"},
 	} {
-		if err := (&Hub{Replay: row.replay}).Check(); !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), row.want) {
+		if err := (&Hub{Replay: row.replay}).Check(); !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%v: %v; expected %q", row.replay.Topics, err, row.want)
 		}
 	}

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestTranscripts has the hub answer, under each model, what redis-server has.
 func TestTranscripts(t *testing.T) {
 	eachTranscript(t, func(t *testing.T, _ string, s *transcript) {
-		for _, model := range myriad.Models() {
+		for _, model := range tcp.Models() {
 			t.Run(model, func(t *testing.T) {
 				h := new(hub.Hub)
 				if s.users != nil {
@@ -22,7 +22,7 @@ func TestTranscripts(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				srv := &myriad.Server{Model: model, Handler: h.Handler()}
+				srv := &tcp.Server{Model: model, Handler: h.Handler()}
 				addr, _ := testserver.Start(t, srv)
 				for _, c := range s.cases {
 					c.replays(t, true, func(t testing.TB) string {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file reads the Redis protocol: commands as arrays of bulk strings, or as lines.
@@ -39,7 +39,7 @@ func (e protocolError) Error() string {
 // oversized is the protocolError of a command that is larger than Limits.MaxMessage.
 type oversized struct{ protocolError }
 
-func (e oversized) Unwrap() []error { return []error{e.protocolError, myriad.ErrMessageTooLong} }
+func (e oversized) Unwrap() []error { return []error{e.protocolError, tcp.ErrMessageTooLong} }
 
 // sizes are the bounds of a command's size.
 type sizes struct {

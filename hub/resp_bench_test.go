@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // BenchmarkCommands runs commands that come pipelined, 100 at once, without a network: what
@@ -26,8 +26,8 @@ func BenchmarkCommands(b *testing.B) {
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)
-			s := virtual(b, h, myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
-			var receivers []*myriadtest.Peer
+			s := virtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
+			var receivers []*tcptest.Peer
 			for range row.receivers {
 				p := s.Dial()
 				p.Send("SUBSCRIBE news.today\r\n")

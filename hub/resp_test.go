@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // parsed is what a reader makes of an input: commands, each as its quoted arguments, and what
@@ -149,7 +149,7 @@ func TestOversizedIsTooLong(t *testing.T) {
 	r := reader{sizes: sizesFor(100, false)}
 	_, err := r.next([]byte("*20\r\n"), new(scan))
 	var e protocolError
-	if !errors.Is(err, myriad.ErrMessageTooLong) || !errors.As(err, &e) {
+	if !errors.Is(err, tcp.ErrMessageTooLong) || !errors.As(err, &e) {
 		t.Errorf("a command that is too large: %v; want a protocolError that is ErrMessageTooLong", err)
 	}
 }

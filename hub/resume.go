@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // resumption is a client that is sent what it has missed, and then joins those who get what is
@@ -19,7 +19,7 @@ import (
 type resumption struct {
 	h      *Hub
 	client *client
-	ref    myriad.Ref
+	ref    tcp.Ref
 	topics []*topic // of one or more subscriptions
 	at     Position // all up to it has been sent; without an epoch, nothing is missed
 	astray bool     // at has not been issued
@@ -29,7 +29,7 @@ type resumption struct {
 	place  *fairLimit // that it is counted in: early or queue, of replayLimits
 	turn   bool
 	// fail closes the client: it is to try again.
-	fail func(*myriad.Conn, error)
+	fail func(*tcp.Conn, error)
 }
 
 const (
@@ -53,7 +53,7 @@ var (
 
 // enter has a client subscribed to a name, but for what is published, which it gets from
 // a resumption on.
-func (h *Hub) enter(c *client, ref myriad.Ref, k kind, name string) (*topic, error) {
+func (h *Hub) enter(c *client, ref tcp.Ref, k kind, name string) (*topic, error) {
 	t, err := h.join(c, ref, k, name, h.Limits)
 	return t, h.refuse(err)
 }
@@ -80,7 +80,7 @@ func (s *resumption) begin() (at Position, ok bool) {
 }
 
 // start makes the first step, and has a goroutine make the others, for a handler's call for c.
-func (s *resumption) start(c *myriad.Conn) error {
+func (s *resumption) start(c *tcp.Conn) error {
 	if s.step() {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (s *resumption) run(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	why := s.rest(ctx)
 	s.leave()
-	err := s.ref.Do(func(c *myriad.Conn) {
+	err := s.ref.Do(func(c *tcp.Conn) {
 		s.client.resumed()
 		if why != nil {
 			s.fail(c, why)
@@ -116,7 +116,7 @@ func (s *resumption) run(ctx context.Context, cancel context.CancelFunc) {
 		c.Resume()
 		c.Release()
 	})
-	if errors.Is(err, myriad.ErrFull) {
+	if errors.Is(err, tcp.ErrFull) {
 		_ = s.ref.Close() // for which there is more room
 	}
 }
@@ -361,7 +361,7 @@ func (s *resumption) join() bool {
 		switch err := s.ref.Send(s.out); {
 		case err == nil:
 			s.out = nil
-		case !errors.Is(err, myriad.ErrClosed):
+		case !errors.Is(err, tcp.ErrClosed):
 			return false
 		}
 	}

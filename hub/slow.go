@@ -11,12 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // ended ends all subscriptions of a client whose connection has closed, and counts what it has lost.
-func (h *Hub) ended(c *client, conn *myriad.Conn, why error) {
-	slow := errors.Is(why, myriad.ErrSlowConsumer) || errors.Is(why, myriad.ErrWriteTimeout) || errors.Is(why, myriad.ErrOverBudget)
+func (h *Hub) ended(c *client, conn *tcp.Conn, why error) {
+	slow := errors.Is(why, tcp.ErrSlowConsumer) || errors.Is(why, tcp.ErrWriteTimeout) || errors.Is(why, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.count() > 0 {
 		h.lostBytes.Add(n)
 		if bytes := h.deliveredBytes.Load(); bytes > 0 {
@@ -32,7 +32,7 @@ var ErrBusy = errors.New("hub: somebody looks for slow subscribers already; expe
 // Slow is what Hub.Slow has found.
 type Slow struct {
 	// Clients is how many have subscriptions, Waiting how many of these have output that
-	// waits, Behind how many so much that they are not read from (myriad.Limits.HighWater),
+	// waits, Behind how many so much that they are not read from (tcp.Limits.HighWater),
 	// Missed how many have lost messages (SlowConsumer DropMessage), and Bytes what waits for
 	// all of them.
 	Clients, Waiting, Behind, Missed int
@@ -61,7 +61,7 @@ const topSlow = 10
 // connection of srv, on its event loop, as Server.Each does, whose errors it has; with a
 // million that takes a few hundred milliseconds of processor time. One look is under way at a
 // time: further ones fail with ErrBusy.
-func (h *Hub) Slow(ctx context.Context, srv *myriad.Server) (Slow, error) {
+func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.looking.TryLock() {
 		return Slow{}, ErrBusy
 	}
@@ -69,7 +69,7 @@ func (h *Hub) Slow(ctx context.Context, srv *myriad.Server) (Slow, error) {
 	var mu sync.Mutex
 	var s Slow
 	ended := false // after an error, calls may still come
-	err := srv.Each(ctx, func(c *myriad.Conn) {
+	err := srv.Each(ctx, func(c *tcp.Conn) {
 		v, ok := c.Value().(holder)
 		if !ok || v.held().count() == 0 {
 			return
@@ -91,7 +91,7 @@ const maxLook = 10 * time.Second
 
 // Operator shows, as JSON, what an operator of a hub that srv serves has to know: its Stats and
 // what Slow finds, or the error. It asks nobody who they are: it is for admin.Config.Pages.
-func (h *Hub) Operator(srv *myriad.Server) http.Handler {
+func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), maxLook)
 		defer cancel()
@@ -113,7 +113,7 @@ func (h *Hub) Operator(srv *myriad.Server) http.Handler {
 }
 
 // add counts a subscriber.
-func (s *Slow) add(c *myriad.Conn, k *client) {
+func (s *Slow) add(c *tcp.Conn, k *client) {
 	s.Clients++
 	pending, dropped := c.Pending(), c.Dropped()
 	s.Bytes += int64(pending)

@@ -11,20 +11,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serving serves a hub on each model until the test ends.
-func serving(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, srv *myriad.Server, addr string)) {
+func serving(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, srv *tcp.Server, addr string)) {
 	t.Helper()
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := made()
-			srv := &myriad.Server{
-				Model: model, Handler: h.Handler(), SlowConsumer: myriad.DropMessage,
-				Socket: myriad.Socket{SendBuffer: 4 << 10}, Limits: myriad.Limits{MaxUnsent: 128 << 10, CloseTimeout: 1},
+			srv := &tcp.Server{
+				Model: model, Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
+				Socket: tcp.Socket{SendBuffer: 4 << 10}, Limits: tcp.Limits{MaxUnsent: 128 << 10, CloseTimeout: 1},
 			}
 			addr, _ := testserver.Start(t, srv)
 			f(t, h, srv, addr)
@@ -35,7 +35,7 @@ func serving(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, srv *m
 // Who does not take what is sent to it is found, with its address, its topic, and what it has
 // lost.
 func TestSlow(t *testing.T) {
-	serving(t, plain, func(t *testing.T, h *Hub, srv *myriad.Server, addr string) {
+	serving(t, plain, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		raw(t, addr, "PING\r\n")
 		var slow []net.Conn
 		for range topSlow + 2 {
@@ -102,8 +102,8 @@ func TestSlow(t *testing.T) {
 // One look is under way at a time, and one that can't be says why.
 func TestSlowBusy(t *testing.T) {
 	h := &Hub{}
-	srv := &myriad.Server{}
-	if _, err := h.Slow(t.Context(), srv); !errors.Is(err, myriad.ErrServerClosed) {
+	srv := &tcp.Server{}
+	if _, err := h.Slow(t.Context(), srv); !errors.Is(err, tcp.ErrServerClosed) {
 		t.Errorf("a server that does not run: %v", err)
 	}
 	h.looking.Lock()
@@ -120,7 +120,7 @@ func TestSlowBusy(t *testing.T) {
 // Enforce closes those whose user is gone, or has lost what they have, and no others.
 func TestEnforce(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
-	serving(t, func() *Hub { return withUsers(t, before) }, func(t *testing.T, h *Hub, srv *myriad.Server, addr string) {
+	serving(t, func() *Hub { return withUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		enter := func(name, then string) (nc net.Conn, closed func(bool)) {
 			nc, from := raw(t, addr, "AUTH "+name+" "+name+"\r\n"+then+"\r\nPING\r\n")
 			await.True(t, name+" is in", func() bool {
@@ -170,7 +170,7 @@ func TestLost(t *testing.T) {
 	} {
 		t.Run(front, func(t *testing.T) {
 			h := new(Hub)
-			s := virtual(t, h, myriad.Limits{MaxUnsent: 8000, WriteTimeout: time.Second})
+			s := virtual(t, h, tcp.Limits{MaxUnsent: 8000, WriteTimeout: time.Second})
 			publish := func(n int) {
 				for range n {
 					if _, err := h.Publish("a", make([]byte, 100)); err != nil {
@@ -192,7 +192,7 @@ func TestLost(t *testing.T) {
 			slow.StopReading()
 			publish(7)
 			s.Advance(time.Minute)
-			slow.ExpectClosed(myriad.ErrWriteTimeout)
+			slow.ExpectClosed(tcp.ErrWriteTimeout)
 			if st := h.Stats(); st.Delivered != 15 || st.Lost != 7 || st.LostBytes < 700 {
 				t.Errorf("%+v; want 7 of 15 lost", st)
 			}

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -250,7 +250,7 @@ func (s socketCall) tell(q *socketRequest, r socketReply) {
 		_ = s.socket.Write(web.Text, p)
 		return
 	}
-	if err := s.socket.Ref().Send(web.Frame(web.Text, p)); errors.Is(err, myriad.ErrFull) {
+	if err := s.socket.Ref().Send(web.Frame(web.Text, p)); errors.Is(err, tcp.ErrFull) {
 		_ = s.socket.Close(closeTryAgain, "there is no room for replies")
 	}
 }
@@ -352,7 +352,7 @@ const maxMatchWork = 10_000
 func (s socketCall) yield() {
 	c := s.socket.Conn()
 	c.Pause()
-	if s.socket.Ref().Do((*myriad.Conn).Resume) != nil {
+	if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
 		c.Resume()
 	}
 }
@@ -387,7 +387,7 @@ func (s socketCall) resume(q *socketRequest, k kind, name string) error {
 	if err != nil {
 		return err
 	}
-	r := &resumption{h: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, at: since, fail: func(_ *myriad.Conn, why error) {
+	r := &resumption{h: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, at: since, fail: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgain, why.Error())
 	}}
 	at, known := r.begin()

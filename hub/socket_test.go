@@ -9,9 +9,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 func plain() *Hub { return &Hub{} }
@@ -236,7 +236,7 @@ func TestSocketPipelined(t *testing.T) {
 // TestSocketFull closes a socket for whose replies there is no room.
 func TestSocketFull(t *testing.T) {
 	h := &Hub{}
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxUnsent: 2000}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxUnsent: 2000}})
 	p := s.Dial()
 	p.Send(upgradeHub + masked(`{"op":"subscribe","topic":"a"}`))
 	p.Send(strings.Repeat(masked(`{"op":"ping"}`), 300))

@@ -8,21 +8,21 @@ import (
 	"errors"
 	"io"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file is how a hub is the same in two processes while one takes the other's place: what is
-// published goes by the server (myriad.Server.Publish), which holds it while subscribers are on
+// published goes by the server (tcp.Server.Publish), which holds it while subscribers are on
 // their way, and has it delivered in both; counters and last values go along. In a cluster each
 // delivers what comes from the other nodes, but for the time that subscribers are on their way: what ends that is
 // a publication of a kind of its own, which is held as long as the others.
 
-// Starting implements myriad.StartHandler.
-func (h handler) Starting(s *myriad.Server) { h.hub.server.CompareAndSwap(nil, s) }
+// Starting implements tcp.StartHandler.
+func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
 
-// Published implements myriad.PublishHandler.
-func (h handler) Published(p myriad.Publication) (receivers int) {
+// Published implements tcp.PublishHandler.
+func (h handler) Published(p tcp.Publication) (receivers int) {
 	switch k := kind(p.Kind); k {
 	case topicKind, shardKind:
 		return h.hub.publishHere(k, p.Topic, p.Message)
@@ -42,7 +42,7 @@ func (h *Hub) resumeBehind(m ClusterMigrator) {
 	s := h.server.Load()
 	if s == nil {
 		m.Resume()
-	} else if _, err := s.Publish(myriad.Publication{Kind: uint32(resumeKind)}); err != nil {
+	} else if _, err := s.Publish(tcp.Publication{Kind: uint32(resumeKind)}); err != nil {
 		m.Resume()
 	}
 }
@@ -52,12 +52,12 @@ var errHeld = errors.New("the hub is being upgraded, and too many messages wait 
 
 // publishByServer publishes so that it is right during an upgrade. How many receivers a message
 // has that is held is not known: the subscribers here stand for them.
-func (h *Hub) publishByServer(s *myriad.Server, k kind, name string, message []byte) (receivers int, err error) {
-	receivers, err = s.Publish(myriad.Publication{Kind: uint32(k), Topic: name, Message: message})
+func (h *Hub) publishByServer(s *tcp.Server, k kind, name string, message []byte) (receivers int, err error) {
+	receivers, err = s.Publish(tcp.Publication{Kind: uint32(k), Topic: name, Message: message})
 	if err != nil {
 		return 0, errHeld
 	}
-	if receivers == myriad.Held {
+	if receivers == tcp.Held {
 		receivers = h.receivers(k, name)
 	}
 	return receivers, nil
@@ -84,7 +84,7 @@ type savedCounters struct {
 	Refused                                Refused
 }
 
-// SaveState implements myriad.StateMigrator.
+// SaveState implements tcp.StateMigrator.
 func (h handler) SaveState(w io.Writer) error {
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
@@ -107,7 +107,7 @@ func (h handler) SaveState(w io.Writer) error {
 	return nil
 }
 
-// RestoreState implements myriad.StateMigrator.
+// RestoreState implements tcp.StateMigrator.
 func (h handler) RestoreState(r io.Reader) error {
 	in := bufio.NewReader(r)
 	version, err := in.ReadByte()

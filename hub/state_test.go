@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestSaved has counters and last values go from one hub to another, in the order of their use, as
@@ -68,7 +68,7 @@ func TestSaved(t *testing.T) {
 func TestPublishedKinds(t *testing.T) {
 	h := new(Hub)
 	for _, k := range []kind{topicKind, patternKind, shardKind, kinds} {
-		(handler{hub: h}).Published(myriad.Publication{Kind: uint32(k), Topic: "a"})
+		(handler{hub: h}).Published(tcp.Publication{Kind: uint32(k), Topic: "a"})
 	}
 	if n := h.Stats().Published; n != 2 {
 		t.Errorf("%d are published, want 2", n)

@@ -22,10 +22,10 @@ type Stats struct {
 	PatternWork int64
 	// Published counts messages that were published. Delivered counts, for each subscriber,
 	// those that were on their way to it, and Dropped those for which there was no room. With
-	// DropMessage a subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped.
+	// DropMessage a subscriber that reads too slowly may lose others later: see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
 	// LostBytes counts the bytes that still waited in this process for subscribers that were closed because
-	// they read too slowly (Closed.SlowConsumer, WriteTimeout and OverBudget of myriad.Stats), and Lost
+	// they read too slowly (Closed.SlowConsumer, WriteTimeout and OverBudget of tcp.Stats), and Lost
 	// the messages of Delivered that these are: as many as messages of the mean size. What had gone to the
 	// kernel is not known, nor what was in a loop's mailbox yet, and counts as delivered.
 	Lost, LostBytes int64

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // TestStress has clients subscribe, publish, leave and be killed as chance has it, under each
@@ -25,14 +25,14 @@ func TestStress(t *testing.T) {
 	if testing.Short() {
 		clients, steps = 20, 50
 	}
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		steps := steps
-		if model == myriad.Auto { // its workers take longer
+		if model == tcp.Auto { // its workers take longer
 			steps /= 5
 		}
 		t.Run(model, func(t *testing.T) {
 			h := new(Hub)
-			srv := &myriad.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: myriad.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
+			srv := &tcp.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
 			addr, _ := testserver.Start(t, srv)
 			var live crowd
 			var all sync.WaitGroup

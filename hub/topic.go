@@ -3,7 +3,7 @@ package hub
 import (
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // kind tells topics and patterns of topics apart.
@@ -23,8 +23,8 @@ type topic struct {
 
 	// first is the format of the first subscriber, whose group is inline; others has the
 	// groups of the other formats. A group that is there stays.
-	inline  myriad.Group
-	others  atomic.Pointer[[formats]*myriad.Group]
+	inline  tcp.Group
+	others  atomic.Pointer[[formats]*tcp.Group]
 	hash    uint32 // of the name: where it is in its table
 	members int32  // subscribers; guarded by the table's lock
 	cost    uint32 // of a pattern that is in the index; guarded by its lock
@@ -34,18 +34,18 @@ type topic struct {
 }
 
 // group is the topic's group for a format. It is made if it is not there.
-func (t *topic) group(f format) *myriad.Group {
+func (t *topic) group(f format) *tcp.Group {
 	if f == t.first {
 		return &t.inline
 	}
 	for {
 		old := t.others.Load()
-		var groups [formats]*myriad.Group
+		var groups [formats]*tcp.Group
 		if old != nil {
 			groups = *old
 		}
 		if groups[f] == nil {
-			groups[f] = new(myriad.Group)
+			groups[f] = new(tcp.Group)
 			if !t.others.CompareAndSwap(old, &groups) {
 				continue
 			}
@@ -85,7 +85,7 @@ func (t *topic) tellGap(at Position) {
 func (t *topic) broadcast(encode func(f format, to []byte) []byte) (all tally) {
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
-	to := func(f format, g *myriad.Group) {
+	to := func(f format, g *tcp.Group) {
 		if *b = encode(f, (*b)[:0]); len(*b) > 0 {
 			sent, full := g.Broadcast(*b)
 			all.add(tally{sent, sent * len(*b), full})

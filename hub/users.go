@@ -12,7 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 var (
@@ -238,9 +238,9 @@ func (c *client) held() *client { return c }
 // Enforce closes, with ErrRevoked, the clients whose user is gone or off, or has a
 // subscription that it may not have any more: after Users.Reload. It says how many. Each is
 // looked at on its event loop, as Server.Each does, whose errors it has.
-func (h *Hub) Enforce(ctx context.Context, srv *myriad.Server) (closed int, err error) {
+func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
-	err = srv.Each(ctx, func(c *myriad.Conn) {
+	err = srv.Each(ctx, func(c *tcp.Conn) {
 		if v, ok := c.Value().(holder); ok && v.held().revoked() {
 			c.CloseWith(ErrRevoked)
 			n.Add(1)

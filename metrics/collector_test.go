@@ -14,15 +14,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // fixed is a Source that always says the same.
-type fixed myriad.Stats
+type fixed tcp.Stats
 
-func (f *fixed) Stats() myriad.Stats { return myriad.Stats(*f) }
+func (f *fixed) Stats() tcp.Stats { return tcp.Stats(*f) }
 
 // fixedPool is a PoolSource that always says the same.
 type fixedPool pool.Stats
@@ -39,7 +39,7 @@ var (
 	_ HubSource  = (*hub.Hub)(nil)
 )
 
-func ofServer(stats myriad.Stats) prometheus.Collector {
+func ofServer(stats tcp.Stats) prometheus.Collector {
 	return NewServerCollector((*fixed)(&stats), nil)
 }
 
@@ -159,11 +159,11 @@ func wantTold(t *testing.T, c prometheus.Collector, fields map[string]string, le
 // TestEveryFieldIsTold fills the Stats of a server, of a pool and of a hub. The last bucket of a
 // histogram is told as what Count has more than the others.
 func TestEveryFieldIsTold(t *testing.T) {
-	var stats myriad.Stats
+	var stats tcp.Stats
 	fields, next := make(map[string]string), int64(1e6) // above whatever else there is
 	fill(reflect.ValueOf(&stats).Elem(), "Stats", &next, fields)
 	for _, h := range []string{"HandlerTime", "Lag"} {
-		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, myriad.Buckets-1))
+		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, tcp.Buckets-1))
 	}
 	wantTold(t, ofServer(stats), fields, 90)
 
@@ -185,7 +185,7 @@ func TestEveryFieldIsTold(t *testing.T) {
 func TestConditions(t *testing.T) {
 	for is, want := range map[bool]float64{false: 0, true: 1} {
 		for name, c := range map[string]prometheus.Collector{
-			"myriad_draining":        ofServer(myriad.Stats{Draining: is}),
+			"myriad_draining":        ofServer(tcp.Stats{Draining: is}),
 			"myriad_pool_overloaded": ofPool(pool.Stats{Overloaded: is}),
 		} {
 			if got := scrape(t, c)[name].Metric[0].Gauge.GetValue(); got != want {
@@ -196,8 +196,8 @@ func TestConditions(t *testing.T) {
 }
 
 func TestHistograms(t *testing.T) {
-	stats := myriad.Stats{Lag: myriad.Histogram{Count: 10, Sum: 90 * time.Second}}
-	stats.Lag.Buckets[0], stats.Lag.Buckets[2], stats.Lag.Buckets[myriad.Buckets-1] = 1, 2, 7
+	stats := tcp.Stats{Lag: tcp.Histogram{Count: 10, Sum: 90 * time.Second}}
+	stats.Lag.Buckets[0], stats.Lag.Buckets[2], stats.Lag.Buckets[tcp.Buckets-1] = 1, 2, 7
 	ofJobs := pool.Stats{Wait: pool.Histogram{Count: 10, Sum: 90 * time.Second}}
 	ofJobs.Wait.Buckets[0], ofJobs.Wait.Buckets[2], ofJobs.Wait.Buckets[pool.Buckets-1] = 1, 2, 7
 	for _, c := range []struct {
@@ -205,7 +205,7 @@ func TestHistograms(t *testing.T) {
 		collector prometheus.Collector
 		buckets   int
 	}{
-		{"myriad_loop_lag_seconds", ofServer(stats), myriad.Buckets - 1},
+		{"myriad_loop_lag_seconds", ofServer(stats), tcp.Buckets - 1},
 		{"myriad_pool_wait_seconds", ofPool(ofJobs), pool.Buckets - 1},
 	} {
 		h := scrape(t, c.collector)[c.name].Metric[0].Histogram
@@ -228,7 +228,7 @@ func TestHistograms(t *testing.T) {
 
 func TestMemoryPerConnection(t *testing.T) {
 	const name = "myriad_memory_per_connection_bytes"
-	for what, stats := range map[string]myriad.Stats{
+	for what, stats := range map[string]tcp.Stats{
 		"no connection":    {},
 		"worker processes": {Open: 10, Processes: 2},
 	} {
@@ -238,7 +238,7 @@ func TestMemoryPerConnection(t *testing.T) {
 	}
 	held := make([]byte, 64<<20)
 	runtime.GC() // so that nothing else counts, such as what an earlier run held
-	got := scrape(t, ofServer(myriad.Stats{Open: 2}))[name].Metric[0].Gauge.GetValue()
+	got := scrape(t, ofServer(tcp.Stats{Open: 2}))[name].Metric[0].Gauge.GetValue()
 	if got < float64(len(held))/2 || got > float64(len(held))*3/4 {
 		t.Errorf("with %d bytes held and 2 connections: %v bytes for each; want half of it and not much more", len(held), got)
 	}
@@ -248,7 +248,7 @@ func TestMemoryPerConnection(t *testing.T) {
 // The names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
 func TestLint(t *testing.T) {
 	interval, _ := fullInterval()
-	for _, c := range []prometheus.Collector{ofServer(myriad.Stats{Open: 1}), ofPool(pool.Stats{}), NewHubCollector(&fixedHub{}, nil), observed(nil, interval)} {
+	for _, c := range []prometheus.Collector{ofServer(tcp.Stats{Open: 1}), ofPool(pool.Stats{}), NewHubCollector(&fixedHub{}, nil), observed(nil, interval)} {
 		problems, err := testutil.CollectAndLint(c)
 		if err != nil {
 			t.Fatal(err)

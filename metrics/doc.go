@@ -10,7 +10,7 @@
 // package load has one too, NewLoadCollector, whose Observe takes the events of the run; its
 // names begin with myriad_load_.
 //
-// Everything of myriad.Stats is there, under names that begin with myriad_. The
+// Everything of tcp.Stats is there, under names that begin with myriad_. The
 // collector of a server keeps nothing between two scrapes, so that any number of Prometheus
 // servers can scrape it at a time. What is a quotient is left to the query, with
 // one exception, myriad_memory_per_connection_bytes:

@@ -5,13 +5,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
-// Source is where the figures come from: a *myriad.Server.
+// Source is where the figures come from: a *tcp.Server.
 type Source interface {
 	// Stats is called once a scrape, from any goroutine.
-	Stats() myriad.Stats
+	Stats() tcp.Stats
 }
 
 // NewServerCollector gives the Stats of a server to Prometheus. The labels, if
@@ -30,12 +30,12 @@ type Source interface {
 // processes, because their memory is not this one's.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return &collector[stats]{wrong: errors.New("metrics: the source is nil; expected a *myriad.Server")}
+		return &collector[stats]{wrong: errors.New("metrics: the source is nil; expected a *tcp.Server")}
 	}
 	return newCollector(namespace, labels, "le", source.Stats, serverMetrics, serverHistograms)
 }
 
-type stats = myriad.Stats
+type stats = tcp.Stats
 
 var serverMetrics = []metric[stats]{
 	gauge("loops", "Event loops, 0 for a model without them.", func(s *stats) int { return s.Loops }),
@@ -129,6 +129,6 @@ var serverHistograms = []distribution[stats]{
 		func(s *stats, d *prometheus.Desc) prometheus.Metric { return serverHistogram(d, &s.Lag) }},
 }
 
-func serverHistogram(d *prometheus.Desc, h *myriad.Histogram) prometheus.Metric {
+func serverHistogram(d *prometheus.Desc, h *tcp.Histogram) prometheus.Metric {
 	return histogram(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }

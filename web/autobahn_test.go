@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -344,9 +344,9 @@ func eachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, addr
 	mux.Handle("/ws", ws)
 	quick := http.NewServeMux()
 	quick.Handle("/ws", web.Quick(ws))
-	for i, model := range myriad.Models() {
+	for i, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			f(t, serve(t, &myriad.Server{Model: model, Handler: web.Handler([]http.Handler{mux, quick}[i%2]), Limits: myriad.Limits{MaxUnsent: 32 << 20}}))
+			f(t, serve(t, &tcp.Server{Model: model, Handler: web.Handler([]http.Handler{mux, quick}[i%2]), Limits: tcp.Limits{MaxUnsent: 32 << 20}}))
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // maxChunkLine is the most bytes of the line before a chunk, its extensions included.
@@ -198,7 +198,7 @@ func (b *body) Read(p []byte) (int, error) {
 // meanwhile. It is called with the lock, which it lets go while the mailbox is full.
 func (b *body) sendContinue() {
 	for b.told = true; !b.late && !b.x.gone; {
-		if err := b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n")); !errors.Is(err, myriad.ErrFull) {
+		if err := b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n")); !errors.Is(err, tcp.ErrFull) {
 			return
 		}
 		b.x.mu.Unlock()

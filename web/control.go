@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // What http.ResponseController asks of a response.
@@ -37,7 +37,7 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 func (w *response) EnableFullDuplex() error { return nil }
 
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
-// *myriad.NetConn where it can't be detached from its server, as with TLS.
+// *tcp.NetConn where it can't be detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch x := w.x; {
 	case w.conn != nil:
@@ -50,7 +50,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	got := make(chan detached, 1)
 	w.x.mu.Lock()
-	w.x.ask(func(x *exchange, c *myriad.Conn) {
+	w.x.ask(func(x *exchange, c *tcp.Conn) {
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.off:]...)
 		x.body.paused = false // nobody else is to resume it
@@ -65,7 +65,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 			c.Release()
 			return
 		}
-		l := myriad.NewNetListener()
+		l := tcp.NewNetListener()
 		_ = c.SetHandler(l)
 		c.SetValue(nil)
 		l.Opened(c)
@@ -88,7 +88,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	case d := <-got: // before the server forgot the connection
 		return w.hijacked(d)
 	default:
-		return nil, nil, myriad.ErrClosed
+		return nil, nil, tcp.ErrClosed
 	}
 }
 

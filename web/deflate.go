@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // permessage-deflate (RFC 7692), without context takeover in either direction.
@@ -98,20 +98,20 @@ func releaseInflated(p []byte) {
 
 // Group is a set of WebSockets that get the same messages, each of which is encoded, and for
 // those who take it compressed, once. The zero value is empty. It is safe for concurrent
-// use, as [myriad.Group] is, and takes 80 bytes with one socket in it.
-type Group struct{ plain, deflate myriad.Group }
+// use, as [tcp.Group] is, and takes 80 bytes with one socket in it.
+type Group struct{ plain, deflate tcp.Group }
 
 // Add takes a socket in.
 func (g *Group) Add(s Socket) { g.of(s).Add(s.Ref()) }
 
-// Remove lets a socket go, as myriad.Group.Remove: nothing of the group comes behind what is
+// Remove lets a socket go, as tcp.Group.Remove: nothing of the group comes behind what is
 // sent after that by the socket's Ref.
 func (g *Group) Remove(s Socket) { g.of(s).Remove(s.Ref()) }
 
 // Len is how many sockets are in the group, with some that have closed.
 func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
 
-func (g *Group) of(s Socket) *myriad.Group {
+func (g *Group) of(s Socket) *tcp.Group {
 	if s.v.deflate {
 		return &g.deflate
 	}
@@ -121,17 +121,17 @@ func (g *Group) of(s Socket) *myriad.Group {
 // minGroupCompressed is the least bytes of a message to a group that is compressed.
 const minGroupCompressed = 512
 
-// Broadcast sends a message to all, as myriad.Group.Broadcast.
+// Broadcast sends a message to all, as tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*myriad.Group).Broadcast)
+	return g.each(kind, message, (*tcp.Group).Broadcast)
 }
 
-// Publish sends all a message as their newest value, as myriad.Group.Publish.
+// Publish sends all a message as their newest value, as tcp.Group.Publish.
 func (g *Group) Publish(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*myriad.Group).Publish)
+	return g.each(kind, message, (*tcp.Group).Publish)
 }
 
-func (g *Group) each(kind Kind, message []byte, send func(*myriad.Group, []byte) (int, int)) (sent, full int) {
+func (g *Group) each(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
 	frame := Frame(kind, message)
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)

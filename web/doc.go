@@ -1,10 +1,10 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [myriad.Server], with
+// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server], with
 // the handlers of net/http. A program changes one line, and its idle connections cost bytes
 // instead of goroutines and buffers:
 //
 //	http.ListenAndServe(":8080", mux)
 //
-//	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(mux)}
+//	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
 //	srv.ListenAndServe(ctx)
 //
 // The event loops read requests. A handler runs on a pool of goroutines, for as long as it

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Event is a server-sent event, as the EventSource of a browser knows it (HTML, 9.2).
@@ -63,16 +63,16 @@ func oneLine(s string) string {
 // sent a comment as often, which keeps proxies from closing it, and which browsers ignore.
 type Events struct {
 	// Opened, if set, is called when a stream begins, on the connection's owner by the
-	// rules of a myriad.Handler: to keep c.Ref(), or add it to a myriad.Group.
-	Opened func(c *myriad.Conn)
-	// Closed, if set, is called when it has ended, as myriad.Handler.Closed is.
-	Closed func(c *myriad.Conn, why error)
-	// Save and Restore, if set, are as those of a myriad.Migrator, for streams that move to
+	// rules of a tcp.Handler: to keep c.Ref(), or add it to a tcp.Group.
+	Opened func(c *tcp.Conn)
+	// Closed, if set, is called when it has ended, as tcp.Handler.Closed is.
+	Closed func(c *tcp.Conn, why error)
+	// Save and Restore, if set, are as those of a tcp.Migrator, for streams that move to
 	// another process: see HTTP.Endpoints. Restore is called instead of Opened. Without Save
 	// streams that have a Value stay in the old process, and without Restore all do if
 	// Opened is set.
-	Save    func(c *myriad.Conn, to []byte) (state []byte, err error)
-	Restore func(c *myriad.Conn, state []byte) error
+	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
+	Restore func(c *tcp.Conn, state []byte) error
 }
 
 // ErrNoStream says that a request can't get a stream of events. It has been answered.
@@ -107,7 +107,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	out := appendStatus(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
 	res.out = append(appendField(out, "Date", date()), "\r\n"...)
-	res.become(stream{e}, value, func(c *myriad.Conn) {
+	res.become(stream{e}, value, func(c *tcp.Conn) {
 		if e.Opened != nil {
 			e.Opened(c)
 		}
@@ -117,38 +117,38 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 
 // become has the connection be another handler's behind the response, of which the head is
 // in out.
-func (w *response) become(h myriad.Handler, value any, opened func(c *myriad.Conn)) {
+func (w *response) become(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.committed, w.x.handed = true, true
-	w.x.then = func(c *myriad.Conn) {
+	w.x.then = func(c *tcp.Conn) {
 		_ = c.SetHandler(h)
 		c.SetValue(value)
 		opened(c)
-		if d, ok := h.(myriad.DrainingHandler); ok && w.x.drains {
+		if d, ok := h.(tcp.DrainingHandler); ok && w.x.drains {
 			d.Draining(c) // HTTP was told meanwhile
 		}
 	}
 }
 
-// stream is the myriad.Handler of streams of events.
+// stream is the tcp.Handler of streams of events.
 type stream struct{ events *Events }
 
-// Opened implements myriad.Handler. It is never called: the connection was HTTP's.
-func (s stream) Opened(*myriad.Conn) {}
+// Opened implements tcp.Handler. It is never called: the connection was HTTP's.
+func (s stream) Opened(*tcp.Conn) {}
 
-// Received implements myriad.Handler: a client has nothing to say.
-func (s stream) Received(_ *myriad.Conn, in []byte) int { return len(in) }
+// Received implements tcp.Handler: a client has nothing to say.
+func (s stream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
-// Ended implements myriad.Handler.
-func (s stream) Ended(_ *myriad.Conn, rest []byte) int { return len(rest) }
+// Ended implements tcp.Handler.
+func (s stream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
-// Heartbeat implements myriad.HeartbeatHandler with a comment.
-func (s stream) Heartbeat(c *myriad.Conn) (answers bool) {
+// Heartbeat implements tcp.HeartbeatHandler with a comment.
+func (s stream) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, _ = c.WriteString(":\n\n")
 	return false
 }
 
-// Closed implements myriad.Handler.
-func (s stream) Closed(c *myriad.Conn, why error) {
+// Closed implements tcp.Handler.
+func (s stream) Closed(c *tcp.Conn, why error) {
 	if f := s.events.Closed; f != nil {
 		f(c, why)
 	}

@@ -7,14 +7,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
 // A program of net/http changes the line that serves.
 func ExampleHandler() {
 	http.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
-	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(http.DefaultServeMux)}
+	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(http.DefaultServeMux)}
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		log.Print(err)
 	}
@@ -22,15 +22,15 @@ func ExampleHandler() {
 
 // A stream of events for each subscriber, without a goroutine each.
 func ExampleEvents() {
-	var clocks myriad.Group
+	var clocks tcp.Group
 	mux := http.NewServeMux()
-	mux.Handle("GET /time", &web.Events{Opened: func(c *myriad.Conn) { clocks.Add(c.Ref()) }})
+	mux.Handle("GET /time", &web.Events{Opened: func(c *tcp.Conn) { clocks.Add(c.Ref()) }})
 	go func() {
 		for now := range time.Tick(time.Second) {
 			clocks.Publish(web.Event{Data: now.Format(time.TimeOnly)}.Bytes())
 		}
 	}()
-	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(mux)}
+	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		log.Print(err)
 	}
@@ -41,7 +41,7 @@ func ExampleWebSocket() {
 	echo := web.OnMessage(func(s web.Socket, kind web.Kind, message []byte) { s.Write(kind, message) })
 	mux := http.NewServeMux()
 	mux.Handle("GET /echo", &web.WebSocket{Handler: echo})
-	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(mux)}
+	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		log.Print(err)
 	}

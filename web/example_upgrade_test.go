@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -42,12 +42,12 @@ func (c *chat) Restore(s web.Socket, state []byte) error {
 
 var _ web.SocketMigrator = new(chat)
 
-// WebSockets that move to the new process in myriad.Server.Upgrade.
+// WebSockets that move to the new process in tcp.Server.Upgrade.
 func ExampleHTTP_endpoints() {
-	_ = &myriad.Server{Addr: ":8080", Handler: handlerOf(http.NewServeMux())}
+	_ = &tcp.Server{Addr: ":8080", Handler: handlerOf(http.NewServeMux())}
 }
 
-func handlerOf(mux *http.ServeMux) myriad.Handler {
+func handlerOf(mux *http.ServeMux) tcp.Handler {
 	sockets := &web.WebSocket{Handler: new(chat)}
 	mux.Handle("GET /chat", web.Quick(sockets))
 	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"chat": sockets}}

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // exchange is one request and its response.
@@ -31,8 +31,8 @@ import (
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
-	ref     myriad.Ref
-	limits  *myriad.Limits
+	ref     tcp.Ref
+	limits  *tcp.Limits
 	job     *job // nil for the requests behind the first
 
 	header http.Header
@@ -45,7 +45,7 @@ type exchange struct {
 	cancel context.CancelFunc
 	handed bool // the connection is not HTTP's any more
 	files  int8 // how many the connection takes, of this response and those behind it
-	then   func(c *myriad.Conn)
+	then   func(c *tcp.Conn)
 
 	mu       sync.Mutex
 	readable sync.Cond
@@ -78,7 +78,7 @@ var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(h
 var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
 // prepare has it take a request of a connection.
-func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
+func (x *exchange) prepare(h *HTTP, c *tcp.Conn) {
 	x.h, x.handler, x.ref, x.limits = h, h.handler(), c.Ref(), &c.Server().Limits
 	if x.req == nil {
 		x.req = blankRequests.Get().(*http.Request)
@@ -116,7 +116,7 @@ func (x *exchange) ends() bool {
 }
 
 // start has the handler called by a worker, and those of the requests behind it.
-func (x *exchange) start(c *myriad.Conn) {
+func (x *exchange) start(c *tcp.Conn) {
 	for y := x; y != nil; y = y.next {
 		y.begin()
 		x.cost += y.ownCost()
@@ -130,7 +130,7 @@ func (x *exchange) start(c *myriad.Conn) {
 }
 
 // become makes it the connection's Value. It says whether its handler has returned already.
-func (x *exchange) become(c *myriad.Conn) (returned bool) {
+func (x *exchange) become(c *tcp.Conn) (returned bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
@@ -287,9 +287,9 @@ func (x *exchange) panicked(v any) {
 
 // ask has f called by the owner. It is called with the lock, which it lets go while the
 // mailbox is full.
-func (x *exchange) ask(f func(*exchange, *myriad.Conn)) {
+func (x *exchange) ask(f func(*exchange, *tcp.Conn)) {
 	for !x.gone {
-		if err := x.ref.Do(func(c *myriad.Conn) { f(x, c) }); !errors.Is(err, myriad.ErrFull) {
+		if err := x.ref.Do(func(c *tcp.Conn) { f(x, c) }); !errors.Is(err, tcp.ErrFull) {
 			return
 		}
 		x.mu.Unlock()
@@ -313,7 +313,7 @@ func (x *exchange) closing() <-chan struct{} {
 // What the connection's owner calls.
 
 // received takes input behind the request's head, and says how much of it was its body.
-func (x *exchange) received(c *myriad.Conn, in []byte) (used int) {
+func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
 	}
@@ -343,7 +343,7 @@ func (x *exchange) received(c *myriad.Conn, in []byte) (used int) {
 }
 
 // resume has more of the body read.
-func (x *exchange) resume(c *myriad.Conn) {
+func (x *exchange) resume(c *tcp.Conn) {
 	if !x.paused {
 		c.Resume()
 	}
@@ -351,7 +351,7 @@ func (x *exchange) resume(c *myriad.Conn) {
 
 // finish ends the exchange when the handler has returned, and those behind it whose handlers
 // have returned, too.
-func (x *exchange) finish(c *myriad.Conn) {
+func (x *exchange) finish(c *tcp.Conn) {
 	for x.conclude(c) {
 		if x = x.next; !x.become(c) {
 			return
@@ -360,7 +360,7 @@ func (x *exchange) finish(c *myriad.Conn) {
 }
 
 // conclude sends the response, and says whether the next request behind it goes on.
-func (x *exchange) conclude(c *myriad.Conn) (more bool) {
+func (x *exchange) conclude(c *tcp.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
@@ -388,7 +388,7 @@ func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 		c.SetValue(nil)
 		x.then(c)
 		c.Resume()
-	case ends && errors.Is(x.res.err, myriad.ErrWriteTimeout):
+	case ends && errors.Is(x.res.err, tcp.ErrWriteTimeout):
 		c.CloseWith(x.res.err)
 	case ends:
 		c.Close()
@@ -403,7 +403,7 @@ func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 }
 
 // idle has the connection wait for its next request.
-func (x *exchange) idle(c *myriad.Conn) {
+func (x *exchange) idle(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.answered {
 		c.SetDeadline(0)
@@ -444,7 +444,7 @@ func (x *exchange) connClosed(why error) {
 	if x.job != nil && x.job.take() != nil {
 		x.stop() // nobody else will
 	}
-	if why != myriad.ErrDetached {
+	if why != tcp.ErrDetached {
 		x.cancel()
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
@@ -37,7 +37,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 			return 0, w.err
 		}
 		if err := w.sendFile(f, offset, n); err != nil {
-			if errors.Is(err, myriad.ErrClosed) {
+			if errors.Is(err, tcp.ErrClosed) {
 				w.err = err
 				return 0, err
 			}
@@ -88,7 +88,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	w.sent = true
 	w.x.files = max(w.x.files-1, 0)
 	result := make(chan error, 1)
-	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
+	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
 	}
 	select {
@@ -98,7 +98,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 		}
 		return err
 	case <-w.x.closing():
-		return myriad.ErrClosed
+		return tcp.ErrClosed
 	}
 }
 

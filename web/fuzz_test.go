@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // FuzzHead holds the reading of heads against net/http's: what we take, it takes, too, and
@@ -54,8 +54,8 @@ func FuzzHead(f *testing.F) {
 
 // inPieces sends in to a server of its own, in pieces whose sizes cuts tells, and gives what
 // was answered.
-func inPieces(t *testing.T, h myriad.Handler, in, cuts []byte) string {
-	p := myriadtest.NewServer(t, &myriad.Server{Handler: h, Limits: myriad.Limits{MaxMessage: 32 << 10}}).Dial()
+func inPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
+	p := tcptest.NewServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxMessage: 32 << 10}}).Dial()
 	for i := 0; len(in) > 0; i++ {
 		n := len(in)
 		if len(cuts) > 0 {

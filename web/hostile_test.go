@@ -15,15 +15,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
 // siege is a server that is attacked while honest clients use it.
 type siege struct {
-	server *myriad.Server
+	server *tcp.Server
 	addr   string
 	pool   *pool.Pool
 	over   chan struct{} // closed when the honest clients are through
@@ -36,10 +36,10 @@ type siege struct {
 type attack struct {
 	name    string
 	clients int
-	limits  myriad.Limits
+	limits  tcp.Limits
 	client  func(s *siege, a *attacker) error
 	// closed, if set, counts what all attackers' connections are to be closed for.
-	closed func(c myriad.Closes) int64
+	closed func(c tcp.Closes) int64
 }
 
 // attacker is the connection of one.
@@ -169,7 +169,7 @@ func (s *siege) sample() {
 // leaves behind.
 func TestHostile(t *testing.T) {
 	all := attacks()
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		for _, a := range all {
 			t.Run(model+"/"+strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 				goroutines := runtime.NumGoroutine()
@@ -193,7 +193,7 @@ func besiege(t *testing.T, model string, a attack) {
 	if a.limits.MaxBuffered == 0 {
 		a.limits.MaxBuffered = maxBuffered
 	}
-	s.server = &myriad.Server{Model: model, Limits: a.limits, Handler: &web.HTTP{Pool: p, Handler: s.handler(), ErrorLog: silent}, Log: slog.New(slog.DiscardHandler)}
+	s.server = &tcp.Server{Model: model, Limits: a.limits, Handler: &web.HTTP{Pool: p, Handler: s.handler(), ErrorLog: silent}, Log: slog.New(slog.DiscardHandler)}
 	s.addr = serve(t, s.server)
 
 	var attackers, inPlace sync.WaitGroup
@@ -245,8 +245,8 @@ func besiege(t *testing.T, model string, a attack) {
 func attacks() []attack {
 	const post = "POST /echo HTTP/1.1\r\nHost: x\r\n"
 	get := "GET /quick?" + strings.Repeat("x", 1000) + " HTTP/1.1\r\nHost: x\r\n\r\n"
-	untaken := func(c myriad.Closes) int64 { return c.Write + c.Reset + c.Budget }
-	soon := myriad.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
+	untaken := func(c tcp.Closes) int64 { return c.Write + c.Reset + c.Budget }
+	soon := tcp.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
 	bomb := strings.Repeat(fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000))), 10)
 	huge := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 16<<20)))
 	small := soon
@@ -257,8 +257,8 @@ func attacks() []attack {
 			a.inPlace()
 			a.untilCut("a", 2*time.Millisecond)
 			return nil
-		}, func(c myriad.Closes) int64 { return c.Message }},
-		{"bodies that drip or stop", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		}, func(c tcp.Closes) int64 { return c.Message }},
+		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			io.WriteString(a, post+"Content-Length: 100000\r\n\r\nhalf")
 			for s.pool.Stats().Running < 20 {
 				time.Sleep(time.Millisecond)
@@ -284,21 +284,21 @@ func attacks() []attack {
 			a.untilCut(strings.Repeat(get, 50), 0)
 			return nil
 		}, untaken},
-		{"huge heads", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"huge heads", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			return a.wants(431, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20))
 		}, nil},
-		{"heads of many fields", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"heads of many fields", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			return a.wants(431, "GET / HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 5000)+"\r\n")
 		}, nil},
-		{"long lines before chunks", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"long lines before chunks", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			return a.wants(400, post+"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1;"+strings.Repeat("x", 200)+"\r\nx\r\n", 5000))
 		}, nil},
-		{"a body that ends within a chunk's size", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"a body that ends within a chunk's size", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			io.WriteString(a, post+"Transfer-Encoding: chunked\r\n\r\n5")
 			a.Conn.(*net.TCPConn).CloseWrite()
 			return a.wants(400, "")
 		}, nil},
-		{"chunks of one byte", 4, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"chunks of one byte", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
 			const n = 100_000
 			a.inPlace()
 			go io.WriteString(a, post+"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
@@ -311,7 +311,7 @@ func attacks() []attack {
 			}
 			return nil
 		}, nil},
-		{"a million empty frames", 4, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"a million empty frames", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
 			if err := a.upgrade("ws"); err != nil {
 				return err
 			}
@@ -331,7 +331,7 @@ func attacks() []attack {
 			a.untilCut(strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500), 0)
 			return nil
 		}, untaken},
-		{"bombs", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"bombs", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			if err := a.upgrade("ws"); err != nil {
 				return err
 			}
@@ -343,7 +343,7 @@ func attacks() []attack {
 			}
 			return err
 		}, nil},
-		{"bombs of just MaxMessage", 8, myriad.Limits{}, func(s *siege, a *attacker) error {
+		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *siege, a *attacker) error {
 			if err := a.upgrade("sink"); err != nil {
 				return err
 			}
@@ -364,8 +364,8 @@ func attacks() []attack {
 			a.inPlace()
 			a.untilCut(fr(0, "x"), 20*time.Millisecond)
 			return nil
-		}, func(c myriad.Closes) int64 { return c.Message + c.Budget }},
-		{"requests that are reset", 20, myriad.Limits{}, func(s *siege, a *attacker) error {
+		}, func(c tcp.Closes) int64 { return c.Message + c.Budget }},
+		{"requests that are reset", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			a.inPlace()
 			for range 20 {
 				nc, err := net.Dial("tcp", s.addr)
@@ -385,7 +385,7 @@ func attacks() []attack {
 // Stats.Buffered, and nothing of it is kept when their connections are gone.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
 			if err != nil {
@@ -394,7 +394,7 @@ func TestRequestsAreCounted(t *testing.T) {
 			defer p.Close(context.Background())
 			entered, release := make(chan struct{}), make(chan struct{})
 			var handled atomic.Int64
-			s := &myriad.Server{Model: model, Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s := &tcp.Server{Model: model, Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/hold" {
 					entered <- struct{}{}
 					<-release
@@ -435,8 +435,8 @@ func TestRequestsAreCounted(t *testing.T) {
 func TestBombsYield(t *testing.T) {
 	bomb := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000)))
 	bombs := 60_000 / len(bomb)
-	for _, model := range myriad.Models() {
-		if model == myriad.Goroutine {
+	for _, model := range tcp.Models() {
+		if model == tcp.Goroutine {
 			continue // Go's scheduler sees to it
 		}
 		t.Run(model, func(t *testing.T) {
@@ -445,14 +445,14 @@ func TestBombsYield(t *testing.T) {
 			h := web.OnMessage(func(s web.Socket, _ web.Kind, _ []byte) {
 				switch seen.Add(1) {
 				case 1:
-					_ = s.Ref().Do(func(*myriad.Conn) { before.Store(seen.Load()) })
+					_ = s.Ref().Do(func(*tcp.Conn) { before.Store(seen.Load()) })
 				case int64(bombs):
 					close(done)
 				}
 			})
 			mux := http.NewServeMux()
 			mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: h, Compression: true}))
-			w := dialSocket(t, serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux)}), "Sec-WebSocket-Extensions: permessage-deflate\r\n")
+			w := dialSocket(t, serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}), "Sec-WebSocket-Extensions: permessage-deflate\r\n")
 			w.say(strings.Repeat(bomb, bombs), 0)
 			await.Receive(t, done, "the last of the messages")
 			if n := before.Load(); n == 0 || n > 10 {
@@ -465,21 +465,21 @@ func TestBombsYield(t *testing.T) {
 // TestPipelinesYield has mail come to a loop between the requests of one read.
 func TestPipelinesYield(t *testing.T) {
 	const n = 500
-	for _, model := range myriad.Models() {
-		if model == myriad.Goroutine {
+	for _, model := range tcp.Models() {
+		if model == tcp.Goroutine {
 			continue // Go's scheduler sees to it
 		}
 		t.Run(model, func(t *testing.T) {
 			var seen, before atomic.Int64
-			ref := make(chan myriad.Ref, 1)
+			ref := make(chan tcp.Ref, 1)
 			mux := http.NewServeMux()
 			mux.Handle("/", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if seen.Add(1) == 1 {
-					_ = (<-ref).Do(func(*myriad.Conn) { before.Store(seen.Load()) })
+					_ = (<-ref).Do(func(*tcp.Conn) { before.Store(seen.Load()) })
 				}
 			})))
-			mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *myriad.Conn) { ref <- c.Ref() }}))
-			addr := serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
+			mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *tcp.Conn) { ref <- c.Ref() }}))
+			addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
 			nc, r := dial(t, addr)
 			io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
 			if _, err := http.ReadResponse(r, nil); err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -23,20 +23,20 @@ func TestDrips(t *testing.T) {
 	}{
 		"head":               {"", "G", web.ErrTimeout},
 		"head of a second":   {"GET /x HTTP/1.1\r\nHost: x\r\n\r\nGET", "T", web.ErrTimeout},
-		"fragments":          {ask("ws") + fr(2, "x"), fr(0, "x"), myriad.ErrMessageTimeout},
-		"empty fragments":    {ask("ws") + fr(2, ""), fr(0, ""), myriad.ErrMessageTimeout},
-		"frame":              {ask("ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", myriad.ErrMessageTimeout},
-		"small frame":        {ask("ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", myriad.ErrMessageTimeout},
-		"pings in a message": {ask("ws") + fr(2, "x"), fr(fin|9, ""), myriad.ErrMessageTimeout},
+		"fragments":          {ask("ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
+		"empty fragments":    {ask("ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
+		"frame":              {ask("ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
+		"small frame":        {ask("ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
+		"pings in a message": {ask("ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
-			limits := myriad.Limits{MessageTimeout: 10 * time.Second}
+			limits := tcp.Limits{MessageTimeout: 10 * time.Second}
 			if row.why == web.ErrTimeout {
 				limits.MessageTimeout = time.Hour
 			}
-			srv := &myriad.Server{Handler: &web.HTTP{Handler: mux, ReadHeaderTimeout: 10 * time.Second}, Limits: limits}
-			s := myriadtest.NewServer(t, srv)
+			srv := &tcp.Server{Handler: &web.HTTP{Handler: mux, ReadHeaderTimeout: 10 * time.Second}, Limits: limits}
+			s := tcptest.NewServer(t, srv)
 			p := s.Dial()
 			p.Send(row.before)
 			for range 9 {
@@ -57,8 +57,8 @@ func TestDrips(t *testing.T) {
 
 // TestMessageIsCounted has a message in fragments counted in Stats.Buffered while it is not whole.
 func TestMessageIsCounted(t *testing.T) {
-	srv := &myriad.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
-	s := myriadtest.NewServer(t, srv)
+	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
+	s := tcptest.NewServer(t, srv)
 	p := s.Dial()
 	p.Send(ask("ws") + fr(2, ""))
 	for want := 20_000; want <= 60_000; want += 20_000 {

@@ -13,12 +13,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [myriad.Handler] that serves an [http.Handler] over HTTP/1.1. A connection
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. A connection
 // between two requests takes what an idle connection takes, and nothing else.
 //
 // A handler runs on Pool, and may block. It sees what it sees of net/http's server, but for
@@ -50,7 +50,7 @@ type HTTP struct {
 	// package log's.
 	ErrorLog *log.Logger
 	// Endpoints are the WebSockets and Events of Handler whose connections move to the new
-	// process in myriad.Server.Upgrade, each by a name under which that has it, too. A
+	// process in tcp.Server.Upgrade, each by a name under which that has it, too. A
 	// connection there of which the user's code knows something moves if that is saved: see
 	// SocketMigrator, and Events.Save. Those of others stay, and are drained. The default is
 	// none.
@@ -59,11 +59,11 @@ type HTTP struct {
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey
 
-	sendsFiles atomic.Pointer[myriad.Limits] // those of the last server that has sent a file
+	sendsFiles atomic.Pointer[tcp.Limits] // those of the last server that has sent a file
 }
 
 // Handler is an [HTTP] with default settings.
-func Handler(h http.Handler) myriad.Handler { return &HTTP{Handler: h} }
+func Handler(h http.Handler) tcp.Handler { return &HTTP{Handler: h} }
 
 // ErrTimeout is the reason of connections whose client let IdleTimeout or ReadHeaderTimeout
 // pass.
@@ -106,10 +106,10 @@ func (h *HTTP) logf(format string, args ...any) {
 }
 
 // core is a connection as the engines know it.
-func core(c *myriad.Conn) *engine.Conn { return (*engine.Conn)(c) }
+func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 
 // most is the most bytes of a head.
-func (h *HTTP) most(c *myriad.Conn) int {
+func (h *HTTP) most(c *tcp.Conn) int {
 	most := h.MaxHeaderBytes
 	if most <= 0 {
 		most = maxHeaderBytes
@@ -125,7 +125,7 @@ func (h *HTTP) pool() *pool.Pool {
 }
 
 // run has a worker call the handler.
-func (h *HTTP) run(c *myriad.Conn, x *exchange) {
+func (h *HTTP) run(c *tcp.Conn, x *exchange) {
 	if err := h.pool().TrySubmitTask(pool.Task{Job: x.job}); err != nil {
 		for y := x; y != nil; y = y.next {
 			y.refuse()
@@ -139,21 +139,21 @@ func (h *HTTP) run(c *myriad.Conn, x *exchange) {
 }
 
 // idle has the connection closed if no request comes.
-func (h *HTTP) idle(c *myriad.Conn) {
+func (h *HTTP) idle(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
 		c.SetTimer(h.IdleTimeout)
 	}
 }
 
-// Opened implements myriad.Handler.
-func (h *HTTP) Opened(c *myriad.Conn) { h.idle(c) }
+// Opened implements tcp.Handler.
+func (h *HTTP) Opened(c *tcp.Conn) { h.idle(c) }
 
 // maxPipelined is how many pipelined requests are answered, by one worker or in one call,
 // before other connections have their turn.
 const maxPipelined = 32
 
-// Received implements myriad.Handler.
-func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
+// Received implements tcp.Handler.
+func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	for n := 0; used < len(in) && !c.Paused(); n++ {
 		if n == maxPipelined {
 			core(c).Yield()
@@ -181,7 +181,7 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 
 // next takes the request that in begins with, if its head is whole, of which it has seen some
 // bytes before. It says how many it has used, and whether what is behind them is HTTP's.
-func (h *HTTP) next(c *myriad.Conn, in []byte, seen int) (used int, more bool) {
+func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
 	n, err := headLength(in, seen, h.most(c))
 	if err != nil {
 		h.bad(c, err)
@@ -210,7 +210,7 @@ func (h *HTTP) next(c *myriad.Conn, in []byte, seen int) (used int, more bool) {
 }
 
 // read makes an exchange of a whole head.
-func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
+func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
 	x := quickExchanges.Get().(*exchange)
 	x.prepare(h, c)
 	var err error
@@ -226,7 +226,7 @@ func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
 // readAhead has the requests that in begins with follow x, as far as they are whole, well
 // formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
 // nothing is read.
-func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
+func (x *exchange) readAhead(c *tcp.Conn, in []byte) (used int) {
 	most := x.h.most(c)
 	for range maxPipelined - 1 {
 		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
@@ -252,7 +252,7 @@ func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
 
 // remoteAddr is the peer's address. That of the last request is kept as text: with pipelined
 // ones it is mostly the same.
-func (x *exchange) remoteAddr(c *myriad.Conn) string {
+func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
 		return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
@@ -264,7 +264,7 @@ func (x *exchange) remoteAddr(c *myriad.Conn) string {
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
-func (x *exchange) answer(c *myriad.Conn) (more bool) {
+func (x *exchange) answer(c *tcp.Conn) (more bool) {
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
@@ -283,15 +283,15 @@ func (x *exchange) answer(c *myriad.Conn) (more bool) {
 }
 
 // bad answers what is no request, and closes the connection.
-func (h *HTTP) bad(c *myriad.Conn, err error) {
+func (h *HTTP) bad(c *tcp.Conn, err error) {
 	status, why := statusOf(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, why)
 	_ = c.Close()
 }
 
-// Ended implements myriad.Handler.
-func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
+// Ended implements tcp.Handler.
+func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
 		for x.next != nil {
@@ -302,16 +302,16 @@ func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 	return used
 }
 
-// Closed implements myriad.Handler.
-func (h *HTTP) Closed(c *myriad.Conn, why error) {
+// Closed implements tcp.Handler.
+func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
 		x.connClosed(why)
 	}
 }
 
-// Draining implements myriad.DrainingHandler.
-func (h *HTTP) Draining(c *myriad.Conn) {
+// Draining implements tcp.DrainingHandler.
+func (h *HTTP) Draining(c *tcp.Conn) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
@@ -320,22 +320,22 @@ func (h *HTTP) Draining(c *myriad.Conn) {
 	}
 }
 
-// NextProtos implements myriad.ALPNHandler: by TLS, too, HTTP/1.1 is spoken, and not HTTP/2. A
+// NextProtos implements tcp.ALPNHandler: by TLS, too, HTTP/1.1 is spoken, and not HTTP/2. A
 // client that offers only others fails in its handshake.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements myriad.HeartbeatHandler: HTTP has none. A connection without a request
+// Heartbeat implements tcp.HeartbeatHandler: HTTP has none. A connection without a request
 // is closed when it has been silent for as long as one that leaves them unanswered.
-func (h *HTTP) Heartbeat(c *myriad.Conn) (answers bool) {
+func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
 }
 
-// Timer implements myriad.TimerHandler.
-func (h *HTTP) Timer(c *myriad.Conn) {
+// Timer implements tcp.TimerHandler.
+func (h *HTTP) Timer(c *tcp.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
 		c.CloseWith(ErrTimeout)
 	}
@@ -379,15 +379,15 @@ func (x *exchange) route() (quickly bool) {
 // Ref is the connection of a request that an HTTP serves: for what outlives the request,
 // such as a server's log. ok is false for a request of another server, or of a Quick
 // handler.
-func Ref(r *http.Request) (ref myriad.Ref, ok bool) {
-	ref, ok = r.Context().Value(refKey{}).(myriad.Ref)
+func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
+	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok
 }
 
 var (
-	_ myriad.DrainingHandler  = (*HTTP)(nil)
-	_ myriad.TimerHandler     = (*HTTP)(nil)
-	_ myriad.HeartbeatHandler = (*HTTP)(nil)
-	_ myriad.ALPNHandler      = (*HTTP)(nil)
-	_ io.ReaderFrom           = (*response)(nil)
+	_ tcp.DrainingHandler  = (*HTTP)(nil)
+	_ tcp.TimerHandler     = (*HTTP)(nil)
+	_ tcp.HeartbeatHandler = (*HTTP)(nil)
+	_ tcp.ALPNHandler      = (*HTTP)(nil)
+	_ io.ReaderFrom        = (*response)(nil)
 )

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -28,8 +28,8 @@ import (
 func eachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
 	t.Helper()
 	h.ErrorLog = silent
-	for _, model := range myriad.Models() {
-		t.Run(model, func(t *testing.T) { f(t, serve(t, &myriad.Server{Model: model, Handler: h})) })
+	for _, model := range tcp.Models() {
+		t.Run(model, func(t *testing.T) { f(t, serve(t, &tcp.Server{Model: model, Handler: h})) })
 	}
 }
 
@@ -389,10 +389,10 @@ func TestNoWorker(t *testing.T) {
 
 // TestDrain lets requests under way end.
 func TestDrain(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			entered, release := make(chan struct{}), make(chan struct{})
-			addr, stop := testserver.Start(t, &myriad.Server{Model: model,
+			addr, stop := testserver.Start(t, &tcp.Server{Model: model,
 				Handler: web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					entered <- struct{}{}
 					<-release
@@ -441,9 +441,9 @@ func TestHalfClose(t *testing.T) {
 
 // TestEvents streams events to subscribers, and hears of their end.
 func TestEvents(t *testing.T) {
-	var g myriad.Group
+	var g tcp.Group
 	closed := make(chan error, 2)
-	e := &web.Events{Opened: func(c *myriad.Conn) { g.Add(c.Ref()) }, Closed: func(c *myriad.Conn, why error) { g.Remove(c.Ref()); closed <- why }}
+	e := &web.Events{Opened: func(c *tcp.Conn) { g.Add(c.Ref()) }, Closed: func(c *tcp.Conn, why error) { g.Remove(c.Ref()); closed <- why }}
 	for i, h := range []http.Handler{e, web.Quick(e)} {
 		mux := http.NewServeMux()
 		mux.Handle("/events", h)

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -34,13 +34,13 @@ func TestIdleMemory(t *testing.T) {
 		{"WebSocket", "GET /ws HTTP/1.1\r\nHost: x\r\n" + upgrade + "\r\n", 200},
 		{"events", "GET /events HTTP/1.1\r\nHost: x\r\n\r\n", 200},
 	}
-	for _, model := range myriad.Models() {
-		if model == myriad.Goroutine {
+	for _, model := range tcp.Models() {
+		if model == tcp.Goroutine {
 			continue // a goroutine each
 		}
 		for _, r := range rows {
 			t.Run(model+"/"+strings.ReplaceAll(r.name, ", ", " "), func(t *testing.T) {
-				addr := netip.MustParseAddrPort(serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux)}))
+				addr := netip.MustParseAddrPort(serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}))
 				fds := make([]int, 0, n+warm)
 				defer func() {
 					for _, fd := range fds {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file is how WebSockets and streams of events move to another process: see
@@ -23,7 +23,7 @@ func (*Events) endpoint()    {}
 // another process can go on with it: see HTTP.Endpoints. Without it, sockets that have a Value
 // stay in the old process, and the others move.
 type SocketMigrator interface {
-	// Save is like that of a myriad.Migrator, between two calls of Message; it need not
+	// Save is like that of a tcp.Migrator, between two calls of Message; it need not
 	// save a partly received message, nor what Socket itself has. What it and
 	// package web save is at most 1 MiB together.
 	Save(s Socket, to []byte) (state []byte, err error)
@@ -60,17 +60,17 @@ var (
 	errSaved       = errors.New("web: the state of a connection is cut off or of another version")
 )
 
-// SaveHandler implements myriad.HandlerMigrator for connections whose handler is h itself, a
+// SaveHandler implements tcp.HandlerMigrator for connections whose handler is h itself, a
 // WebSocket's or a stream's of Endpoints. A handler that passes connections on to an HTTP, by
 // Conn.SetHandler, calls it in its own SaveHandler.
-func (h *HTTP) SaveHandler(c *myriad.Conn, of myriad.Handler, to []byte) ([]byte, error) {
+func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, error) {
 	switch of := of.(type) {
 	case *HTTP:
 		if of != h {
 			return nil, errNoEndpoint
 		}
 		if c.Value() != nil { // a request
-			return nil, myriad.ErrSaveLater
+			return nil, tcp.ErrSaveLater
 		}
 		return append(to, savedVersion, savedHTTP), nil
 	case *variant:
@@ -83,9 +83,9 @@ func (h *HTTP) SaveHandler(c *myriad.Conn, of myriad.Handler, to []byte) ([]byte
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements myriad.HandlerMigrator. A handler that passes connections on to an
+// RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections on to an
 // HTTP calls it in its own RestoreHandler.
-func (h *HTTP) RestoreHandler(c *myriad.Conn, state []byte) error {
+func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.Read(state)
 	version, what := r.Byte(), r.Byte()
 	switch {
@@ -118,7 +118,7 @@ func (h *HTTP) nameOf(e Endpoint) (string, error) {
 	return "", errNoEndpoint
 }
 
-func (h *HTTP) saveSocket(c *myriad.Conn, v *variant, part *partial, to []byte) ([]byte, error) {
+func (h *HTTP) saveSocket(c *tcp.Conn, v *variant, part *partial, to []byte) ([]byte, error) {
 	name, err := h.nameOf(v.WebSocket)
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (h *HTTP) saveSocket(c *myriad.Conn, v *variant, part *partial, to []byte) 
 		err = errNoMigrator
 	}
 	if err == nil && part != nil && len(to) > engine.MaxState {
-		err = myriad.ErrSaveLater // when the message has ended
+		err = tcp.ErrSaveLater // when the message has ended
 	}
 	return to, err
 }
@@ -163,7 +163,7 @@ func (m *partial) save(to []byte) []byte {
 }
 
 // restore makes the connection a socket again.
-func (ws *WebSocket) restore(c *myriad.Conn, r *saved.Reader) error {
+func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	flags := r.Byte()
 	k := variantKey{r.String(), flags&savedDeflate != 0}
 	v := ws.variant(k)
@@ -214,7 +214,7 @@ func (v *variant) restorePartial(r *saved.Reader) (*partial, error) {
 	return m, nil
 }
 
-func (h *HTTP) saveStream(c *myriad.Conn, e *Events, to []byte) ([]byte, error) {
+func (h *HTTP) saveStream(c *tcp.Conn, e *Events, to []byte) ([]byte, error) {
 	name, err := h.nameOf(e)
 	switch {
 	case err != nil:
@@ -232,7 +232,7 @@ func (h *HTTP) saveStream(c *myriad.Conn, e *Events, to []byte) ([]byte, error) 
 }
 
 // restore makes the connection a stream again.
-func (e *Events) restore(c *myriad.Conn, r *saved.Reader) error {
+func (e *Events) restore(c *tcp.Conn, r *saved.Reader) error {
 	if !r.OK() {
 		return errSaved
 	}
@@ -245,4 +245,4 @@ func (e *Events) restore(c *myriad.Conn, r *saved.Reader) error {
 	return nil
 }
 
-var _ myriad.HandlerMigrator = (*HTTP)(nil)
+var _ tcp.HandlerMigrator = (*HTTP)(nil)

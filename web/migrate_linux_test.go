@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -64,12 +64,12 @@ func serverCommand(model string, most, before int) *exec.Cmd {
 // on that socket, and itself; a stream's events have their number on that stream as ID.
 type moving struct {
 	web.SocketBase
-	srv     *myriad.Server
+	srv     *tcp.Server
 	streams sync.Map // their refs
 }
 
 // newMoving makes one; a later one of a chain lacks an endpoint.
-func newMoving(later bool) *myriad.Server {
+func newMoving(later bool) *tcp.Server {
 	a, mux := new(moving), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
 		"ws":     &web.WebSocket{Handler: a, Compression: true, MinCompressed: 1},
@@ -96,7 +96,7 @@ func newMoving(later bool) *myriad.Server {
 			}
 		}()
 	})
-	a.srv = &myriad.Server{Handler: &web.HTTP{Handler: mux, Endpoints: endpoints}, Limits: myriad.Limits{MaxUnsent: 8 << 20}}
+	a.srv = &tcp.Server{Handler: &web.HTTP{Handler: mux, Endpoints: endpoints}, Limits: tcp.Limits{MaxUnsent: 8 << 20}}
 	return a.srv
 }
 
@@ -126,18 +126,18 @@ func (a *moving) Restore(s web.Socket, state []byte) error {
 	return nil
 }
 
-func (a *moving) enter(c *myriad.Conn) {
+func (a *moving) enter(c *tcp.Conn) {
 	c.SetValue(uint64(0))
 	a.streams.Store(c.Ref(), true)
 }
 
-func (a *moving) left(c *myriad.Conn, _ error) { a.streams.Delete(c.Ref()) }
+func (a *moving) left(c *tcp.Conn, _ error) { a.streams.Delete(c.Ref()) }
 
-func (a *moving) save(c *myriad.Conn, to []byte) ([]byte, error) {
+func (a *moving) save(c *tcp.Conn, to []byte) ([]byte, error) {
 	return binary.AppendUvarint(to, c.Value().(uint64)), nil
 }
 
-func (a *moving) restore(c *myriad.Conn, state []byte) error {
+func (a *moving) restore(c *tcp.Conn, state []byte) error {
 	n, _ := binary.Uvarint(state)
 	c.SetValue(n)
 	a.streams.Store(c.Ref(), true)
@@ -147,7 +147,7 @@ func (a *moving) restore(c *myriad.Conn, state []byte) error {
 // tell sends each stream an event.
 func (a *moving) tell(text string) {
 	a.streams.Range(func(ref, _ any) bool {
-		_ = ref.(myriad.Ref).Do(func(c *myriad.Conn) {
+		_ = ref.(tcp.Ref).Do(func(c *tcp.Conn) {
 			n := c.Value().(uint64) + 1
 			c.SetValue(n)
 			_, _ = c.Write(web.Event{ID: fmt.Sprint(n), Data: text}.Bytes())
@@ -348,8 +348,8 @@ func TestMoves(t *testing.T) {
 		name, model string
 		most        int
 	}
-	rows := []settings{{"shards", myriad.Epoll, sock.MaxConns() + 1}}
-	for _, model := range myriad.Models() {
+	rows := []settings{{"shards", tcp.Epoll, sock.MaxConns() + 1}}
+	for _, model := range tcp.Models() {
 		rows = append(rows, settings{model, model, 0})
 	}
 	for _, row := range rows {
@@ -437,7 +437,7 @@ func TestMoves(t *testing.T) {
 
 // TestMovesOrNot has WebSockets move later, not at all, or to a process that does not take them.
 func TestMovesOrNot(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			s := startChain(t, model, 0)
 			open := func(path string) *wire {

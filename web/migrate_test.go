@@ -8,18 +8,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/saved"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 // calls is a handler whose connections' input is taken by a function.
 type calls struct {
-	myriad.Base
-	received func(c *myriad.Conn, in []byte)
+	tcp.Base
+	received func(c *tcp.Conn, in []byte)
 }
 
-func (h calls) Received(c *myriad.Conn, in []byte) int {
+func (h calls) Received(c *tcp.Conn, in []byte) int {
 	h.received(c, in)
 	return len(in)
 }
@@ -57,7 +57,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 			}
 			for cut := 1; cut < len(c.frames)-head.n; cut++ {
 				v := talker().variant(variantKey{"p", c.deflate})
-				p := myriadtest.NewServer(t, &myriad.Server{Handler: calls{received: func(conn *myriad.Conn, in []byte) {
+				p := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
 					m := &partial{variant: v, kind: Kind(head.op), deflate: head.deflate, frame: head, left: head.size}
 					in = in[head.n:]
 					used := m.take(conn, in[:cut])
@@ -84,7 +84,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 // then is saved and restored as the same, and takes frames.
 func FuzzSaved(f *testing.F) {
 	ws := talker()
-	kept := &Events{Save: func(*myriad.Conn, []byte) ([]byte, error) { return nil, nil }, Restore: func(_ *myriad.Conn, state []byte) error {
+	kept := &Events{Save: func(*tcp.Conn, []byte) ([]byte, error) { return nil, nil }, Restore: func(_ *tcp.Conn, state []byte) error {
 		if len(state) > 0 {
 			return errors.New("there is no state")
 		}
@@ -100,7 +100,7 @@ func FuzzSaved(f *testing.F) {
 		if len(state) == 0 {
 			return
 		}
-		s := myriadtest.NewServer(t, &myriad.Server{Handler: calls{received: func(c *myriad.Conn, in []byte) {
+		s := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(c *tcp.Conn, in []byte) {
 			if err := h.RestoreHandler(c, in); err != nil {
 				c.CloseWith(err)
 			}
@@ -156,7 +156,7 @@ func TestSavedRefused(t *testing.T) {
 		{(&partial{kind: Text, deflate: true}).save(socket), errSaved.Error()},
 		{(&partial{kind: opPing}).save(socket), errSaved.Error()},
 	} {
-		p := myriadtest.NewServer(t, &myriad.Server{Handler: calls{received: func(conn *myriad.Conn, in []byte) {
+		p := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
 			err := h.RestoreHandler(conn, in)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v, want an error with %q", c.state, err, c.want)
@@ -169,28 +169,28 @@ func TestSavedRefused(t *testing.T) {
 
 // TestSaveRefused has connections stay of which something is known that nobody saves.
 func TestSaveRefused(t *testing.T) {
-	ws, events := talker(), &Events{Opened: func(*myriad.Conn) {}}
+	ws, events := talker(), &Events{Opened: func(*tcp.Conn) {}}
 	other := &HTTP{}
 	h := &HTTP{Endpoints: map[string]Endpoint{"s": ws, "e": events, "v": &Events{}}}
 	big := &partial{variant: ws.variant(variantKey{}), message: bytes.Repeat([]byte("x"), 1<<20)}
 	for _, c := range []struct {
 		name  string
-		of    myriad.Handler
+		of    tcp.Handler
 		value any
 		want  error
 	}{
 		{"another handler", calls{}, nil, errNoEndpoint},
 		{"another HTTP", other, nil, errNoEndpoint},
-		{"a request", h, &exchange{}, myriad.ErrSaveLater},
+		{"a request", h, &exchange{}, tcp.ErrSaveLater},
 		{"another WebSocket", talker().variant(variantKey{}), nil, errNoEndpoint},
 		{"a WebSocket with a Value", ws.variant(variantKey{}), 1, errNoMigrator},
-		{"a large message in part", big, nil, myriad.ErrSaveLater},
+		{"a large message in part", big, nil, tcp.ErrSaveLater},
 		{"other Events", stream{&Events{}}, nil, errNoEndpoint},
 		{"Events with Opened", stream{events}, nil, errNobodySaves},
 		{"Events with a Value", stream{h.Endpoints["v"].(*Events)}, 1, errNoMigrator},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			myriadtest.NewServer(t, &myriad.Server{Handler: calls{received: func(conn *myriad.Conn, in []byte) {
+			tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
 				conn.SetValue(c.value)
 				if _, err := h.SaveHandler(conn, c.of, nil); !errors.Is(err, c.want) {
 					t.Errorf("saved: %v, want %v", err, c.want)

@@ -18,8 +18,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -37,9 +37,9 @@ func TestALPN(t *testing.T) {
 	cert, roots := certified(t)
 	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) }))
 	for _, configured := range [][]string{nil, {"h2", "http/1.1"}, {"acme-tls/1", "h2"}} {
-		for _, model := range myriad.Models() {
+		for _, model := range tcp.Models() {
 			t.Run(fmt.Sprint(model, configured), func(t *testing.T) {
-				addr := serve(t, &myriad.Server{Model: model, Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: &tls.Config{Certificates: cert, NextProtos: configured}})
+				addr := serve(t, &tcp.Server{Model: model, Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: &tls.Config{Certificates: cert, NextProtos: configured}})
 				for _, row := range []struct {
 					offered []string
 					want    string
@@ -75,10 +75,10 @@ func TestBehindProxies(t *testing.T) {
 	fields := "Host: x\r\nX-Forwarded-For: 198.51.100.1\r\nX-Forwarded-For: 10.0.0.1\r\nForwarded: for=198.51.100.1;proto=https\r\n\r\n"
 	told := ` ["198.51.100.1" "10.0.0.1"] ["for=198.51.100.1;proto=https"] `
 	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x21\x00\x24" + strings.Repeat("\x20\x01\x0d\xb8"+strings.Repeat("\x00", 11)+"\x07", 2) + "\x04\xd2\x00\x50"
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		for _, secured := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, TLS %t", model, secured), func(t *testing.T) {
-				s := &myriad.Server{Model: model, Handler: web.Handler(mux), TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+				s := &tcp.Server{Model: model, Handler: web.Handler(mux), TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 				if secured {
 					s.TLSConfig = &tls.Config{Certificates: cert}
 				}
@@ -133,10 +133,10 @@ func TestUnixSocket(t *testing.T) {
 	go standard.Serve(l)
 	defer standard.Close()
 	want := ask(theirs)
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "ours")
-			serve(t, &myriad.Server{Model: model, Handler: web.Handler(h), Listeners: []myriad.Listener{{Network: "unix", Addr: path}}})
+			serve(t, &tcp.Server{Model: model, Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
 			if got := ask(path); got != want {
 				t.Errorf("RemoteAddr is %s; net/http's %s", got, want)
 			}
@@ -154,13 +154,13 @@ func TestReverseProxy(t *testing.T) {
 		fmt.Fprintf(w, "%s %s %s %d %v", r.Proto, r.Host, r.Header.Get("X-Forwarded-Proto"), n, err)
 	})
 	mux.Handle("/events", &web.Events{
-		Opened: func(c *myriad.Conn) { c.Write(web.Event{Data: "one"}.Bytes()) },
-		Closed: func(_ *myriad.Conn, why error) { closed <- why },
+		Opened: func(c *tcp.Conn) { c.Write(web.Event{Data: "one"}.Bytes()) },
+		Closed: func(_ *tcp.Conn, why error) { closed <- why },
 	})
 	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			to := &url.URL{Scheme: "http", Host: serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux)})}
+			to := &url.URL{Scheme: "http", Host: serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)})}
 			front := httptest.NewUnstartedServer(&httputil.ReverseProxy{ErrorLog: silent, Rewrite: func(r *httputil.ProxyRequest) {
 				r.SetURL(to)
 				r.SetXForwarded()

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // response is the http.ResponseWriter of an exchange. What it decides about framing
@@ -24,7 +24,7 @@ import (
 // It belongs to the handler's goroutine, or on an event loop to the connection's owner.
 type response struct {
 	x    *exchange
-	conn *myriad.Conn // set while the handler runs on the connection's owner
+	conn *tcp.Conn // set while the handler runs on the connection's owner
 
 	header    http.Header
 	status    int
@@ -73,7 +73,7 @@ const maxOut = 16 << 10
 // frame is a response as the io.Writer of its buffer: the framed body.
 type frame response
 
-func (w *response) init(x *exchange, c *myriad.Conn) {
+func (w *response) init(x *exchange, c *tcp.Conn) {
 	w.x, w.conn, w.length = x, c, -1
 	if w.header == nil {
 		w.header = make(http.Header)

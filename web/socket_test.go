@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -72,7 +72,7 @@ func TestSocketEnds(t *testing.T) {
 		"16 bits for 5 bytes": {func(w *wire) { w.say("\x81\xfe\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
 		"64 bits for 5 bytes": {func(w *wire) { w.say("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
 		"panic": {func(w *wire) { w.say(fr(fin|1, "panic"), 0) }, 0, func(err error) bool {
-			var e *myriad.PanicError
+			var e *tcp.PanicError
 			return errors.As(err, &e)
 		}},
 	}
@@ -234,9 +234,9 @@ func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // TestSocketDrain tells sockets that the server ends.
 func TestSocketDrain(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr, stop := testserver.Start(t, &myriad.Server{Model: model, Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))})
+			addr, stop := testserver.Start(t, &tcp.Server{Model: model, Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))})
 			w := dialSocket(t, addr, "")
 			go stop()
 			w.wantClose(1001)
@@ -252,9 +252,9 @@ func TestHeartbeats(t *testing.T) {
 	mux.Handle("/events", &web.Events{})
 	enough := make(chan struct{})
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) { <-enough })
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr := serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux), Heartbeat: myriad.Heartbeat{Interval: 100 * time.Millisecond, MaxMissed: 2}})
+			addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Heartbeat: tcp.Heartbeat{Interval: 100 * time.Millisecond, MaxMissed: 2}})
 			deaf, live := dialSocket(t, addr, ""), dialSocket(t, addr, "")
 			events, re := dial(t, addr)
 			io.WriteString(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
 // serve starts a server of ours and gives its address.
-func serve(t testing.TB, s *myriad.Server) string {
+func serve(t testing.TB, s *tcp.Server) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, s)
 	return addr
@@ -241,10 +241,10 @@ func TestAsNetHTTP(t *testing.T) {
 	)
 	h := handlers(t)
 	theirs := standard(t, h)
-	for _, model := range append(myriad.Models(), "quick") {
-		s := &myriad.Server{Model: model, Handler: &web.HTTP{Handler: h, ErrorLog: silent}}
+	for _, model := range append(tcp.Models(), "quick") {
+		s := &tcp.Server{Model: model, Handler: &web.HTTP{Handler: h, ErrorLog: silent}}
 		if model == "quick" {
-			s = &myriad.Server{Handler: &web.HTTP{Handler: web.Quick(h), ErrorLog: silent}}
+			s = &tcp.Server{Handler: &web.HTTP{Handler: web.Quick(h), ErrorLog: silent}}
 		}
 		ours := serve(t, s)
 		t.Run(model, func(t *testing.T) {

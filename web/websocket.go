@@ -13,11 +13,11 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // SocketHandler is the user's code of a WebSocket. Its calls are those of a
-// [myriad.Handler]: one at a time for each socket, on its event loop where the model has
+// [tcp.Handler]: one at a time for each socket, on its event loop where the model has
 // them, so that they do not block. s and message are valid during the call.
 type SocketHandler interface {
 	// Opened is the first call.
@@ -26,7 +26,7 @@ type SocketHandler interface {
 	Message(s Socket, kind Kind, message []byte)
 	// Closed is the last call. why is a *CloseError where the peer has closed, or has
 	// broken the protocol; io.ErrUnexpectedEOF where it has ended without; nil where
-	// Socket.Close was called; and else as in myriad.Handler.
+	// Socket.Close was called; and else as in tcp.Handler.
 	Closed(s Socket, why error)
 }
 
@@ -74,7 +74,7 @@ type WebSocket struct {
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
 	// longer one closes the socket with CloseTooLarge, and one that is not whole after
-	// Limits.MessageTimeout with myriad.ErrMessageTimeout. The default is 64 KiB, the most
+	// Limits.MessageTimeout with tcp.ErrMessageTimeout. The default is 64 KiB, the most
 	// 1 GiB. What the server sends may have Limits.MaxUnsent: 1 MiB with its head.
 	MaxMessage int
 	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
@@ -96,14 +96,14 @@ type variantKey struct {
 	deflate  bool
 }
 
-// variant is the myriad.Handler of all sockets that have agreed on the same, and so needs
+// variant is the tcp.Handler of all sockets that have agreed on the same, and so needs
 // no memory for each.
 type variant struct {
 	*WebSocket
 	variantKey
 }
 
-// partial is the myriad.Handler of a socket while a message is incomplete that does not fit
+// partial is the tcp.Handler of a socket while a message is incomplete that does not fit
 // into what a connection keeps unread, or has come in fragments.
 type partial struct {
 	*variant
@@ -139,15 +139,15 @@ func (e *CloseError) Error() string { return fmt.Sprintf("websocket: close %d: %
 
 // Socket is a WebSocket during a call of its handler.
 type Socket struct {
-	conn *myriad.Conn
+	conn *tcp.Conn
 	v    *variant
 }
 
 // Conn is the connection below. What is written to it is not framed: see [Frame].
-func (s Socket) Conn() *myriad.Conn { return s.conn }
+func (s Socket) Conn() *tcp.Conn { return s.conn }
 
 // Ref names the socket for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
-func (s Socket) Ref() myriad.Ref { return s.conn.Ref() }
+func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
 // Value and SetValue are those of the connection.
 func (s Socket) Value() any     { return s.conn.Value() }
@@ -159,7 +159,7 @@ func (s Socket) Subprotocol() string { return s.v.protocol }
 // Compressed says whether the client takes compressed messages.
 func (s Socket) Compressed() bool { return s.v.deflate }
 
-// Write sends a message, by the rules of myriad.Conn.Write.
+// Write sends a message, by the rules of tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
 	if s.v.deflate && len(message) >= s.v.minCompressed() {
 		_, err := s.conn.Write(deflated(kind, message))
@@ -238,7 +238,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	}
 	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
 	res.out = append(out, "\r\n"...)
-	res.become(v, value, func(c *myriad.Conn) { v.Handler.Opened(Socket{c, v}) })
+	res.become(v, value, func(c *tcp.Conn) { v.Handler.Opened(Socket{c, v}) })
 	return nil
 }
 
@@ -336,8 +336,8 @@ func (ws *WebSocket) minCompressed() int {
 	return ws.MinCompressed
 }
 
-// Opened implements myriad.Handler. It is never called: the connection was HTTP's.
-func (v *variant) Opened(*myriad.Conn) {}
+// Opened implements tcp.Handler. It is never called: the connection was HTTP's.
+func (v *variant) Opened(*tcp.Conn) {}
 
 // wholeFrame is the most bytes of a frame that is waited for in what the connection keeps
 // unread. A larger one is put together as it comes.
@@ -355,8 +355,8 @@ const (
 // payloads are memory for one payload each.
 var payloads = sync.Pool{New: func() any { b := make([]byte, 0, wholeFrame); return &b }}
 
-// Received implements myriad.Handler.
-func (v *variant) Received(c *myriad.Conn, in []byte) (used int) {
+// Received implements tcp.Handler.
+func (v *variant) Received(c *tcp.Conn, in []byte) (used int) {
 	room := payloads.Get().(*[]byte)
 	defer payloads.Put(room)
 	for work := 0; used < len(in) && !c.Paused(); work += frameWork {
@@ -409,8 +409,8 @@ func (v *variant) fits(h frameHead, before int) error {
 	return nil
 }
 
-// Received implements myriad.Handler.
-func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
+// Received implements tcp.Handler.
+func (m *partial) Received(c *tcp.Conn, in []byte) (used int) {
 	if used = m.take(c, in); !m.ended {
 		core(c).Hold(partialMemory+cap(m.message), true)
 	}
@@ -421,7 +421,7 @@ func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
 const partialMemory = 256
 
 // take takes input until the message is whole.
-func (m *partial) take(c *myriad.Conn, in []byte) (used int) {
+func (m *partial) take(c *tcp.Conn, in []byte) (used int) {
 	work := 0
 	for used < len(in) && !c.Paused() {
 		if m.left > 0 {
@@ -480,7 +480,7 @@ func (m *partial) take(c *myriad.Conn, in []byte) (used int) {
 }
 
 // end delivers the message, and says whether the socket goes on.
-func (m *partial) end(c *myriad.Conn) bool {
+func (m *partial) end(c *tcp.Conn) bool {
 	m.ended = true
 	_ = c.SetHandler(m.variant)
 	core(c).Hold(0, false)
@@ -495,7 +495,7 @@ var errNoText = &CloseError{CloseInvalidData, "text that is not UTF-8"}
 
 // deliver gives the handler a message, and says how much work that was, as maxTurn has it,
 // and whether the socket goes on.
-func (v *variant) deliver(c *myriad.Conn, kind Kind, deflate bool, p []byte, t *text) (work int, more bool) {
+func (v *variant) deliver(c *tcp.Conn, kind Kind, deflate bool, p []byte, t *text) (work int, more bool) {
 	if deflate {
 		var err error
 		work = deflateWork * len(p)
@@ -515,7 +515,7 @@ func (v *variant) deliver(c *myriad.Conn, kind Kind, deflate bool, p []byte, t *
 }
 
 // control takes a ping, pong or close, and says whether the socket goes on.
-func (v *variant) control(c *myriad.Conn, op byte, p []byte) bool {
+func (v *variant) control(c *tcp.Conn, op byte, p []byte) bool {
 	switch op {
 	case opPing:
 		_, _ = c.Write(appendFrame(make([]byte, 0, 2+maxControl), opPong, p))
@@ -542,7 +542,7 @@ func validCode(code int) bool {
 }
 
 // fail answers the peer's close, or its mistake, with the same code, and closes.
-func (v *variant) fail(c *myriad.Conn, why error) {
+func (v *variant) fail(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
 	if errors.As(why, &e) {
@@ -556,37 +556,37 @@ func (v *variant) fail(c *myriad.Conn, why error) {
 	c.CloseWith(why)
 }
 
-// Ended implements myriad.Handler.
-func (v *variant) Ended(c *myriad.Conn, rest []byte) int {
+// Ended implements tcp.Handler.
+func (v *variant) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
 	v.cutOff(c)
 	return used
 }
 
-// Ended implements myriad.Handler.
-func (m *partial) Ended(c *myriad.Conn, rest []byte) int {
+// Ended implements tcp.Handler.
+func (m *partial) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
 	m.cutOff(c)
 	return used
 }
 
 // cutOff closes a socket whose peer has ended without a close.
-func (v *variant) cutOff(c *myriad.Conn) {
+func (v *variant) cutOff(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}
 }
 
-// Closed implements myriad.Handler.
-func (v *variant) Closed(c *myriad.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
+// Closed implements tcp.Handler.
+func (v *variant) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
-// Heartbeat implements myriad.HeartbeatHandler with a ping.
-func (v *variant) Heartbeat(c *myriad.Conn) (answers bool) {
+// Heartbeat implements tcp.HeartbeatHandler with a ping.
+func (v *variant) Heartbeat(c *tcp.Conn) (answers bool) {
 	_ = Socket{c, v}.Ping()
 	return true
 }
 
-// Draining implements myriad.DrainingHandler: the server ends.
-func (v *variant) Draining(c *myriad.Conn) {
+// Draining implements tcp.DrainingHandler: the server ends.
+func (v *variant) Draining(c *tcp.Conn) {
 	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }

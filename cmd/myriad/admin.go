@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/load"
 	"github.com/myriad-go/myriad/metrics"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // adminFlags are those of the admin server.
@@ -157,14 +157,14 @@ func serveLoadMetrics(addr string, listening func(net.Addr)) (observe func(load.
 
 // loadSource is what /readyz and /stats show of a generator: its model and its open
 // connections. It is ready from the beginning of its run to the end.
-type loadSource struct{ stats atomic.Pointer[myriad.Stats] }
+type loadSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 // Stats is for package admin.
-func (s *loadSource) Stats() myriad.Stats {
+func (s *loadSource) Stats() tcp.Stats {
 	if stats := s.stats.Load(); stats != nil {
 		return *stats
 	}
-	return myriad.Stats{}
+	return tcp.Stats{}
 }
 
 // observe takes an event; calls don't overlap.

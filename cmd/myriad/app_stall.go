@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/stall"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // stallFlags say how the application stall serves.
@@ -31,7 +31,7 @@ func (f *stallFlags) add(flags *pflag.FlagSet) {
 var stallFields = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
 // begin checks the flags, sets the epoch of a server's stalls, and says when it is.
-func (f *stallFlags) begin(cmd *cobra.Command, srv *myriad.Server) error {
+func (f *stallFlags) begin(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFields.Replace(err.Error()))
 	}
@@ -64,7 +64,7 @@ func newStaller(f stallFlags) *staller {
 // Opened gives the connection the station of its loop. Where there is no room for an answer,
 // it waits for some, as do all lines behind it: a peer that takes nothing is closed in the
 // end.
-func (s *staller) Opened(c *myriad.Conn) {
+func (s *staller) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.station((*engine.Conn)(c).Owner())
 	answer := func(text []byte) {
 		if to.SendWait(context.Background(), text) != nil {
@@ -85,11 +85,11 @@ func (s *staller) station(loop int) *stall.Station {
 }
 
 // Message has a line served.
-func (*staller) Message(c *myriad.Conn, text []byte) {
+func (*staller) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {
 		c.CloseWith(err)
 	}
 }
 
-func (*staller) Closed(*myriad.Conn, error) {}
+func (*staller) Closed(*tcp.Conn, error) {}

@@ -5,13 +5,13 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/lab/app"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
 // hello is an application that answers every request with the same text.
-func hello() myriad.Handler {
+func hello() tcp.Handler {
 	return web.Handler(web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, app.HelloText) // an error ends the connection
@@ -23,14 +23,14 @@ func hello() myriad.Handler {
 type webPush struct {
 	web.SocketBase
 	sockets web.Group
-	streams myriad.Group
+	streams tcp.Group
 }
 
-func newWebPush() myriad.Handler {
+func newWebPush() tcp.Handler {
 	p, mux := new(webPush), http.NewServeMux()
-	enter := func(c *myriad.Conn) { p.streams.Add(c.Ref()) }
+	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
 	sockets := &web.WebSocket{Handler: p}
-	events := &web.Events{Opened: enter, Restore: func(c *myriad.Conn, _ []byte) error { enter(c); return nil }}
+	events := &web.Events{Opened: enter, Restore: func(c *tcp.Conn, _ []byte) error { enter(c); return nil }}
 	mux.Handle("/", web.Quick(sockets))
 	mux.Handle("GET /events", web.Quick(events))
 	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"sockets": sockets, "events": events}}

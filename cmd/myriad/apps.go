@@ -14,26 +14,26 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/proof"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // apps are the example applications that serve can run.
 var apps = []struct {
 	name, does string
-	handler    func(f *appFlags, srv *myriad.Server) myriad.Handler
+	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
 }{
-	{"echo", "sends back every byte", func(*appFlags, *myriad.Server) myriad.Handler { return echo{} }},
-	{"lines", "sends back every line", func(*appFlags, *myriad.Server) myriad.Handler { return lines(line) }},
-	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *myriad.Server) myriad.Handler { return lines(digest) }},
-	{"sink", "reads and throws away", func(*appFlags, *myriad.Server) myriad.Handler { return myriad.Base{} }},
-	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *myriad.Server) myriad.Handler { return hello() }},
-	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.waitLine) }},
-	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.prove) }},
-	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *myriad.Server) myriad.Handler { return lines(push{srv}.message) }},
-	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *myriad.Server) myriad.Handler { return lines(f.logged()) }},
-	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *myriad.Server) myriad.Handler { return newWebPush() }},
-	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *myriad.Server) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
+	{"echo", "sends back every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
+	{"lines", "sends back every line", func(*appFlags, *tcp.Server) tcp.Handler { return lines(line) }},
+	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *tcp.Server) tcp.Handler { return lines(digest) }},
+	{"sink", "reads and throws away", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
+	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return hello() }},
+	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.slow(f.waitLine) }},
+	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.slow(f.prove) }},
+	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return lines(push{srv}.message) }},
+	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *tcp.Server) tcp.Handler { return lines(f.logged()) }},
+	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPush() }},
+	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStaller(f.stall)) }},
 }
 
 func appNames() (names []string) {
@@ -90,7 +90,7 @@ const (
 )
 
 // handler checks the flags and makes the application's handler for a server.
-func (f *appFlags) handler(cmd *cobra.Command, srv *myriad.Server) (myriad.Handler, error) {
+func (f *appFlags) handler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsOf {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
 			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
@@ -123,46 +123,46 @@ func (f *appFlags) handler(cmd *cobra.Command, srv *myriad.Server) (myriad.Handl
 }
 
 // lines is a handler that gives answer every line.
-func lines(answer myriad.MessageFunc) myriad.Handler { return myriad.Lines(answer) }
+func lines(answer tcp.MessageFunc) tcp.Handler { return tcp.Lines(answer) }
 
 // slow is such a handler for an application that holds its loop, on purpose: it stands for
 // one that waits for something else, such as a database, or that computes. With --shed it
 // can say that it is busy.
-func (f *appFlags) slow(answer myriad.MessageFunc) myriad.Handler {
+func (f *appFlags) slow(answer tcp.MessageFunc) tcp.Handler {
 	if f.shed {
-		return myriad.Lines(shedder{answer})
+		return tcp.Lines(shedder{answer})
 	}
 	return lines(answer)
 }
 
 // shedder answers a line that no worker has time for.
-type shedder struct{ myriad.MessageFunc }
+type shedder struct{ tcp.MessageFunc }
 
-func (shedder) Shed(c *myriad.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
+func (shedder) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
 
 // A write fails only when the connection is closing, and then there is nothing
 // left to do; so these handlers don't look at what it returns.
 
-type echo struct{ myriad.Base }
+type echo struct{ tcp.Base }
 
-func (echo) Received(c *myriad.Conn, in []byte) int {
+func (echo) Received(c *tcp.Conn, in []byte) int {
 	c.Write(in)
 	return len(in)
 }
 
-func line(c *myriad.Conn, line []byte) {
+func line(c *tcp.Conn, line []byte) {
 	c.Write(line)
 	c.WriteString("\n")
 }
 
 // logged logs lines, as many servers do, and sends them back.
-func (f *appFlags) logged() myriad.MessageFunc {
+func (f *appFlags) logged() tcp.MessageFunc {
 	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
 	if f.logFormat == "json" {
 		records = slog.NewJSONHandler(f.stderr, nil)
 	}
 	log, every, seen := slog.New(records), f.logEvery, new(atomic.Int64)
-	return func(c *myriad.Conn, text []byte) {
+	return func(c *tcp.Conn, text []byte) {
 		if seen.Add(1)%every == 0 {
 			log.Info("line", "from", c.RemoteAddr().String(), "bytes", len(text))
 		}
@@ -171,7 +171,7 @@ func (f *appFlags) logged() myriad.MessageFunc {
 }
 
 // digest writes as many digits of a line's SHA-256 as the line is long.
-func digest(c *myriad.Conn, line []byte) {
+func digest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
@@ -181,13 +181,13 @@ func digest(c *myriad.Conn, line []byte) {
 }
 
 // waitLine waits, then sends the line back.
-func (f *appFlags) waitLine(c *myriad.Conn, text []byte) {
+func (f *appFlags) waitLine(c *tcp.Conn, text []byte) {
 	time.Sleep(f.wait)
 	line(c, text)
 }
 
 // prove answers a line with itself and its proof of work.
-func (f *appFlags) prove(c *myriad.Conn, line []byte) {
+func (f *appFlags) prove(c *tcp.Conn, line []byte) {
 	c.Write(proof.Append(nil, line, f.bits))
 }
 
@@ -198,10 +198,10 @@ const heartbeatAnswer = "pong"
 // push is an application that sends a line to all: one that begins with "!" goes
 // without it to every connection of the server, the sender's too. Other lines are sent
 // back, but for answers to heartbeats.
-type push struct{ server *myriad.Server }
+type push struct{ server *tcp.Server }
 
 // message takes a line. What can't be sent to all is answered with the reason.
-func (p push) message(c *myriad.Conn, text []byte) {
+func (p push) message(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {
 	case toAll:

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/proof"
 	"github.com/myriad-go/myriad/internal/stall"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Applications answer what they have to, on every model and under plain.
@@ -29,7 +29,7 @@ func TestApps(t *testing.T) {
 		return fmt.Sprintf("%x", sha256.Sum256([]byte(line)))[:digits] + "\n"
 	}
 	serves := []string{"plain"}
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		serves = append(serves, "serve --model "+model)
 	}
 	for _, serve := range serves {
@@ -95,7 +95,7 @@ func TestLog(t *testing.T) {
 
 // A line that begins with an exclamation mark reaches all.
 func TestPush(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		s := serveHere(t, "serve --app push --max-unsent 100 --model "+model)
 		var conns []net.Conn
 		for range 5 {
@@ -125,7 +125,7 @@ func TestWorkers(t *testing.T) {
 			}
 		}
 	}
-	if len(myriad.Models()) == 1 {
+	if len(tcp.Models()) == 1 {
 		return // no model here has loops
 	}
 	s := serveHere(t, "serve --app wait --shed --wait 200ms --model epoll --workers 1 --workers-queue -1 --admin 127.0.0.1:0")
@@ -172,7 +172,7 @@ func get(t *testing.T, url string) (status int, text string) {
 func TestStall(t *testing.T) {
 	const n = 60
 	plan := stall.Plan{Capacity: 500, Stall: 50 * time.Millisecond, Every: 100 * time.Millisecond}
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		s := serveHere(t, fmt.Sprintf("serve --app stall --stall %v --stall-every %v --stall-capacity %v --loops 1 --model %s", plan.Stall, plan.Every, plan.Capacity, model))
 		found := regexp.MustCompile(`stall: epoch (\d+)ns\n`).FindStringSubmatch(s.stderr.String())
 		if found == nil {
@@ -211,7 +211,7 @@ func TestStallFull(t *testing.T) {
 // stays open or ends as HTTP says.
 func TestHTTP(t *testing.T) {
 	const one = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		s := serveHere(t, "serve --app http --model "+model)
 		for send, statuses := range map[string]string{
 			strings.Repeat(one, 40): strings.Repeat("200 ", 40),
@@ -244,7 +244,7 @@ func TestHTTP(t *testing.T) {
 
 // A message that begins with an exclamation mark reaches all WebSockets and streams.
 func TestWebPush(t *testing.T) {
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		s := serveHere(t, "serve --app ws --model "+model)
 		stream := dial(t, s.addr)
 		in := bufio.NewReader(stream)

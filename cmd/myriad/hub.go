@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/metrics"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func newHub() *cobra.Command {
@@ -61,7 +61,7 @@ const (
 // add adds the flags to the command.
 func (f *hubFlags) add(cmd *cobra.Command) {
 	flags, limits := cmd.Flags(), &f.hub.Limits
-	f.srv.Limits = myriad.Limits{MaxMessage: hubMessage, MaxUnsent: hubUnsent, WriteTimeout: hubSlow}
+	f.srv.Limits = tcp.Limits{MaxMessage: hubMessage, MaxUnsent: hubUnsent, WriteTimeout: hubSlow}
 	f.serverFlags.add(flags, "127.0.0.1:6379")
 	flags.StringVar(&f.tlsAddr, "tls-addr", "", "further address to listen on, with TLS; --addr is in clear then (default: with --tls-cert, TLS on --addr)")
 	flags.StringVar(&f.users, "users", "", "file with users and their rights, as an ACL file of Redis (default: everybody may do everything)")
@@ -133,7 +133,7 @@ func (f *hubFlags) listeners() error {
 		if err := checkAddress("tls-addr", f.tlsAddr); err != nil {
 			return err
 		}
-		f.srv.Listeners = []myriad.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}
+		f.srv.Listeners = []tcp.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}
 		f.srv.TLSConfig = nil
 	}
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
@@ -188,7 +188,7 @@ func (f *hubFlags) reloadUsers(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, enforcing)
 	defer cancel()
 	switch closed, err := f.hub.Enforce(ctx, &f.srv); {
-	case errors.Is(err, myriad.ErrServerClosed):
+	case errors.Is(err, tcp.ErrServerClosed):
 		return fmt.Sprintf("users %s reloaded", f.users)
 	case err != nil:
 		return fmt.Sprintf("users %s reloaded, %d clients closed, and not all were looked at: %v", f.users, closed, err)

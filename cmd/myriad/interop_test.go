@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // These tests let programs that we did not write be the clients.
@@ -106,7 +106,7 @@ func TestInterop(t *testing.T) {
 	const text = "one\nand two\n"
 	cert, key := certificate(t)
 	secured := " --tls-cert " + cert + " --tls-key " + key
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		socket := filepath.Join(t.TempDir(), "socket")
 		for name, c := range map[string]struct {
 			serve, client, input, want string

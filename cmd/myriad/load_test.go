@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/load"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // configOf is the configuration, as JSON, that a command line of load describes.
@@ -273,7 +273,7 @@ func TestLoadTLS(t *testing.T) {
 	slow(t)
 	cert, key := certificate(t)
 	serves := []string{"plain"}
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		serves = append(serves, "serve --model "+model)
 	}
 	for _, serve := range serves {

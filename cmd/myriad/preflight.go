@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // prediction is what a command has the doctor predict before it begins.
@@ -93,7 +93,7 @@ const defaultServed = 10_000
 
 // warn warns before a server starts. Worker processes leave that to the first one.
 func (f *serverFlags) warn(cmd *cobra.Command) {
-	if _, worker := myriad.WorkerProcess(); worker || f.srv.Network == "unix" {
+	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
 	}
 	var p prediction
@@ -102,9 +102,9 @@ func (f *serverFlags) warn(cmd *cobra.Command) {
 	if p.derived {
 		n = min(sock.MaxConns()*max(f.srv.Processes, 1), defaultServed)
 	}
-	p.plan = doctor.Plan{Connections: n, Side: doctor.Server, Model: cmp.Or(f.srv.Model, myriad.Auto), Processes: f.srv.Processes}
+	p.plan = doctor.Plan{Connections: n, Side: doctor.Server, Model: cmp.Or(f.srv.Model, tcp.Auto), Processes: f.srv.Processes}
 	p.args = []string{"--side server"}
-	if f.srv.Model != "" && f.srv.Model != myriad.Auto {
+	if f.srv.Model != "" && f.srv.Model != tcp.Auto {
 		p.args = append(p.args, "--model "+f.srv.Model)
 	}
 	if f.srv.Processes > 0 {

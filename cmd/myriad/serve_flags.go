@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serveFlags are the flags of serve.
@@ -27,7 +27,7 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 }
 
 // server is the server that the flags describe.
-func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
+func (f *serveFlags) server(cmd *cobra.Command) (*tcp.Server, error) {
 	srv := &f.srv
 	var err error
 	if srv.Handler, err = f.app.handler(cmd, srv); err != nil {

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // startGroup runs `myriad serve --app lines` in a process group of its own, as a terminal
@@ -202,7 +202,7 @@ func TestDescriptorLimits(t *testing.T) {
 		// Each of four may have 150; 400 are spread by chance.
 		{"300", "--model goroutine --max-conns 600 --processes 4", "400"},
 	}
-	for _, model := range myriad.Models()[1:] { // the first has no loops
+	for _, model := range tcp.Models()[1:] { // the first has no loops
 		// A table of 1,000 has room for some 400.
 		cases = append(cases, struct{ limit, serve, conns string }{"1000", "--max-conns 1500 --model " + model, "1500"})
 	}
@@ -329,7 +329,7 @@ func TestServiceManager(t *testing.T) {
 // address is free at once, also where a ring watched it.
 func TestNothingIsLeft(t *testing.T) {
 	slow(t)
-	for _, model := range myriad.Models() {
+	for _, model := range tcp.Models() {
 		addr := "127.0.0.1:0"
 		for range 2 {
 			s := startProcess(t, process(t, "serve", "--app", "wait", "--wait", "1m", "--model", model, "--addr", addr))

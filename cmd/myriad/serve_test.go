@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // FuzzServeFlags gives serve any flags: they describe a server, or they are an error
@@ -35,7 +35,7 @@ func FuzzServeFlags(f *testing.F) {
 			}
 		}
 		flags := &serveFlags{}
-		var srv *myriad.Server
+		var srv *tcp.Server
 		cmd := &cobra.Command{Use: "serve", SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs,
 			RunE: func(cmd *cobra.Command, _ []string) (err error) {
 				srv, err = flags.server(cmd)

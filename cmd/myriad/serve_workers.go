@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // workerFlags say which pool runs the application.
@@ -75,7 +75,7 @@ func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
 // start makes the pool, if there is to be one, and gives it to the server. With
 // worker processes each of them has one; their supervisor only sees that it can be
 // made.
-func (f *workerFlags) start(srv *myriad.Server) error {
+func (f *workerFlags) start(srv *tcp.Server) error {
 	if !f.some() {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (f *workerFlags) start(srv *myriad.Server) error {
 	if err != nil {
 		return usagef("--workers %s: %s", f.workers, workerFields.Replace(err.Error()))
 	}
-	if _, worker := myriad.WorkerProcess(); srv.Processes > 1 && !worker {
+	if _, worker := tcp.WorkerProcess(); srv.Processes > 1 && !worker {
 		_, err = p.Close(context.Background())
 		return err
 	}

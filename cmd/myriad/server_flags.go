@@ -15,15 +15,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/internal/quantity"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tune"
 )
 
 // serverFlags are the flags of a command that is a server.
 type serverFlags struct {
-	srv myriad.Server
+	srv tcp.Server
 	tls serverTLS
 
 	workers    workerFlags            // none, for a server without their flags
@@ -39,7 +39,7 @@ type serverFlags struct {
 	admin adminFlags
 	page  *adminServer // nil without --admin
 	// upgradeOrders are the page's, which who handles signals takes.
-	upgradeOrders chan func(myriad.Upgraded, error)
+	upgradeOrders chan func(tcp.Upgraded, error)
 	flights       string
 	flightLag     time.Duration
 	memory        string
@@ -147,7 +147,7 @@ func parseNetwork(text string) ([]netip.Prefix, error) {
 // parseSpan reads a duration that may be never.
 func parseSpan(text string) (time.Duration, error) {
 	if text == "never" {
-		return myriad.Never, nil
+		return tcp.Never, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -156,12 +156,12 @@ func parseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func parseSlowConsumer(text string) (myriad.SlowConsumer, error) {
+func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
 	switch text {
 	case "close":
-		return myriad.CloseConn, nil
+		return tcp.CloseConn, nil
 	case "drop":
-		return myriad.DropMessage, nil
+		return tcp.DropMessage, nil
 	}
 	return 0, quantity.Error("close or drop")
 }
@@ -172,7 +172,7 @@ func (f *serverFlags) listener() (net.Listener, error) {
 	if !fromSystemd(f.srv.Addr) {
 		return nil, nil
 	}
-	listeners, err := myriad.ActivatedListeners()
+	listeners, err := tcp.ActivatedListeners()
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (f *serverFlags) tuneMemory(cmd *cobra.Command) error {
 	if err != nil {
 		return usagef("%w; see --memory-limit and --gogc", err)
 	}
-	if _, worker := myriad.WorkerProcess(); !worker {
+	if _, worker := tcp.WorkerProcess(); !worker {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: %s\n", set)
 	}
 	return nil

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/metrics"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // run serves until a signal has ended it. name is what is served.
@@ -64,7 +64,7 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
 	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
 		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", srv.Addr)
-	case errors.Is(err, myriad.ErrBadConfig):
+	case errors.Is(err, tcp.ErrBadConfig):
 		return usagef("%s", f.asFlags(err.Error()))
 	}
 	return err
@@ -74,7 +74,7 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
-	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == myriad.Auto)
+	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == tcp.Auto)
 	more := ""
 	if s.Loops > 0 {
 		more = fmt.Sprintf(", loops %d", s.Loops)
@@ -91,7 +91,7 @@ func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, s
 
 // notify tells the service manager, where there is one.
 func notify(cmd *cobra.Command, state string) {
-	if _, err := myriad.Notify(state); err != nil {
+	if _, err := tcp.Notify(state); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot tell the service manager that %s: %v\n", state, err)
 	}
 }
@@ -104,7 +104,7 @@ func notify(cmd *cobra.Command, state string) {
 func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
-	_, worker := myriad.WorkerProcess()
+	_, worker := tcp.WorkerProcess()
 	if len(f.reloads) > 0 || !worker && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
@@ -148,7 +148,7 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		upgrades.Wait()
 		select {
 		case tell := <-f.upgradeOrders:
-			tell(myriad.Upgraded{}, myriad.ErrServerClosed)
+			tell(tcp.Upgraded{}, tcp.ErrServerClosed)
 		default:
 		}
 		return cut
@@ -157,7 +157,7 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 
 // upgrade has a new process take the place of this one, unless ctx ends before it serves. The
 // address of --admin is the new one's from the beginning, and this one's again if that fails.
-func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u myriad.Upgraded, err error) {
+func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.noUpgrade != "" {
 		err = errors.New(f.noUpgrade)
@@ -194,11 +194,11 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 }
 
 // orderUpgrade has the page's order carried out like the signal's.
-func (f *serverFlags) orderUpgrade(done func(myriad.Upgraded, error)) {
+func (f *serverFlags) orderUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeOrders <- done:
 	default:
-		done(myriad.Upgraded{}, errors.New("an upgrade is ordered already"))
+		done(tcp.Upgraded{}, errors.New("an upgrade is ordered already"))
 	}
 }
 
@@ -208,7 +208,7 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 	case hangup && len(f.reloads) > 0:
 		for _, reload := range f.reloads {
 			told := reload()
-			if _, worker := myriad.WorkerProcess(); !worker { // the first process has said it
+			if _, worker := tcp.WorkerProcess(); !worker { // the first process has said it
 				fmt.Fprintf(out, "myriad: %v: %s\n", sig, told)
 			}
 		}
@@ -233,7 +233,7 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 // With worker processes their supervisor shows the sum of all, and each of them records
 // itself. stop ends both and waits.
 func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
-	_, worker := myriad.WorkerProcess()
+	_, worker := tcp.WorkerProcess()
 	token := ""
 	if !worker {
 		if token, err = f.admin.token(cmd.OutOrStdout()); err != nil {
@@ -253,7 +253,7 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 	}
 	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
 	if upgradeSignal != nil {
-		cfg.Upgrade, f.upgradeOrders = f.orderUpgrade, make(chan func(myriad.Upgraded, error), 1)
+		cfg.Upgrade, f.upgradeOrders = f.orderUpgrade, make(chan func(tcp.Upgraded, error), 1)
 	}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))

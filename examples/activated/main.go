@@ -11,19 +11,19 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func main() {
-	listeners, err := myriad.ActivatedListeners()
+	listeners, err := tcp.ActivatedListeners()
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr: "127.0.0.1:9000",
-		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 			fmt.Fprintf(c, "%d says %s\n", os.Getpid(), line)
 		})),
 		Listening: func(a net.Addr) {
@@ -43,7 +43,7 @@ func main() {
 }
 
 func notify(state string) {
-	if _, err := myriad.Notify(state); err != nil {
+	if _, err := tcp.Notify(state); err != nil {
 		log.Print(err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func main() {
@@ -21,19 +21,19 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var details myriad.Group // a connection that has closed leaves it by itself
-	srv := &myriad.Server{
+	var details tcp.Group // a connection that has closed leaves it by itself
+	srv := &tcp.Server{
 		Addr: *addr,
-		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 			if string(line) == "details" {
 				details.Add(c.Ref())
 			}
 		})),
-		Limits: myriad.Limits{
-			FirstByteTimeout: myriad.Never, // clients that only listen are welcome
-			MaxUnsent:        64 << 10,     // how far behind one may be
+		Limits: tcp.Limits{
+			FirstByteTimeout: tcp.Never, // clients that only listen are welcome
+			MaxUnsent:        64 << 10,  // how far behind one may be
 		},
-		SlowConsumer: myriad.DropMessage, // and who is further behind misses messages
+		SlowConsumer: tcp.DropMessage, // and who is further behind misses messages
 		Listening:    func(a net.Addr) { fmt.Println("listening on", a) },
 	}
 	var wait sync.WaitGroup

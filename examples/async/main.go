@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // lookup answers names, as many at a time as room has places.
@@ -23,10 +23,10 @@ type lookup struct {
 	wait sync.WaitGroup
 }
 
-func (l *lookup) Opened(*myriad.Conn)        {}
-func (l *lookup) Closed(*myriad.Conn, error) {}
+func (l *lookup) Opened(*tcp.Conn)        {}
+func (l *lookup) Closed(*tcp.Conn, error) {}
 
-func (l *lookup) Message(c *myriad.Conn, line []byte) {
+func (l *lookup) Message(c *tcp.Conn, line []byte) {
 	select {
 	case l.room <- struct{}{}:
 	default:
@@ -49,7 +49,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	l := &lookup{room: make(chan struct{}, 1000)}
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Lines(l), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(l), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)
 	l.wait.Wait()
 	if err != nil {

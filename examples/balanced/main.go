@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func main() {
@@ -29,9 +29,9 @@ func main() {
 	}
 	ending, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr: *addr,
-		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 			fmt.Fprintf(c, "%v says %s\n", c.RemoteAddr(), line)
 		})),
 		TrustedProxies: []netip.Prefix{trusted},

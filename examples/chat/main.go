@@ -12,19 +12,19 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // room knows who is there. Its lock is needed because a server with several
 // loops calls for several connections at once.
 type room struct {
 	mu      sync.Mutex
-	members map[myriad.Ref]string
+	members map[tcp.Ref]string
 }
 
-func (r *room) Opened(c *myriad.Conn) { c.WriteString("Your name?\n") }
+func (r *room) Opened(c *tcp.Conn) { c.WriteString("Your name?\n") }
 
-func (r *room) Message(c *myriad.Conn, line []byte) {
+func (r *room) Message(c *tcp.Conn, line []byte) {
 	name, known := c.Value().(string)
 	if !known {
 		name = string(line)
@@ -39,7 +39,7 @@ func (r *room) Message(c *myriad.Conn, line []byte) {
 	r.tell(c.Ref(), name+": "+string(line))
 }
 
-func (r *room) Closed(c *myriad.Conn, why error) {
+func (r *room) Closed(c *tcp.Conn, why error) {
 	r.mu.Lock()
 	name, known := r.members[c.Ref()]
 	delete(r.members, c.Ref())
@@ -51,14 +51,14 @@ func (r *room) Closed(c *myriad.Conn, why error) {
 
 // tell sends to all but one. A member that does not read gets ErrFull in the
 // end and misses what is said; the others are not held up.
-func (r *room) tell(but myriad.Ref, text string) {
+func (r *room) tell(but tcp.Ref, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for ref, name := range r.members {
 		if ref == but {
 			continue
 		}
-		if err := ref.Send([]byte(text + "\n")); err != nil && err != myriad.ErrClosed {
+		if err := ref.Send([]byte(text + "\n")); err != nil && err != tcp.ErrClosed {
 			log.Printf("%s misses a message: %v", name, err)
 		}
 	}
@@ -69,9 +69,9 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr:      *addr,
-		Handler:   myriad.Lines(&room{members: map[myriad.Ref]string{}}),
+		Handler:   tcp.Lines(&room{members: map[tcp.Ref]string{}}),
 		Listening: func(a net.Addr) { fmt.Println("chat on", a) },
 	}
 	if err := srv.ListenAndServe(ctx); err != nil {

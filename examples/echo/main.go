@@ -7,17 +7,17 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	echo := myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+	echo := tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 		c.Write(line)
 		c.WriteString("\n")
 	})
-	srv := &myriad.Server{Addr: "127.0.0.1:9000", Handler: myriad.Lines(echo)}
+	srv := &tcp.Server{Addr: "127.0.0.1:9000", Handler: tcp.Lines(echo)}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}

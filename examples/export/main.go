@@ -13,7 +13,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // exports are under way, as many at a time as room has places.
@@ -22,10 +22,10 @@ type exports struct {
 	wait sync.WaitGroup
 }
 
-func (e *exports) Opened(*myriad.Conn)        {}
-func (e *exports) Closed(*myriad.Conn, error) {}
+func (e *exports) Opened(*tcp.Conn)        {}
+func (e *exports) Closed(*tcp.Conn, error) {}
 
-func (e *exports) Message(c *myriad.Conn, line []byte) {
+func (e *exports) Message(c *tcp.Conn, line []byte) {
 	n, err := strconv.Atoi(string(line))
 	select {
 	case e.room <- struct{}{}:
@@ -49,7 +49,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	e := &exports{room: make(chan struct{}, 1000)}
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Lines(e), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(e), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)
 	e.wait.Wait()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -20,18 +20,18 @@ import (
 )
 
 // listener gives grpc.Server connections that it need not keep a buffer for.
-type listener struct{ *myriad.NetListener }
+type listener struct{ *tcp.NetListener }
 
 func (l listener) Accept() (net.Conn, error) {
 	nc, err := l.NetListener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return conn{nc.(*myriad.NetConn)}, nil
+	return conn{nc.(*tcp.NetConn)}, nil
 }
 
 // conn is a connection with the method that grpc-go looks for.
-type conn struct{ *myriad.NetConn }
+type conn struct{ *tcp.NetConn }
 
 // ReadOnReady waits for input, and takes a buffer only then.
 func (c conn) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
@@ -47,8 +47,8 @@ func (c conn) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, er
 }
 
 // serve serves g until ctx ends: calls under way are finished, within Limits.ShutdownTimeout.
-func serve(ctx context.Context, srv *myriad.Server, g *grpc.Server) error {
-	l := myriad.NewNetListener()
+func serve(ctx context.Context, srv *tcp.Server, g *grpc.Server) error {
+	l := tcp.NewNetListener()
 	srv.Handler = l
 	srv.Stopping = func() { go g.GracefulStop() }
 	go g.Serve(listener{l}) // until srv closes l
@@ -58,13 +58,13 @@ func serve(ctx context.Context, srv *myriad.Server, g *grpc.Server) error {
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "listen at this `ADDRESS`")
-	model := flag.String("model", myriad.Auto, "I/O `MODEL`")
+	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	g := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
-	srv := &myriad.Server{Addr: *addr, Model: *model,
+	srv := &tcp.Server{Addr: *addr, Model: *model,
 		Listening: func(a net.Addr) { fmt.Println("gRPC on", a) }}
 	if err := serve(ctx, srv, g); err != nil {
 		log.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/interop/grpc_testing"
@@ -73,7 +73,7 @@ func newEcho() *grpc.Server {
 func start(t *testing.T, model string) (addr string) {
 	t.Helper()
 	up, ended := make(chan string, 1), make(chan error, 1)
-	srv := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Log: slog.New(slog.DiscardHandler),
+	srv := &tcp.Server{Addr: "127.0.0.1:0", Model: model, Log: slog.New(slog.DiscardHandler),
 		Listening: func(a net.Addr) { up <- a.String() }}
 	srv.Limits.Linger = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
@@ -108,7 +108,7 @@ func message(n, size int) *grpc_testing.SimpleRequest {
 
 // TestCalls has clients make unary calls and exchange streams of messages, small and large.
 func TestCalls(t *testing.T) {
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
 			addr := start(t, model)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -238,7 +238,7 @@ func TestIdleMemory(t *testing.T) {
 	onNet, stacks := idleMemory(t, l.Addr().String())
 	g.Stop()
 	t.Logf("package net: %d bytes of heap a connection, and %d of stacks", onNet, stacks)
-	for _, model := range append(myriad.Models(), myriad.Auto) {
+	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
 			heap, stacks := idleMemory(t, start(t, model))
 			t.Logf("%d bytes of heap a connection, and %d of stacks", heap, stacks)

@@ -13,21 +13,21 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 type game struct{}
 
-func (game) Opened(c *myriad.Conn) { c.SetValue(time.Now()) }
+func (game) Opened(c *tcp.Conn) { c.SetValue(time.Now()) }
 
-func (game) Message(c *myriad.Conn, line []byte) {
+func (game) Message(c *tcp.Conn, line []byte) {
 	if string(line) != "pong" {
 		fmt.Fprintf(c, "you say %s\n", line)
 	}
 }
 
-func (game) Closed(c *myriad.Conn, why error) {
-	if errors.Is(why, myriad.ErrHeartbeatTimeout) {
+func (game) Closed(c *tcp.Conn, why error) {
+	if errors.Is(why, tcp.ErrHeartbeatTimeout) {
 		log.Printf("%v has gone without a word after %v", c.RemoteAddr(), time.Since(c.Value().(time.Time)))
 	}
 }
@@ -38,11 +38,11 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr:      *addr,
-		Handler:   myriad.Lines(game{}),
-		Heartbeat: myriad.Heartbeat{Interval: *interval, Message: []byte("ping\n"), MaxMissed: 2},
-		Limits: myriad.Limits{
+		Handler:   tcp.Lines(game{}),
+		Heartbeat: tcp.Heartbeat{Interval: *interval, Message: []byte("ping\n"), MaxMissed: 2},
+		Limits: tcp.Limits{
 			FirstByteTimeout: 10 * time.Second, // for the first word of a client
 			MessageTimeout:   5 * time.Second,  // from a line's first byte to its last
 			WriteTimeout:     15 * time.Second, // to take what is sent to it

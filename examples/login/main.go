@@ -12,19 +12,19 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 type guests struct {
 	within, every time.Duration
 }
 
-func (g guests) Opened(c *myriad.Conn) {
+func (g guests) Opened(c *tcp.Conn) {
 	c.SetDeadline(g.within) // for the name
 	c.WriteString("name?\n")
 }
 
-func (g guests) Message(c *myriad.Conn, line []byte) {
+func (g guests) Message(c *tcp.Conn, line []byte) {
 	if c.Value() == nil {
 		c.SetValue(string(line))
 		c.SetDeadline(0)
@@ -34,12 +34,12 @@ func (g guests) Message(c *myriad.Conn, line []byte) {
 }
 
 // Timer is called when the timer of a connection has run out.
-func (g guests) Timer(c *myriad.Conn) {
+func (g guests) Timer(c *tcp.Conn) {
 	fmt.Fprintf(c, "still there, %s?\n", c.Value())
 	c.SetTimer(g.every)
 }
 
-func (g guests) Closed(c *myriad.Conn, why error) { log.Print(c.RemoteAddr(), ": ", why) }
+func (g guests) Closed(c *tcp.Conn, why error) { log.Print(c.RemoteAddr(), ": ", why) }
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
@@ -48,7 +48,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Lines(guests{*within, *every}),
+	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(guests{*within, *every}),
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)

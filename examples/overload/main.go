@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -48,7 +48,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr: *addr, Handler: &web.HTTP{Handler: http.HandlerFunc(work), Pool: p},
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) },
 	}

@@ -12,35 +12,35 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // client is the side of those who connect.
 type client struct {
-	myriad.Base
+	tcp.Base
 	to string
 }
 
-func (h client) Opened(c *myriad.Conn) {
+func (h client) Opened(c *tcp.Conn) {
 	c.Pause() // until there is somebody to pass it on to
-	if err := c.Dial(myriad.Dial{Addr: h.to, Handler: target{client: c.Ref()}}); err != nil {
+	if err := c.Dial(tcp.Dial{Addr: h.to, Handler: target{client: c.Ref()}}); err != nil {
 		c.CloseWith(err)
 	}
 }
 
 // target is the other side. When it is open, the two are joined.
 type target struct {
-	myriad.Base
-	client myriad.Ref
+	tcp.Base
+	client tcp.Ref
 }
 
-func (h target) Opened(c *myriad.Conn) {
+func (h target) Opened(c *tcp.Conn) {
 	if err := c.Relay(h.client); err != nil { // the client has gone
 		c.CloseWith(err)
 	}
 }
 
-func (h target) DialFailed(d myriad.Dial, err error) {
+func (h target) DialFailed(d tcp.Dial, err error) {
 	log.Printf("dial %s: %v", d.Addr, err)
 	h.client.Close()
 }
@@ -48,11 +48,11 @@ func (h target) DialFailed(d myriad.Dial, err error) {
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9100", "listen at this `ADDRESS`")
 	to := flag.String("to", "127.0.0.1:9000", "pass connections on to this `ADDRESS`")
-	model := flag.String("model", myriad.Auto, "I/O `MODEL`")
+	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{Addr: *addr, Handler: client{to: *to}, Model: *model,
+	srv := &tcp.Server{Addr: *addr, Handler: client{to: *to}, Model: *model,
 		Listening: func(a net.Addr) { fmt.Println("proxy on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)

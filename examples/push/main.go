@@ -22,8 +22,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // maxTopics bounds what clients can make the gateway remember.
@@ -32,12 +32,12 @@ const maxTopics = 10_000
 // gateway knows the topics.
 type gateway struct {
 	mu     sync.Mutex
-	topics map[string]*myriad.Group
+	topics map[string]*tcp.Group
 }
 
-func (g *gateway) Opened(c *myriad.Conn) { c.SetValue([]*myriad.Group(nil)) }
+func (g *gateway) Opened(c *tcp.Conn) { c.SetValue([]*tcp.Group(nil)) }
 
-func (g *gateway) Message(c *myriad.Conn, line []byte) {
+func (g *gateway) Message(c *tcp.Conn, line []byte) {
 	verb, rest, _ := bytes.Cut(line, []byte(" "))
 	name, text, _ := bytes.Cut(rest, []byte(" "))
 	switch string(verb) {
@@ -48,7 +48,7 @@ func (g *gateway) Message(c *myriad.Conn, line []byte) {
 			return
 		}
 		topic.Add(c.Ref())
-		c.SetValue(append(c.Value().([]*myriad.Group), topic))
+		c.SetValue(append(c.Value().([]*tcp.Group), topic))
 		fmt.Fprintf(c, "subscribed to %s\n", name)
 	case "pub":
 		if topic := g.topic(string(name)); topic != nil {
@@ -62,30 +62,30 @@ func (g *gateway) Message(c *myriad.Conn, line []byte) {
 }
 
 // topic finds or makes a topic; nil if there are too many.
-func (g *gateway) topic(name string) *myriad.Group {
+func (g *gateway) topic(name string) *tcp.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.topics[name] == nil && len(g.topics) < maxTopics {
-		g.topics[name] = new(myriad.Group)
+		g.topics[name] = new(tcp.Group)
 	}
 	return g.topics[name]
 }
 
 // Draining is called for each connection when the server begins to shut down.
-func (g *gateway) Draining(c *myriad.Conn) { c.WriteString("bye: connect again\n") }
+func (g *gateway) Draining(c *tcp.Conn) { c.WriteString("bye: connect again\n") }
 
-func (g *gateway) Closed(c *myriad.Conn, why error) {
-	for _, topic := range c.Value().([]*myriad.Group) {
+func (g *gateway) Closed(c *tcp.Conn, why error) {
+	for _, topic := range c.Value().([]*tcp.Group) {
 		topic.Remove(c.Ref())
 	}
 }
 
-func newServer(addr string, beat time.Duration) *myriad.Server {
-	return &myriad.Server{
+func newServer(addr string, beat time.Duration) *tcp.Server {
+	return &tcp.Server{
 		Addr:      addr,
-		Handler:   myriad.Lines(&gateway{topics: map[string]*myriad.Group{}}),
-		Heartbeat: myriad.Heartbeat{Interval: beat, Message: []byte("ping\n")},
-		Limits: myriad.Limits{
+		Handler:   tcp.Lines(&gateway{topics: map[string]*tcp.Group{}}),
+		Heartbeat: tcp.Heartbeat{Interval: beat, Message: []byte("ping\n")},
+		Limits: tcp.Limits{
 			MaxConnsPerSource: 1000,
 			MaxMessage:        4096,
 			MaxUnsent:         64 << 10, // a client that is further behind is closed
@@ -104,7 +104,7 @@ func main() {
 	defer stop()
 	srv := newServer(*addr, *beat)
 	if *cert != "" {
-		get, err := myriad.ReloadCertificate(*cert, *key, nil)
+		get, err := tcp.ReloadCertificate(*cert, *key, nil)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 func TestGateway(t *testing.T) {
-	s := myriadtest.NewServer(t, newServer("", time.Minute/2))
+	s := tcptest.NewServer(t, newServer("", time.Minute/2))
 	ann, bob := s.Dial(), s.Dial()
 	ann.Send("sub news\n")
 	ann.Expect("subscribed to news\n")
@@ -22,15 +22,15 @@ func TestGateway(t *testing.T) {
 		ann.Expect("ping\n")
 		ann.Send("pong\n")
 	}
-	bob.ExpectClosed(myriad.ErrHeartbeatTimeout) // which has not answered two
+	bob.ExpectClosed(tcp.ErrHeartbeatTimeout) // which has not answered two
 	s.Drain()
 	ann.Expect("bye: connect again\n")
-	ann.ExpectClosed(myriad.ErrServerClosed)
+	ann.ExpectClosed(tcp.ErrServerClosed)
 }
 
 // TestTopics has a client ask for more topics than there may be.
 func TestTopics(t *testing.T) {
-	s := myriadtest.NewServer(t, newServer("", time.Minute))
+	s := tcptest.NewServer(t, newServer("", time.Minute))
 	p := s.Dial()
 	for i := range maxTopics {
 		p.Send(fmt.Sprintf("sub %d\n", i))

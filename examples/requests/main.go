@@ -13,12 +13,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 type request struct {
-	from myriad.Ref
+	from tcp.Ref
 	id   uint32
 	text string
 }
@@ -42,7 +42,7 @@ func main() {
 	defer stop()
 	workers, _ := pool.New(pool.Config{}) // the defaults are not an error
 	defer workers.Close(context.Background())
-	handler := myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
+	handler := tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
 		if len(msg) < 4 {
 			c.CloseWith(fmt.Errorf("a frame of %d bytes has no id", len(msg)))
 			return
@@ -52,8 +52,8 @@ func main() {
 			r.answer("busy") // too many wait
 		}
 	})
-	split := myriad.LengthPrefixed(4, binary.BigEndian)
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Split(split, handler), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	split := tcp.LengthPrefixed(4, binary.BigEndian)
+	srv := &tcp.Server{Addr: *addr, Handler: tcp.Split(split, handler), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Print(err)
 	}

@@ -9,25 +9,25 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 type counter struct{}
 
-func (counter) Opened(c *myriad.Conn)      { c.SetValue(0) }
-func (counter) Closed(*myriad.Conn, error) {}
-func (counter) Draining(c *myriad.Conn)    { c.WriteString("bye\n") }
-func (counter) Message(c *myriad.Conn, line []byte) {
+func (counter) Opened(c *tcp.Conn)      { c.SetValue(0) }
+func (counter) Closed(*tcp.Conn, error) {}
+func (counter) Draining(c *tcp.Conn)    { c.WriteString("bye\n") }
+func (counter) Message(c *tcp.Conn, line []byte) {
 	n := c.Value().(int) + 1
 	c.SetValue(n)
 	fmt.Fprintf(c, "%d: %s\n", n, line)
 }
 
-func newServer() *myriad.Server {
-	return &myriad.Server{
+func newServer() *tcp.Server {
+	return &tcp.Server{
 		Addr:    "127.0.0.1:9000",
-		Handler: myriad.Lines(counter{}),
-		Limits:  myriad.Limits{IdleTimeout: time.Hour},
+		Handler: tcp.Lines(counter{}),
+		Limits:  tcp.Limits{IdleTimeout: time.Hour},
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/myriadtest"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
 func TestCounter(t *testing.T) {
-	s := myriadtest.NewServer(t, newServer())
+	s := tcptest.NewServer(t, newServer())
 	ann, bob := s.Dial(), s.Dial()
 	ann.Send("hel")
 	ann.Send("lo\nworld\n") // in any pieces
@@ -21,12 +21,12 @@ func TestCounter(t *testing.T) {
 	bob.Send("still here\n")
 	bob.Expect("2: still here\n")
 	s.Advance(time.Minute)
-	ann.ExpectClosed(myriad.ErrIdleTimeout)
+	ann.ExpectClosed(tcp.ErrIdleTimeout)
 
 	bob.StopReading() // a client whose buffers are full
 	bob.Send("more\n")
 	s.Drain()
 	bob.StartReading()
 	bob.Expect("3: more\nbye\n")
-	bob.ExpectClosed(myriad.ErrServerClosed)
+	bob.ExpectClosed(tcp.ErrServerClosed)
 }

@@ -12,21 +12,21 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // limit stops accepting while max connections are open.
 type limit struct {
-	srv  *myriad.Server
+	srv  *tcp.Server
 	max  int
 	mu   sync.Mutex // pausing and resuming happen in the order of the counts
 	open int
 }
 
-func (l *limit) Opened(*myriad.Conn)        { l.count(+1) }
-func (l *limit) Closed(*myriad.Conn, error) { l.count(-1) }
+func (l *limit) Opened(*tcp.Conn)        { l.count(+1) }
+func (l *limit) Closed(*tcp.Conn, error) { l.count(-1) }
 
-func (l *limit) Message(c *myriad.Conn, line []byte) { fmt.Fprintf(c, "%s\n", line) }
+func (l *limit) Message(c *tcp.Conn, line []byte) { fmt.Fprintf(c, "%s\n", line) }
 
 func (l *limit) count(n int) {
 	l.mu.Lock()
@@ -45,13 +45,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr: *addr,
 		// One loop calls Opened before it accepts the next: the limit is exact.
-		Model: myriad.Epoll, Loops: 1,
+		Model: tcp.Epoll, Loops: 1,
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) },
 	}
-	srv.Handler = myriad.Lines(&limit{srv: srv, max: *most})
+	srv.Handler = tcp.Lines(&limit{srv: srv, max: *most})
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -50,7 +50,7 @@ func (r *room) tell(format string, args ...any) {
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen at this `ADDRESS`")
-	model := flag.String("model", myriad.Auto, "I/O `MODEL`")
+	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -58,7 +58,7 @@ func main() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, page) })
 	mux.Handle("GET /chat", web.Quick(&web.WebSocket{Handler: new(room), MaxMessage: 4 << 10}))
-	srv := &myriad.Server{Addr: *addr, Model: *model, Handler: web.Handler(mux),
+	srv := &tcp.Server{Addr: *addr, Model: *model, Handler: web.Handler(mux),
 		Listening: func(a net.Addr) { fmt.Println("webchat on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)

@@ -49,7 +49,7 @@ type Config struct {
 	// Name is the node's, for people. The default is the host's name.
 	Name string
 	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
-	// myriad.Server.Upgrade; not with Peers. The node delivers and sends nothing before the hub's clients
+	// tcp.Server.Upgrade; not with Peers. The node delivers and sends nothing before the hub's clients
 	// have come, or a minute is over. The default is "": a new node.
 	Origin string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The

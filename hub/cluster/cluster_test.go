@@ -15,10 +15,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/natsd"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,9 +40,9 @@ func serve(t *testing.T, h *hub.Hub, c Config) *place {
 	}
 	t.Cleanup(node.Close)
 	listening := make(chan string, 1)
-	srv := &myriad.Server{
-		Addr: "127.0.0.1:0", Model: myriad.Goroutine, Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a.String() },
-		Limits: myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 20},
+	srv := &tcp.Server{
+		Addr: "127.0.0.1:0", Model: tcp.Goroutine, Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a.String() },
+		Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 20},
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ListenAndServe(context.Background()) }()

@@ -16,10 +16,10 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/load"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // This file tests what a coordinator decides by what all agents see.
@@ -240,7 +240,7 @@ func TestSteadyTogether(t *testing.T) {
 func broker(t *testing.T) string {
 	t.Helper()
 	listening, ended := make(chan net.Addr, 1), make(chan error, 1)
-	s := &myriad.Server{Addr: "127.0.0.1:0", Handler: new(hub.Hub).Handler(), Listening: func(a net.Addr) { listening <- a }}
+	s := &tcp.Server{Addr: "127.0.0.1:0", Handler: new(hub.Hub).Handler(), Listening: func(a net.Addr) { listening <- a }}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- s.ListenAndServe(ctx) }()
 	t.Cleanup(func() {

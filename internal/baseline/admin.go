@@ -6,16 +6,16 @@ import (
 	"net"
 	"sync"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Stats says how many connections are open. It is all that a plain server knows of
 // itself: what it keeps to close them.
-func (s *server) Stats() myriad.Stats {
+func (s *server) Stats() tcp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return myriad.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
+	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
 // showOn shows the server's figures on addr until the returned function is called,

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // The wall clock can jump; what a server measures must not. Time limits are kept
@@ -148,7 +148,7 @@ func TestShiftedClock(t *testing.T) {
 	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		settings, err := json.Marshal(spec{
 			Addr: "127.0.0.1:0", Model: model, Drain: 40 * time.Second,
-			Limits: myriad.Limits{FirstByteTimeout: time.Second, MessageTimeout: time.Second, Linger: 100 * time.Millisecond},
+			Limits: tcp.Limits{FirstByteTimeout: time.Second, MessageTimeout: time.Second, Linger: 100 * time.Millisecond},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestShiftedClock(t *testing.T) {
 		begun := time.Now()
 		silent := s.attack(HalfOpen(s.addr, n, nil))
 		drip := s.attack(Slowloris(s.addr, n, 100*time.Millisecond))
-		s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Message == n })
+		s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Message == n })
 		if took := time.Since(begun); took < 900*time.Millisecond {
 			t.Errorf("a limit of a second was over after %v", took)
 		}

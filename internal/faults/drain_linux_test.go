@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // pipeliner is a client that sends lines without waiting for answers.
@@ -88,15 +88,15 @@ func taken(s *subject, all []*pipeliner) {
 func TestDrainAnswersAll(t *testing.T) {
 	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		drained(t, serve(t, spec{Model: model}, nil), "1ms")
-		if model != myriad.Goroutine { // which leaves workers alone
+		if model != tcp.Goroutine { // which leaves workers alone
 			drained(t, serve(t, spec{Model: model, Workers: 8}, nil), "50ms")
 		}
 	})
-	t.Run(myriad.Auto, func(t *testing.T) {
+	t.Run(tcp.Auto, func(t *testing.T) {
 		await.Descriptors(t, 200)
-		s := serve(t, spec{Model: myriad.Auto, Loops: 1}, nil)
+		s := serve(t, spec{Model: tcp.Auto, Loops: 1}, nil)
 		s.attack(sleepers(s, 4))
-		s.counts("handlers have moved to workers", func(st myriad.Stats) bool { return st.OnWorkers > 0 })
+		s.counts("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })
 		drained(t, s, "20ms")
 	})
 }
@@ -155,7 +155,7 @@ func drained(t *testing.T, s *subject, work string) {
 func TestFrozenProcess(t *testing.T) {
 	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n, limit = 50, 2 * time.Second
-		s := serve(t, spec{Model: model, Limits: myriad.Limits{IdleTimeout: limit, MessageTimeout: limit}}, nil)
+		s := serve(t, spec{Model: model, Limits: tcp.Limits{IdleTimeout: limit, MessageTimeout: limit}}, nil)
 		talkers, halves := pipeliners(s, n), pipeliners(s, n)
 		begun := time.Now()
 		for i := range n { // their silence begins here, however long it took them to come
@@ -168,7 +168,7 @@ func TestFrozenProcess(t *testing.T) {
 			}
 		}
 		taken(s, halves)
-		s.counts("half messages have been read", func(st myriad.Stats) bool { return st.BytesIn == n*(6+6+6+7) })
+		s.counts("half messages have been read", func(st tcp.Stats) bool { return st.BytesIn == n*(6+6+6+7) })
 		if err := unix.Kill(s.Pid(), unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestFrozenProcess(t *testing.T) {
 		if lost > 0 {
 			t.Fatalf("%d of %d clients that have sent something were given up: %v", lost, 2*n, why)
 		}
-		s.counts("those that have nothing more to say are idle", func(st myriad.Stats) bool { return st.Closed.Idle == 2*n })
+		s.counts("those that have nothing more to say are idle", func(st tcp.Stats) bool { return st.Closed.Idle == 2*n })
 		s.shut()
 	})
 }

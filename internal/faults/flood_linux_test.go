@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sample"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Peers that take all that a server gives them: nobody else starves, limits are
@@ -28,7 +28,7 @@ const (
 
 // smallSockets keep what floods leave in the kernel far from net.ipv4.tcp_mem, beyond
 // which it resets connections of other programs too.
-var smallSockets = myriad.Socket{SendBuffer: 32 << 10, ReceiveBuffer: 32 << 10}
+var smallSockets = tcp.Socket{SendBuffer: 32 << 10, ReceiveBuffer: 32 << 10}
 
 // turnBound is how long an honest client waits at most for two answers while others
 // flood.
@@ -42,7 +42,7 @@ var turnBound = func() time.Duration {
 // withAuto is onModels, and Auto too, whose handlers run where they like.
 func withAuto(t *testing.T, f func(t *testing.T, model string)) {
 	onModels(t, f)
-	t.Run(myriad.Auto, func(t *testing.T) { f(t, myriad.Auto) })
+	t.Run(tcp.Auto, func(t *testing.T) { f(t, tcp.Auto) })
 }
 
 // many is a number of attackers, less where they are dear.
@@ -121,7 +121,7 @@ func TestFlood(t *testing.T) {
 		s := serve(t, spec{Model: model, Socket: smallSockets}, nil)
 		s.begin(&Honest{Addr: s.Addr, Conns: many(200)})
 		attacks := []struct{ conns, ahead int }{{100, 0}, {1000, 0}, {10, 0}, {100, pipelined}}
-		if model == myriad.Auto {
+		if model == tcp.Auto {
 			attacks = attacks[:2] // its models have had the others
 		}
 		for _, attack := range attacks {
@@ -131,7 +131,7 @@ func TestFlood(t *testing.T) {
 				t.Fatalf("with %s: %+v", name, w.Counts())
 			}
 		}
-		if model != myriad.Auto { // it keeps workers as long as honest clients keep them busy
+		if model != tcp.Auto { // it keeps workers as long as honest clients keep them busy
 			s.back()
 		}
 		s.end()
@@ -164,7 +164,7 @@ func (s *subject) flooded(w *Swarm, name string) (ok bool) {
 	s.Logf("%s: all honest clients had two answers within %v, p99 %v; a new one its first after %v; %.1f MB echoed; at most %.1f MB buffered, %.1f resident",
 		name, longest, p99, wait, float64(w.Counts().Received)/1e6, float64(p.buffered)/1e6, float64(p.resident)/1e6)
 	w.Stop()
-	s.counts("all are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+	s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 	return true
 }
 
@@ -175,11 +175,11 @@ func TestBudgetUnderFlood(t *testing.T) {
 	for _, attack := range []struct {
 		name   string
 		budget int64 // less than all have buffered without it
-		socket myriad.Socket
+		socket tcp.Socket
 		swarm  func(s *subject) *Swarm
 	}{
 		{"output", int64(many(1500)) * 10 << 10, smallSockets, func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, many(1500), floodOfLines) }},
-		{"input", 16 << 20, myriad.Socket{}, func(s *subject) *Swarm {
+		{"input", 16 << 20, tcp.Socket{}, func(s *subject) *Swarm {
 			w := HalfOpen(s.addr, many(1500), bytes.Repeat([]byte("i"), 200<<10))
 			w.Greedy = true
 			return w
@@ -188,7 +188,7 @@ func TestBudgetUnderFlood(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) {
 			onModels(t, func(t *testing.T, model string) {
 				budget := attack.budget
-				limits := myriad.Limits{MaxBuffered: int(budget), MaxMessage: 256 << 10}
+				limits := tcp.Limits{MaxBuffered: int(budget), MaxMessage: 256 << 10}
 				besiege(t, spec{Model: model, Socket: attack.socket, Limits: limits}, func(s *subject) {
 					w := attack.swarm(s)
 					w.Redial, w.Every = true, 100*time.Millisecond
@@ -206,7 +206,7 @@ func TestBudgetUnderFlood(t *testing.T) {
 						t.Errorf("%d bytes were buffered, with a limit of %d", p.buffered, budget)
 					}
 					most := s.before.RSS + 2*(budget+turn) + residentTolerance + keptByLoops(s.stats())
-					if model == myriad.Goroutine {
+					if model == tcp.Goroutine {
 						most += int64(w.Conns) * 16 << 10 // their stacks
 					}
 					if p.resident > most && !raced {
@@ -242,7 +242,7 @@ func TestNeverReadersAtSpeed(t *testing.T) {
 		t.Logf("%d turns, the longest %v; at most %.1f MB buffered, %.1f resident; %+v",
 			turns, longest, float64(p.buffered)/1e6, float64(p.resident)/1e6, w.Counts())
 		most := s.before.RSS + p.buffered*3/2 + residentTolerance + keptByLoops(s.stats())
-		if model == myriad.Goroutine {
+		if model == tcp.Goroutine {
 			most += int64(w.Conns) * 16 << 10 // their stacks
 		}
 		if p.resident > most && !raced {
@@ -260,7 +260,7 @@ func TestOrdersUnderFlood(t *testing.T) {
 	onModels(t, func(t *testing.T, model string) {
 		for _, order := range []string{"shutdown", "close"} {
 			t.Run(order, func(t *testing.T) {
-				sp := spec{Model: model, Socket: smallSockets, Drain: time.Second, Limits: myriad.Limits{ShutdownRate: 1}} // so that there is no end to it
+				sp := spec{Model: model, Socket: smallSockets, Drain: time.Second, Limits: tcp.Limits{ShutdownRate: 1}} // so that there is no end to it
 				s := serve(t, sp, nil)
 				w := s.attack(Flood(s.addr, 100, floodOfLines, 0))
 				s.within(turnBound, new(peak), func() bool { return w.Counts().Received > 16<<20 }, func() string {

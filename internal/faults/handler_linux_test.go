@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // A handler that panics, or ends its goroutine, costs its own connection, on loops and on workers.
 func TestHandlerPanics(t *testing.T) {
 	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		for _, workers := range []int{0, 8} {
-			if workers > 0 && model == myriad.Goroutine {
+			if workers > 0 && model == tcp.Goroutine {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestHandlerPanics(t *testing.T) {
 						w.Every = 50 * time.Millisecond
 						s.attack(w)
 						all := int64(i+1) * n / 2
-						s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Panic == all && st.Panics == all })
+						s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.Panic == all && st.Panics == all })
 						s.lost(w, n/2)
 					}
 					if !strings.Contains(s.Said(), "panic") {
@@ -41,13 +41,13 @@ func TestHandlerPanics(t *testing.T) {
 func mayBlock(t *testing.T, workers int, f func(t *testing.T, sp spec)) {
 	t.Parallel()
 	for _, sp := range []spec{
-		{Model: myriad.Goroutine}, {Model: myriad.Auto},
-		{Model: myriad.Epoll, Workers: workers}, {Model: myriad.Uring, Workers: workers},
+		{Model: tcp.Goroutine}, {Model: tcp.Auto},
+		{Model: tcp.Epoll, Workers: workers}, {Model: tcp.Uring, Workers: workers},
 	} {
 		t.Run(sp.Model, func(t *testing.T) {
 			t.Parallel()
 			await.Descriptors(t, 150)
-			if sp.Model == myriad.Uring && myriad.Models()[len(myriad.Models())-1] != myriad.Uring {
+			if sp.Model == tcp.Uring && tcp.Models()[len(tcp.Models())-1] != tcp.Uring {
 				t.Skip("io_uring is not available on this machine")
 			}
 			f(t, sp)
@@ -63,10 +63,10 @@ func TestHandlersBlock(t *testing.T) {
 		sp.Limits.HandlerTime = 100 * time.Millisecond
 		besiege(t, sp, func(s *subject) {
 			w := s.attack(sleepers(s, n))
-			s.counts("slow handlers are counted", func(st myriad.Stats) bool { return st.SlowHandlers >= n })
+			s.counts("slow handlers are counted", func(st tcp.Stats) bool { return st.SlowHandlers >= n })
 			s.round()
 			w.Stop()
-			s.counts("all are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+			s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 		})
 	})
 }
@@ -81,23 +81,23 @@ func sleepers(s *subject, n int) *Swarm {
 // itself are not to block for ever. Each loop finds out for itself, so there is one.
 func blocked(t *testing.T, sp spec, n int64) (*subject, *Swarm) {
 	t.Helper()
-	if sp.Model == myriad.Auto {
+	if sp.Model == tcp.Auto {
 		sp.Loops = 1
 	}
 	s := serve(t, sp, nil)
 	s.begin(&Honest{Addr: s.Addr, Conns: 20, Think: 10 * time.Millisecond})
 	sleeping := sleepers(s, 4)
-	if sp.Model == myriad.Auto {
+	if sp.Model == tcp.Auto {
 		s.attack(sleeping)
-		s.counts("handlers have moved to workers", func(st myriad.Stats) bool { return st.OnWorkers > 0 })
+		s.counts("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })
 	}
 	held := s.attack(HalfOpen(s.addr, int(n), []byte("block\n")))
-	s.counts("all are there", func(st myriad.Stats) bool { return st.Open >= s.counted.Open+n })
+	s.counts("all are there", func(st tcp.Stats) bool { return st.Open >= s.counted.Open+n })
 	s.eventually(func() bool { return held.Counts().Sent == 6*n }, func() string { return fmt.Sprintf("%+v", held.Counts()) })
 	s.round()
-	if sp.Model == myriad.Auto {
+	if sp.Model == tcp.Auto {
 		sleeping.Stop()
-		s.counts("those that have slept are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open+n })
+		s.counts("those that have slept are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open+n })
 	}
 	return s, held
 }
@@ -127,7 +127,7 @@ func TestHandlersReturnLate(t *testing.T) {
 		w.Stop()
 		var nothing any
 		s.ask("release", &nothing)
-		s.counts("all are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+		s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 		s.round()
 		s.back()
 		s.end()
@@ -138,7 +138,7 @@ func TestHandlersReturnLate(t *testing.T) {
 // that calls them itself again would be held by the next one.
 func TestAutoWhileHandlersBlock(t *testing.T) {
 	t.Parallel()
-	s, _ := blocked(t, spec{Model: myriad.Auto}, 16)
+	s, _ := blocked(t, spec{Model: tcp.Auto}, 16)
 	for range 10 {
 		if st := s.stats(); st.OnWorkers == 0 {
 			t.Fatalf("handlers are called on their loop while 16 calls have not returned: %+v\n%s", st, s.Said())
@@ -162,7 +162,7 @@ func TestHandlersLeakRefs(t *testing.T) {
 			})
 			s.eventually(func() bool { return w.Counts().Left == n }, func() string { return "connections that come and go" })
 			// The last ones may have gone before the server has taken them.
-			st := s.counts("all have come and are gone", func(st myriad.Stats) bool {
+			st := s.counts("all have come and are gone", func(st tcp.Stats) bool {
 				return st.Open == s.counted.Open && st.Accepted-s.counted.Accepted >= n
 			})
 			if st.Accepted-s.counted.Accepted != n {

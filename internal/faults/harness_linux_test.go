@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // patience bounds every wait of these tests.
@@ -35,7 +35,7 @@ const (
 )
 
 // keptByLoops is how many bytes all loops of a server may keep.
-func keptByLoops(st myriad.Stats) int64 { return int64(max(st.Loops, 1)) * loopTolerance }
+func keptByLoops(st tcp.Stats) int64 { return int64(max(st.Loops, 1)) * loopTolerance }
 
 // raced says whether the race detector watches this program.
 var raced = func() bool {
@@ -53,7 +53,7 @@ var full = os.Getenv("MYRIAD_TEST_FULL") != "" && !raced
 
 // onModels runs a test under every model, in short runs under one.
 func onModels(t *testing.T, f func(t *testing.T, model string)) {
-	models := myriad.Models()
+	models := tcp.Models()
 	if testing.Short() {
 		models = models[min(1, len(models)-1):min(2, len(models))] // epoll, or the only one
 	}
@@ -82,7 +82,7 @@ type subject struct {
 
 	before     Footprint // when the attack begins
 	heapBefore account
-	counted    myriad.Stats
+	counted    tcp.Stats
 }
 
 // serve starts a server and ends it with the test.
@@ -209,7 +209,7 @@ func (s *subject) shut() {
 	}
 }
 
-func (s *subject) stats() (st myriad.Stats) {
+func (s *subject) stats() (st tcp.Stats) {
 	s.Helper()
 	s.ask("stats", &st)
 	return st
@@ -254,9 +254,9 @@ func (s *subject) eventually(so func() bool, what func() string) {
 }
 
 // counts waits until the server's counters are as they should be.
-func (s *subject) counts(what string, so func(st myriad.Stats) bool) myriad.Stats {
+func (s *subject) counts(what string, so func(st tcp.Stats) bool) tcp.Stats {
 	s.Helper()
-	var st myriad.Stats
+	var st tcp.Stats
 	s.eventually(func() bool { st = s.stats(); return so(st) }, func() string {
 		return fmt.Sprintf("%s: %+v, at the beginning %+v", what, st, s.counted)
 	})

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 var (
@@ -80,7 +80,7 @@ func BenchmarkUnderAttack(b *testing.B) {
 			for range b.N {
 				alone, attacked := make(map[string][]reading), make(map[string][]reading)
 				for range rounds {
-					for _, model := range append(myriad.Models(), plain) {
+					for _, model := range append(tcp.Models(), plain) {
 						a, u := underAttack(b, model, attack.swarms)
 						alone[model], attacked[model] = append(alone[model], a), append(attacked[model], u)
 					}
@@ -96,7 +96,7 @@ func BenchmarkUnderAttack(b *testing.B) {
 // tell prints the lines of one attack.
 func tell(b *testing.B, table io.Writer, name string, alone, attacked map[string][]reading) {
 	other := overall(attacked[plain]).rate
-	for _, model := range append(myriad.Models(), plain) {
+	for _, model := range append(tcp.Models(), plain) {
 		a, u := overall(alone[model]), overall(attacked[model])
 		b.ReportMetric(u.rate, model+"-answers/s")
 		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t%.0f%%\t%.2f\t%v\t%v\t%v\t%.0f\t%.0f\t%.0f\t%d\t\n", name, model,
@@ -124,7 +124,7 @@ func overall(all []reading) (r reading) {
 
 // underAttack measures one model and one attack.
 func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (alone, attacked reading) {
-	s := serve(b, spec{Model: model, Limits: myriad.Limits{MaxBuffered: soakBudget}}, nil)
+	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, nil)
 	s.begin(&Honest{Addr: s.Addr, Conns: *honest})
 	alone = s.read()
 	swarms := attack(s)

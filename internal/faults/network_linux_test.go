@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // serveOn starts a server at one end of a link.
@@ -54,7 +54,7 @@ func TestCutLink(t *testing.T) {
 		l := link(t, Weather{})
 		s := serve(t, spec{
 			Addr: "0.0.0.0:0", Model: model,
-			Limits: myriad.Limits{IdleTimeout: 6 * time.Second, WriteTimeout: time.Second},
+			Limits: tcp.Limits{IdleTimeout: 6 * time.Second, WriteTimeout: time.Second},
 		}, l.Server)
 		port := s.addr.Port()
 		s.begin(&Honest{
@@ -79,7 +79,7 @@ func TestCutLink(t *testing.T) {
 		}
 		s.round()
 		// A silent one whose client's last acknowledgement was cut off is owed something, too.
-		s.counts("all are closed", func(st myriad.Stats) bool {
+		s.counts("all are closed", func(st tcp.Stats) bool {
 			owed := st.Closed.Write + st.Closed.Reset
 			return owed >= n && st.Closed.Idle > 0 && owed+st.Closed.Idle == 2*n
 		})

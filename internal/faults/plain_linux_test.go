@@ -5,7 +5,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // plain, as a model, is no server of this module but what most people write on
@@ -29,7 +29,7 @@ func plainMain(sp spec) error {
 		}
 	}()
 	return Obey(os.Stdin, os.Stdout, l.Addr().String(), map[string]func() any{
-		"stats":  func() any { return myriad.Stats{} },
+		"stats":  func() any { return tcp.Stats{} },
 		"memory": func() any { return readHeap() },
 	})
 }

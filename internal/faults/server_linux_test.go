@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // specVariable tells a process of these tests that it is the server, and which:
@@ -34,8 +34,8 @@ type spec struct {
 	Model                     string
 	Workers, Processes, Loops int
 	Backlog                   int // above 0: of the listener
-	Limits                    myriad.Limits
-	Socket                    myriad.Socket
+	Limits                    tcp.Limits
+	Socket                    tcp.Socket
 	// Descriptors, if above 0, is the limit of descriptors from the moment
 	// when it listens.
 	Descriptors uint64
@@ -69,12 +69,12 @@ func serverMain(settings string) error {
 	}
 	a := &app{release: make(chan struct{})}
 	listening := make(chan net.Addr, 1)
-	srv := &myriad.Server{
+	srv := &tcp.Server{
 		Addr: sp.Addr, Model: sp.Model, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits, Socket: sp.Socket,
-		Handler: myriad.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
+		Handler: tcp.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
 	}
 	if sp.Backlog > 0 {
-		srv.Addr, srv.Listeners = "", []myriad.Listener{{Addr: sp.Addr, Backlog: sp.Backlog}}
+		srv.Addr, srv.Listeners = "", []tcp.Listener{{Addr: sp.Addr, Backlog: sp.Backlog}}
 	}
 	if sp.Workers > 0 {
 		p, err := pool.New(pool.Config{Max: sp.Workers, Queue: sp.Workers, Off: pool.AllRules})
@@ -85,7 +85,7 @@ func serverMain(settings string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ListenAndServe(context.Background()) }()
-	if _, worker := myriad.WorkerProcess(); worker {
+	if _, worker := tcp.WorkerProcess(); worker {
 		return <-ended
 	}
 	select {
@@ -163,14 +163,14 @@ func clock() any {
 type app struct {
 	release chan struct{}
 	mu      sync.Mutex
-	held    []myriad.Ref
+	held    []tcp.Ref
 }
 
-func (a *app) Opened(*myriad.Conn) {}
+func (a *app) Opened(*tcp.Conn) {}
 
-func (a *app) Closed(*myriad.Conn, error) {}
+func (a *app) Closed(*tcp.Conn, error) {}
 
-func (a *app) Message(c *myriad.Conn, line []byte) {
+func (a *app) Message(c *tcp.Conn, line []byte) {
 	word, rest, _ := strings.Cut(string(line), " ")
 	switch word {
 	case "panic":
@@ -196,7 +196,7 @@ func (a *app) Message(c *myriad.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-func flood(c *myriad.Conn, size string) {
+func flood(c *tcp.Conn, size string) {
 	piece := bytes.Repeat([]byte("f"), 4096)
 	for n, _ := strconv.Atoi(size); n > 0; n -= len(piece) {
 		if _, err := c.Write(piece); err != nil {
@@ -218,7 +218,7 @@ func (a *app) push() any {
 		switch err := r.SendWait(context.Background(), message); err { // which waits for room in the mailbox
 		case nil:
 			p.Sent++
-		case myriad.ErrClosed:
+		case tcp.ErrClosed:
 			p.Closed++
 		default:
 			p.Other++

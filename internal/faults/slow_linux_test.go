@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Ten thousand connections, or fewer, that drip a line without an end are closed for
@@ -17,11 +17,11 @@ func TestSlowloris(t *testing.T) {
 		n, limit = 10_000, 3*time.Second
 	}
 	onModelsAtOnce(t, int(n)+100, func(t *testing.T, model string) {
-		besiege(t, spec{Model: model, Limits: myriad.Limits{MessageTimeout: limit}}, func(s *subject) {
+		besiege(t, spec{Model: model, Limits: tcp.Limits{MessageTimeout: limit}}, func(s *subject) {
 			w := s.attack(Slowloris(s.addr, int(n), limit/3))
-			s.counts("the first is closed", func(st myriad.Stats) bool { return st.Closed.Message > 0 })
+			s.counts("the first is closed", func(st tcp.Stats) bool { return st.Closed.Message > 0 })
 			s.round()
-			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Message == n })
+			s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.Message == n })
 			s.lost(w, n)
 		})
 	})
@@ -31,10 +31,10 @@ func TestSlowloris(t *testing.T) {
 func TestSlowlorisOnProcesses(t *testing.T) {
 	onModelsAtOnce(t, 600, func(t *testing.T, model string) {
 		const n = 500
-		sp := spec{Model: model, Processes: 2, Limits: myriad.Limits{MessageTimeout: time.Second}}
+		sp := spec{Model: model, Processes: 2, Limits: tcp.Limits{MessageTimeout: time.Second}}
 		besiege(t, sp, func(s *subject) {
 			w := s.attack(Slowloris(s.addr, n, 300*time.Millisecond))
-			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Message == n && st.Processes == 2 })
+			s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.Message == n && st.Processes == 2 })
 			s.lost(w, n)
 			if st := s.stats(); st.Restarts > 0 {
 				t.Errorf("worker processes have ended: %+v", st)
@@ -56,19 +56,19 @@ func (s *subject) lost(w *Swarm, n int64) {
 func TestNeverRead(t *testing.T) {
 	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n = 60
-		sp := spec{Model: model, Limits: myriad.Limits{MaxUnsent: 64 << 10, WriteTimeout: time.Second}}
+		sp := spec{Model: model, Limits: tcp.Limits{MaxUnsent: 64 << 10, WriteTimeout: time.Second}}
 		besiege(t, sp, func(s *subject) {
 			paused := int64(0)
 			w := s.attack(NeverRead(s.addr, n, floodOfLines, 50*time.Millisecond))
-			s.counts("the first is closed", func(st myriad.Stats) bool {
+			s.counts("the first is closed", func(st tcp.Stats) bool {
 				paused = max(paused, st.Paused)
 				return st.Closed.Write > 0
 			})
-			if model != myriad.Goroutine && paused < n/2 { // there a goroutine waits for its peer instead
+			if model != tcp.Goroutine && paused < n/2 { // there a goroutine waits for its peer instead
 				t.Errorf("at most %d of %d connections that never read were paused", paused, n)
 			}
 			s.round()
-			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.Write == n })
+			s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.Write == n })
 			s.lost(w, n)
 		})
 	})
@@ -82,14 +82,14 @@ var floodOfLines = bytes.Repeat(append(bytes.Repeat([]byte("r"), 4095), '\n'), 6
 func TestPausedIsNotRead(t *testing.T) {
 	onModelsAtOnce(t, 150, func(t *testing.T, model string) {
 		const n, unsent, message = 50, 64 << 10, 64 << 10
-		limits := myriad.Limits{
-			MaxUnsent: unsent, MaxMessage: message, WriteTimeout: myriad.Never, MessageTimeout: myriad.Never,
+		limits := tcp.Limits{
+			MaxUnsent: unsent, MaxMessage: message, WriteTimeout: tcp.Never, MessageTimeout: tcp.Never,
 		}
 		besiege(t, spec{Model: model, Limits: limits}, func(s *subject) {
 			w := s.attack(NeverRead(s.addr, n, floodOfLines, 20*time.Millisecond))
 			// Twice, because buffers grow by doubling, and two reads more.
 			allowed := int64(2*(unsent+message) + 128<<10)
-			if model == myriad.Uring {
+			if model == tcp.Uring {
 				allowed += 32 * 64 << 10 // what one multishot receive may fill before it can be stopped
 			}
 			most := int64(0)
@@ -126,7 +126,7 @@ func TestGrownBuffersAreLetGo(t *testing.T) {
 					return fmt.Sprintf("all are answered: %+v", w.Counts())
 				})
 				w.Stop()
-				s.counts("all are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+				s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 			}
 		})
 	})
@@ -136,10 +136,10 @@ func TestGrownBuffersAreLetGo(t *testing.T) {
 func TestSlowConsumers(t *testing.T) {
 	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		const n = 200
-		sp := spec{Model: model, Limits: myriad.Limits{MaxUnsent: 64 << 10}}
+		sp := spec{Model: model, Limits: tcp.Limits{MaxUnsent: 64 << 10}}
 		besiege(t, sp, func(s *subject) {
 			w := s.attack(NeverRead(s.addr, n, []byte("flood 30000000\n"), 100*time.Millisecond))
-			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.SlowConsumer == n })
+			s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.SlowConsumer == n })
 			s.lost(w, n)
 		})
 	})
@@ -152,13 +152,13 @@ func TestHalfOpen(t *testing.T) {
 		n = 500
 	}
 	onModelsAtOnce(t, int(2*n)+100, func(t *testing.T, model string) {
-		limits := myriad.Limits{FirstByteTimeout: 2 * time.Second, IdleTimeout: 2 * time.Second}
+		limits := tcp.Limits{FirstByteTimeout: 2 * time.Second, IdleTimeout: 2 * time.Second}
 		besiege(t, spec{Model: model, Limits: limits}, func(s *subject) {
 			silent := s.attack(HalfOpen(s.addr, int(n), nil))
 			polite := s.attack(HalfOpen(s.addr, int(n), []byte("hello\n")))
-			s.counts("all have come", func(st myriad.Stats) bool { return st.Accepted-s.counted.Accepted == 2*n })
+			s.counts("all have come", func(st tcp.Stats) bool { return st.Accepted-s.counted.Accepted == 2*n })
 			s.round()
-			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Idle == n })
+			s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Idle == n })
 			s.lost(silent, n)
 			s.lost(polite, n)
 		})
@@ -170,9 +170,9 @@ func TestHalfOpen(t *testing.T) {
 func TestMemoryBudget(t *testing.T) {
 	onModelsAtOnce(t, 300, func(t *testing.T, model string) {
 		const n, budget = 200, 4 << 20
-		limits := myriad.Limits{
+		limits := tcp.Limits{
 			MaxBuffered: budget, MaxUnsent: 256 << 10, MaxMessage: 128 << 10,
-			MessageTimeout: myriad.Never, WriteTimeout: myriad.Never,
+			MessageTimeout: tcp.Never, WriteTimeout: tcp.Never,
 		}
 		input := func(s *subject) *Swarm { return HalfOpen(s.addr, n, bytes.Repeat([]byte("i"), 100<<10)) }
 		for _, attack := range []struct {
@@ -191,9 +191,9 @@ func TestMemoryBudget(t *testing.T) {
 					w := attack.swarm(s)
 					w.Every = 20 * time.Millisecond
 					s.attack(w)
-					s.counts("connections are closed for the budget", func(st myriad.Stats) bool { return st.Closed.Budget > n/4 })
+					s.counts("connections are closed for the budget", func(st tcp.Stats) bool { return st.Closed.Budget > n/4 })
 					s.round()
-					st := s.counts("the budget is kept", func(st myriad.Stats) bool { return st.Buffered <= budget })
+					st := s.counts("the budget is kept", func(st tcp.Stats) bool { return st.Buffered <= budget })
 					// What comes between two looks, and garbage of buffers that grow: on a busy
 					// machine collecting it takes a while, so this is looked at more than once.
 					var now Footprint
@@ -206,7 +206,7 @@ func TestMemoryBudget(t *testing.T) {
 						t.Errorf("%d connections, and closed were %+v", n, most)
 					}
 					w.Stop()
-					s.counts("nothing is buffered", func(st myriad.Stats) bool { return st.Buffered < budget/8 })
+					s.counts("nothing is buffered", func(st tcp.Stats) bool { return st.Buffered < budget/8 })
 				})
 			})
 		}

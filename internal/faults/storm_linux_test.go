@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sample"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Connections that are reset as soon as they are made, or with a request under
@@ -27,7 +27,7 @@ func TestResetStorm(t *testing.T) {
 					return fmt.Sprintf("%d connections were to be made and reset: %+v", most, w.Counts())
 				})
 				s.round()
-				s.counts("each connection is closed as reset", func(st myriad.Stats) bool {
+				s.counts("each connection is closed as reset", func(st tcp.Stats) bool {
 					taken := st.Accepted - before.Accepted
 					return taken >= made*9/10 && taken <= made &&
 						st.Closed.Reset-before.Closed.Reset == taken && st.Open == before.Open
@@ -67,9 +67,9 @@ func TestConnectStorm(t *testing.T) {
 				t.Errorf("%d connections sent 6 bytes each: %+v", n, c)
 			}
 			s.round()
-			s.counts("all are there", func(st myriad.Stats) bool { return st.Open == s.counted.Open+n && st.Refused.Total() == 0 })
+			s.counts("all are there", func(st tcp.Stats) bool { return st.Open == s.counted.Open+n && st.Refused.Total() == 0 })
 			w.Stop()
-			s.counts("all are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+			s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 		})
 	})
 }
@@ -79,15 +79,15 @@ func TestConnectStorm(t *testing.T) {
 func TestTooManyConnections(t *testing.T) {
 	onModelsAtOnce(t, 500, func(t *testing.T, model string) {
 		const most, n = 200, 400
-		besiege(t, spec{Model: model, Limits: myriad.Limits{MaxConns: most}}, func(s *subject) {
+		besiege(t, spec{Model: model, Limits: tcp.Limits{MaxConns: most}}, func(s *subject) {
 			w := HalfOpen(s.addr, n, []byte("hello\n"))
 			w.Redial, w.Every = true, 100*time.Millisecond
 			s.attack(w)
-			st := s.counts("connections are refused", func(st myriad.Stats) bool { return st.Refused.Full > 2*n && st.Open == most })
+			st := s.counts("connections are refused", func(st tcp.Stats) bool { return st.Refused.Full > 2*n && st.Open == most })
 			t.Logf("%d connections are open, %d were refused", st.Open, st.Refused.Full)
 			s.round()
 			w.Stop()
-			s.counts("all are gone", func(st myriad.Stats) bool {
+			s.counts("all are gone", func(st tcp.Stats) bool {
 				return st.Open == s.counted.Open && st.Refused.Total() == st.Refused.Full
 			})
 		})
@@ -98,7 +98,7 @@ func TestTooManyConnections(t *testing.T) {
 func TestGarbage(t *testing.T) {
 	onModelsAtOnce(t, 400, func(t *testing.T, model string) {
 		const n = 100
-		sp := spec{Model: model, Limits: myriad.Limits{MaxMessage: 32 << 10}}
+		sp := spec{Model: model, Limits: tcp.Limits{MaxMessage: 32 << 10}}
 		besiege(t, sp, func(s *subject) {
 			noise := s.attack(Garbage(s.addr, n, 1, 20*time.Millisecond))
 			long := s.attack(LongLines(s.addr, n, 'x', 20*time.Millisecond))
@@ -106,7 +106,7 @@ func TestGarbage(t *testing.T) {
 			s.lost(long, n)
 			s.lost(nuls, n)
 			s.round()
-			s.counts("long lines are counted", func(st myriad.Stats) bool { return st.Closed.TooLong == 2*n })
+			s.counts("long lines are counted", func(st tcp.Stats) bool { return st.Closed.TooLong == 2*n })
 			s.eventually(func() bool { return noise.Counts().Received > 1<<20 }, func() string {
 				return fmt.Sprintf("noise has lines in it, which are to be echoed: %+v", noise.Counts())
 			})
@@ -114,7 +114,7 @@ func TestGarbage(t *testing.T) {
 				t.Errorf("noise with short lines is no reason to close: %+v", c)
 			}
 			noise.Stop()
-			s.counts("noise is gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open })
+			s.counts("noise is gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
 		})
 	})
 }
@@ -124,10 +124,10 @@ func TestGarbage(t *testing.T) {
 func TestDescriptorsExhausted(t *testing.T) {
 	onModelsAtOnce(t, 550, func(t *testing.T, model string) {
 		const most, n = 200, 400
-		sp := spec{Model: model, Descriptors: most, Limits: myriad.Limits{MaxConns: 800}}
+		sp := spec{Model: model, Descriptors: most, Limits: tcp.Limits{MaxConns: 800}}
 		besiege(t, sp, func(s *subject) {
 			w := s.attack(HalfOpen(s.addr, n, []byte("hello\n")))
-			s.counts("descriptors run out", func(st myriad.Stats) bool { return st.AcceptErrors > 0 && st.Open > most/2 })
+			s.counts("descriptors run out", func(st tcp.Stats) bool { return st.AcceptErrors > 0 && st.Open > most/2 })
 			s.round()
 			begun, errs, work := time.Now(), s.stats().AcceptErrors, s.cpu()
 			time.Sleep(500 * time.Millisecond)
@@ -143,7 +143,7 @@ func TestDescriptorsExhausted(t *testing.T) {
 				t.Fatalf("when descriptors were free again: %v", err)
 			}
 			defer h.Stop()
-			s.counts("those that come later are served", func(st myriad.Stats) bool { return st.Open == s.counted.Open+50 })
+			s.counts("those that come later are served", func(st tcp.Stats) bool { return st.Open == s.counted.Open+50 })
 			s.eventually(func() bool { return h.Report().Answers >= 500 }, func() string { return fmt.Sprintf("%+v", h.Report()) })
 			if r := h.Stop(); r.First != nil {
 				t.Errorf("%+v", r)

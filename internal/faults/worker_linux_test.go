@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // A worker process that is killed costs its own connections, whose clients can
@@ -53,7 +53,7 @@ func TestWorkerKilled(t *testing.T) {
 			return fmt.Sprintf("those who have lost theirs connect again: %+v", victims.Report())
 		})
 		s.round()
-		s.counts("the worker is started again", func(st myriad.Stats) bool {
+		s.counts("the worker is started again", func(st tcp.Stats) bool {
 			return st.Restarts == 1 && st.Processes == 2 && st.Open == 2*conns
 		})
 		if r := victims.Stop(); r.Lost != conns || r.Wrong > 0 {

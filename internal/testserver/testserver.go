@@ -12,12 +12,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // Start serves until stop is called or the test ends, and fails the test where that ends with an
 // error. Without an Addr it is at a free port of loopback.
-func Start(t testing.TB, s *myriad.Server) (addr string, stop func()) {
+func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
 	s.Addr, s.Listening = cmp.Or(s.Addr, "127.0.0.1:0"), func(a net.Addr) { up <- a }

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // handler has what net/http offers a handler.
@@ -82,7 +82,7 @@ const headerTimeout = time.Second
 // A *http.Server serves a NetListener as any other.
 func TestHTTP(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
-		l := myriad.NewNetListener()
+		l := tcp.NewNetListener()
 		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler:           handler(),
@@ -91,7 +91,7 @@ func TestHTTP(t *testing.T) {
 			ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
 		}
 		var down sync.WaitGroup
-		srv := &myriad.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
+		srv := &tcp.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
 		addr := serve(t, srv)
 		served := make(chan error, 1)
 		go func() { served <- web.Serve(l) }()
@@ -132,13 +132,13 @@ func TestHTTPOverTLS(t *testing.T) {
 		ts := httptest.NewUnstartedServer(nil) // for its certificate
 		ts.StartTLS()
 		defer ts.Close()
-		l := myriad.NewNetListener()
+		l := tcp.NewNetListener()
 		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler: handler(), ErrorLog: log.New(io.Discard, "", 0),
 			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
 		}
-		srv := &myriad.Server{Model: model, Handler: l, TLSConfig: &tls.Config{Certificates: ts.TLS.Certificates}}
+		srv := &tcp.Server{Model: model, Handler: l, TLSConfig: &tls.Config{Certificates: ts.TLS.Certificates}}
 		addr := serve(t, srv)
 		go web.Serve(l)
 		t.Cleanup(func() { web.Close() })

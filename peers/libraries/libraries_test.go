@@ -1,5 +1,5 @@
 // Package libraries has tests of libraries that know nothing of Myriad and are served by
-// it, by way of myriad.NetListener and myriad.Blocking, and of such that are clients of
+// it, by way of tcp.NetListener and tcp.Blocking, and of such that are clients of
 // package web.
 package libraries
 
@@ -10,21 +10,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 const patience = time.Minute
 
 // underModels runs a test under every model that this machine has.
 func underModels(t *testing.T, test func(t *testing.T, model string)) {
-	for _, model := range []string{myriad.Goroutine, myriad.Epoll, myriad.Uring, myriad.Auto} {
+	for _, model := range []string{tcp.Goroutine, tcp.Epoll, tcp.Uring, tcp.Auto} {
 		t.Run(model, func(t *testing.T) { test(t, model) })
 	}
 }
 
 // serve starts a server on a free port, which ends with the test.
-func serve(t *testing.T, srv *myriad.Server) (addr string) {
+func serve(t *testing.T, srv *tcp.Server) (addr string) {
 	t.Helper()
 	srv.Log = slog.New(slog.DiscardHandler)
 	srv.Limits.Linger = cmp.Or(srv.Limits.Linger, 50*time.Millisecond)

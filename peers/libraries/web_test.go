@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -28,7 +28,7 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 	h.ReadHeaderTimeout = 200 * time.Millisecond
 	h.ErrorLog = log.New(io.Discard, "", 0)
 	underModels(t, func(t *testing.T, model string) {
-		test(t, serve(t, &myriad.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
+		test(t, serve(t, &tcp.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
@@ -36,12 +36,12 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(context.Background()) })
-		test(t, serve(t, &myriad.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
+		test(t, serve(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 }
 
 // limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
-var limits = myriad.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
+var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 
 // tellingWhenGone is handler with the channel that its /gone tells.
 func tellingWhenGone(gone chan bool) http.Handler {
@@ -88,11 +88,11 @@ func TestWebCurl(t *testing.T) {
 	if err := os.WriteFile(file, all, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var streams myriad.Group
+	var streams tcp.Group
 	opened, closed := make(chan string, 1), make(chan error, 1)
 	events := &web.Events{
-		Opened: func(c *myriad.Conn) { streams.Add(c.Ref()); opened <- c.Value().(string) },
-		Closed: func(c *myriad.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
+		Opened: func(c *tcp.Conn) { streams.Add(c.Ref()); opened <- c.Value().(string) },
+		Closed: func(c *tcp.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", handler())

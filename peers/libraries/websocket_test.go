@@ -17,12 +17,12 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // echo upgrades a connection, and then echoes one message a call: between messages a
 // connection has no goroutine.
-func echo(n *myriad.NetConn) error {
+func echo(n *tcp.NetConn) error {
 	n.SetDeadline(time.Now().Add(patience))
 	if n.Value() == nil {
 		_, err := ws.Upgrade(n)
@@ -47,8 +47,8 @@ func echo(n *myriad.NetConn) error {
 func TestWebSocket(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
 		before := runtime.NumGoroutine()
-		addr := serve(t, &myriad.Server{Model: model, Handler: &myriad.Blocking{Serve: echo, End: func(_ *myriad.NetConn, why error) {
-			if why != io.EOF && !errors.Is(why, myriad.ErrServerClosed) {
+		addr := serve(t, &tcp.Server{Model: model, Handler: &tcp.Blocking{Serve: echo, End: func(_ *tcp.NetConn, why error) {
+			if why != io.EOF && !errors.Is(why, tcp.ErrServerClosed) {
 				t.Errorf("End(%v)", why)
 			}
 		}}})
@@ -143,7 +143,7 @@ func TestWebSocket(t *testing.T) {
 					}
 				}
 			}
-			if model != myriad.Goroutine { // whose connections have one each
+			if model != tcp.Goroutine { // whose connections have one each
 				// the client has some for each connection, so only ours are told apart
 				stacks := make([]byte, 64<<20)
 				stacks = stacks[:runtime.Stack(stacks, true)]

@@ -1,5 +1,5 @@
 // Package virtual is an engine without a kernel: its peers are in this process, its clock
-// is moved by hand, and nothing in it happens by itself. Package myriadtest has its users'
+// is moved by hand, and nothing in it happens by itself. Package tcptest has its users'
 // view.
 //
 // # Who owns what

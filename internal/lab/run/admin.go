@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/tcp"
 )
 
 // The bounds of asking a server what it says of itself.
@@ -75,7 +75,7 @@ func (a *admin) collect(ctx context.Context, times int) {
 
 // counts are the server's counters.
 func (a *admin) counts(ctx context.Context) (c result.Counts, err error) {
-	var stats myriad.Stats
+	var stats tcp.Stats
 	err = a.get(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
 	if err == nil && stats.Model == "" {
 		err = errors.New("the server's counters are not there: it does not serve")

@@ -1,0 +1,235 @@
+package tcp
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// pair is a connection of package net, both ends.
+func pair(t *testing.T) (c, accepted net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	c = dial(t, l.Addr().String())
+	if accepted, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { accepted.Close() })
+	return c, accepted
+}
+
+// What was read before is the first input, and a connection that was adopted is as others.
+func TestAdopt(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+			fmt.Fprintf(c, "%s to %v\n", line, c.RemoteAddr())
+		}))
+		s := start(t, srv)
+		var all sync.WaitGroup
+		for range 20 {
+			c, accepted := pair(t)
+			all.Go(func() {
+				if err := s.Adopt(accepted, []byte("before\nhalf")); err != nil {
+					t.Errorf("Adopt: %v", err)
+					return
+				}
+				io.WriteString(c, " a line\n")
+				c.(*net.TCPConn).CloseWrite()
+				want := fmt.Sprintf("before to %v\nhalf a line to %[1]v\n", c.LocalAddr())
+				if got, err := io.ReadAll(c); string(got) != want || err != nil {
+					t.Errorf("got %q, %v; want %q, and the end", got, err, want)
+				}
+				c.Close()
+			})
+		}
+		all.Wait()
+		eventually(t, func() bool { return s.Stats().Closed.Peer == 20 }, func() string { return fmt.Sprintf("%+v", s.Stats().Closed) })
+		if n := s.Stats(); n.Accepted != 20 || n.AcceptErrors != 0 {
+			t.Errorf("%d counted as accepted, %d errors; want 20, 0", n.Accepted, n.AcceptErrors)
+		}
+	})
+}
+
+// Limits hold for it, and an end of the server.
+func TestAdoptLimits(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		srv.Limits.MaxConnsPerSource = 1
+		srv.Refuse = func(_ net.Addr, why error) []byte { return []byte("not you: " + why.Error()) }
+		s := start(t, srv)
+		c, accepted := pair(t)
+		must(t, s.Adopt(accepted, nil))
+		ask(t, c, "hello")
+		other, accepted := pair(t)
+		must(t, s.Adopt(accepted, nil))
+		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {
+			t.Errorf("one too many got %q", got)
+		}
+		if n := s.Stats(); n.Refused.Source != 1 { // before it was answered
+			t.Errorf("refused: %+v; want 1 for its source", n.Refused)
+		}
+		s.Close()
+		_, accepted = pair(t)
+		if err := s.Adopt(accepted, nil); err != ErrServerClosed {
+			t.Errorf("after the end: %v; want ErrServerClosed", err)
+		}
+		if err := accepted.SetDeadline(time.Now()); err != nil {
+			t.Errorf("after an error the connection is not the caller's: %v", err)
+		}
+	})
+}
+
+func TestAdoptBadUse(t *testing.T) {
+	s := start(t, &Server{})
+	one, _ := net.Pipe()
+	c, accepted := pair(t)
+	for text, nc := range map[string]net.Conn{"*net.pipe": one, "*tls.Conn": tls.Client(c, nil), "struct": struct{ net.Conn }{c}, "<nil>": nil} {
+		if err := s.Adopt(nc, nil); !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), text) {
+			t.Errorf("Adopt of %T: %v; want ErrBadUse with %q", nc, err, text)
+		}
+	}
+	if err := s.Adopt(accepted, make([]byte, 64<<10+1)); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("Adopt with too much: %v; want ErrTooLarge", err)
+	}
+	if err := new(Server).Adopt(accepted, nil); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "not started") {
+		t.Errorf("before the start: %v; want ErrServerClosed", err)
+	}
+}
+
+// detacher gives connections up at a line "go".
+type detacher struct {
+	Base
+	taken  chan net.Conn
+	unread chan string
+	closed chan error
+	errs   chan error
+}
+
+func newDetacher() *detacher {
+	return &detacher{taken: make(chan net.Conn, 100), unread: make(chan string, 100), closed: make(chan error, 100), errs: make(chan error, 100)}
+}
+
+func (d *detacher) Received(c *Conn, in []byte) int {
+	i := bytes.Index(in, []byte("go\n"))
+	if i < 0 {
+		return 0
+	}
+	c.Write(in[:i+3])
+	if err := c.Detach(func(nc net.Conn, unread []byte) {
+		d.unread <- string(unread)
+		d.taken <- nc
+	}); err != nil {
+		d.errs <- err
+		return len(in)
+	}
+	if err := c.Detach(nil); !errors.Is(err, ErrBadUse) {
+		d.errs <- fmt.Errorf("a second Detach: %w", err)
+	}
+	return i + 3
+}
+
+func (d *detacher) Closed(_ *Conn, why error) { d.closed <- why }
+
+// What is given up goes on as a connection of package net, and back to the server.
+func TestDetach(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		d := newDetacher()
+		srv.Handler = d
+		s := start(t, srv)
+		if srv.Limits.MaxConns > 0 {
+			io.WriteString(dial(t, s.addr), "go\n")
+			if err := <-d.errs; err != ErrShard {
+				t.Errorf("Detach with shards: %v; want ErrShard", err)
+			}
+			return
+		}
+		c := dial(t, s.addr)
+		for round := range 3 {
+			large := strings.Repeat("x", round*10_000)
+			io.WriteString(c, large+"go\nunread")
+			if got := make([]byte, len(large)+3); true {
+				if _, err := io.ReadFull(c, got); err != nil || string(got) != large+"go\n" {
+					t.Fatalf("the output: %v", err)
+				}
+			}
+			unread, nc := <-d.unread, <-d.taken
+			if why := <-d.closed; why != ErrDetached {
+				t.Errorf("Closed(%v); want ErrDetached", why)
+			}
+			io.WriteString(c, ", late")
+			got := []byte(unread)
+			nc.SetDeadline(time.Now().Add(patience))
+			for len(got) < len("unread, late") {
+				more := make([]byte, 100)
+				n, err := nc.Read(more)
+				must(t, err)
+				got = append(got, more[:n]...)
+			}
+			if string(got) != "unread, late" {
+				t.Errorf("the input goes on with %q", got)
+			}
+			io.WriteString(nc, "by net\n")
+			expect(t, c, "by net\n")
+			must(t, s.Adopt(nc, nil))
+		}
+		select {
+		case err := <-d.errs:
+			t.Error(err)
+		default:
+		}
+	})
+}
+
+// Output that the peer takes late is sent first; one that goes before is closed as ever.
+func TestDetachSendsFirst(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		if srv.Limits.MaxConns > 0 {
+			return // shards can't
+		}
+		d := newDetacher()
+		const size = 16 << 20
+		srv.Handler = opener{d, func(c *Conn) { c.Write(make([]byte, size)) }}
+		srv.Limits.MaxUnsent, srv.Limits.HighWater, srv.Limits.MaxMessage = 2*size, 2*size, 1<<20
+		s := start(t, srv)
+		c, gone := dial(t, s.addr), dial(t, s.addr)
+		io.WriteString(c, "go\n")
+		io.WriteString(gone, "go\n")
+		if _, err := io.CopyN(io.Discard, c, size); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, c, "go\n")
+		nc := <-d.taken
+		nc.Close()
+		if why := <-d.closed; why != ErrDetached {
+			t.Errorf("Closed(%v); want ErrDetached", why)
+		}
+		if _, err := io.ReadAll(c); err != nil {
+			t.Errorf("after its end: %v", err)
+		}
+		gone.(*net.TCPConn).SetLinger(0)
+		gone.Close()
+		if why := <-d.closed; !errors.Is(why, syscall.ECONNRESET) {
+			t.Errorf("Closed(%v) of one that has gone before; want ECONNRESET", why)
+		}
+		if len(d.taken) > 0 {
+			t.Error("it was given up all the same")
+		}
+	})
+}
+
+// opener adds what is done in Opened.
+type opener struct {
+	Handler
+	f func(c *Conn)
+}
+
+func (o opener) Opened(c *Conn) { o.f(c) }

@@ -1,0 +1,116 @@
+package tcp
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// loopModelsOnly skips where Auto has no loops to move handlers from.
+func loopModelsOnly(t *testing.T) {
+	if len(Models()) == 1 {
+		t.Skip("no model here has loops")
+	}
+}
+
+// until asks until the server's counters are so.
+func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !so(s.Stats()); {
+		ask()
+		if time.Now().After(end) {
+			t.Fatalf("%s: %+v", what, s.Stats())
+		}
+	}
+}
+
+// Auto leaves handlers to workers until they have proved to be quick, moves those that
+// hold their loop back there, so that they do not hold up others, and calls them on the
+// loop again when they have become quick.
+func TestAuto(t *testing.T) {
+	loopModelsOnly(t)
+	var slow atomic.Bool
+	s := start(t, &Server{Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+		if slow.Load() {
+			<-time.After(3 * time.Millisecond)
+		}
+		echoLine(c, line)
+	}))})
+	c := dial(t, s.addr)
+	talk := func() { ask(t, c, "hello") }
+	if st := s.Stats(); st.OnWorkers != 1 || st.Moved != 0 {
+		t.Errorf("at the start %d loops leave their handlers to workers, want 1: %+v", st.OnWorkers, st)
+	}
+	s.until(t, "a handler that is quick is not called on its loop", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	slow.Store(true)
+	s.until(t, "a handler that holds its loop is not moved", talk, func(st Stats) bool { return st.OnWorkers == 1 && st.Moved == 1 })
+	slow.Store(false)
+	s.until(t, "a handler that is quick does not come back", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	talk()
+}
+
+// waiter is a handler that waits until it is let go when it is told to, and echoes.
+type waiter struct{ release chan struct{} }
+
+func (w *waiter) message(c *Conn, line []byte) {
+	switch string(line) {
+	case "wait":
+		<-w.release
+	case "loop":
+		line = fmt.Append(nil, c.core().Owner())
+	}
+	echoLine(c, line)
+}
+
+// newWaiter lets its handlers go before the server of the test is ended.
+func newWaiter(t *testing.T, srv *Server) *started {
+	w := &waiter{release: make(chan struct{})}
+	srv.Handler = Lines(MessageFunc(w.message))
+	s := start(t, srv)
+	t.Cleanup(func() { close(w.release) })
+	return s
+}
+
+// When a handler that has been quick holds its loop for ever, the other loops leave
+// theirs to workers: more such calls hold up nobody there.
+func TestAutoHeldLoop(t *testing.T) {
+	loopModelsOnly(t)
+	s := newWaiter(t, &Server{Loops: 2, Limits: Limits{HandlerTime: 100 * time.Millisecond}})
+	held, other := onTwoLoops(t, s)
+	talk := func() {
+		ask(t, held, "hello")
+		ask(t, other, "hello")
+	}
+	s.until(t, "handlers that are quick are not called on their loops", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	fmt.Fprintln(held, "wait")
+	s.until(t, "the other loop does not move its handlers", func() { ask(t, other, "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
+	for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); { // in which they would come back
+		ask(t, other, "hello")
+	}
+	if st := s.Stats(); st.OnWorkers != 1 {
+		t.Errorf("%d loops leave their handlers to workers while the other is held, want 1", st.OnWorkers)
+	}
+}
+
+// onTwoLoops dials until there are connections of two loops.
+func onTwoLoops(t *testing.T, s *started) (a, b net.Conn) {
+	t.Helper()
+	of := make(map[string]net.Conn)
+	for range 100 {
+		c := dial(t, s.addr)
+		c.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintln(c, "loop")
+		loop, err := bufio.NewReader(c).ReadString('\n')
+		must(t, err)
+		if of[loop] = c; len(of) == 2 {
+			break
+		}
+	}
+	if len(of) < 2 {
+		t.Fatal("100 connections are all on one loop")
+	}
+	return of["0\n"], of["1\n"]
+}

@@ -1,0 +1,167 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
+	var idle Server
+	if err := idle.Broadcast([]byte("x")); !errors.Is(err, ErrServerClosed) {
+		t.Errorf("Broadcast before the start: %v, want %v", err, ErrServerClosed)
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
+		c := dial(t, s.addr)
+		ask(t, c, "hello")
+		if err := s.Broadcast(make([]byte, 1001)); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("Broadcast of too much: %v, want %v", err, ErrTooLarge)
+		}
+		ok(t, s.Broadcast([]byte("news\n")))
+		if line, err := bufio.NewReader(c).ReadString('\n'); line != "news\n" {
+			t.Errorf("got %q, %v", line, err)
+		}
+		s.Close()
+		if err := s.Broadcast([]byte("late")); !errors.Is(err, ErrServerClosed) {
+			t.Errorf("Broadcast after the end: %v, want %v", err, ErrServerClosed)
+		}
+		if n := s.Stats().Broadcasts; n != 1 {
+			t.Errorf("counted %d broadcasts, want 1", n)
+		}
+	})
+}
+
+// member is a handler that joins a group.
+type member struct {
+	Base
+	group *Group
+}
+
+func (m member) Opened(c *Conn) {
+	m.group.Add(c.Ref())
+	m.group.Add(c.Ref())
+}
+
+func TestGroup(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var g Group
+		if sent, full := g.Broadcast([]byte("nobody")); sent+full != 0 {
+			t.Errorf("an empty group took %d and %d", sent, full)
+		}
+		g.Remove(Ref{})
+		s := start(t, &Server{Model: model, Loops: loops, Handler: member{group: &g}, Limits: Limits{MaxUnsent: 1000}})
+		var conns []net.Conn
+		for range 10 {
+			conns = append(conns, dial(t, s.addr))
+		}
+		eventually(t, func() bool { return g.Len() == 10 }, func() string { return "not 10 in the group" })
+		if sent, full := g.Broadcast(make([]byte, 1001)); sent != 0 || full != 10 {
+			t.Errorf("too much: %d sent, %d full; want 0, 10", sent, full)
+		}
+		p := []byte("news")
+		if sent, full := g.Broadcast(p); sent != 10 || full != 0 {
+			t.Errorf("%d sent, %d full; want 10, 0", sent, full)
+		}
+		copy(p, "gone") // it was copied
+		for _, c := range conns {
+			got := make([]byte, 4)
+			if _, err := io.ReadFull(c, got); err != nil || string(got) != "news" {
+				t.Errorf("got %q, %v", got, err)
+			}
+		}
+		if sent, full := g.Publish([]byte("value")); sent != 10 || full != 0 {
+			t.Errorf("published to %d, %d full; want 10, 0", sent, full)
+		}
+		for _, c := range conns {
+			expect(t, c, "value")
+		}
+		if sent, full := g.Publish(make([]byte, 1001)); sent != 0 || full != 10 {
+			t.Errorf("too large a value: published to %d, %d full; want 0, 10", sent, full)
+		}
+		conns[0].Close()
+		eventually(t, func() bool { return s.Stats().Open == 9 }, func() string { return "not 9 are open" })
+		if sent, full := g.Broadcast([]byte("more")); sent != 9 || full != 0 || g.Len() != 9 {
+			t.Errorf("%d sent, %d full, %d in the group; want 9, 0, 9", sent, full, g.Len())
+		}
+		var all sync.WaitGroup
+		for range 4 { // what the race detector is to see
+			all.Go(func() {
+				for range 20 {
+					g.Broadcast([]byte("x"))
+					g.Add(Ref{})
+					g.Remove(Ref{})
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// wordy is a handler with all that a handler may have; its messages are lines.
+type wordy struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+func (w *wordy) note(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Contains(w.calls, call) {
+		w.calls = append(w.calls, call)
+	}
+}
+
+func (w *wordy) has(call string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.calls, call)
+}
+
+func (w *wordy) Opened(*Conn)                    {}
+func (w *wordy) Closed(*Conn, error)             {}
+func (w *wordy) Ended(_ *Conn, rest []byte) int  { return len(rest) }
+func (w *wordy) Received(c *Conn, in []byte) int { w.Message(c, in); return len(in) }
+func (w *wordy) Message(c *Conn, in []byte)      { c.Write(make([]byte, 8<<20)); w.note("wrote") }
+func (w *wordy) Writable(*Conn)                  { w.note("Writable") }
+func (w *wordy) Draining(c *Conn)                { w.note("Draining"); c.WriteString("goodbye") }
+
+// Writable and Draining reach a handler, and one behind a framer.
+func TestExtensions(t *testing.T) {
+	for name, frame := range map[string]func(w *wordy) Handler{
+		"plain": func(w *wordy) Handler { return w },
+		"Lines": func(w *wordy) Handler { return Lines(w) },
+		"Split": func(w *wordy) Handler { return Split(bufio.ScanWords, w) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &wordy{}
+			s := start(t, &Server{Handler: frame(w), Limits: Limits{MaxUnsent: 16 << 20, HighWater: 1000}})
+			c := dial(t, s.addr)
+			c.SetDeadline(time.Now().Add(patience))
+			io.WriteString(c, "go \n")
+			// Nobody reads meanwhile, so it is more than the kernel takes.
+			eventually(t, func() bool { return w.has("wrote") }, func() string { return "nothing was written" })
+			if _, err := io.ReadFull(c, make([]byte, 8<<20)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() bool { return w.has("Writable") }, func() string { return "Writable was not called" })
+			s.stop()
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.HasSuffix(got, []byte("goodbye")) || !w.has("Draining") {
+				t.Errorf("at the end: got %d bytes, %v", len(got), err)
+			}
+		})
+	}
+	if _, ok := extension[WritableHandler](Lines(MessageFunc(echoLine))); ok {
+		t.Error("a function has Writable")
+	}
+	if _, ok := extension[DrainingHandler](Base{}); ok {
+		t.Error("Base has Draining")
+	}
+}

@@ -1,0 +1,157 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+)
+
+// wantPaused waits until Stats has it.
+func (s *started) wantPaused(t *testing.T, want bool) {
+	t.Helper()
+	eventually(t, func() bool { return s.Stats().AcceptingPaused == want }, func() string {
+		return fmt.Sprintf("AcceptingPaused is %v, want %v", !want, want)
+	})
+}
+
+// closer tells why connections have closed.
+type closer struct {
+	Handler
+	why chan error
+}
+
+func (h closer) Closed(c *Conn, why error) {
+	h.Handler.Closed(c, why)
+	h.why <- why
+}
+
+func remoteOf(c net.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
+
+// Behind a proxy a connection goes by the address that the handler sees, and by that of the
+// proxy's socket as well.
+func TestCloseConnsBehindProxy(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		h := closer{Lines(MessageFunc(echoLine)), make(chan error, 10)}
+		s := behindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
+		through := func(client string) net.Conn {
+			c := dial(t, s.addr)
+			io.WriteString(c, "PROXY TCP4 "+client+" 203.0.113.1 4444 80\r\n")
+			ask(t, c, "hello")
+			return c
+		}
+		byTold, bySocket, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9")
+		fresh := dial(t, s.addr) // no proxy has told anything of it
+		eventually(t, func() bool { return s.Stats().Open == 4 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		proxy := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 1)
+		for _, nobody := range []netip.AddrPort{proxy, netip.MustParseAddrPort("198.51.100.7:4445")} {
+			s.CloseConns(nobody)
+		}
+		for range 10 {
+			ask(t, byTold, "still there")
+			ask(t, bySocket, "still there")
+		}
+		for _, c := range []struct {
+			conn net.Conn
+			at   netip.AddrPort
+		}{
+			{byTold, netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")},
+			{bySocket, remoteOf(bySocket)},
+		} {
+			ok(t, s.CloseConns(c.at))
+			if got := ended(t, c.conn); got != "" {
+				t.Errorf("%v: it has got %q", c.at, got)
+			}
+			if why := <-h.why; why != ErrClosedByOperator {
+				t.Errorf("%v: closed for %v, want %v", c.at, why, ErrClosedByOperator)
+			}
+		}
+		s.CloseConns(remoteOf(fresh))
+		if got := ended(t, fresh); got != "" {
+			t.Errorf("the one without a header has got %q", got)
+		}
+		ask(t, stays, "still there")
+	})
+}
+
+// A handler may close its own connection so, on its loop.
+func TestCloseConnsInHandler(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		srv := &Server{Model: model, Loops: loops}
+		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+			ok(t, srv.CloseConns(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
+		}))
+		s := start(t, srv)
+		c := dial(t, s.addr)
+		io.WriteString(c, "close me\n")
+		ended(t, c)
+	})
+}
+
+func TestControlBeforeAndAfter(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	var idle Server
+	for _, err := range []error{idle.PauseAccepting(), idle.ResumeAccepting(), idle.CloseConns(at)} {
+		if !errors.Is(err, ErrServerClosed) {
+			t.Errorf("before the start: %v, want %v", err, ErrServerClosed)
+		}
+	}
+	if addr := idle.ListenAddr(); addr != nil {
+		t.Errorf("before the start it listens on %v", addr)
+	}
+	if err := idle.CloseConns(netip.AddrPort{}); !errors.Is(err, ErrBadConfig) {
+		t.Errorf("no address: %v, want %v", err, ErrBadConfig)
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		if addr := s.ListenAddr(); addr.String() != s.addr {
+			t.Errorf("it listens on %v, want %s", addr, s.addr)
+		}
+		ok(t, s.Drain())
+		if err := s.result(t); err != nil {
+			t.Errorf("ListenAndServe after Drain: %v", err)
+		}
+		for _, err := range []error{s.PauseAccepting(), s.ResumeAccepting(), s.CloseConns(at)} {
+			if !errors.Is(err, ErrServerClosed) {
+				t.Errorf("after the end: %v, want %v", err, ErrServerClosed)
+			}
+		}
+	})
+}
+
+// Stopping is called once, whoever tells the server to end and how often, while
+// connections are still open.
+func TestStopping(t *testing.T) {
+	background := context.Background()
+	for name, end := range map[string]func(*started){
+		"context":  func(s *started) { s.stop() },
+		"Drain":    func(s *started) { s.Drain() },
+		"Shutdown": func(s *started) { s.Shutdown(background) },
+		"Close":    func(s *started) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onModels(t, func(t *testing.T, model string, loops int) {
+				open := make(chan int64, 10)
+				srv := &Server{Model: model, Loops: loops}
+				srv.Stopping = func() { open <- srv.Stats().Open }
+				s := start(t, srv)
+				ask(t, dial(t, s.addr), "hello")
+				end(s)
+				_ = s.result(t) // whether it was cut off is another matter
+				s.Shutdown(background)
+				s.Close()
+				if n := len(open); n != 1 {
+					t.Fatalf("called %d times, want once", n)
+				}
+				if n := <-open; n != 1 {
+					t.Errorf("%d connections were open when it was called, want 1", n)
+				}
+			})
+		})
+	}
+	idle := Server{Stopping: func() { t.Error("called before the start") }}
+	idle.Close()
+}

@@ -1,0 +1,262 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// wire is a connection without a socket: the test is its driver.
+type wire struct {
+	*engine.Conn
+	host *engine.Host
+	sent []byte
+	why  error
+	done bool
+}
+
+func newWire(t testing.TB, h Handler, limits Limits) *wire {
+	t.Helper()
+	limits, err := limits.resolve()
+	must(t, err)
+	w := &wire{Conn: new(engine.Conn)}
+	w.host = &engine.Host{
+		Admission: engine.NewAdmission(&engine.Config{}),
+		Config:    engine.Config{Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler)},
+		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
+		Now: func() time.Duration { return 0 },
+	}
+	w.Bind(w.host, 0, 0)
+	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
+	w.settle()
+	return w
+}
+
+// watched keeps the reason of the close.
+type watched struct {
+	Handler
+	w *wire
+}
+
+func (h watched) Closed(c *Conn, why error) {
+	h.w.why, h.w.done = why, true
+	h.Handler.Closed(c, why)
+}
+
+func (w *wire) settle() {
+	for !w.done {
+		switch w.Next() {
+		case engine.Send:
+			w.sent = append(w.sent, w.Output()...)
+			w.Sent(len(w.Output()))
+		case engine.Deliver:
+			w.Deliver()
+		case engine.Shut:
+			w.ShutDone()
+		case engine.Close:
+			w.Finish()
+		case engine.Wait:
+			return
+		}
+	}
+}
+
+// feed lets data arrive in pieces of the given sizes, again and again, and
+// then the end of the input.
+func (w *wire) feed(data []byte, sizes ...int) {
+	for i := 0; len(data) > 0 && !w.done && w.WantsInput(); i++ {
+		n := min(max(sizes[i%len(sizes)], 1), len(data))
+		w.Arrived(slices.Clone(data[:n]))
+		w.settle()
+		data = data[n:]
+	}
+	w.PeerClosed()
+	w.settle()
+}
+
+func collect(into *[]string) MessageFunc {
+	return func(_ *Conn, msg []byte) { *into = append(*into, string(msg)) }
+}
+
+// scan is what bufio.Scanner makes of the same input.
+func scan(data []byte, split bufio.SplitFunc) (tokens []string) {
+	s := bufio.NewScanner(bytes.NewReader(data))
+	s.Split(split)
+	for s.Scan() {
+		tokens = append(tokens, s.Text())
+	}
+	return tokens
+}
+
+// patient is a split of ours as a bufio.Scanner knows one: it asks for more without
+// telling how much.
+func patient(split bufio.SplitFunc) bufio.SplitFunc {
+	return func(data []byte, atEOF bool) (int, []byte, error) {
+		advance, token, err := split(data, atEOF)
+		if _, ok := err.(needs); ok {
+			err = nil
+		}
+		return advance, token, err
+	}
+}
+
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte("one\ntwo\r\n\nthree"), uint8(3))
+	f.Add([]byte("\r\n\r\r\n"), uint8(1))
+	f.Add([]byte("\x00\x03abc\x00\x00\x00\x05he"), uint8(2))
+	f.Fuzz(func(t *testing.T, data []byte, size uint8) {
+		if len(data) > 1<<12 {
+			return
+		}
+		prefixed := LengthPrefixed(2, binary.BigEndian)
+		for _, c := range []struct {
+			name  string
+			split bufio.SplitFunc
+			make  func(MessageHandler) Handler
+		}{
+			{"Lines", bufio.ScanLines, Lines},
+			{"ScanLines", bufio.ScanLines, func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }},
+			{"ScanWords", bufio.ScanWords, func(h MessageHandler) Handler { return Split(bufio.ScanWords, h) }},
+			{"LengthPrefixed", patient(prefixed), func(h MessageHandler) Handler { return Split(prefixed, h) }},
+		} {
+			var got []string
+			newWire(t, c.make(collect(&got)), Limits{MaxMessage: 1 << 17}).feed(data, int(size), 1, 7)
+			if want := scan(data, c.split); !slices.Equal(got, want) {
+				t.Errorf("%s of %q in pieces of %d: got %q, bufio.Scanner has %q", c.name, data, size, got, want)
+			}
+		}
+	})
+}
+
+func TestMaxMessage(t *testing.T) {
+	prefixed := LengthPrefixed(1, binary.BigEndian)
+	for _, c := range []struct {
+		name   string
+		h      func(MessageHandler) Handler
+		in     string
+		tokens int
+		why    error
+	}{
+		{"a line of just the limit", Lines, "1234567\n", 1, io.EOF},
+		{"a line beyond it", Lines, "ok\n12345678\nnever\n", 1, ErrMessageTooLong},
+		{"no end in sight", Lines, "ok\n12345678", 1, ErrMessageTooLong},
+		{"a token beyond it", func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }, "ok\n12345678\n", 1, ErrMessageTooLong},
+		{"a length beyond it", func(h MessageHandler) Handler { return Split(prefixed, h) }, "\x02ok\x0812345678", 1, ErrMessageTooLong},
+	} {
+		for _, piece := range []int{1, 3, 1000} {
+			var got []string
+			w := newWire(t, c.h(collect(&got)), Limits{MaxMessage: 8})
+			w.feed([]byte(c.in), piece)
+			if len(got) != c.tokens || !errors.Is(w.why, c.why) {
+				t.Errorf("%s, in pieces of %d: %d messages, closed with %v; want %d and %v", c.name, piece, len(got), w.why, c.tokens, c.why)
+			}
+		}
+	}
+}
+
+// A length that no message may have closes the connection as soon as it is known, with
+// what was announced in the log: so for a client that speaks another protocol.
+func TestAbsurdLength(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		split     bufio.SplitFunc
+		in        string
+		announced string
+	}{
+		{"HTTP", LengthPrefixed(4, binary.BigEndian), "GET / HTTP/1.1\r\n\r\n", "1195725860"},
+		{"just beyond", LengthPrefixed(2, binary.BigEndian), "\x03\xe7", "1001"},
+		{"beyond all numbers", LengthPrefixed(8, binary.LittleEndian), "\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615"},
+	} {
+		var log strings.Builder
+		w := newWire(t, Split(test.split, MessageFunc(func(*Conn, []byte) { t.Errorf("%s: a message", test.name) })), Limits{MaxMessage: 1000})
+		w.host.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.Arrived([]byte(test.in))
+		w.settle()
+		w.PeerClosed()
+		w.settle()
+		if w.why != ErrMessageTooLong {
+			t.Errorf("%s: closed with %v, want ErrMessageTooLong", test.name, w.why)
+		}
+		for _, want := range []string{"limit=Limits.MaxMessage", "value=1000", "seen=" + test.announced, "peer=127.0.0.1:1"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s: the log is %q, want %s in it", test.name, log.String(), want)
+			}
+		}
+	}
+	var got []string
+	w := newWire(t, Split(LengthPrefixed(2, binary.BigEndian), collect(&got)), Limits{MaxMessage: 1000})
+	w.feed([]byte("\x03\xe6"+strings.Repeat("a", 998)), 500)
+	if len(got) != 1 || w.why != io.EOF {
+		t.Errorf("a message of just the limit: %d messages, closed with %v; want 1 and EOF", len(got), w.why)
+	}
+}
+
+func TestSplitRules(t *testing.T) {
+	token := []byte("x")
+	for _, c := range []struct {
+		name  string
+		split bufio.SplitFunc
+		want  int
+		why   error
+	}{
+		{"negative advance", func([]byte, bool) (int, []byte, error) { return -1, nil, nil }, 0, bufio.ErrNegativeAdvance},
+		{"advance too far", func(d []byte, _ bool) (int, []byte, error) { return len(d) + 1, nil, nil }, 0, bufio.ErrAdvanceTooFar},
+		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmpty + 1, io.ErrNoProgress},
+		{"its own error", func([]byte, bool) (int, []byte, error) { return 0, nil, io.ErrShortBuffer }, 0, io.ErrShortBuffer},
+		{"final token", func([]byte, bool) (int, []byte, error) { return 1, token, bufio.ErrFinalToken }, 1, nil},
+		{"final, no token", func([]byte, bool) (int, []byte, error) { return 1, nil, bufio.ErrFinalToken }, 0, nil},
+		{"peer ends within a message", LengthPrefixed(4, binary.LittleEndian), 0, io.ErrUnexpectedEOF},
+	} {
+		var got []string
+		w := newWire(t, Split(c.split, collect(&got)), Limits{})
+		w.feed([]byte("abc"), 3)
+		if len(got) != c.want || w.why != c.why {
+			t.Errorf("%s: %d messages, closed with %v; want %d and %v", c.name, len(got), w.why, c.want, c.why)
+		}
+	}
+}
+
+// A peer that asks for much and takes nothing must not make the output grow
+// without bound: the framer stops, and goes on when there is room.
+func TestFramerPauses(t *testing.T) {
+	const unsent = 1000
+	asked := strings.Repeat("q\n", 100)
+	answer := strings.Repeat("a", 99) + "\n"
+	w := newWire(t, Lines(MessageFunc(func(c *Conn, _ []byte) { c.WriteString(answer) })), Limits{MaxUnsent: unsent})
+	w.Arrived([]byte(asked))
+	if w.Pending() > unsent {
+		t.Fatalf("%d bytes wait for the peer, the limit is %d", w.Pending(), unsent)
+	}
+	if w.WantsInput() {
+		t.Error("the connection still wants input while it owes more than half of the limit")
+	}
+	w.settle()
+	if want := strings.Repeat(answer, 100); string(w.sent) != want {
+		t.Errorf("sent %d bytes of answers, want %d", len(w.sent), len(want))
+	}
+}
+
+func TestLengthPrefixedPanics(t *testing.T) {
+	for size, order := range map[int]binary.ByteOrder{3: binary.BigEndian, 4: nil} {
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, "expected") {
+					t.Errorf("LengthPrefixed(%d, %v) gives %q; want a panic that names what is possible", size, order, text)
+				}
+			}()
+			LengthPrefixed(size, order)
+		}()
+	}
+}

@@ -1,0 +1,143 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+// logBook is a log that tests look at while it is written.
+type logBook struct{ await.Buffer }
+
+// line waits for the first line with a text.
+func (l *logBook) line(t *testing.T, with string) (found string) {
+	t.Helper()
+	await.TrueOr(t, func() bool {
+		for line := range strings.Lines(l.String()) {
+			if strings.Contains(line, with) {
+				found = line
+				return true
+			}
+		}
+		return false
+	}, func() string { return fmt.Sprintf("a line with %q in the log:\n%s", with, l.String()) })
+	return found
+}
+
+func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// A connection that a limit closes, or does not let in, is in the log: with the limit,
+// its value, what was seen and whose it was.
+func TestLimitsAreLogged(t *testing.T) {
+	silence := func(*testing.T, net.Conn) {}
+	say := func(text string) func(*testing.T, net.Conn) {
+		return func(t *testing.T, c net.Conn) {
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, test := range []struct {
+		limit  string
+		limits Limits
+		do     func(*testing.T, net.Conn)
+		want   []string
+	}{
+		{"Limits.MaxMessage", Limits{}, say(strings.Repeat("a", 1<<20)), []string{"value=65536", "raise Server.Limits.MaxMessage", "level=WARN"}},
+		{"Limits.FirstByteTimeout", Limits{FirstByteTimeout: time.Millisecond}, silence, []string{"value=1ms", "level=INFO"}},
+		{"Limits.IdleTimeout", Limits{IdleTimeout: time.Millisecond}, say("hello\n"), []string{"value=1ms"}},
+		{"Limits.MessageTimeout", Limits{MessageTimeout: time.Millisecond}, say("hel"), []string{"value=1ms"}},
+		{"Limits.MaxUnsent", Limits{MaxUnsent: 100}, say("flood\n"), []string{"value=100", "Conn.Paused"}},
+	} {
+		for _, model := range Models() {
+			t.Run(test.limit+"/"+model, func(t *testing.T) {
+				t.Parallel()
+				var log logBook
+				s := start(t, &Server{Model: model, Limits: test.limits, Log: log.logger(), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+					for n := 0; string(line) == "flood" && n < 100; n++ {
+						c.WriteString("more and more\n")
+					}
+				}))})
+				c := dial(t, s.addr)
+				test.do(t, c)
+				line := log.line(t, "connection closed by a limit")
+				for _, want := range append(test.want, "limit="+test.limit, "seen=", "peer="+c.LocalAddr().String()) {
+					if !strings.Contains(line, want) {
+						t.Errorf("the log has no %q:\n%s", want, line)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestRefusalsAreLogged(t *testing.T) {
+	for _, model := range Models() {
+		var log logBook
+		s := start(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.logger()})
+		ask(t, dial(t, s.addr), "hello")
+		refused := dial(t, s.addr)
+		line := log.line(t, "turned away")
+		for _, want := range []string{"limit=Limits.MaxConns", "value=1", "peer=" + refused.LocalAddr().String()} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%s: the log has no %q:\n%s", model, want, line)
+			}
+		}
+	}
+}
+
+// greedy returns one byte more than it was offered, or, when it sheds, less than nothing.
+type greedy struct {
+	Base
+	opened chan struct{}
+}
+
+func (g greedy) Opened(*Conn) { g.opened <- struct{}{} }
+
+func (greedy) Received(_ *Conn, in []byte) int { return len(in) + 1 }
+
+func (greedy) Shed(*Conn, []byte, error) int { return -1 }
+
+// An impossible count of used bytes is in the log, with the handler's type, the numbers and the cure.
+func TestBadCountIsLogged(t *testing.T) {
+	serve := func(t *testing.T, srv *Server) (c net.Conn, log *logBook) {
+		log = new(logBook)
+		g := greedy{opened: make(chan struct{}, 1)}
+		srv.Log, srv.Handler = log.logger(), g
+		c = dial(t, start(t, srv).addr)
+		<-g.opened
+		return c, log
+	}
+	want := func(t *testing.T, c net.Conn, log *logBook, words ...string) {
+		io.WriteString(c, "hello")
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("the client read %d bytes; want the end of the connection", n)
+		}
+		line := log.line(t, "impossible count")
+		for _, want := range append(words, "level=ERROR", "handler=myriad.greedy", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
+			if !strings.Contains(line, want) {
+				t.Errorf("the log has no %q:\n%s", want, line)
+			}
+		}
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		c, log := serve(t, &Server{Model: model, Loops: loops})
+		want(t, c, log, "method=Received", "returned=6")
+	})
+	underLoops(t, func(t *testing.T, model string) {
+		p := newPool(t, one)
+		c, log := serve(t, &Server{Model: model, Loops: 1, Workers: p})
+		blocked, release := make(chan struct{}), make(chan struct{})
+		must(t, p.Submit(context.Background(), func(context.Context) { close(blocked); <-release }))
+		<-blocked
+		want(t, c, log, "method=Shed", "returned=-1")
+		close(release)
+	})
+}

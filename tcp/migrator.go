@@ -1,0 +1,72 @@
+package tcp
+
+import (
+	"errors"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how what a handler knows of a connection gets to another process: see
+// Server.Upgrade.
+
+// Migrator is a Handler, or MessageHandler, that can save what it knows about a connection,
+// so that another process can go on with it: see Server.Upgrade. Without it, connections
+// that have a Value stay in the old process.
+type Migrator interface {
+	// Save appends what Restore needs, at most 1 MiB, to to, and returns the result. After an error
+	// the connection stays in the old process, which drains it; after ErrSaveLater it is asked
+	// again. Then Closed is called with ErrHandedOver, or the connection goes on here if the new
+	// process fails.
+	Save(c *Conn, to []byte) (state []byte, err error)
+	// Restore is the first call for a connection that has come from another process, instead
+	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
+	// during the call, and has a version if what Save writes may change. An error
+	// closes the connection for that reason; Closed is called. What is written is sent.
+	Restore(c *Conn, state []byte) error
+}
+
+// HandlerMigrator is a Handler, or MessageHandler, of a Server that can do the same for connections
+// with a handler of their own: see Conn.SetHandler. Without it they stay in the old process.
+// It may be a Migrator as well, for the others.
+type HandlerMigrator interface {
+	// SaveHandler is like Migrator.Save, with the connection's handler as it was set. It fails
+	// for a handler that it does not know, such as that of Server.Adopt, Dial, or a NetConn.
+	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
+	// RestoreHandler is like Migrator.Restore, and sets the handler. Until then the
+	// connection has the Server's.
+	RestoreHandler(c *Conn, state []byte) error
+}
+
+// ErrSaveLater is what Save returns, wrapped or not, for a connection that can't move at the
+// moment: it goes on in the old process, and is asked again after some milliseconds, until it
+// can, or the context of Server.Upgrade ends.
+var ErrSaveLater = engine.ErrSaveLater
+
+// errNoHandlerSet closes a connection that a HandlerMigrator has not given a handler.
+var errNoHandlerSet = errors.New("myriad: RestoreHandler has set no handler; expected SetHandler, or an error")
+
+// addMigration tells the engine how to save and restore what the handler knows.
+func (s *Server) addMigration(cfg *engine.Config) {
+	if h, ok := extension[Migrator](s.Handler); ok {
+		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
+		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
+	}
+	h, ok := extension[HandlerMigrator](s.Handler)
+	if !ok {
+		return
+	}
+	cfg.SaveOwned = func(c *engine.Conn, to []byte) ([]byte, error) {
+		o, ok := c.Owned().(interface{ handler() Handler })
+		if !ok {
+			return nil, engine.ErrStays
+		}
+		return h.SaveHandler((*Conn)(c), o.handler(), to)
+	}
+	cfg.RestoreOwned = func(c *engine.Conn, state []byte) error {
+		err := h.RestoreHandler((*Conn)(c), state)
+		if err == nil && c.Owned() == nil && !c.Closing() {
+			err = errNoHandlerSet
+		}
+		return err
+	}
+}

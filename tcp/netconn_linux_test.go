@@ -1,0 +1,191 @@
+package tcp
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+func init() {
+	if sock.PrivateTables() == nil {
+		shardConns = sock.MaxConns() + 1
+	}
+}
+
+// What an idle connection costs in user memory, heap and stacks, where it has said
+// something before: as a goroutine on package net that waits in Read, on a Listener, and
+// as one of a Blocking handler. 10,000 of each, in short runs fewer, in one process; clients are
+// descriptors.
+func TestIdleMemory(t *testing.T) {
+	conns := 10_000
+	if testing.Short() {
+		conns = 2048
+	}
+	echo := func(c net.Conn) error {
+		line := make([]byte, 8)
+		if _, err := io.ReadFull(c, line); err != nil {
+			return err
+		}
+		_, err := c.Write(line)
+		return err
+	}
+	loop := func(l net.Listener) {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for echo(c) == nil {
+				}
+			}()
+		}
+	}
+	await.Descriptors(t, conns+sock.Guard)
+	measure := func(t *testing.T, addr string) (each int64) {
+		inOwnTable(t, func() error {
+			before := userMemory()
+			err := greetRaw(addr, conns)
+			each = (userMemory() - before) / int64(conns)
+			return err
+		})
+		return each
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	go loop(l)
+	t.Logf("package net, a goroutine each: %d bytes each", measure(t, l.Addr().String()))
+	l.Close()
+	for _, model := range []string{Epoll, Uring} {
+		if m, err := models.Find(model); err != nil || m.Available() != nil {
+			continue
+		}
+		accepts := NewNetListener()
+		s := start(t, &Server{Model: model, Handler: accepts})
+		go loop(accepts)
+		t.Logf("%s, Listener, a goroutine each: %d bytes each", model, measure(t, s.addr))
+		s.Close()
+
+		b := &Blocking{Serve: func(n *NetConn) error { return echo(n) }}
+		s = start(t, &Server{Model: model, Handler: b})
+		each := measure(t, s.addr)
+		t.Logf("%s, Blocking: %d bytes each", model, each)
+		// A burst leaves some hundred free buffers of 1 KiB behind, however many connections.
+		if each > 200+1<<20/int64(conns) {
+			t.Errorf("%d bytes for an idle connection of a Blocking handler; want little more than its 96", each)
+		}
+		s.Close()
+
+		b.Serve = func(n *NetConn) error { n.SetValue(true); return echo(n) }
+		s = start(t, &Server{Model: model, Handler: b})
+		t.Logf("%s, Blocking, with a value: %d bytes each", model, measure(t, s.addr))
+		s.Close()
+	}
+}
+
+type rawEcho struct{ Base }
+
+func (rawEcho) Received(c *Conn, in []byte) int { n, _ := c.Write(in); return n }
+
+// A goroutine that serves a connection by itself keeps the stack of 2 KiB with which it began,
+// also when it has echoed something: Go doubles it where calls are too deep, and takes nothing
+// back from a goroutine that waits.
+func TestStackOfGoroutineModel(t *testing.T) {
+	const conns = 400
+	s := start(t, &Server{Model: Goroutine, Handler: rawEcho{}})
+	stacks := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.StackInuse)
+	}
+	most := int64(3 << 10)
+	if raced() {
+		most *= 4 // its frames are larger
+	}
+	inOwnTable(t, func() error {
+		if err := greetRaw(s.addr, conns/10); err != nil {
+			return err
+		}
+		before := stacks()
+		if err := greetRaw(s.addr, conns); err != nil {
+			return err
+		}
+		if each := (stacks() - before) / conns; each > most {
+			t.Errorf("%d bytes of stack for each connection that has been answered; want the 2,048 that a goroutine begins with", each)
+		}
+		return nil
+	})
+}
+
+// inOwnTable runs f on a thread with a descriptor table of its own, which takes the
+// descriptors of clients and closes them when f returns.
+func inOwnTable(t *testing.T, f func() error) {
+	t.Helper()
+	var err error
+	sock.OwnThread(func() {
+		var release func()
+		if release, err = sock.PrivateTable(nil); err == nil {
+			defer release()
+			err = f()
+		}
+	})
+	must(t, err)
+}
+
+// raced says whether the race detector watches this program.
+func raced() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// userMemory is what heap and stacks take when nothing is garbage.
+func userMemory() int64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC() // stacks shrink, pools empty, in steps
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// dialRaw makes a connection that takes no memory of this process but a descriptor.
+func dialRaw(addr string) (fd int, err error) {
+	to := netip.MustParseAddrPort(addr)
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return 0, err
+	}
+	return fd, unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+}
+
+// greetRaw makes such connections, and has each of them echo something.
+func greetRaw(addr string, conns int) error {
+	fds, line := make([]int, conns), make([]byte, 8)
+	for i := range fds {
+		fd, err := dialRaw(addr)
+		if err == nil {
+			_, err = unix.Write(fd, line)
+		}
+		if err != nil {
+			return err
+		}
+		fds[i] = fd
+	}
+	for _, fd := range fds {
+		if n, err := unix.Read(fd, line); n != len(line) || err != nil {
+			return fmt.Errorf("an answer of %d bytes, %w", n, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// workerSettings is the variable that tells a worker of these tests which
+// Server it has: JSON.
+const workerSettings = "MYRIAD_TEST_WORKER"
+
+// workerMain is main in the workers of these tests.
+func workerMain() int {
+	var srv Server
+	if err := json.Unmarshal([]byte(os.Getenv(workerSettings)), &srv); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+		if p, ok := bytes.CutPrefix(line, []byte("cast ")); ok {
+			if err := srv.Broadcast(append(p, '\n')); err != nil {
+				fmt.Fprintln(c, err)
+			}
+			return
+		}
+		switch string(line) {
+		case "pause":
+			fmt.Fprintln(c, srv.PauseAccepting())
+			return
+		case "resume":
+			fmt.Fprintln(c, srv.ResumeAccepting())
+			return
+		case "listener":
+			fmt.Fprintln(c, c.Listener())
+			return
+		case "collect":
+			runtime.GC()
+		case "goroutines":
+			fmt.Fprintln(c, runtime.NumGoroutine())
+			return
+		}
+		tellPid(c, line)
+	}))
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// tellPid echoes lines, but for "pid", which it answers.
+func tellPid(c *Conn, line []byte) {
+	if string(line) == "pid" {
+		fmt.Fprintf(c, "%d\n", os.Getpid())
+		return
+	}
+	echoLine(c, line)
+}
+
+func TestServeWithProcesses(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	srv := Server{Handler: Base{}, Processes: 2}
+	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
+		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener was left open: %v", err)
+	}
+}
+
+func TestShares(t *testing.T) {
+	srv := Server{Processes: 4, Limits: Limits{MaxConns: 10}}
+	if got := srv.share().MaxConns; got != 3 {
+		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
+	}
+	if got := srv.maxConns(3); got != 10 {
+		t.Errorf("all together have %d, want 10", got)
+	}
+	srv.Limits.MaxConns = 0
+	if got := srv.maxConns(100); got != 400 {
+		t.Errorf("4 processes with 100 connections each have %d", got)
+	}
+	if got, shard, err := srv.loops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
+		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
+	}
+}
+
+// Of what a machine or a cgroup has each process gets its part; Go's own limit is
+// the part of one already.
+func TestShareOfMemory(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	all, share := Server{}, Server{Processes: 4}
+	l, err := all.share().resolve()
+	must(t, err)
+	if got := share.share().MaxBuffered; got != l.MaxBuffered/4 {
+		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
+	}
+	debug.SetMemoryLimit(4 << 20)
+	if got := share.share().MaxBuffered; got != 1<<20 {
+		t.Errorf("with a GOMEMLIMIT of 4 MiB in each of 4 processes each gets %d bytes, want a MiB", got)
+	}
+	share.Limits = Limits{MaxBuffered: 8 << 20, AcceptRate: 9}
+	if got := share.share(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
+		t.Errorf("one of 4 processes gets %d of 8 MiB and %d of 9 accepts a second, want 2 MiB and 2", got.MaxBuffered, got.AcceptRate)
+	}
+}

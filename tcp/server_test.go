@@ -1,0 +1,536 @@
+package tcp
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/pool"
+)
+
+// successorSettings is the variable that tells a process of these tests which server is to take
+// the place of another's, and successorMain is what that does, where it can be done.
+const successorSettings = "MYRIAD_TEST_SUCCESSOR"
+
+var successorMain func(settings string) int
+
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(successorSettings); settings != "" && successorMain != nil {
+		os.Exit(successorMain(settings))
+	}
+	if _, ok := WorkerProcess(); ok {
+		os.Exit(workerMain())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience bounds every wait of these tests. It is far longer than anything takes, on a
+// busy machine too, and shorter than the half a minute that a Server gives a message, a
+// write and its end by default, which would hide that something is held.
+const patience = 25 * time.Second
+
+func echoLine(c *Conn, line []byte) {
+	c.Write(line)
+	c.WriteString("\n")
+}
+
+// started is a server that serves.
+type started struct {
+	*Server
+	addr string
+	stop context.CancelFunc // ends the context of ListenAndServe
+	err  chan error         // what it returned
+}
+
+// newPool makes a pool that is closed at the end of the test, after the servers that
+// are started later.
+func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(cfg)
+	must(t, err)
+	t.Cleanup(func() {
+		if dropped, err := p.Close(context.Background()); len(dropped) > 0 || err != nil {
+			t.Errorf("closing the pool after its servers have ended: %d jobs dropped, %v; want none", len(dropped), err)
+		}
+	})
+	return p
+}
+
+// noRules is a pool of so many workers that sheds nothing.
+func noRules(workers, queue int) pool.Config {
+	return pool.Config{Max: workers, Queue: queue, Off: pool.AllRules}
+}
+
+// start runs a server on a free port and ends it with the test.
+func start(t testing.TB, srv *Server) *started {
+	t.Helper()
+	if srv.Log == nil {
+		srv.Log = slog.New(slog.DiscardHandler)
+	}
+	if srv.Handler == nil {
+		srv.Handler = Lines(MessageFunc(echoLine))
+	}
+	if srv.Limits.Linger == 0 {
+		srv.Limits.Linger = 50 * time.Millisecond
+	}
+	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
+	ready := make(chan string, 1+len(srv.Listeners))
+	srv.Listening = func(a net.Addr) { ready <- a.String() }
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
+	go func() { s.err <- srv.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		srv.Close()
+	})
+	select {
+	case s.addr = <-ready:
+	case err := <-s.err:
+		t.Fatalf("ListenAndServe: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the server does not listen")
+	}
+	return s
+}
+
+// result waits for ListenAndServe to return.
+func (s *started) result(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.err:
+		return err
+	case <-time.After(patience):
+		t.Fatal("ListenAndServe does not return")
+		return nil
+	}
+}
+
+// must ends the test with an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ok reports an error, on any goroutine.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, patience)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// ask sends a line and reads one back.
+func ask(t *testing.T, c net.Conn, line string) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(patience))
+	io.WriteString(c, line+"\n")
+	got, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || got != line+"\n" {
+		t.Fatalf("asked %q, got %q, %v", line, got, err)
+	}
+}
+
+var eventually = await.TrueOr
+
+// onModels runs a test under every model, with two loops if it has any.
+func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
+	t.Run(Goroutine, func(t *testing.T) { f(t, Goroutine, 1) })
+	onLoops(t, f)
+}
+
+// onLoops runs a test under the models that have loops.
+func onLoops(t *testing.T, f func(t *testing.T, model string, loops int)) {
+	for _, m := range Models()[1:] {
+		t.Run(m, func(t *testing.T) { f(t, m, 2) })
+	}
+}
+
+func TestServe(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		c := dial(t, s.addr)
+		ask(t, c, "hello")
+		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
+			Open: 1, Accepted: 1, Reads: 1, Writes: 1, BytesIn: 6, BytesOut: 6, Messages: 1}
+		counted := func() Stats {
+			now := s.Stats()
+			now.Lag, now.HandlerTime, now.Busy = Histogram{}, Histogram{}, 0
+			return now
+		}
+		eventually(t, func() bool { return counted() == want }, func() string {
+			return fmt.Sprintf("after one exchange of 6 bytes the counters are %+v, want %+v", counted(), want)
+		})
+		s.stop()
+		if err := s.result(t); err != nil {
+			t.Errorf("after its context has ended ListenAndServe returned %v, want nil", err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the client read %v, want the end of file", err)
+		}
+		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
+			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
+		}
+	})
+}
+
+func TestServeListener(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops}
+		ended := make(chan error, 1)
+		go func() { ended <- srv.Serve(context.Background(), l) }()
+		c := dial(t, l.Addr().String())
+		ask(t, c, "hello")
+		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
+			t.Errorf("a second Serve answers %v", err)
+		}
+		c.Close()
+		ok(t, srv.Shutdown(context.Background()))
+		if err := <-ended; err != nil {
+			t.Errorf("Serve returned %v after Shutdown, want nil", err)
+		}
+	})
+}
+
+// Sockets that share a port must not hide that another program has it.
+func TestAddressInUse(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		second := &Server{Addr: s.addr, Handler: Base{}, Model: model, Loops: loops}
+		if err := second.ListenAndServe(context.Background()); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("a second server on %s answers %v, want EADDRINUSE", s.addr, err)
+		}
+	})
+}
+
+// A connection in the middle of a message holds up a shutdown; its end is
+// bounded by the context, and then the message of the error says how many.
+func TestShutdownTimeout(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		got := make(chan struct{})
+		h := &arrival{got: got, Handler: Lines(MessageFunc(echoLine))}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
+		c := dial(t, s.addr)
+		io.WriteString(c, "half a li")
+		<-got
+		s.stop()
+		err := s.result(t)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections") {
+			t.Errorf("the shutdown answers %v; want an error that says how many were cut off and wraps DeadlineExceeded", err)
+		}
+	})
+}
+
+// arrival tells when input has come for the first time.
+type arrival struct {
+	Handler
+	got  chan struct{}
+	told atomic.Bool
+}
+
+func (a *arrival) Received(c *Conn, in []byte) int {
+	used := a.Handler.Received(c, in)
+	if a.told.CompareAndSwap(false, true) {
+		close(a.got)
+	}
+	return used
+}
+
+func TestConfigErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		srv  *Server
+		says []string
+	}{
+		{"no handler", &Server{Addr: ":0"}, []string{"Handler is nil"}},
+		{"no address", &Server{Handler: Base{}}, []string{"Addr is empty", "host:port"}},
+		{"network", &Server{Addr: ":0", Handler: Base{}, Network: "udp"}, []string{`"udp"`, "tcp, tcp4, tcp6 or unix"}},
+		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "expected one of auto, goroutine"}},
+		{"Lines", &Server{Addr: ":0", Handler: Lines(nil)}, []string{"Server.Handler", "MessageHandler", "is nil"}},
+		{"Lines of a nil function", &Server{Addr: ":0", Handler: Lines(MessageFunc(nil))}, []string{"MessageHandler", "is nil"}},
+		{"Split", &Server{Addr: ":0", Handler: Split(bufio.ScanWords, nil)}, []string{"MessageHandler", "is nil"}},
+		{"Split by nothing", &Server{Addr: ":0", Handler: Split(nil, MessageFunc(echoLine))}, []string{"SplitFunc", "bufio.ScanWords"}},
+		{"no Blocking", &Server{Addr: ":0", Handler: (*Blocking)(nil)}, []string{"nil *Blocking", "Serve"}},
+		{"zero NetListener", &Server{Addr: ":0", Handler: new(NetListener)}, []string{"NewNetListener"}},
+		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
+		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
+		{"spin", &Server{Addr: ":0", Handler: Base{}, Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
+		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
+		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1<<30 + 1}}, []string{"MaxMessage is 1073741825", "1073741824"}},
+		{"unsent", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxUnsent: -1}}, []string{"MaxUnsent is -1"}},
+		{"mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: -1}}, []string{"MaxMail is -1"}},
+		{"too much mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: 1<<28 + 1}}, []string{"MaxMail is 268435457", "268435456"}},
+		{"time", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{Linger: -time.Second}}, []string{"Linger is -1s"}},
+	} {
+		c.srv.Listening = func(net.Addr) { go c.srv.Close() }
+		err := c.srv.ListenAndServe(context.Background())
+		if !errors.Is(err, ErrBadConfig) {
+			t.Errorf("%s: %v, want an error that wraps ErrBadConfig", c.name, err)
+			continue
+		}
+		for _, word := range c.says {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: the error %q does not say %q", c.name, err, word)
+			}
+		}
+	}
+}
+
+func TestBeforeStart(t *testing.T) {
+	var srv Server
+	if st := srv.Stats(); st != (Stats{}) {
+		t.Errorf("a server that has not started counts %+v", st)
+	}
+	ok(t, srv.Shutdown(context.Background()))
+	srv.Addr, srv.Handler = "127.0.0.1:0", Base{}
+	if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "closed before it was started") {
+		t.Errorf("a server that was closed first answers %v, want ErrServerClosed that says so", err)
+	}
+}
+
+// A second ListenAndServe names the mistake, and leaves the first one's NetListener alone.
+func TestServeTwiceOneListener(t *testing.T) {
+	l := NewNetListener()
+	s := start(t, &Server{Handler: l})
+	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "serves already") {
+		t.Errorf("a second ListenAndServe answers %v", err)
+	}
+	dial(t, s.addr)
+	n, err := l.Accept()
+	if err != nil {
+		t.Fatalf("Accept after it: %v", err)
+	}
+	n.Close()
+}
+
+// Connections that are opened and killed leave no memory behind.
+func TestConnectionsLeaveNothing(t *testing.T) {
+	const conns, times = 300, 5
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		cycle := func() {
+			open := make([]net.Conn, conns)
+			for i := range open {
+				c, err := net.DialTimeout("tcp", s.addr, patience) // without a cleanup, which would keep it
+				must(t, err)
+				ask(t, c, "hello")
+				open[i] = c
+			}
+			for _, c := range open {
+				c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			eventually(t, func() bool { return s.Stats().Open == 0 }, func() string {
+				return fmt.Sprintf("%d connections are open after all were killed", s.Stats().Open)
+			})
+		}
+		for range min(runtime.GOMAXPROCS(0), 8) {
+			cycle() // makes room for so many, which is kept: each processor keeps goroutines that have ended
+		}
+		const most = conns * times * 32 // a third of what a forgotten connection costs
+		var grown int64
+		for range 3 { // what has a bound, such as the goroutines that wait for use again, grows once
+			before := heap()
+			for range times {
+				cycle()
+			}
+			if grown = heap() - before; grown <= most {
+				return
+			}
+		}
+		t.Errorf("%d connections have left %d bytes in the heap, more than %d", conns*times, grown, most)
+	})
+}
+
+// heap is the number of live bytes.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A handler that does not return holds up neither Shutdown nor Close, though it
+// does hold up ListenAndServe.
+func TestShutdownWithStuckHandler(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		stuck, release := make(chan struct{}), make(chan struct{})
+		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+			if string(line) == "hello" {
+				close(stuck)
+				<-release
+			}
+			echoLine(c, line)
+		}))})
+		ask(t, dial(t, s.addr), "other") // it may be behind the one that is stuck
+		io.WriteString(dial(t, s.addr), "hello\n")
+		<-stuck
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		err := s.Shutdown(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), fmt.Sprintf("and %d are still open", s.Stats().Open)) {
+			t.Errorf("Shutdown answers %v; want an error that counts the %d connections that are open", err, s.Stats().Open)
+		}
+		close(release)
+		ok(t, s.result(t))
+	})
+}
+
+// A handler may end the server that calls it.
+func TestCloseFromHandler(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var srv *Server
+		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
+		s := start(t, srv)
+		io.WriteString(dial(t, s.addr), "quit\n")
+		ok(t, s.result(t))
+	})
+}
+
+// logged is what users write around a handler.
+type logged struct{ Handler }
+
+// A wrapped framer still gives the last line, which has no end.
+func TestWrappedFramer(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
+		c := dial(t, s.addr)
+		io.WriteString(c, "a\nlast")
+		c.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
+			t.Errorf("got %q, %v; want both lines", got, err)
+		}
+	})
+}
+
+// reasons tells why connections are closed.
+type reasons struct {
+	Handler
+	opened func(*Conn)
+	closed chan error
+}
+
+func (r *reasons) Opened(c *Conn) { r.opened(c) }
+
+func (r *reasons) Closed(_ *Conn, why error) { r.closed <- why }
+
+// One message to thousands from within a handler finds room with the default
+// limits.
+func TestBroadcastFromHandler(t *testing.T) {
+	const members, size = 1000, 8 << 10
+	await.Descriptors(t, 2*members+100)
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var mu sync.Mutex
+		refs := map[Ref]bool{}
+		message := make([]byte, size)
+		failed := make(chan error, 1)
+		h := &reasons{closed: make(chan error, 2*members), opened: func(c *Conn) {
+			mu.Lock()
+			refs[c.Ref()] = true
+			mu.Unlock()
+		}, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			var err error
+			for ref := range refs {
+				err = errors.Join(err, ref.Send(message))
+			}
+			failed <- err
+		}))}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+		var read sync.WaitGroup
+		conns := make([]net.Conn, members)
+		for i := range conns {
+			c := dial(t, s.addr)
+			conns[i] = c
+			read.Go(func() {
+				if n, err := io.ReadFull(c, make([]byte, size)); err != nil {
+					t.Errorf("a member got %d of %d bytes: %v", n, size, err)
+				}
+			})
+		}
+		eventually(t, func() bool { return s.Stats().Open == members }, func() string { return "not all members are in" })
+		for _, c := range conns {
+			c.SetReadDeadline(time.Now().Add(patience))
+		}
+		io.WriteString(conns[0], "now\n")
+		select {
+		case err := <-failed:
+			ok(t, err)
+		case <-time.After(patience):
+			t.Error("the handler is not called")
+		}
+		read.Wait()
+	})
+}
+
+func TestServeUnfitListener(t *testing.T) {
+	srv := &Server{Handler: Base{}}
+	if err := srv.Serve(context.Background(), nil); !errors.Is(err, ErrBadConfig) {
+		t.Errorf("Serve on no listener: %v, want ErrBadConfig", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	odd := struct{ net.Listener }{l}
+	if err := srv.Serve(context.Background(), odd); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "struct") {
+		t.Errorf("Serve on a listener of another type: %v, want ErrBadConfig with the type", err)
+	}
+}
+
+// What one loop says does not keep what another says out of the log.
+func TestLogOfLoops(t *testing.T) {
+	var out strings.Builder
+	synctest.Test(t, func(*testing.T) { // where a second is not over before its time
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).log()
+		for loop := range 3 {
+			for range 2 {
+				log.Warn("loop is slow", "loop", loop)
+			}
+		}
+	})
+	if n := strings.Count(out.String(), "loop is slow"); n != 3 {
+		t.Errorf("3 loops have said twice the same, and %d lines are written, want 3:\n%s", n, out.String())
+	}
+	out.Reset()
+	synctest.Test(t, func(*testing.T) {
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).log()
+		for range 2 {
+			for _, h := range []Handler{Base{}, Lines(MessageFunc(echoLine))} {
+				log.Error("handler is wrong", "handler", handlerType(h))
+			}
+		}
+	})
+	if text := out.String(); strings.Count(text, "handler is wrong") != 2 || !strings.Contains(text, "tcp.Base") || !strings.Contains(text, "tcp.MessageFunc") {
+		t.Errorf("want a line for each of two handlers; the log has\n%s", text)
+	}
+}

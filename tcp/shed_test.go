@@ -1,0 +1,428 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// underLoops runs a test under each model that has loops.
+func underLoops(t *testing.T, f func(t *testing.T, model string)) {
+	t.Helper()
+	for _, model := range Models()[1:] {
+		t.Run(model, func(t *testing.T) { f(t, model) })
+	}
+}
+
+// gated echoes lines, but for "block", which waits at the gate first, and keeps a
+// record of its calls.
+type gated struct {
+	gate    chan struct{}
+	blocked chan struct{}
+
+	mu    sync.Mutex
+	calls []string
+	whys  []error // of sheds and of closes
+	sheds int64   // calls of Shed
+}
+
+func newGated() *gated {
+	return &gated{gate: make(chan struct{}), blocked: make(chan struct{}, 10)}
+}
+
+func (g *gated) note(call string, why error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls = append(g.calls, call)
+	if why != nil {
+		g.whys = append(g.whys, why)
+	}
+}
+
+// seen is what was called, and the reasons so far.
+func (g *gated) seen() (calls []string, whys []error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.calls), slices.Clone(g.whys)
+}
+
+func (g *gated) Opened(*Conn) { g.note("Opened", nil) }
+
+func (g *gated) Message(c *Conn, msg []byte) {
+	g.note(string(msg), nil)
+	if string(msg) == "block" {
+		g.blocked <- struct{}{}
+		<-g.gate
+	}
+	echoLine(c, msg)
+}
+
+func (g *gated) Closed(_ *Conn, why error) { g.note("Closed", why) }
+
+// shedding is gated that answers "busy" and the message for what is shed, closes for
+// "close" and panics for "panic".
+type shedding struct{ *gated }
+
+func (s shedding) Shed(c *Conn, msg []byte, why error) {
+	s.mu.Lock()
+	s.sheds++
+	s.mu.Unlock()
+	switch text := string(msg); text {
+	case "hello", "block": // they are only to get through
+	default:
+		s.note("shed "+text, why)
+	}
+	switch string(msg) {
+	case "close":
+		c.CloseWith(why)
+	case "panic":
+		panic("in Shed")
+	default:
+		fmt.Fprintf(c, "busy %s\n", msg)
+	}
+}
+
+// rawShedding is the same without a framer.
+type rawShedding struct{ shedding }
+
+func (r rawShedding) Received(c *Conn, in []byte) (used int) { return r.cut(c, in, r.Message) }
+
+func (r rawShedding) Ended(_ *Conn, rest []byte) int { return len(rest) }
+
+func (r rawShedding) Shed(c *Conn, in []byte, why error) (used int) {
+	return r.cut(c, in, func(c *Conn, msg []byte) { r.shedding.Shed(c, msg, why) })
+}
+
+func (rawShedding) cut(c *Conn, in []byte, give func(*Conn, []byte)) int {
+	line, _, ok := bytes.Cut(in, []byte("\n"))
+	if !ok {
+		return 0
+	}
+	give(c, line)
+	return len(line) + 1
+}
+
+// enter connects, and asks until it is served: the worker that has called Opened may
+// still be on its way.
+func enter(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c := dial(t, addr)
+	in := bufio.NewReader(c)
+	for {
+		io.WriteString(c, "hello\n")
+		switch got, err := in.ReadString('\n'); {
+		case err != nil:
+			t.Fatalf("got %q, %v; want an answer", got, err)
+		case got == "hello\n":
+			return c
+		}
+	}
+}
+
+// block has a new connection take a worker.
+func (g *gated) block(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c := enter(t, addr)
+	for !g.blocks(t, c) {
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	return c
+}
+
+// blocks asks for a worker, and says whether it has one or was shed.
+func (g *gated) blocks(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	io.WriteString(c, "block\n")
+	const shed = "busy block\n"
+	for got, end := 0, time.Now().Add(patience); got < len(shed); {
+		select {
+		case <-g.blocked:
+			return true
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("the line that is to block a worker is neither shed nor served")
+		}
+		c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		n, _ := c.Read(make([]byte, len(shed)-got)) // until the deadline there is nothing
+		got += n
+	}
+	return false
+}
+
+// expect reads as much as is wanted.
+func expect(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
+		t.Fatalf("got %q, %v; want %q", got[:n], err, want)
+	}
+}
+
+// one is a pool of one worker without a queue.
+var one = pool.Config{Max: 1, Queue: pool.NoQueue, Off: pool.AllRules}
+
+// Where the pool has no room, a handler that sheds answers: to each message at hand,
+// in order, with the same framing as ever. What it does not use is kept.
+func TestShedWhenFull(t *testing.T) {
+	for name, wrap := range map[string]func(shedding) Handler{
+		"Lines":   func(s shedding) Handler { return Lines(s) },
+		"Split":   func(s shedding) Handler { return Split(bufio.ScanLines, s) },
+		"Handler": func(s shedding) Handler { return rawShedding{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				g := newGated()
+				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, one), Handler: wrap(shedding{g})})
+				c := enter(t, s.addr)
+				a := g.block(t, s.addr)
+				io.WriteString(c, "x\ny\nha")
+				expect(t, c, "busy x\nbusy y\n")
+				shed := 2
+				close(g.gate)
+				expect(t, a, "block\n")
+				io.WriteString(c, "lf\n") // the worker may still be on its way
+				got, err := bufio.NewReader(c).ReadString('\n')
+				if line, isBusy := strings.CutPrefix(got, "busy "); err != nil || line != "half\n" {
+					t.Errorf("got %q, %v; want the line that came in two halves, served or busy", got, err)
+				} else if isBusy {
+					shed++
+				}
+				_, whys := g.seen()
+				for _, why := range whys {
+					if !errors.Is(why, ErrOverloaded) || !errors.Is(why, pool.ErrFull) || errors.Is(why, pool.ErrShed) {
+						t.Errorf("shed because of %v; want ErrOverloaded and pool.ErrFull", why)
+					}
+				}
+				if st := s.Stats(); st.Shed == 0 || len(whys) != shed {
+					t.Errorf("%d messages were shed: Shed was called %d times, and Stats.Shed is %d", shed, len(whys), st.Shed)
+				}
+			})
+		})
+	}
+}
+
+// impatient is a pool of one worker that sheds soon, and has no other rule: the
+// newest job in the queue is left.
+var impatient = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond,
+	Off: pool.AllRules &^ pool.Shedding}
+
+// queued sends a line on a connection that is open, and waits until the pool has it
+// in its queue, or has shed it.
+func queued(t *testing.T, s *started, c net.Conn, line string) {
+	t.Helper()
+	st := s.Workers.Stats()
+	io.WriteString(c, line)
+	eventually(t, func() bool { return s.Workers.Stats().Accepted > st.Accepted }, func() string { return "the pool does not take it" })
+}
+
+// What the pool sheds after it has taken it is answered while the worker is still
+// busy, and on its loop.
+func TestShedAfterAcceptance(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		g := newGated()
+		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, impatient), Handler: Lines(shedding{g})})
+		var conns []net.Conn
+		for range 3 {
+			conns = append(conns, enter(t, s.addr))
+		}
+		a := g.block(t, s.addr)
+		for i, c := range conns {
+			queued(t, s, c, fmt.Sprintf("%d\n", i))
+		}
+		expect(t, conns[0], "busy 0\n")
+		expect(t, conns[1], "busy 1\n")
+		close(g.gate)
+		expect(t, a, "block\n")
+		expect(t, conns[2], "2\n")
+		_, whys := g.seen()
+		for _, why := range whys {
+			if !errors.Is(why, ErrOverloaded) || !errors.Is(why, pool.ErrShed) || errors.Is(why, pool.ErrFull) {
+				t.Errorf("shed because of %v; want ErrOverloaded and pool.ErrShed", why)
+			}
+		}
+	})
+}
+
+// A handler that does not shed loses nothing, whatever the pool does: what it sheds,
+// and what it has no room for, waits.
+func TestNothingIsLost(t *testing.T) {
+	for name, cfg := range map[string]pool.Config{"full": one, "shed": impatient} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				g := newGated()
+				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(g)})
+				var conns []net.Conn
+				for range 5 {
+					conns = append(conns, enter(t, s.addr))
+				}
+				g.block(t, s.addr)
+				for i, c := range conns {
+					fmt.Fprintf(c, "%d\nand more\n", i)
+				}
+				if cfg.Off&pool.Shedding == 0 {
+					eventually(t, func() bool { // and once it sheds it refuses, too, what is more than it will have time for
+						st := s.Workers.Stats()
+						return st.Shed > 0 && st.Shed+st.Full > 20
+					}, func() string { return fmt.Sprintf("the pool sheds nothing: %+v", s.Workers.Stats()) })
+				}
+				close(g.gate)
+				for i, c := range conns {
+					expect(t, c, fmt.Sprintf("%d\nand more\n", i))
+				}
+				if st := s.Stats(); st.Shed != 0 {
+					t.Errorf("Stats.Shed is %d without a ShedHandler", st.Shed)
+				}
+			})
+		})
+	}
+}
+
+// Only input is shed: Opened and Closed, and the end, wait for a worker, and a line
+// that ends with the connection is served with it.
+func TestEventsAreNotShed(t *testing.T) {
+	for name, cfg := range map[string]pool.Config{"full": one, "shed": impatient} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				g := newGated()
+				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(shedding{g})})
+				old := enter(t, s.addr)
+				a := g.block(t, s.addr)
+				c := dial(t, s.addr)
+				io.WriteString(c, "last words")
+				c.(*net.TCPConn).CloseWrite()
+				io.WriteString(old, "busy?\ntail")
+				old.(*net.TCPConn).CloseWrite()
+				if name == "full" {
+					expect(t, old, "busy busy?\n")
+				}
+				time.Sleep(20 * time.Millisecond) // for what must not happen
+				calls, _ := g.seen()
+				if n := len(slices.DeleteFunc(calls, func(c string) bool { return c != "Opened" })); n != 2 {
+					t.Errorf("Opened was called %d times while the only worker is busy, want 2: %v", n, calls)
+				}
+				close(g.gate)
+				expect(t, c, "last words\n")
+				if name == "full" { // otherwise the pool keeps the last one
+					expect(t, old, "tail\n")
+				} else {
+					got, err := io.ReadAll(old)
+					if text := strings.TrimPrefix(string(got), "busy "); err != nil || text != "busy?\ntail\n" {
+						t.Errorf("got %q, %v; want the first line served or busy, and then the last", got, err)
+					}
+				}
+				for _, c := range []net.Conn{a, c, old} {
+					c.Close()
+				}
+				eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return "connections stay open" })
+				// What is shed of the last words is no message yet.
+				if st := s.Stats(); st.Shed > g.sheds+1 {
+					t.Errorf("Stats.Shed is %d after %d calls of Shed: something else was shed", st.Shed, g.sheds)
+				}
+				calls, _ = g.seen()
+				for _, call := range []string{"Opened", "Closed"} {
+					if n := strings.Count(strings.Join(calls, " "), call); n != 3 {
+						t.Errorf("%s was called %d times for 3 connections: %v", call, n, calls)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Shed may close, and its panic costs no other connection.
+func TestShedCloses(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		g := newGated()
+		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, one), Handler: Lines(shedding{g})})
+		words := []string{"close", "panic", "stay"}
+		var conns []net.Conn
+		for range words {
+			conns = append(conns, enter(t, s.addr))
+		}
+		g.block(t, s.addr)
+		for i, c := range conns {
+			io.WriteString(c, words[i]+"\n")
+		}
+		expect(t, conns[2], "busy stay\n")
+		eventually(t, func() bool { _, whys := g.seen(); return len(whys) == 3 }, func() string { return "not all three are shed" })
+		close(g.gate)
+		for _, c := range conns[:2] {
+			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("got %q, %v; want the end", got, err)
+			}
+			c.Close()
+		}
+		eventually(t, func() bool { st := s.Stats().Closed; return st.Handler+st.Panic == 2 }, func() string { return fmt.Sprintf("%+v", s.Stats().Closed) })
+		_, whys := g.seen()
+		var overload, panicked int
+		for _, why := range whys[3:] { // behind those of the three sheds
+			if _, ok := errors.AsType[*PanicError](why); ok {
+				panicked++
+			} else if errors.Is(why, ErrOverloaded) {
+				overload++
+			}
+		}
+		if overload != 1 || panicked != 1 || s.Stats().Panics != 1 {
+			t.Errorf("closed because of %v; want ErrOverloaded and a *PanicError", whys[3:])
+		}
+	})
+}
+
+// A Shed that would never be called, because it is of the other kind, is a mistake
+// under every model, with workers and without; one that is hidden is none.
+func TestWrongShed(t *testing.T) {
+	for _, c := range []struct {
+		h     Handler
+		wants string // "" if it is right
+	}{
+		{Lines(oddShedding{}), "expected that of MessageShedHandler"},
+		{Split(bufio.ScanLines, oddShedding{}), "expected that of MessageShedHandler"},
+		{&embedsShed{}, "expected that of ShedHandler"},
+		{struct{ Handler }{&embedsShed{}}, ""},
+		{rawShedding{}, ""},
+		{Lines(busy{}), ""},
+		{Lines(MessageFunc(echoLine)), ""},
+		{Base{}, ""},
+	} {
+		if c.wants == "" {
+			if err := (&Server{Handler: c.h}).checkShed(); err != nil {
+				t.Errorf("%T: %v", c.h, err)
+			}
+			continue
+		}
+		for _, model := range Models() {
+			srv := &Server{Addr: "127.0.0.1:0", Handler: c.h, Model: model}
+			srv.Listening = func(net.Addr) { go srv.Close() }
+			if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), c.wants) {
+				t.Errorf("%T, %s: %v; want ErrBadConfig that says %q", c.h, model, err, c.wants)
+			}
+		}
+	}
+}
+
+// oddShedding is a MessageHandler with the Shed of a Handler.
+type oddShedding struct{ MessageFunc }
+
+func (oddShedding) Shed(*Conn, []byte, error) int { return 0 }
+
+// embedsShed is a Handler that has the Shed of messages from what it embeds.
+type embedsShed struct {
+	Base
+	messages
+}
+
+type messages struct{}
+
+func (messages) Shed(*Conn, []byte, error) {}

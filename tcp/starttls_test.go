@@ -1,0 +1,282 @@
+package tcp
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// identity is a certificate for example.com, and who vouches for it.
+var identity = sync.OnceValues(func() (*tls.Config, *tls.Config) {
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
+})
+
+// upgrader starts TLS at a line, and echoes others.
+type upgrader struct {
+	refs   chan Ref
+	closed chan error
+}
+
+func newStarter() *upgrader { return &upgrader{make(chan Ref, 100), make(chan error, 100)} }
+
+func (h *upgrader) Opened(c *Conn) {}
+
+func (h *upgrader) Message(c *Conn, line []byte) {
+	if string(line) != "STARTTLS" {
+		echoLine(c, line)
+		return
+	}
+	cfg, _ := identity()
+	c.WriteString("220 go\n")
+	if err := c.StartTLS(cfg); err != nil {
+		c.CloseWith(err)
+		return
+	}
+	if _, err := c.WriteString("too early"); !errors.Is(err, ErrBadUse) {
+		c.CloseWith(fmt.Errorf("Write before the handshake: %w", err))
+	}
+	if err := c.StartTLS(cfg); !errors.Is(err, ErrBadUse) {
+		c.CloseWith(fmt.Errorf("StartTLS twice: %w", err))
+	}
+	h.refs <- c.Ref()
+}
+
+func (h *upgrader) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TLS() != nil) }
+
+func (h *upgrader) Closed(_ *Conn, why error) { h.closed <- why }
+
+// begin asks for TLS and waits for the answer.
+func (h *upgrader) begin(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c := dial(t, addr)
+	ask(t, c, "in clear")
+	io.WriteString(c, "STARTTLS\n")
+	expect(t, c, "220 go\n")
+	return c
+}
+
+func TestStartTLS(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		h := newStarter()
+		srv.Handler = Lines(h)
+		s := start(t, srv)
+		_, client := identity()
+		const conns = 10
+		var all sync.WaitGroup
+		for range conns {
+			c := h.begin(t, s.addr)
+			ref := <-h.refs
+			all.Go(func() {
+				if err := ref.Send([]byte("posted\n")); err != nil { // which waits
+					t.Errorf("Send: %v", err)
+				}
+				done := make(chan bool, 1)
+				ok(t, ref.Do(func(c *Conn) { done <- c.TLS() != nil }))
+				tc := tls.Client(c, client)
+				r := bufio.NewReader(tc)
+				large := strings.Repeat("x", 50_000) + "\n"
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					io.WriteString(tc, large)
+				}()
+				for _, want := range []string{"secured true\n", "posted\n", large} {
+					if got, err := r.ReadString('\n'); got != want || err != nil {
+						t.Errorf("got %d bytes, %v; want %.20q", len(got), err, want)
+						return
+					}
+				}
+				if !<-done {
+					t.Error("Do was called before the handshake was over")
+				}
+				<-sent // Close would interrupt the write, without close_notify
+				tc.Close()
+			})
+		}
+		all.Wait()
+		for range conns {
+			if why := <-h.closed; why != io.EOF {
+				t.Errorf("Closed(%v); want io.EOF", why)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return "connections are open" })
+		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
+			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
+		}
+	})
+}
+
+// Input in clear behind the command is not taken for encrypted input: CVE-2011-0411.
+func TestStartTLSInjected(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		h := newStarter()
+		srv.Handler = Lines(h)
+		s := start(t, srv)
+		for _, behind := range []string{"DELETE\n", "part of a line"} {
+			c := dial(t, s.addr)
+			io.WriteString(c, "STARTTLS\n"+behind)
+			if got, err := io.ReadAll(c); string(got) != "220 go\n" || err != nil {
+				t.Errorf("got %q, %v; want the answer to the command, and the end", got, err)
+			}
+			c.Close()
+			if why := <-h.closed; why != ErrClearInput {
+				t.Errorf("Closed(%v); want ErrClearInput", why)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Closed.TLS == 2 }, func() string { return "not 2 counted as broken TLS" })
+	})
+}
+
+func TestStartTLSFails(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		h := newStarter()
+		srv.Handler = Lines(h)
+		s := start(t, srv)
+		broken := func(why error) bool { _, ok := errors.AsType[*TLSError](why); return ok }
+
+		c := h.begin(t, s.addr)
+		(<-h.refs).Send([]byte("lost"))
+		io.WriteString(c, "still in clear\n")
+		io.ReadAll(c)
+		c.Close()
+		if why := <-h.closed; !broken(why) {
+			t.Errorf("no TLS: Closed(%v)", why)
+		}
+
+		c = h.begin(t, s.addr)
+		c.Close()
+		if why := <-h.closed; why != io.EOF && !broken(why) {
+			t.Errorf("the end: Closed(%v)", why)
+		}
+
+		c = h.begin(t, s.addr) // who does not know the certificate says so
+		tls.Client(c, &tls.Config{ServerName: "example.com"}).Handshake()
+		c.Close()
+		if why := <-h.closed; !broken(why) {
+			t.Errorf("an alert: Closed(%v)", why)
+		}
+	})
+}
+
+func TestStartTLSOfSilentPeers(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		h := newStarter()
+		srv.Handler = Lines(h)
+		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
+		s := start(t, srv)
+		c := h.begin(t, s.addr)
+		io.ReadAll(c)
+		c.Close()
+		if why := <-h.closed; why != ErrHandshakeTimeout {
+			t.Errorf("silence: Closed(%v)", why)
+		}
+
+		c = h.begin(t, s.addr)
+		done := make(chan error, 1)
+		go func() { done <- s.Shutdown(context.Background()) }()
+		io.ReadAll(c)
+		c.Close()
+		ok(t, <-done)
+		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
+			t.Errorf("a drain: Closed(%v)", why)
+		}
+		if n := s.Stats(); n.Greeting != 0 || n.Open != 0 {
+			t.Errorf("%d greet, %d open at the end", n.Greeting, n.Open)
+		}
+	})
+}
+
+// dialling is the client's side.
+type dialling struct {
+	Base
+	heard chan string
+	cfg   *tls.Config
+}
+
+func (h *dialling) Opened(c *Conn) { c.WriteString("STARTTLS\n") }
+
+func (h *dialling) Received(c *Conn, in []byte) int {
+	if c.TLS() != nil {
+		h.heard <- string(in)
+		return len(in)
+	}
+	if string(in) == "220 go\n" {
+		if err := c.StartTLS(h.cfg); err != nil {
+			h.heard <- err.Error()
+			c.Close()
+		}
+		return len(in)
+	}
+	return 0
+}
+
+func (h *dialling) Secured(c *Conn) { c.WriteString("hello\n") }
+
+func TestStartTLSOfClient(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		srv.Handler = Lines(newStarter())
+		s := start(t, srv)
+		_, client := identity()
+		h := &dialling{heard: make(chan string, 10), cfg: client}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
+		var heard string
+		for !strings.HasSuffix(heard, "hello\n") {
+			select {
+			case more := <-h.heard:
+				heard += more
+			case <-time.After(patience):
+				t.Fatalf("heard %q", heard)
+			}
+		}
+		if heard != "secured true\nhello\n" {
+			t.Errorf("heard %q", heard)
+		}
+		bad := &dialling{heard: make(chan string, 10), cfg: &tls.Config{}}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: bad}))
+		if text := <-bad.heard; !strings.Contains(text, "ServerName is empty") {
+			t.Errorf("without a name: %q", text)
+		}
+	})
+}
+
+func TestStartTLSBadUse(t *testing.T) {
+	server, _ := identity()
+	errs := make(chan error, 2)
+	h := Lines(MessageFunc(func(c *Conn, _ []byte) {
+		errs <- c.StartTLS(nil)
+		errs <- c.StartTLS(&tls.Config{})
+	}))
+	s := start(t, &Server{Handler: h})
+	io.WriteString(dial(t, s.addr), "x\n")
+	for range 2 {
+		if err := <-errs; !errors.Is(err, ErrBadConfig) {
+			t.Errorf("%v; want ErrBadConfig", err)
+		}
+	}
+	h = Lines(MessageFunc(func(c *Conn, _ []byte) {
+		errs <- c.StartTLS(server)
+		errs <- c.Detach(func(net.Conn, []byte) {})
+	}))
+	s = start(t, &Server{Handler: h, TLSConfig: server})
+	io.WriteString(tls.Client(dial(t, s.addr), &tls.Config{InsecureSkipVerify: true}), "x\n")
+	for range 2 {
+		if err := <-errs; !errors.Is(err, ErrBadUse) {
+			t.Errorf("with TLS already: %v; want ErrBadUse", err)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// counting is an engine that has nothing but counters.
+type counting struct{ counts engine.Counts }
+
+func (e counting) Addr() net.Addr                    { return nil }
+func (e counting) Listening() []engine.Listening     { return nil }
+func (e counting) Loops() int                        { return 3 }
+func (e counting) Dial(engine.Dial) error            { return nil }
+func (e counting) Broadcast([]byte) error            { return nil }
+func (e counting) Stop(context.Context) error        { return nil }
+func (e counting) Hold(bool) error                   { return nil }
+func (e counting) Expel(netip.AddrPort) error        { return nil }
+func (e counting) Wait()                             {}
+func (e counting) Counters() engine.Counts           { return e.counts }
+func (e counting) Adopt(net.Conn, int, []byte) error { return nil }
+
+// Every counter of the engines is in one place of Stats, and in no other: each has a
+// value of its own here.
+func TestStatsHasEveryCounter(t *testing.T) {
+	var n engine.Counts
+	for i := range n {
+		n[i] = 1_000_003 * int64(i+1)
+	}
+	times := map[int64]int{}
+	var count func(v reflect.Value)
+	count = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct, reflect.Array:
+			if v.Kind() == reflect.Array {
+				for i := range v.Len() {
+					count(v.Index(i))
+				}
+				return
+			}
+			for i := range v.NumField() {
+				count(v.Field(i))
+			}
+		case reflect.Int64:
+			times[v.Int()]++
+		}
+	}
+	s := &Server{engine: counting{n}, model: "counting"}
+	stats := s.Stats()
+	count(reflect.ValueOf(stats))
+	for i, v := range n {
+		want := 1
+		if engine.Counter(i) == engine.Holding {
+			want = 0 // AcceptingPaused is no number
+		}
+		if times[v] != want {
+			t.Errorf("counter %d is in %d fields of Stats, want %d", i, times[v], want)
+		}
+	}
+	if stats.Loops != 3 || stats.Model != "counting" {
+		t.Errorf("Loops is %d and Model %q", stats.Loops, stats.Model)
+	}
+	for name, h := range map[string]Histogram{"HandlerTime": stats.HandlerTime, "Lag": stats.Lag} {
+		var sum int64
+		for _, b := range h.Buckets {
+			sum += b
+		}
+		if h.Count != sum {
+			t.Errorf("%s.Count is %d, its buckets have %d", name, h.Count, sum)
+		}
+	}
+}
+
+// The totals of causes have every cause in them, each under its own name.
+func TestCausesByName(t *testing.T) {
+	for i, cause := range []struct {
+		cause engine.Cause
+		of    func(Stats) int64
+	}{
+		{engine.RefusedFull, func(s Stats) int64 { return s.Refused.Full }},
+		{engine.RefusedSource, func(s Stats) int64 { return s.Refused.Source }},
+		{engine.RefusedDenied, func(s Stats) int64 { return s.Refused.Denied }},
+		{engine.RefusedProxy, func(s Stats) int64 { return s.Refused.Proxy }},
+		{engine.RefusedHandshake, func(s Stats) int64 { return s.Refused.Handshake }},
+		{engine.RefusedTimeout, func(s Stats) int64 { return s.Refused.Timeout }},
+	} {
+		var c engine.Counters
+		c.Refuse(cause.cause)
+		var n engine.Counts
+		c.AddTo(&n)
+		stats := (&Server{engine: counting{n}}).Stats()
+		if cause.of(stats) != 1 || stats.Refused.Total() != 1 {
+			t.Errorf("cause %d: %+v", i, stats.Refused)
+		}
+	}
+}
+
+func TestHistogramBounds(t *testing.T) {
+	var h Histogram
+	if h.Bound(0) != time.Microsecond || h.Bound(3) != 8*time.Microsecond || h.Bound(Buckets-1) != Never {
+		t.Errorf("bounds are %v, %v, %v", h.Bound(0), h.Bound(3), h.Bound(Buckets-1))
+	}
+	for i, d := range map[int]time.Duration{0: time.Microsecond, 1: 1500 * time.Nanosecond, 10: 1024 * time.Microsecond, Buckets - 1: time.Hour} {
+		var c engine.Counters
+		c.Called(d)
+		var n engine.Counts
+		c.AddTo(&n)
+		if got := histogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
+			t.Errorf("%v is not in bucket %d: %+v", d, i, got)
+		}
+	}
+}
+
+func TestStatsBeforeTheStart(t *testing.T) {
+	var s Server
+	if got := s.Stats(); got != (Stats{}) {
+		t.Errorf("Stats before the start: %+v", got)
+	}
+	s.Close()
+	if !s.Stats().Draining {
+		t.Error("a server that was closed is not draining")
+	}
+}

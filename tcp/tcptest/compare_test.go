@@ -1,0 +1,94 @@
+package tcptest_test
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// client is what a peer of either kind can do.
+type client interface {
+	Send(text string)
+	Expect(want string)
+	CloseWrite()
+}
+
+// TestAsInProduction plays the same scripts to a server on a socket, under each model, and to
+// one without: the same calls of the handler come of it.
+func TestAsInProduction(t *testing.T) {
+	scripts := map[string]func(client){
+		"half-close": func(c client) {
+			c.Send("a\nb\nc")
+			c.Expect("a\nb\n")
+			c.CloseWrite()
+			c.Expect("c\n")
+		},
+		"close": func(c client) {
+			c.Send("a\nquit\nb\n")
+			c.Expect("a\n")
+		},
+		"too long": func(c client) {
+			c.Send("a\n" + strings.Repeat("x", 100))
+			c.Expect("a\n")
+		},
+		"panic": func(c client) {
+			c.Send("a\n")
+			c.Expect("a\n")
+			c.Send("panic\n")
+		},
+	}
+	limits := tcp.Limits{MaxMessage: 50}
+	for name, play := range scripts {
+		s, _, d := serve(t, func(srv *tcp.Server) { srv.Limits = limits })
+		p := s.Dial()
+		play(p)
+		p.Closed() // a panic has been seen
+		for _, model := range []string{tcp.Goroutine, tcp.Auto} {
+			real := &diary{}
+			playReal(t, &tcp.Server{Handler: tcp.Lines(real), Limits: limits, Model: model}, play)
+			if want, got := real.events[1:], d.events[1:]; !slices.Equal(got, want) {
+				t.Errorf("%s: happened %q; on a socket, %s, %q", name, got, model, want)
+			}
+		}
+	}
+}
+
+// playReal plays a script to a server on a socket.
+func playReal(t *testing.T, srv *tcp.Server, play func(client)) {
+	srv.Log = slog.New(slog.DiscardHandler)
+	addr, stop := testserver.Start(t, srv)
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	play(&socket{t, c.(*net.TCPConn)})
+	io.Copy(io.Discard, c) // until the server ends
+	c.Close()
+	stop()
+}
+
+// socket is a client with a socket.
+type socket struct {
+	t *testing.T
+	*net.TCPConn
+}
+
+func (s *socket) Send(text string) { io.WriteString(s, text) }
+
+func (s *socket) CloseWrite() { s.TCPConn.CloseWrite() }
+
+func (s *socket) Expect(want string) {
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(s, got); err != nil || string(got) != want {
+		s.t.Errorf("read %q, %v; expected %q", got, err, want)
+	}
+}

@@ -1,0 +1,74 @@
+package tcptest_test
+
+import (
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
+)
+
+// TestRandom has peers do anything in any order: in the end each has got back what it has sent,
+// and a test with the same seed has the same course.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run("", func(t *testing.T) {
+			first, again := play(t, seed), play(t, seed)
+			if first != again {
+				t.Errorf("seed %d: %d and %d events, expected the same course", seed, strings.Count(first, "\n"), strings.Count(again, "\n"))
+			}
+		})
+	}
+}
+
+// play plays one course, and tells of it.
+func play(t *testing.T, seed uint64) string {
+	dice := rand.New(rand.NewPCG(seed, 0))
+	s, srv, d := serve(t, func(srv *tcp.Server) {
+		srv.Limits = tcp.Limits{
+			HighWater: 300, LowWater: 100, MaxUnsent: 4000,
+			FirstByteTimeout: tcp.Never, MessageTimeout: tcp.Never, WriteTimeout: tcp.Never,
+		}
+	})
+	peers := []*tcptest.Peer{s.Dial(), s.Dial(), s.Dial()}
+	said := make([]strings.Builder, len(peers))
+	got := make([]strings.Builder, len(peers))
+	for range 100 {
+		i := dice.IntN(len(peers))
+		p := peers[i]
+		switch dice.IntN(8) {
+		case 0:
+			p.StopReading()
+		case 1:
+			p.StopReading()
+			p.Take(dice.IntN(500))
+		case 2:
+			p.StartReading()
+		case 3:
+			s.Advance(time.Duration(dice.IntN(int(time.Minute))))
+		case 4:
+			got[i].WriteString(p.Output())
+		default:
+			text := strings.Repeat("abcdefg\n", 30)[:1+dice.IntN(240)]
+			said[i].WriteString(text)
+			p.Send(text)
+		}
+	}
+	for i, p := range peers {
+		said[i].WriteString("end\n")
+		p.Send("end\n")
+		p.StartReading()
+		p.CloseWrite()
+		p.ExpectClosed(io.EOF)
+		if got[i].WriteString(p.Output()); got[i].String() != said[i].String() {
+			t.Errorf("seed %d: peer %d got %d bytes of %d", seed, i, got[i].Len(), said[i].Len())
+		}
+	}
+	if n := srv.Stats().Open; n != 0 {
+		t.Errorf("seed %d: %d connections are open", seed, n)
+	}
+	return strings.Join(d.events, "\n")
+}

@@ -1,0 +1,322 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/pool"
+)
+
+// A pool of two servers: one that waits for room, and has nothing with the workers,
+// finds it when the other has made it.
+func TestSharedPool(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		p := newPool(t, one)
+		g := newGated()
+		first := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g)})
+		second := start(t, &Server{Model: model, Loops: 1, Workers: p})
+		c := enter(t, second.addr)
+		a := g.block(t, first.addr)
+		io.WriteString(c, "is there room?\n")
+		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		close(g.gate)
+		expect(t, a, "block\n")
+		expect(t, c, "is there room?\n")
+		enter(t, first.addr)
+	})
+}
+
+// slowEcho takes a little for each line.
+func slowEcho(c *Conn, line []byte) {
+	for end := time.Now().Add(10 * time.Microsecond); time.Now().Before(end); {
+	}
+	echoLine(c, line)
+}
+
+// busy answers what is shed.
+type busy struct{ MessageFunc }
+
+func (busy) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg) }
+
+// With a pool that is closed too early connections end for that reason, each as soon
+// as its handler is to be called; their handlers hear of it; the log says so once.
+func TestPoolClosedEarly(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		g := newGated()
+		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
+		must(t, err)
+		var log await.Buffer
+		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
+		a := g.block(t, s.addr)
+		io.WriteString(queue, "for the queue\n")
+		eventually(t, func() bool { return p.Stats().Queued == 1 }, func() string { return "the line does not come to the queue" })
+		fresh := dial(t, s.addr) // its Opened is to wait there, too
+		eventually(t, func() bool { return p.Stats().Queued == 2 }, func() string { return "the new connection does not come to the queue" })
+		reset.(*net.TCPConn).SetLinger(0)
+		reset.Close() // so is its Closed
+		eventually(t, func() bool { return p.Stats().Queued == 3 }, func() string { return "the end of a connection does not come to the queue" })
+		io.WriteString(waits, "for room\n")
+		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		ended, end := context.WithCancel(context.Background())
+		end()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			p.Close(ended)
+		}()
+		for _, c := range []net.Conn{queue, fresh, waits} {
+			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("a connection in the queue got %q, %v; want the end", got, err)
+			}
+		}
+		close(g.gate)
+		<-closed
+		expect(t, a, "block\n")
+		late := dial(t, s.addr)
+		io.WriteString(idle, "anybody?\n")
+		a.(*net.TCPConn).CloseWrite()
+		for _, c := range []net.Conn{idle, late, a} {
+			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("a connection without workers got %q, %v; want the end", got, err)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		calls, whys := g.seen()
+		if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 7 || len(whys) != 7 {
+			t.Errorf("%d Opened and %d Closed for 7 connections: %v", n, len(whys), calls)
+		}
+		for _, why := range whys {
+			if !errors.Is(why, ErrWorkersClosed) && why != syscall.ECONNRESET {
+				t.Errorf("closed because of %v, want ErrWorkersClosed, or the reset", why)
+			}
+		}
+		if st := s.Stats(); st.Closed.Other != 6 || st.Closed.Reset != 1 {
+			t.Errorf("counted %+v, want 6 under Other and a reset", st.Closed)
+		}
+		if n := strings.Count(log.String(), "was closed before the server had ended"); n != 1 {
+			t.Errorf("the log says so %d times, want once:\n%s", n, log.String())
+		}
+		ok(t, s.Shutdown(context.Background()))
+	})
+}
+
+// A server ends by force while another's handler holds the only worker of their
+// pool. What waits for room, input, Opened and Closed, is let go: each connection has
+// both of the latter, and its own reason; so has what comes to its end then.
+func TestEndsWhileOthersHoldThePool(t *testing.T) {
+	for name, wrap := range map[string]func(*gated) MessageHandler{
+		"waits": func(g *gated) MessageHandler { return g },
+		"sheds": func(g *gated) MessageHandler { return shedding{g} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				p := newPool(t, one)
+				other, g := newGated(), newGated()
+				holder := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(other)})
+				s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(wrap(g))})
+				idle, waits, reset := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
+				a := other.block(t, holder.addr)
+				letGo := sync.OnceFunc(func() { close(other.gate) })
+				t.Cleanup(letGo)
+				full := func(what string, do func()) {
+					before := p.Stats().Full
+					do()
+					eventually(t, func() bool { return p.Stats().Full > before }, func() string { return what + " finds room" })
+				}
+				full("Closed", func() {
+					reset.(*net.TCPConn).SetLinger(0)
+					reset.Close()
+				})
+				var fresh net.Conn
+				full("Opened", func() { fresh = dial(t, s.addr) })
+				full("a line", func() { io.WriteString(waits, "for room\n") })
+
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				err := s.Shutdown(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "not returned") {
+					t.Errorf("Shutdown: %v; want connections that were cut off, and no handler that has not returned", err)
+				}
+				s.result(t)
+				if st := s.Stats(); st.Open != 0 {
+					t.Errorf("%d connections are open at the end", st.Open)
+				}
+				for _, c := range []net.Conn{idle, waits, fresh} {
+					got, err := io.ReadAll(c)
+					if text := string(got); text != "" && text != "busy for room\n" || err != nil && !strings.Contains(err.Error(), "reset") {
+						t.Errorf("got %q, %v; want the end", got, err)
+					}
+				}
+				calls, whys := g.seen()
+				whys = slices.DeleteFunc(whys, func(why error) bool { return errors.Is(why, ErrOverloaded) })
+				if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 4 || len(whys) != 4 {
+					t.Errorf("%d Opened and %d Closed for 4 connections: %v", n, len(whys), calls)
+				}
+				for _, why := range whys {
+					if why != ErrServerClosed && why != syscall.ECONNRESET {
+						t.Errorf("closed because of %v, want ErrServerClosed, or the reset", why)
+					}
+				}
+				letGo()
+				expect(t, a, "block\n")
+				ask(t, a, "the other server goes on")
+			})
+		})
+	}
+}
+
+// Opened and Closed get on under a flood of input that is shed, whatever the rules of
+// the pool are.
+func TestEventsGetOn(t *testing.T) {
+	for name, off := range map[string]pool.Rules{
+		"all rules": 0, "no NewestFirst": pool.NewestFirst,
+		"Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules,
+	} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				p := newPool(t, pool.Config{Max: 1, Queue: 8, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond, Off: off})
+				var opened, closed atomic.Int64
+				s := start(t, &Server{Model: model, Loops: 1, Workers: p,
+					Handler: Lines(tallied{busy{MessageFunc(slowEcho)}, &opened, &closed})})
+				ended, end := context.WithCancel(context.Background())
+				var floods sync.WaitGroup
+				defer floods.Wait()
+				defer end()
+				for range 16 {
+					c := dial(t, s.addr)
+					floods.Go(func() { flood(ended, c) })
+				}
+				eventually(t, func() bool { return s.Stats().Shed > 100 }, func() string { return "nothing is shed" })
+				for range 20 {
+					c := dial(t, s.addr)
+					io.WriteString(c, "any answer\n")
+					if got, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasSuffix(got, "any answer\n") {
+						t.Fatalf("got %q, %v; want an answer", got, err)
+					}
+					c.Close()
+				}
+				eventually(t, func() bool { return opened.Load() == 36 && closed.Load() == 20 },
+					func() string {
+						return fmt.Sprintf("%d Opened and %d Closed of 36 and 20", opened.Load(), closed.Load())
+					})
+			})
+		})
+	}
+}
+
+// flood sends lines, and reads what comes, until ctx ends.
+func flood(ctx context.Context, c net.Conn) {
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	lines, in := bytes.Repeat([]byte("x\n"), 10), bufio.NewReader(c)
+	for {
+		if _, err := c.Write(lines); err != nil {
+			return
+		}
+		for range 10 {
+			if _, err := in.ReadString('\n'); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// tallied counts its connections.
+type tallied struct {
+	busy
+	opened, closed *atomic.Int64
+}
+
+func (h tallied) Opened(*Conn) { h.opened.Add(1) }
+
+func (h tallied) Closed(*Conn, error) { h.closed.Add(1) }
+
+// A handler that ends its goroutine costs its own connection, wherever it runs.
+func TestGoexit(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		whys := make(chan error, 2)
+		srv.Handler = Lines(exiting{MessageFunc(func(c *Conn, line []byte) {
+			if string(line) == "exit" {
+				runtime.Goexit()
+			}
+			echoLine(c, line)
+		}), whys})
+		s := start(t, srv)
+		other := dial(t, s.addr)
+		ask(t, other, "before")
+		for range 3 {
+			c := dial(t, s.addr)
+			ask(t, c, "hello")
+			io.WriteString(c, "exit\n")
+			if rest, _ := io.ReadAll(c); len(rest) > 0 {
+				t.Errorf("read %q; want the end", rest)
+			}
+			var panicked *PanicError
+			if why := await.Receive(t, whys, "the end"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) || !strings.Contains(why.Error(), "runtime.Goexit") {
+				t.Errorf("closed because of %v; want ErrGoexit", why)
+			}
+			ask(t, other, "after")
+		}
+		if n := s.Stats(); n.Panics != 3 || n.Closed.Panic != 3 {
+			t.Errorf("counted %d panics, and %d connections closed for them; want 3 and 3", n.Panics, n.Closed.Panic)
+		}
+	})
+}
+
+// exiting tells why its connections close.
+type exiting struct {
+	MessageFunc
+	whys chan<- error
+}
+
+func (h exiting) Closed(_ *Conn, why error) {
+	if why != ErrServerClosed && why != io.EOF {
+		h.whys <- why
+	}
+}
+
+// The goroutine model has no use for a pool.
+func TestPoolOfGoroutines(t *testing.T) {
+	p := newPool(t, one)
+	s := start(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busy{MessageFunc(echoLine)})})
+	ask(t, dial(t, s.addr), "hello")
+	if st := p.Stats(); st.Accepted != 0 {
+		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
+	}
+}
+
+// Each returns, too, when a connection that it leaves mail for closes on a worker meanwhile, and
+// who has its place next closes in order: what was reserved for the first is released.
+func TestEachWhileClosing(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, _ int) {
+		quit := Lines(MessageFunc(func(c *Conn, line []byte) { c.Close() }))
+		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, noRules(4, 1024)), Handler: quit})
+		for range 300 {
+			c := dial(t, s.addr)
+			io.WriteString(c, "quit\n")
+			io.Copy(io.Discard, c) // it lingers, until we end
+			done := make(chan error, 1)
+			go func() { done <- s.Each(t.Context(), func(*Conn) {}) }()
+			c.Close()
+			if err := await.Receive(t, done, "Each returns"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+	})
+}
