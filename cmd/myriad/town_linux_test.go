@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/faults"
-	"github.com/myriad-go/myriad/internal/natsd"
 )
 
 // town is machines, each in a network namespace, with a cable each to a switch in one more.

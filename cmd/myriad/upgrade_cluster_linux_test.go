@@ -15,8 +15,8 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/natsd"
 )
 
 // follow has a tally note the messages that next gives, until it says that there are none any more.

@@ -26,7 +26,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/natsd"
+	"github.com/myriad-go/myriad/hub/natsd"
 )
 
 // Config is how a hub joins a cluster: by URLs of a cluster of NATS, or by Peers that form one.

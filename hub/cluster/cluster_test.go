@@ -16,8 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/tcp"
 )
 

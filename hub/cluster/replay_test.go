@@ -21,8 +21,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/internal/testserver"
 )
 

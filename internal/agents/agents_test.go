@@ -20,8 +20,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/load"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/format"
-	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/internal/version"
 	"github.com/myriad-go/myriad/load"
 )
