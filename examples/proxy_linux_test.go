@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // echoTarget is a plain echo server.

@@ -22,8 +22,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/admin"
 )
 
 // maxTopics bounds what clients can make the gateway remember.

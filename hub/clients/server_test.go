@@ -96,7 +96,7 @@ func (s *server) url(user, password string) string {
 
 // program is the path of the command myriad, built once.
 var program = sync.OnceValues(func() (string, error) {
-	return testserver.Build(built, filepath.Join("..", ".."), "./cmd/myriad")
+	return testserver.Build(built, filepath.Join("..", ".."), "./tools/myriad")
 })
 
 func hub(t testing.TB) string {

@@ -1,0 +1,249 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/pprof"
+	"runtime/trace"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/metrics"
+)
+
+// Source is the server that is looked at: a *tcp.Server.
+type Source interface {
+	// Stats may be called from any goroutine at any time.
+	Stats() tcp.Stats
+}
+
+// Config says what a Handler shows.
+type Config struct {
+	// Source is the server. It is required.
+	Source Source
+	// Gatherer is where /metrics comes from. The default is a registry with
+	// metrics.NewServerCollector of Source and metrics.RegisterProcess.
+	Gatherer prometheus.Gatherer
+	// Token, if set, lets who knows it pause accepting, close connections, and
+	// drain the server, or upgrade it, with Upgrade, from the page or by a POST, see Handler: it is a secret
+	// of MinToken bytes or more, and Source must be a Controller. The default is
+	// that nobody can.
+	Token string
+	// Upgrade, if set with Token, has the server upgraded at an order from the page, as by
+	// Server.Upgrade. It returns at once, and calls done when that is over, once, on any
+	// goroutine; done sends the answer, within 5 s. It may end the server of the page
+	// meanwhile, so that the new process can have its address: the connection of the order is
+	// none of that server's any more. The default is that the page can't.
+	Upgrade func(done func(tcp.Upgraded, error))
+	// Flight is dumped at /debug/flight, which is not found without it.
+	Flight *Flight
+	// Pages are what the application shows beside, with a link to each on the page.
+	Pages []Page
+	// Log gets what fails, and what Serve has to say. The default is
+	// slog.Default().
+	Log *slog.Logger
+}
+
+// Page is something that an application shows.
+type Page struct {
+	// Path is where, such as "/hub": none that this package uses. Text says what it is.
+	Path, Text string
+	// Handler answers requests with the method GET or HEAD.
+	Handler http.Handler
+}
+
+// scrapes is how many requests for /metrics are answered at a time; further ones
+// get 503.
+const scrapes = 8
+
+// Handler serves, for GET and HEAD:
+//
+//	/                         the page of the server, which follows it
+//	/live                     the part of that page that changes
+//	/metrics                  metrics for Prometheus
+//	/healthz                  200 while the process works
+//	/readyz                   200 while the server serves; 503 before its start and once it drains, and why
+//	/stats                    tcp.Stats as JSON, with durations in nanoseconds
+//	/debug/pprof/             profiles for go tool pprof, and their list
+//	/debug/pprof/profile      what the CPU does for ?seconds=, 1 to 60; the default is 30
+//	/debug/trace              what the scheduler does, for go tool trace, for ?seconds=, 1 to 60; the default is 1
+//	/debug/flight             the flight recorder's last seconds, for go tool trace
+//
+// Of each of the last three one is made at a time: a second request gets 409. These and
+// all profiles are served for POST, too, and to browsers for nothing else (403); ?gc=1 of
+// /debug/pprof/heap collects garbage before. With Config.Token there is, for POST with
+// the header Myriad-Action and the token in the header Myriad-Token:
+//
+//	/control/pause            accept nothing, as Server.PauseAccepting
+//	/control/resume           accept again
+//	/control/drain            drain, as Server.Drain; the answer does not wait for the end
+//	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
+//	/control/upgrade          have a new process take over, with Config.Upgrade; the answer, which
+//	                          needs HTTP/1.1, says what has come of it
+//
+// What another site has a browser ask for, by a link, too, gets 403 but at /healthz:
+// requests with a Sec-Fetch-Site that is neither same-origin nor none or, without
+// that, with an Origin that is not the Host. A browser is what sends one of these
+// headers, or a User-Agent that begins with Mozilla/.
+//
+// After 10 wrong tokens further wrong ones get 429, but for one every 6 s; the right one
+// always passes. Each order is logged, and of orders and other sites' requests that are
+// refused at most one a second, with the number of those since the line before.
+//
+// The page shows the last 10 minutes as far as somebody has looked at it, at most one
+// point a second; with Serve there is a point every second. It panics if Config.Source
+// is nil, or where Token asks for what can't be. It does not ask who is there but for
+// orders: see Serve.
+func Handler(cfg Config) http.Handler {
+	h, _ := newHandler(cfg)
+	return h
+}
+
+// newHandler makes a Handler, and gives what it knows of the server.
+func newHandler(cfg Config) (http.Handler, *live) {
+	if err := check(&cfg); err != nil {
+		panic(err.Error())
+	}
+	known := &live{source: cfg.Source, buttons: cfg.Token != "", upgrades: cfg.Upgrade != nil, links: slices.Clone(links)}
+	if cfg.Gatherer == nil {
+		cfg.Gatherer = registry(cfg.Source)
+	}
+	refused := newRefusals(cfg.Log)
+	mux := http.NewServeMux()
+	for pattern, handler := range newRoutes(&cfg, known, refused) {
+		mux.Handle(pattern, handler)
+	}
+	own := ownSite(mux, refused)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("X-Frame-Options", "DENY")
+		w.Header().Set("Cache-Control", "no-store")
+		own.ServeHTTP(w, r)
+	}), known
+}
+
+// routes are handlers by their patterns for a http.ServeMux.
+type routes map[string]http.HandlerFunc
+
+// newRoutes makes all that is served.
+func newRoutes(cfg *Config, known *live, refused *refusals) routes {
+	all := routes{
+		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteHTML, cfg.Log) },
+		"GET /live": func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteUpdate, cfg.Log) },
+		"GET /metrics": promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
+			ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes,
+		}).ServeHTTP,
+		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") },
+		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { showReady(w, cfg.Source.Stats()) },
+		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { showStats(w, cfg.Source.Stats()) },
+		"GET /debug/pprof/{$}":     listProfiles,
+		"GET /debug/pprof/cmdline": showCommand,
+	}
+	all.addDear("/debug/pprof/{name}", http.HandlerFunc(showProfile))
+	all.addDear("/debug/pprof/profile", recording("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
+	all.addDear("/debug/trace", recording("trace", "trace", 1, trace.Start, trace.Stop))
+	if cfg.Flight != nil {
+		all.addDear("/debug/flight", &exclusive{what: "dump", file: "flight", write: cfg.Flight.download})
+	}
+	for _, p := range cfg.Pages {
+		all["GET "+p.Path] = p.Handler.ServeHTTP
+		known.links = append(known.links, page.Link{URL: p.Path, Text: p.Text})
+	}
+	if cfg.Token != "" {
+		newControl(cfg, refused).add(all)
+	}
+	return all
+}
+
+// addDear adds what takes much work.
+func (all routes) addDear(path string, h http.Handler) {
+	all["GET "+path], all["POST "+path] = dear(h), h.ServeHTTP
+}
+
+// check says what is wrong with the configuration, and fills in what is simple.
+func check(cfg *Config) error {
+	if cfg.Source == nil {
+		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return checkControl(cfg)
+}
+
+// write writes the page.
+func (l *live) write(w http.ResponseWriter, how func(*page.Page, io.Writer) error, log *slog.Logger) {
+	var text bytes.Buffer
+	if err := how(l.show(time.Now()), &text); err != nil {
+		log.Error("admin: the page", "error", err)
+		say(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = text.WriteTo(w) // the peer may have gone
+}
+
+// registry has what is shown without a Gatherer.
+func registry(source Source) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics.NewServerCollector(source, nil))
+	if err := metrics.RegisterProcess(r); err != nil {
+		panic(err) // in a new registry nothing is in the way
+	}
+	return r
+}
+
+// promLog is the log of promhttp.
+type promLog struct{ log *slog.Logger }
+
+func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
+
+func showReady(w http.ResponseWriter, s tcp.Stats) {
+	switch {
+	case s.Draining:
+		say(w, http.StatusServiceUnavailable, "draining: the server shuts down, or has")
+	case s.Model == "":
+		say(w, http.StatusServiceUnavailable, "not started")
+	default:
+		say(w, http.StatusOK, "ok")
+	}
+}
+
+// say answers with a line of text.
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n") // the peer may have gone
+}
+
+func showStats(w http.ResponseWriter, s tcp.Stats) {
+	w.Header().Set("Content-Type", "application/json")
+	to := json.NewEncoder(w)
+	to.SetIndent("", "  ")
+	_ = to.Encode(s) // the peer may have gone
+}
+
+// links are what there is beside the page.
+var links = []page.Link{
+	{URL: "/metrics", Text: "for Prometheus"},
+	{URL: "/healthz", Text: "the process works"},
+	{URL: "/readyz", Text: "the server serves"},
+	{URL: "/stats", Text: "counters as JSON"},
+	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
+}
+
+// attach says that what follows is a file.
+func attach(w http.ResponseWriter, name string) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))
+}

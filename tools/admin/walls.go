@@ -1,0 +1,47 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/doctor"
+)
+
+// This file is how near the walls of the machine are: what package doctor predicts for
+// the server at its present number of connections, and what is in use of the limits
+// that can be read.
+
+// wallsEvery is the least time between two looks.
+const wallsEvery = 10 * time.Second
+
+// walls is what was found at the last look.
+type walls struct {
+	at     time.Time
+	open   int64
+	report *doctor.Report // nil if there is none, see err
+	err    error
+}
+
+// look looks, if it is time.
+func (w *walls) look(now time.Time, s tcp.Stats) {
+	if !w.at.IsZero() && now.Sub(w.at) < wallsEvery {
+		return
+	}
+	*w = walls{at: now, open: s.Open}
+	facts, err := doctor.Read(0)
+	if err != nil {
+		w.err = err
+		return
+	}
+	w.report, w.err = doctor.Examine(facts, doctor.Plan{
+		Connections: int(max(s.Open, 1)), Side: doctor.Server, Model: s.Model, Processes: s.Processes,
+	})
+}
+
+// stops is at how many connections a wall stops the server, or hurts it.
+func (w *walls) stops(wall *doctor.Wall) int64 {
+	if wall.Holds == doctor.Unlimited || !wall.Beyond {
+		return wall.Holds
+	}
+	return wall.Holds + w.open
+}

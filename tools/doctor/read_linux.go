@@ -1,0 +1,337 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+// reader fills in Facts.
+type reader struct {
+	*Facts
+	pid int
+	own bool // the process is this one
+}
+
+func read(pid int) (*Facts, error) {
+	if pid < 0 {
+		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
+	}
+	r := reader{Facts: &Facts{At: time.Now()}, pid: pid}
+	if r.own = pid == 0 || pid == os.Getpid(); r.own {
+		r.pid = os.Getpid()
+	}
+	r.Process.PID = r.pid
+	if _, err := procfs.ReadStat(r.pid); err != nil {
+		return nil, fmt.Errorf("doctor: process %d: %w", r.pid, err)
+	}
+	r.machine()
+	r.process()
+	if r.own { // where the caller's thread is, even if others of this process are elsewhere
+		r.network()
+	} else if err := inNetwork(r.pid, r.network); err != nil {
+		r.unknown("the process's network namespace, so that this process's is reported", err)
+		r.network()
+	}
+	return r.Facts, nil
+}
+
+// unknown keeps why something is not reported.
+func (r *reader) unknown(what string, err error) {
+	if err != nil {
+		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+// machine reads what is the same for all processes, and the process's control groups.
+func (r *reader) machine() {
+	used, err := sample.Take(sample.MachineMemory|sample.Cgroup, r.pid)
+	r.unknown("memory and cgroups", err)
+	m, c := used.Machine, used.Cgroup
+	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
+	r.Cgroup = CgroupFacts{Memory: CgroupLimit(c.Memory), Sockets: CgroupLimit(c.SocketMemory), Tasks: CgroupLimit(c.Tasks)}
+	machine, err := procfs.ReadMachine()
+	r.unknown("machine", err)
+	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
+	r.Nodes, err = procfs.CountNodes()
+	r.unknown("NUMA nodes", err)
+	r.PageSize = int64(os.Getpagesize())
+	r.Tasks, err = procfs.CountAllTasks()
+	r.unknown("tasks of the machine", err)
+	r.caches()
+	for _, model := range models.All() {
+		if model.Name != "uring" {
+			continue
+		}
+		if err := model.Available(); err != nil {
+			r.Uring = err.Error()
+		}
+	}
+	if err := sock.PrivateTables(); err != nil {
+		r.Shards = err.Error()
+	}
+}
+
+// cacheNames are the kernel's caches of objects of which a connection has one.
+var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
+
+func (r *reader) caches() {
+	slabs, err := procfs.ReadSlabs()
+	if err != nil {
+		r.unknown("sizes of the kernel's objects", err)
+		return
+	}
+	r.Caches = make(map[string]float64)
+	for _, name := range cacheNames {
+		if slab, ok := slabs.Find(name); ok {
+			r.Caches[name] = slab.Each
+		}
+	}
+}
+
+func (r *reader) process() {
+	limits, err := procfs.ReadRlimits(r.pid)
+	r.unknown("limits of the process", err)
+	p := &r.Process
+	p.Nofile, p.Memlock, p.Nproc = Rlimit(limits.Nofile), Rlimit(limits.Memlock), Rlimit(limits.Nproc)
+	r.descriptors()
+	rights, err := procfs.ReadRights(r.pid)
+	r.unknown("rights of the process", err)
+	if err == nil {
+		p.User = rights.User
+		p.Root = rights.HasMachine(procfs.CapSysAdmin, procfs.CapNetAdmin)
+		p.Raise = rights.HasMachine(procfs.CapSysResource)
+		p.Locks = rights.HasMachine(procfs.CapIPCLock)
+		p.UserTasks, err = procfs.CountTasks(rights.User)
+		r.unknown("tasks of the user", err)
+	}
+	if !r.own {
+		r.unknown("GOMEMLIMIT", errors.New("only this very process's is known"))
+	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		p.GoMemoryLimit = limit
+	}
+}
+
+// descriptors counts them in the process's table, and in those of threads that have one.
+func (r *reader) descriptors() {
+	p := &r.Process
+	tables, err := procfs.ReadTables(r.pid)
+	if err != nil { // an older kernel, or another user's process
+		used, err := sample.Take(sample.Descriptors, r.pid)
+		r.unknown("open descriptors", err)
+		p.Open = used.Total().Descriptors
+		return
+	}
+	p.Open, p.Tables = tables[0].Open, len(tables)-1
+	for _, t := range tables[1:] {
+		p.InTables += t.Open
+	}
+}
+
+// inNetwork calls f in the network namespace of a process: on the calling thread if it
+// is there, or on one that ends.
+func inNetwork(pid int, f func()) error {
+	same, err := procfs.SameNetwork(pid)
+	if err != nil {
+		return err
+	}
+	if same {
+		f()
+		return nil
+	}
+	sock.OwnThread(func() { err = enter(pid, f) })
+	return err
+}
+
+// enter moves the calling thread to the network namespace of a process and calls f.
+func enter(pid int, f func()) error {
+	file, err := os.Open(procfs.NetworkFile(pid))
+	if err != nil {
+		return err
+	}
+	err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+	file.Close()
+	if err != nil {
+		return fmt.Errorf("setns: %w", err)
+	}
+	f()
+	return nil
+}
+
+// maxInterfaces bounds the interfaces that are reported.
+const maxInterfaces = 256
+
+// network reads what is of the network namespace of the calling thread, and the
+// settings, of which some are.
+func (r *reader) network() {
+	r.sysctls()
+	r.sockets()
+	r.interfaces()
+}
+
+func (r *reader) sysctls() {
+	found := procfs.ReadSysctls(slices.Sorted(maps.Keys(settings)))
+	r.Sysctls, r.ReadOnly = found.Values, found.ReadOnly
+	for _, err := range found.Failed {
+		r.unknown("sysctl", err)
+	}
+	for name, s := range settings {
+		if _, shown := found.Values[name]; s.machineWide && !shown {
+			r.elsewhere(name)
+		}
+	}
+	slices.Sort(r.ReadOnly)
+}
+
+// maxAncestors bounds the processes in whose namespaces settings are looked for.
+const maxAncestors = 16
+
+// elsewhere reads a setting of the whole machine that this network namespace doesn't
+// show.
+func (r *reader) elsewhere(name string) {
+	value, err := readElsewhere(name)
+	if err != nil {
+		r.unknown(name, err)
+		return
+	}
+	r.Sysctls[name] = value
+	r.ReadOnly = append(r.ReadOnly, name)
+}
+
+// readElsewhere reads a setting in the namespace of this process's first thread, or of
+// the nearest process above it that has one that shows it.
+func readElsewhere(name string) (value string, err error) {
+	err = errNotShown
+	pid := os.Getpid()
+	for range maxAncestors {
+		// Which of them can't be entered is of no interest.
+		_ = inNetwork(pid, func() {
+			if found, denied := procfs.ReadSysctl(name); denied == nil {
+				value, err = found, nil
+			}
+		})
+		if err == nil {
+			return value, nil
+		}
+		above, ended := procfs.ReadStat(pid)
+		if ended != nil || above.Parent == 0 {
+			break
+		}
+		pid = above.Parent
+	}
+	return "", err
+}
+
+var errNotShown = errors.New("it is of the whole machine, and not shown in this network namespace")
+
+// lowestPort is the lowest that a wider range of ports would have.
+const lowestPort = 1024
+
+func (r *reader) sockets() {
+	used, err := sample.Take(sample.Network)
+	r.unknown("sockets and counters of the network", err)
+	m, s := used.Machine, &r.Sockets
+	r.FilesOpen = m.Files
+	s.Open, s.TimeWait, s.Orphans, s.Pages = m.Open, m.TimeWait, m.Orphans, m.TCPBuffers/r.PageSize
+	s.Counters = m.Counters
+	r.tracker()
+	r.listeners()
+}
+
+// listeners reads the ports on which sockets listen, and the fullest of their queues.
+func (r *reader) listeners() {
+	low := uint16(lowestPort)
+	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // of what can't be read the walls say nothing
+	queues, err := sock.Queues()
+	r.unknown("sockets that listen", err)
+	s := &r.Sockets
+	for _, q := range queues {
+		if port := q.At.Port(); port >= min(low, lowestPort) {
+			s.Ports = append(s.Ports, port)
+		}
+		if s.Queue == nil || q.Waiting*(s.Queue.Most+1) > s.Queue.Waiting*(q.Most+1) {
+			s.Queue = &QueueFacts{At: q.At, Waiting: q.Waiting, Most: q.Most}
+		}
+	}
+	slices.Sort(s.Ports)
+	s.Ports = slices.Compact(s.Ports)
+}
+
+// tracker reads how many connections the kernel tracks, if it does.
+func (r *reader) tracker() {
+	tracked, err := trackedNow()
+	if procfs.Gone(err) {
+		return
+	}
+	r.unknown("tracked connections", err)
+	r.Sockets.Tracked = tracked
+	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
+		r.Sockets.Tracking, err = tracks()
+		r.unknown("whether connections are tracked", err)
+	}
+}
+
+// trackedNow is how many connections are tracked.
+func trackedNow() (int64, error) {
+	text, err := procfs.ReadSysctl(trackCountName)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// tracks sends a datagram to itself and reports whether it was tracked: the kernel does
+// that while it is sent. Nothing in the kernel shows whether a rule asks for it.
+func tracks() (bool, error) {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	_, err = c.WriteTo([]byte("tracked?"), c.LocalAddr())
+	if errors.Is(err, unix.ENETUNREACH) { // loopback is down: so far nothing is tracked, and a wall says that
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("with one datagram: %w", err)
+	}
+	tracked, err := trackedNow()
+	return tracked > 0, err
+}
+
+func (r *reader) interfaces() {
+	all, err := net.Interfaces()
+	r.unknown("interfaces", err)
+	if len(all) > maxInterfaces {
+		r.unknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		all = all[:maxInterfaces]
+	}
+	for _, i := range all {
+		found := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
+		addrs, err := i.Addrs()
+		r.unknown("addresses of "+i.Name, err)
+		for _, addr := range addrs {
+			if p, err := netip.ParsePrefix(addr.String()); err == nil {
+				found.Addrs = append(found.Addrs, p)
+			}
+		}
+		// An error means that /sys shows another network namespace.
+		found.Receive, found.Send, _ = procfs.CountQueues(i.Name, i.Index, i.HardwareAddr.String())
+		r.Interfaces = append(r.Interfaces, found)
+	}
+}

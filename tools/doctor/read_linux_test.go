@@ -1,0 +1,282 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/tools/internal/faults"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+func mustRead(t testing.TB, pid int) *Facts {
+	t.Helper()
+	f, err := Read(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestRead compares with what the system says of this process.
+func TestRead(t *testing.T) {
+	f := mustRead(t, 0)
+	for _, limit := range []struct {
+		name     string
+		resource int
+		got      Rlimit
+	}{
+		{"nofile", unix.RLIMIT_NOFILE, f.Process.Nofile}, {"memlock", unix.RLIMIT_MEMLOCK, f.Process.Memlock}, {"nproc", unix.RLIMIT_NPROC, f.Process.Nproc},
+	} {
+		var r unix.Rlimit
+		if err := unix.Getrlimit(limit.resource, &r); err != nil {
+			t.Fatal(err)
+		}
+		// No limit is all ones there.
+		if want := (Rlimit{int64(r.Cur), int64(r.Max)}); limit.got != want {
+			t.Errorf("%s is %+v, getrlimit says %+v", limit.name, limit.got, want)
+		}
+	}
+	if f.Process.PID != os.Getpid() || int(f.Process.User) != os.Getuid() || f.Process.UserTasks < 2 || f.Process.Open < 3 {
+		t.Errorf("process: got %+v", f.Process)
+	}
+	if f.Nodes < 1 || f.Meminfo.Free <= 0 || f.Machine.Kernel == "" || f.FilesOpen < 3 {
+		t.Errorf("got %d nodes, %+v, %+v, %d open files", f.Nodes, f.Meminfo, f.Machine, f.FilesOpen)
+	}
+	for _, name := range []string{"fs.nr_open", "fs.file-max", "net.ipv4.ip_local_port_range", "net.core.somaxconn"} {
+		if f.Sysctls[name] == "" {
+			t.Errorf("no %s among %v", name, f.Sysctls)
+		}
+	}
+	if len(f.Caches) == 0 {
+		if !unknown(f, "sizes of the kernel's objects") {
+			t.Errorf("no sizes of the kernel's objects, and no reason: %q", f.Unknown)
+		}
+	} else if tcp := f.Caches["TCP"]; tcp < 1000 || tcp > 10000 {
+		t.Errorf("one TCP socket takes %g bytes of its cache, of %v", tcp, f.Caches)
+	}
+	b, err := json.Marshal(f)
+	var again Facts
+	if err == nil {
+		err = json.Unmarshal(b, &again)
+	}
+	again.At = f.At // which has a monotonic clock too
+	if err != nil || !reflect.DeepEqual(*f, again) {
+		t.Errorf("through JSON: %v\n%+v\n%+v", err, *f, again)
+	}
+}
+
+// unknown says whether there is a reason why something is not told.
+func unknown(f *Facts, what string) bool {
+	return slices.ContainsFunc(f.Unknown, func(u string) bool { return strings.HasPrefix(u, what+": ") })
+}
+
+func TestReadOfNobody(t *testing.T) {
+	for pid, want := range map[int]string{-1: "pid is -1; expected a process, or 0 for this one", 1 << 30: "process 1073741824: "} {
+		if f, err := Read(pid); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("process %d: got %+v, %v; want an error with %q", pid, f, err, want)
+		}
+	}
+}
+
+// namespace makes a network namespace, which takes root.
+func namespace(t *testing.T) *faults.Namespace {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace takes root")
+	}
+	n, err := faults.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestReadNetwork opens connections in a namespace where nobody else does.
+func TestReadNetwork(t *testing.T) {
+	const connections, path = 20, "/proc/sys/net/ipv4/ip_local_port_range"
+	outside := mustRead(t, 0)
+	err := namespace(t).Do(func() error {
+		if err := os.WriteFile(path, []byte("20000 20063"), 0); err != nil {
+			return err
+		}
+		before := mustRead(t, 0)
+		if got := before.Sysctls["net.ipv4.ip_local_port_range"]; got != "20000 20063" {
+			t.Errorf("ip_local_port_range is %q", got)
+		}
+		if len(before.Interfaces) != 1 || !before.Interfaces[0].Up || !before.Interfaces[0].Loopback || len(before.Interfaces[0].Addrs) == 0 {
+			t.Errorf("got the interfaces %+v, want lo, up", before.Interfaces)
+		}
+		if s := before.Sockets; s.Open != 0 || s.TimeWait != 0 || len(s.Ports) != 0 || s.Counters["ListenOverflows"] != 0 || s.Tracking {
+			t.Errorf("in a new namespace: got %+v", s)
+		}
+		if unknown(before, "whether connections are tracked") {
+			t.Errorf("got %q", before.Unknown)
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:20007")
+		if err != nil {
+			return err
+		}
+		defer ln.Close()
+		other, err := net.Listen("tcp", "127.0.0.1:9000") // outside of the range
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		for range connections {
+			c, err := net.Dial("tcp", other.Addr().String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			s, err := other.Accept()
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+		}
+		after := mustRead(t, 0)
+		if got, want := after.Sockets.Open, int64(2+2*connections); got != want {
+			t.Errorf("%d sockets are open, want %d: two that listen, and both ends of %d connections", got, want, connections)
+		}
+		if !slices.Equal(after.Sockets.Ports, []uint16{9000, 20007}) {
+			t.Errorf("on ports %v sockets listen, want 9000, and 20007 which is in the range", after.Sockets.Ports)
+		}
+		if got := after.Process.Open; got < 2+2*connections {
+			t.Errorf("%d descriptors are open, want at least %d", got, 2+2*connections)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mustRead(t, 0).Sysctls["net.ipv4.ip_local_port_range"]; got != outside.Sysctls["net.ipv4.ip_local_port_range"] {
+		t.Errorf("outside ip_local_port_range has become %q", got)
+	}
+}
+
+// TestReadMachineWide finds settings that a namespace doesn't show.
+func TestReadMachineWide(t *testing.T) {
+	outside := mustRead(t, 0)
+	err := namespace(t).Do(func() error {
+		if _, err := procfs.ReadSysctl("net.ipv4.tcp_mem"); !procfs.Gone(err) {
+			return fmt.Errorf("tcp_mem is shown here: %w", err)
+		}
+		f := mustRead(t, 0)
+		for _, name := range []string{tcpMemName, orphansName, deviceName} {
+			if f.Sysctls[name] != outside.Sysctls[name] || !slices.Contains(f.ReadOnly, name) {
+				t.Errorf("%s is %q, outside %q; read-only are %q, unknown %q", name, f.Sysctls[name], outside.Sysctls[name], f.ReadOnly, f.Unknown)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// child starts a process that does nothing until the test ends.
+func child(t *testing.T, attributes *syscall.SysProcAttr) (pid int) {
+	t.Helper()
+	cmd := exec.Command("cat")
+	cmd.SysProcAttr = attributes
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cmd.Process.Pid
+}
+
+// TestReadOther reads a process that has other limits, in another network namespace.
+func TestReadOther(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace takes root")
+	}
+	pid := child(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil); err != nil {
+		t.Fatal(err)
+	}
+	f := mustRead(t, pid)
+	if f.Process.PID != pid || f.Process.Nofile != (Rlimit{100, 200}) || f.Process.Open < 3 || !unknown(f, "GOMEMLIMIT") {
+		t.Errorf("got %+v, unknown %q", f.Process, f.Unknown)
+	}
+	if len(f.Interfaces) != 1 || f.Interfaces[0].Up || f.Sockets.Open != 0 {
+		t.Errorf("got %+v, %+v; want lo, down, and no sockets", f.Interfaces, f.Sockets)
+	}
+	// With lo down that can't be found out, which a wall says already.
+	if unknown(f, "whether connections are tracked") || f.Sockets.Tracking {
+		t.Errorf("lo is down: tracking %v, unknown %q", f.Sockets.Tracking, f.Unknown)
+	}
+}
+
+// TestReadCgroup reads a process that cgroups limit.
+func TestReadCgroup(t *testing.T) {
+	pid := child(t, nil)
+	name := "myriad-doctor-" + strconv.Itoa(os.Getpid())
+	memory := group(t, pid, name, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "104857600")
+	if memory == "" {
+		memory = group(t, pid, name, "/sys/fs/cgroup", "memory.max", "104857600")
+	}
+	tasks := group(t, pid, name, "/sys/fs/cgroup/pids", "pids.max", "50")
+	if tasks == "" {
+		tasks = group(t, pid, name, "/sys/fs/cgroup", "pids.max", "50")
+	}
+	if memory == "" || tasks == "" {
+		t.Skip("cgroups that may be written are needed")
+	}
+	c := mustRead(t, pid).Cgroup
+	if m := c.Memory; m.Max != 100<<20 || m.File != memory || !strings.HasPrefix(m.From, "cgroup /"+name+" ") || m.Used >= m.Max {
+		t.Errorf("got %+v, want a limit of 100 MiB by %s", c, memory)
+	}
+	if n := c.Tasks; n.Max != 50 || n.File != tasks || n.Used != 1 {
+		t.Errorf("got %+v, want 1 of 50 tasks by %s", c, tasks)
+	}
+}
+
+// group moves a process to a cgroup with a limit until the test ends, "" if it can't.
+func group(t *testing.T, pid int, name, mount, file, limit string) (path string) {
+	t.Helper()
+	dir := filepath.Join(mount, name)
+	path = filepath.Join(dir, file)
+	if _, err := os.Stat(filepath.Join(mount, "cgroup.procs")); err != nil {
+		return ""
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+		return ""
+	}
+	t.Cleanup(func() {
+		// Back to where the rest is, for the group to be removed.
+		_ = os.WriteFile(filepath.Join(mount, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+		if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+	})
+	for _, write := range [][2]string{{path, limit}, {filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)}} {
+		if f, err := os.OpenFile(write[0], os.O_WRONLY, 0); err != nil {
+			return ""
+		} else if _, err = f.WriteString(write[1]); err != nil || f.Close() != nil {
+			return ""
+		}
+	}
+	return path
+}

@@ -1,0 +1,99 @@
+package walls
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/doctor"
+)
+
+const lowNofile = 1024
+
+// A server keeps within its descriptors: it turns away what it has no room for.
+func TestDescriptors(t *testing.T) {
+	const wanted = 1500
+	w := newWorld(t)
+	w.stage.Nofile = lowNofile
+	report := w.examine(0, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "goroutine"})
+	first(t, report, "nofile")
+
+	refused := w.run(stage{Exec: []string{myriad, "serve", "--addr", target, "--model", "goroutine", "--max-conns", strconv.Itoa(wanted)}})
+	if out := refused.stderr.String(); refused.code() != 2 || !strings.Contains(out, "RLIMIT_NOFILE") || !strings.Contains(out, strconv.FormatInt(report.Holds, 10)) {
+		t.Errorf("a server of %d: exit code %d, %q; want 2, RLIMIT_NOFILE and %d", wanted, refused.code(), out, report.Holds)
+	}
+	server := w.serve("--model", "goroutine")
+	w.whileHolding(wanted, func() {
+		await.True(t, "all are served or turned away", func() bool {
+			return w.served()+w.metric(`myriad_connections_refused_total{cause="full"}`) == wanted
+		})
+		within(t, "a server", w.served(), report.Holds)
+	})
+	server.kill()
+
+	// The doctor's way out, where the limit can't be raised: loops.
+	report = w.examine(0, doctor.Plan{Connections: wanted, Side: doctor.Both, Model: "epoll"})
+	if nofile := wallOf(t, report, "nofile"); nofile.Exceeded(wanted) {
+		t.Errorf("with loops: the wall is at %d", nofile.Holds)
+	}
+	defer w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)).kill()
+	w.whileHolding(wanted, func() {
+		await.True(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
+	})
+}
+
+// whileHolding does f while n connections are held, all of which have been made.
+func (w *world) whileHolding(n int, f func()) {
+	w.t.Helper()
+	holding := w.start(stage{Exec: []string{myriad, "hold", "--json", "-n", strconv.Itoa(n), target}})
+	defer holding.kill()
+	holding.await(`"phase":"measuring"`)
+	f()
+}
+
+// With loops each descriptor table has the limit for itself; the doctor knows how far
+// that goes.
+func TestDescriptorTables(t *testing.T) {
+	w := newWorld(t)
+	w.stage.Nofile = 680
+	report := w.examine(0, doctor.Plan{Connections: 1_000_000, Side: doctor.Server, Model: "epoll"})
+	first(t, report, "nofile")
+	ask := func(n int64) *process {
+		return w.start(stage{Exec: []string{myriad, "serve", "--addr", target, "--admin", admin, "--model", "epoll", "--max-conns", strconv.FormatInt(n, 10)}})
+	}
+	above := ask(report.Holds + report.Holds/100)
+	above.finish()
+	if out := above.stderr.String(); above.code() != 2 || !strings.Contains(out, "RLIMIT_NOFILE") {
+		t.Errorf("a hundredth above: exit code %d, %q; want 2 and RLIMIT_NOFILE", above.code(), out)
+	}
+	below := ask(report.Holds)
+	below.await("serving echo on")
+	w.stage.Nofile = 0
+	w.whileHolding(int(report.Holds), func() {
+		await.True(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
+	})
+}
+
+// A server on package net ends at the limit, with the error that everybody knows.
+func TestEMFILE(t *testing.T) {
+	w := newWorld(t)
+	w.stage.Nofile = lowNofile
+	server := w.start(stage{Exec: []string{myriad, "plain", "--addr", target}})
+	server.await("serving echo")
+	report := w.examine(server.Process.Pid, doctor.Plan{Connections: 1500, Side: doctor.Server, Model: "goroutine"})
+	process := report.Facts.Process
+	room := process.Nofile.Soft - int64(process.Open)
+
+	w.stage.Nofile = 0
+	got := w.hold("-n", "1500", "--duration", "100ms", target)
+	server.finish()
+	if out := server.stderr.String(); server.code() != 1 || !strings.Contains(out, "too many open files") {
+		t.Errorf("exit code %d, %q; want 1 and EMFILE", server.code(), out)
+	}
+	within(t, "an accept loop", int(got.Lost["closed by the server"]), room)
+	if nofile := wallOf(t, report, "nofile"); !slices.ContainsFunc([]string{"EMFILE", "too many open files"}, func(s string) bool { return strings.Contains(nofile.Effect, s) }) {
+		t.Errorf("the doctor says that %q is seen there; want EMFILE", nofile.Effect)
+	}
+}

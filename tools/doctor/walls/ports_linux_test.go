@@ -1,0 +1,70 @@
+package walls
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// A published experiment met 4095 connections from one source address with the ports
+// 44620 to 48715. There are 4096: its server listened on one of them.
+func TestPorts(t *testing.T) {
+	const published = "44620 48715"
+	for _, c := range []struct {
+		name     string
+		ports    string
+		reserved string
+		listener int // another one
+		sources  int
+		want     int
+	}{
+		{name: "one source", ports: published, sources: 1, want: 4096},
+		{name: "three sources", ports: published, sources: 3, want: 3 * 4096},
+		{name: "a listener in the range", ports: published, listener: 45000, sources: 1, want: 4095},
+		{name: "reserved ports", ports: published, reserved: "40000,45000-45099,48715", sources: 1, want: 4096 - 101},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.set("net.ipv4.ip_local_port_range", c.ports)
+			w.set("net.ipv4.ip_local_reserved_ports", c.reserved+"\n")
+			if c.listener > 0 {
+				w.start(stage{Deaf: c.listener}).await("serving")
+			}
+			plan := doctor.Plan{Connections: c.want + 1000, Side: doctor.Client, Targets: []netip.AddrPort{netip.MustParseAddrPort(target)}}
+			for i := range c.sources {
+				plan.Sources = append(plan.Sources, netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)}))
+			}
+			server := w.serve("--max-conns", "100000", "--model", "epoll")
+			defer server.kill()
+			holding := []string{"-n", strconv.Itoa(plan.Connections), "--duration", "100ms"}
+			for _, s := range plan.Sources {
+				holding = append(holding, "--src", s.String())
+			}
+			holding = append(holding, target)
+
+			report := w.examine(0, plan)
+			first(t, report, "ports")
+			got := w.hold(holding...)
+			within(t, c.name, got.Connected, report.Holds)
+			if got.Connected != c.want {
+				t.Errorf("%d connections; want all %d ports", got.Connected, c.want)
+			}
+			named := slices.ContainsFunc(got.Limits, func(l load.Limit) bool { return l.Wall == "ports" })
+			if got.ConnectErrors["cannot assign requested address"] != 1000 || !named {
+				t.Errorf("errors %v, walls %v; want 1000 that found no address, and the wall", got.ConnectErrors, got.Limits)
+			}
+
+			w.apply(report.Changes())
+			if report = w.examine(0, plan); wallOf(t, report, "ports").Exceeded(plan.Connections) {
+				t.Errorf("after what the doctor changed: the wall is at %d", wallOf(t, report, "ports").Holds)
+			}
+			if got = w.hold(holding...); got.Connected != plan.Connections {
+				t.Errorf("after what the doctor changed: %d connections, errors %v; want %d", got.Connected, got.ConnectErrors, plan.Connections)
+			}
+		})
+	}
+}

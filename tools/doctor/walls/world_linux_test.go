@@ -1,0 +1,201 @@
+package walls
+
+import (
+	"bufio"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/tools/internal/faults"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 100 * time.Second
+
+// world is a small machine: a network namespace with loopback up, and the limits and
+// groups that its processes begin with. Its methods are for the test's goroutine.
+type world struct {
+	t     *testing.T
+	calls chan func() // run by the one thread that is in the namespace
+	stage stage       // what processes begin with
+}
+
+// newWorld makes one. It ends with the test, and whatever runs in it.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	network, err := faults.NewNamespace()
+	if errors.Is(err, unix.EPERM) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, calls: make(chan func())}
+	entered := make(chan error, 1)
+	go func() {
+		entered <- network.Do(func() error {
+			for f := range w.calls {
+				f()
+			}
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		close(w.calls)
+		if err := errors.Join(<-entered, network.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// do runs f in the namespace.
+func (w *world) do(f func() error) error {
+	done := make(chan error)
+	w.calls <- func() { done <- f() }
+	return <-done
+}
+
+// set sets a sysctl.
+func (w *world) set(name, value string) {
+	w.t.Helper()
+	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
+	if err := w.do(func() error { return os.WriteFile(file, []byte(value), 0) }); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// examine asks the doctor, within the world.
+func (w *world) examine(pid int, plan doctor.Plan) *doctor.Report {
+	w.t.Helper()
+	p := w.run(stage{Examine: &examination{PID: pid, Plan: plan}})
+	if p.code() != 0 {
+		w.t.Fatalf("the doctor: %s", &p.stderr)
+	}
+	report := new(doctor.Report)
+	if err := gob.NewDecoder(strings.NewReader(p.stdout.String())).Decode(report); err != nil {
+		w.t.Fatal(err)
+	}
+	return report
+}
+
+// apply makes the changes that the doctor asks for, within the world.
+func (w *world) apply(changes []doctor.Change) {
+	w.t.Helper()
+	if len(changes) == 0 {
+		w.t.Fatal("the doctor has nothing to change")
+	}
+	if err := w.do(func() error {
+		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// hold runs the command hold, and gives what it saw.
+func (w *world) hold(args ...string) *load.Result { return w.generate("hold", args...) }
+
+// generate runs the command hold or load in full.
+func (w *world) generate(command string, args ...string) *load.Result {
+	w.t.Helper()
+	p := w.run(stage{Exec: append([]string{myriad, command, "--json"}, args...)})
+	return p.result()
+}
+
+// serve starts the command serve, with its metrics, and waits until it serves.
+func (w *world) serve(args ...string) *process {
+	w.t.Helper()
+	p := w.start(stage{Exec: append([]string{myriad, "serve", "--addr", target, "--admin", admin}, args...)})
+	p.await("serving echo on")
+	return p
+}
+
+// Where servers listen. Each world has these ports for itself.
+const (
+	target = "127.0.0.1:900"
+	admin  = "127.0.0.1:901"
+
+	deafPort = 902
+)
+
+// served is how many connections the server says that it has.
+func (w *world) served() int { return w.metric("myriad_connections") }
+
+// metric asks the server for one of its metrics.
+func (w *world) metric(name string) (value int) {
+	w.t.Helper()
+	if err := w.do(func() error {
+		conn, err := net.Dial("tcp", admin)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(patience))
+		io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n")
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if n, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+				f, err := strconv.ParseFloat(n, 64)
+				value = int(f)
+				return err
+			}
+		}
+		return fmt.Errorf("the server has no metric %s", name)
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return value
+}
+
+// wallOf is the wall of that name in a report.
+func wallOf(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
+	t.Helper()
+	for i := range r.Walls {
+		if r.Walls[i].Name == name {
+			return &r.Walls[i]
+		}
+	}
+	var names []string
+	for _, w := range r.Walls {
+		names = append(names, w.Name)
+	}
+	t.Fatalf("the doctor knows no wall %q, but %v", name, names)
+	return nil
+}
+
+// within says that a count is the predicted one, to one in a hundred.
+func within(t *testing.T, what string, measured int, predicted int64) {
+	t.Helper()
+	t.Logf("%s: predicted %d, measured %d", what, predicted, measured)
+	if off := int64(measured) - predicted; max(off, -off)*100 > predicted {
+		t.Errorf("%s: %d connections, and the doctor predicted %d; want the same within 1 %%", what, measured, predicted)
+	}
+}
+
+// first checks that the wall is what the doctor says stops the plan.
+func first(t *testing.T, r *doctor.Report, name string) {
+	t.Helper()
+	if r.First != name {
+		t.Errorf("the first wall is %q, at %d; want %q", r.First, r.Holds, name)
+	}
+}

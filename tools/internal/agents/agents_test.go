@@ -1,0 +1,562 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/hub/natsd"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const secret = "open sesame"
+
+// fleet is a NATS server and the agents that have come to it.
+type fleet struct {
+	t    *testing.T
+	nats *natsd.Server
+	said said
+}
+
+// said keeps lines.
+type said struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *said) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+func (s *said) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.lines, func(line string) bool { return strings.Contains(line, text) })
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.lines, "\n")
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token(secret), MaxPayload: maxLetter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return &fleet{t: t, nats: server}
+}
+
+func (f *fleet) url() string { return "nats://" + f.nats.Addr().String() }
+
+// agent starts an agent, which the test ends; end ends it before.
+func (f *fleet) agent(a Agent) (end func()) {
+	f.t.Helper()
+	a.Say = f.said.say
+	if a.URL == "" {
+		a.URL = f.url()
+	}
+	if a.Secret == "" {
+		a.Secret = secret
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := a.Serve(ctx); err != nil {
+			f.t.Errorf("agent %s: %v", a.Name, err)
+		}
+	})
+	end = func() { cancel(); serving.Wait() }
+	f.t.Cleanup(end)
+	return end
+}
+
+// wire is a way to the fleet's NATS. cut cuts it, for good.
+func (f *fleet) wire() (url string, cut func()) {
+	f.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var ends sync.WaitGroup
+	ends.Go(func() {
+		for {
+			here, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			there, err := net.Dial("tcp", f.nats.Addr().String())
+			if err != nil {
+				here.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() { here.Close(); there.Close() })
+			ends.Go(func() { _, _ = io.Copy(here, there); here.Close() })
+			ends.Go(func() { _, _ = io.Copy(there, here); there.Close() })
+		}
+	})
+	cut = sync.OnceFunc(func() { ln.Close(); cancel(); ends.Wait() })
+	f.t.Cleanup(cut)
+	return "nats://" + ln.Addr().String(), cut
+}
+
+func (f *fleet) options(agents int) Options {
+	return Options{Agents: agents, NATS: NATS{URL: f.url()}, Secret: secret, Say: f.said.say, Wait: await.Patience}
+}
+
+// serve is a server.
+func serve(t *testing.T, handle func(net.Conn)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { defer conn.Close(); handle(conn) })
+		}
+	})
+	t.Cleanup(func() { ln.Close(); conns.Wait() })
+	return ln.Addr().String()
+}
+
+// echo is a server that answers what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	return serve(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+}
+
+// kept are the runs that agents have kept themselves.
+func kept(t *testing.T, dirs ...string) (all []*load.Stream) {
+	t.Helper()
+	for _, dir := range dirs {
+		files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%q, %v; want the events of one run", files, err)
+		}
+		file, err := os.Open(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := load.ReadStream(file)
+		file.Close()
+		if err != nil || !s.Complete() {
+			t.Fatal("the events are not whole", err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// counts are what a histogram has, value for value.
+func counts(t *testing.T, text string) map[int64]int64 {
+	t.Helper()
+	all := make(map[int64]int64)
+	if text == "" { // nothing
+		return all
+	}
+	h, err := hdrhistogram.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bar := range h.Distribution() {
+		if bar.Count > 0 {
+			all[bar.From] += bar.Count
+		}
+	}
+	return all
+}
+
+// sameCounts says whether histograms have together what others have.
+func sameCounts(t *testing.T, what string, merged, parts []string) {
+	t.Helper()
+	got, n := make(map[int64]int64), int64(0)
+	for _, one := range merged {
+		for value, count := range counts(t, one) {
+			got[value] += count
+		}
+	}
+	for _, part := range parts {
+		for value, count := range counts(t, part) {
+			got[value] -= count
+			n += count
+		}
+	}
+	for value, left := range got {
+		if left != 0 {
+			t.Errorf("%s: %d more at %v in what is merged than in its parts", what, left, time.Duration(value))
+		}
+	}
+	if n == 0 {
+		t.Errorf("%s: nothing was counted", what)
+	}
+}
+
+// TestRun has two agents load a server: connections and rate are divided, the traffic begins
+// on both at the same time, and what is merged is exactly what both have seen. Then the same agents serve the next run.
+func TestRun(t *testing.T) {
+	f, target := newFleet(t), echo(t)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	f.agent(Agent{Name: "a", Keep: dirs[0]})
+	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	var recorder load.Recorder
+	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: await.Patience, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil {
+		t.Fatal(err, f.said.String())
+	}
+	planned := r.Intended >= 118 && r.Intended <= 122 // each part is rounded
+	if r.Connected != 7 || !planned || r.Latency.Count != r.Intended || len(r.Agents) != 2 || r.Schedule.PerSecond != 200 || r.Err() != nil {
+		t.Errorf("%+v, %v; want 7 connections and 120 messages", r, r.Err())
+	}
+	for _, a := range r.Agents {
+		if a.Connected != a.Connections || a.Connections < 3 || a.Lost != "" || a.Uncertainty <= 0 || a.Uncertainty > time.Second || a.Offset.Abs() > a.Uncertainty {
+			t.Errorf("agent %+v; want about half of 7 connections, and a clock that is ours", a)
+		}
+	}
+	if err := recorder.Err(); err != nil || !recorder.Stream.Complete() || recorder.Stream.Plan.Connections != 7 {
+		t.Errorf("events: %v, %+v", err, recorder.Stream.Plan)
+	}
+	answered := int64(0)
+	for _, i := range recorder.Stream.Intervals {
+		answered += i.Answered
+	}
+	if answered != r.Bytes.Answered/64 || len(recorder.Stream.Intervals) < 5 {
+		t.Errorf("%d intervals with %d answers; want those of all %d", len(recorder.Stream.Intervals), answered, r.Bytes.Answered/64)
+	}
+	parts := kept(t, dirs...)
+	sameCounts(t, "latency", []string{r.Histogram}, []string{parts[0].Result.Histogram, parts[1].Result.Histogram})
+	for name, merged := range r.Histograms {
+		sameCounts(t, name, []string{merged}, []string{parts[0].Result.Histograms[name], parts[1].Result.Histograms[name]})
+	}
+	intervals := func(streams ...*load.Stream) (all []string) {
+		for _, s := range streams {
+			for _, i := range s.Intervals {
+				all = append(all, i.Histograms["latency"])
+			}
+		}
+		return all
+	}
+	sameCounts(t, "intervals", intervals(&recorder.Stream), intervals(parts...))
+	if len(r.Histograms) != 4 {
+		t.Errorf("%d distributions besides the latency, want 4", len(r.Histograms))
+	}
+	cfg.Observe, cfg.Rate, cfg.Messages, cfg.Duration = nil, load.Rate{}, 10, 0
+	if r, err = Run(t.Context(), f.options(2), cfg); err != nil || r.Answered != 70 {
+		t.Errorf("the next run: %v, %+v; want 10 messages on each of 7 connections", err, r)
+	}
+}
+
+// TestTogether has the traffic of both wait until the slower one is connected.
+func TestTogether(t *testing.T) {
+	f, target := newFleet(t), echo(t)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	f.agent(Agent{Name: "a", Keep: dirs[0], MaxConnections: 1})
+	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Agents[0].Connections+r.Agents[1].Connections != 9 || min(r.Agents[0].Connections, r.Agents[1].Connections) != 1 {
+		t.Errorf("%+v; want 1 and 8 connections", r.Agents)
+	}
+	if r.Agents[0].Behind+r.Agents[1].Behind > 1500*time.Millisecond {
+		t.Errorf("one began %v and %v after the first; want both together", r.Agents[0].Behind, r.Agents[1].Behind)
+	}
+}
+
+// silences are how long both sides wait for each other, longer each time: on a busy machine a short
+// time is over although nobody is gone.
+func silences(t *testing.T) func(func(time.Duration) bool) {
+	return func(yield func(time.Duration) bool) {
+		for silence := 300 * time.Millisecond; silence < mostSilence; silence *= 4 {
+			if !yield(silence) {
+				return
+			}
+			t.Logf("a silence of %v was too short", silence)
+		}
+		t.Fatal("no silence was long enough")
+	}
+}
+
+// TestLost has an agent go without a word in the middle of a run, which ends with the rest.
+func TestLost(t *testing.T) {
+	target := echo(t)
+	var f *fleet
+	var r *load.Result
+	for silence := range silences(t) {
+		f = newFleet(t)
+		f.agent(Agent{Name: "a"})
+		way, cut := f.wire()
+		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
+		o := f.options(2)
+		o.Silence = silence
+		var cutting sync.WaitGroup
+		cfg := load.Config{Target: target, Connections: 6, Duration: 3 * silence, ProgressEvery: silence / 10, Observe: func(e load.Event) {
+			if e.Phase == load.Measuring {
+				cutting.Go(cut)
+			}
+		}}
+		var err error
+		r, err = Run(t.Context(), o, cfg)
+		cutting.Wait()
+		soon := func(a load.Agent) bool { return a.Name == "a" && a.Lost != "" || a.Last != nil && a.Last.Open == 0 }
+		if err == nil && !slices.ContainsFunc(r.Agents, soon) {
+			break
+		}
+	}
+	i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
+	if b := r.Agents[i]; !strings.Contains(b.Lost, "not heard of for") || b.Last == nil || b.Last.Open != 3 || b.Connected != 0 {
+		t.Errorf("%+v; want b to be lost with 3 connections", b)
+	}
+	if a := r.Agents[1-i]; a.Lost != "" || a.Connected != 3 || r.Connected != 3 || r.Connections != 6 {
+		t.Errorf("%+v of %d connections; want 3 of 6, those of a", a, r.Connections)
+	}
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "agent b is lost, with 3 of 6 connections") {
+		t.Errorf("the result says %v; want that b is lost", err)
+	}
+	var text strings.Builder
+	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, and its part is missing below: not heard of for") {
+		t.Errorf("b isn't named:\n%s", text.String())
+	}
+	await.True(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
+}
+
+// TestInterrupted ends a run from the coordinator, and from an agent.
+func TestInterrupted(t *testing.T) {
+	f, target := newFleet(t), echo(t)
+	endA := f.agent(Agent{Name: "a"})
+	f.agent(Agent{Name: "b"})
+	for _, who := range []string{"coordinator", "agent"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var ending sync.WaitGroup
+		cfg := load.Config{Target: target, Connections: 2, Duration: time.Hour, ProgressEvery: 20 * time.Millisecond}
+		if who == "agent" {
+			cfg.Duration = 3 * time.Second
+		}
+		cfg.Observe = func(e load.Event) {
+			switch {
+			case e.Phase != load.Measuring:
+			case who == "agent":
+				ending.Go(endA)
+			default:
+				cancel(errors.New("enough"))
+			}
+		}
+		r, err := Run(ctx, f.options(2), cfg)
+		ending.Wait()
+		want := map[string]string{"coordinator": "enough", "agent": "agent a: the agent was stopped"}[who]
+		if err == nil || err.Error() != want || r == nil || !r.Interrupted || r.Connected != 2 {
+			t.Errorf("%s: %v, %+v; want what there was, and %q", who, err, r, want)
+		}
+		cancel(nil)
+	}
+}
+
+// TestCoordinatorGone has a coordinator go without a word: the agent ends its run, and serves the next.
+func TestCoordinatorGone(t *testing.T) {
+	f, target := newFleet(t), echo(t)
+	f.agent(Agent{Name: "a"})
+	gone := make(chan struct{})
+	var running sync.WaitGroup
+	for silence := range silences(t) {
+		o := f.options(1)
+		o.Silence = silence
+		stuck := make(chan bool, 2)
+		running.Go(func() {
+			_, _ = Run(t.Context(), o, load.Config{Target: target, Connections: 2, Duration: time.Hour, Observe: func(e load.Event) {
+				if e.Phase == load.Measuring { // it says nothing more
+					stuck <- true
+					<-gone
+				}
+			}})
+			stuck <- false
+		})
+		if await.Receive(t, stuck, "no window") {
+			break
+		}
+	}
+	await.True(t, "the run ends", func() bool { return f.said.has("nothing heard of the coordinator for") })
+	r, err := Run(t.Context(), f.options(1), load.Config{Target: target, Connections: 2, Messages: 1})
+	if err != nil || r.Answered != 2 {
+		t.Errorf("the next run: %v, %+v", err, r)
+	}
+	close(gone)
+	running.Wait()
+}
+
+// TestRefused has agents that can't, or may not, take part.
+func TestRefused(t *testing.T) {
+	target := echo(t)
+	for name, test := range map[string]struct {
+		agent   Agent
+		options func(*Options)
+		cfg     load.Config
+		want    string // of what is said, or the error
+	}{
+		"version":     {agent: Agent{version: "v9"}, want: "it has version v9, and the coordinator (devel)"},
+		"secret":      {options: func(o *Options) { o.Secret = "another" }, want: "the secret is another one"},
+		"network":     {agent: Agent{Allow: allowed(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed here"},
+		"unix":        {cfg: load.Config{Target: "unix:/nowhere"}, want: "target unix:/nowhere is not allowed here"},
+		"name":        {cfg: load.Config{Target: "nobody.invalid:1"}, want: `target "nobody.invalid:1"`},
+		"connections": {agent: Agent{MaxConnections: 9}, cfg: load.Config{Connections: 10}, want: "the agents carry 9 of 10 connections: x 9 (--max-connections)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			test.agent.Name = "x"
+			f.agent(test.agent)
+			o := f.options(1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o.Say = func(format string, args ...any) {
+				if f.said.say(format, args...); f.said.has("can't take part") {
+					cancel() // it would wait for others
+				}
+			}
+			if test.options != nil {
+				o.URL = strings.Replace(o.URL, "nats://", "nats://"+token(secret)+"@", 1)
+				test.options(&o)
+			}
+			cfg := test.cfg
+			if cfg.Target == "" {
+				cfg.Target = target
+			}
+			_, err := Run(ctx, o, cfg)
+			if err == nil || !f.said.has(test.want) && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, and said:\n%s\nwant %s", err, f.said.String(), test.want)
+			}
+		})
+	}
+}
+
+func allowed(t *testing.T, texts ...string) (all []Allowed) {
+	t.Helper()
+	for _, text := range texts {
+		a, err := ParseAllowed(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// TestTooFew names who is there.
+// TestOpenFails has each step of open fail: Run returns an error and leaves nothing behind.
+func TestOpenFails(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent.Close()
+	cfg := load.Config{Target: "127.0.0.1:1", Connections: 1, Messages: 1}
+	for _, c := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"nobody listens", Options{Secret: secret, NATS: NATS{URL: "nats://" + silent.Addr().String()}}, "agents: NATS at nats://" + silent.Addr().String()},
+		{"its address is taken", Options{Secret: secret, Listen: taken.Addr().String()}, "address already in use"},
+		{"no local agents", Options{Secret: secret, Listen: "127.0.0.1:0", Local: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
+	} {
+		c.o.Agents = 1
+		if _, err := Run(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v; expected %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestTooFew(t *testing.T) {
+	f := newFleet(t)
+	f.agent(Agent{Name: "alone"})
+	for wait := range silences(t) {
+		o := f.options(2)
+		o.Wait = wait
+		_, err := Run(t.Context(), o, load.Config{Target: "127.0.0.1:1", Connections: 2})
+		if err == nil {
+			t.Fatal("a run of two agents, with one")
+		}
+		if strings.Contains(err.Error(), fmt.Sprintf("1 of 2 agents after %v: alone", wait)) {
+			return
+		}
+	}
+}
+
+// TestConfigure refuses configurations that would have an agent read its own files.
+func TestConfigure(t *testing.T) {
+	a := &Agent{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}
+	for config, want := range map[string]string{
+		`{"target":"127.0.0.1:1","message_file":"/etc/passwd"}`: `"message_file"`,
+		`{"target":"tls://127.0.0.1:1","tls_ca":"/etc/passwd"}`: `"tls_ca"`,
+		`{"target":"127.0.0.1:1","src":["127.0.0.9"]}`:          `"src"`,
+		`{"target":"127.0.0.1:1","connections":0.5}`:            "connections",
+		`[]`: "array",
+	} {
+		if _, _, err := a.configure(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want an error that names %s", config, err, want)
+		}
+	}
+	cfg, remove, err := a.configure(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")})
+	if err == nil {
+		remove()
+		t.Errorf("certificates that are none: %+v; want an error", cfg.TLS)
+	}
+}
+
+// A stranger who floods an agent with calls fills no log: there is a line a second, with the number of the others.
+func TestFloodedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said said
+		s := &servant{Agent: &Agent{Name: "a", Secret: secret}, conn: new(nats.Conn), warn: rateLimited(said.say)}
+		const calls, seconds = 1000, 3
+		for range seconds {
+			for range calls {
+				data, err := newKey("wrong", "call").write(randomID(), callKind, randomID(), 0, call{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.called(t.Context(), &nats.Msg{Data: data})
+			}
+			time.Sleep(time.Second)
+		}
+		last := fmt.Sprintf(" (and %d more times)", calls-1)
+		if len(said.lines) != seconds || !strings.HasPrefix(said.lines[0], "refused a coordinator: it has version") || !strings.HasSuffix(said.lines[seconds-1], last) {
+			t.Errorf("it says %d lines: %.300s; expected %d, of which the last ends with %q", len(said.lines), said.lines, seconds, last)
+		}
+	})
+}

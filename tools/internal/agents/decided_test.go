@@ -1,0 +1,312 @@
+package agents
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// This file tests what a coordinator decides by what all agents see.
+
+// keptTries are the steps of a search as an agent has kept them.
+func keptTries(t *testing.T, dir string) (all []*load.Result) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%q, %v; want the events of one run", files, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewReader(bytes.NewReader(text)); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return all
+		}
+		var e load.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Phase == load.Tried {
+			all = append(all, e.Result)
+		}
+	}
+}
+
+// TestSearch has two agents search for a rate: each step is divided between them, and decided by what
+// both have seen together.
+func TestSearch(t *testing.T) {
+	f := newFleet(t)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	f.agent(Agent{Name: "a", Keep: dirs[0], MaxConnections: 2})
+	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	var recorder load.Recorder
+	tried := 0
+	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}
+	cfg := load.Config{Target: limited(t, 1000), Connections: 8, Goal: goal, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
+		recorder.Observe(e)
+		if e.Phase == load.Tried {
+			tried++
+		}
+	}}
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil {
+		t.Fatal(err, f.said.String())
+	}
+	found := r.Search
+	if found == nil || len(found.Steps) < 2 || tried != len(found.Steps) || found.Rate > 5000 {
+		t.Fatalf("%+v, %d told; want a few steps, up to about 1,000/s", found, tried)
+	}
+	if err := recorder.Err(); err != nil || recorder.Stream.Plan.Rate.PerSecond != found.Steps[0].Rate {
+		t.Errorf("events: %v, %+v; want a plan that begins with %v/s", err, recorder.Stream.Plan.Rate, found.Steps[0].Rate)
+	}
+	of := cmp.Or(found.Rate, found.Steps[0].Rate) // the first, where none kept the goal
+	if r.Schedule.PerSecond < of*0.999 || r.Schedule.PerSecond > of*1.001 || r.Connections != 8 || r.Connected != 8 || len(r.Agents) != 2 {
+		t.Errorf("the result is of %v/s and %d connections, want %v/s and 8", r.Schedule.PerSecond, r.Connected, of)
+	}
+	a, b := keptTries(t, dirs[0]), keptTries(t, dirs[1])
+	if len(a) != len(found.Steps) || len(b) != len(found.Steps) {
+		t.Fatalf("%d and %d steps are kept of %d", len(a), len(b), len(found.Steps))
+	}
+	for i, step := range found.Steps {
+		share := a[i].Schedule.PerSecond / step.Rate
+		if share > 0.5 {
+			share = 1 - share
+		}
+		if sum := a[i].Schedule.PerSecond + b[i].Schedule.PerSecond; share < 0.249 || share > 0.251 || sum < step.Rate*0.999 || sum > step.Rate*1.001 {
+			t.Errorf("%v/s is divided into %v and %v, want a quarter and the rest", step.Rate, a[i].Schedule.PerSecond, b[i].Schedule.PerSecond)
+		}
+		for name, own := range map[string]struct {
+			got time.Duration
+			of  func(*load.Result) string
+		}{
+			"latency": {step.Latency, func(r *load.Result) string { return r.Histogram }},
+			"late":    {step.Late, func(r *load.Result) string { return r.Histograms["late"] }},
+		} {
+			both := hdrhistogram.New(1, int64(time.Minute), 3)
+			for _, one := range []*load.Result{a[i], b[i]} {
+				for value, n := range counts(t, own.of(one)) {
+					_ = both.RecordValues(value, n)
+				}
+			}
+			if want := time.Duration(both.ValueAtPercentile(goal.Percentile)); own.got != want {
+				t.Errorf("%v/s: the %s was %v, of what both have kept %v", step.Rate, name, own.got, want)
+			}
+		}
+		if unsent := a[i].Intended + b[i].Intended - a[i].Latency.Count - b[i].Latency.Count; step.Unsent != unsent {
+			t.Errorf("%v/s: %d were not sent, by what is kept %d", step.Rate, step.Unsent, unsent)
+		}
+	}
+}
+
+// limited is a server that answers so many lines a second, on all connections together.
+func limited(t *testing.T, rate int) string {
+	t.Helper()
+	var one sync.Mutex
+	return serve(t, func(conn net.Conn) {
+		for lines := bufio.NewReader(conn); ; {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			one.Lock()
+			time.Sleep(time.Second / time.Duration(rate))
+			one.Unlock()
+			if _, err := conn.Write(line); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// TestSearchLost has an agent go without a word in the middle of a search, which ends with the rest.
+func TestSearchLost(t *testing.T) {
+	target := echo(t)
+	for silence := range silences(t) {
+		f := newFleet(t)
+		f.agent(Agent{Name: "a"})
+		way, cut := f.wire()
+		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
+		o := f.options(2)
+		o.Silence = silence
+		var cutting sync.WaitGroup
+		steps := 0
+		cfg := load.Config{Target: target, Connections: 6, Goal: load.Goal{Percentile: 50, Under: 10 * time.Millisecond}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
+			if e.Phase == load.Tried {
+				if steps++; steps == 1 {
+					cutting.Go(cut)
+				}
+			}
+		}}
+		r, err := Run(t.Context(), o, cfg)
+		cutting.Wait()
+		if err != nil {
+			continue // so short a silence that both were lost
+		}
+		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
+		if r.Agents[1-i].Lost != "" || r.Agents[i].Lost == "" {
+			continue // a short silence
+		}
+		if r.Search == nil || len(r.Search.Steps) < 2 || len(r.Search.Steps) != steps {
+			t.Errorf("%+v, %d steps told; want the search to go on with the other", r.Search, steps)
+		}
+		for _, step := range r.Search.Steps {
+			if step.Kept && step.Answered < 0.6*step.Rate { // few messages may vary
+				t.Errorf("%+v: a step without the part of who is lost counts", step)
+			}
+		}
+		if err := r.Err(); err == nil {
+			t.Error("the result does not say that an agent is lost")
+		}
+		return
+	}
+}
+
+// TestSteady has two agents measure until what both receive is steady, or three times as long.
+func TestSteady(t *testing.T) {
+	f := newFleet(t)
+	f.agent(Agent{Name: "a"})
+	f.agent(Agent{Name: "b"})
+	growing := func(conn net.Conn) {
+		for n := 16.0; ; n *= 1.5 {
+			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	silent := func(conn net.Conn) {
+		for room := make([]byte, 64<<10); ; {
+			if _, err := conn.Read(room); err != nil {
+				return
+			}
+		}
+	}
+	cfg := load.Config{Target: serve(t, growing), Connections: 2, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil || r.Variation <= load.SteadyVariation || r.Window < 3*cfg.Duration*9/10 {
+		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, load.SteadyVariation)
+	}
+	cfg.Target, cfg.Duration = serve(t, silent), time.Second
+	if r, err = Run(t.Context(), f.options(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
+	}
+}
+
+// TestSteadyTogether has rates that vary at each agent, and not in all.
+func TestSteadyTogether(t *testing.T) {
+	for name, test := range map[string]struct {
+		a, b   [2]float64 // in turn
+		enough bool
+	}{
+		"together":  {[2]float64{1, 9}, [2]float64{9, 1}, true},
+		"in common": {[2]float64{1, 9}, [2]float64{1, 9}, false},
+	} {
+		c := &coordinator{conn: inProcess(t)}
+		for _, name := range []string{"a", "b"} {
+			c.crew = append(c.crew, &member{here: here{Name: name}, pending: make(map[load.Phase][]load.Event)})
+		}
+		for n := range 10 {
+			if c.crew[0].orders.Enough {
+				t.Fatalf("%s: enough after %d of 10 parts", name, n)
+			}
+			c.told(c.crew[0], told{Event: &load.Event{Phase: load.Part, Received: test.a[n%2]}})
+			c.told(c.crew[1], told{Event: &load.Event{Phase: load.Part, Received: test.b[n%2]}})
+		}
+		if got := c.crew[0].orders.Enough && c.crew[1].orders.Enough; got != test.enough {
+			t.Errorf("%s: enough %v, want %v", name, got, test.enough)
+		}
+	}
+}
+
+// broker is a publish/subscribe server.
+func broker(t *testing.T) string {
+	t.Helper()
+	listening, ended := make(chan net.Addr, 1), make(chan error, 1)
+	s := &tcp.Server{Addr: "127.0.0.1:0", Handler: new(hub.Hub).Handler(), Listening: func(a net.Addr) { listening <- a }}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- s.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := await.Receive(t, ended, "the server's end"); err != nil {
+			t.Error(err)
+		}
+	})
+	return await.Receive(t, listening, "a server").String()
+}
+
+// TestPubSub has two agents share topics: what one publishes the subscribers of both get.
+func TestPubSub(t *testing.T) {
+	f := newFleet(t)
+	f.agent(Agent{Name: "a", MaxConnections: 5})
+	f.agent(Agent{Name: "b"})
+	var recorder load.Recorder
+	cfg := load.Config{
+		Target: broker(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
+		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: await.Patience, Observe: recorder.Observe,
+	}
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil {
+		t.Fatal(err, f.said.String())
+	}
+	sent, delivered := int64(0), int64(0)
+	for _, i := range recorder.Stream.Intervals {
+		sent, delivered = sent+i.Sent, delivered+i.Delivered
+	}
+	if sent < 100 || delivered != 4*sent || r.Err() != nil {
+		t.Errorf("%d of %d messages to 4 subscribers each were delivered, %v", delivered, sent, r.Err())
+	}
+	if p := r.PubSub; p.Topics != 3 || p.Publishers != 3 || r.Connected != 15 || recorder.Err() != nil {
+		t.Errorf("%+v, %d connected, %v; want 3 topics and publishers, and 15 connections", p, r.Connected, recorder.Err())
+	}
+}
+
+// TestPubSubLost has an agent that publishes go without a word: what the other's subscribers have got
+// of it is all that they wait for.
+func TestPubSubLost(t *testing.T) {
+	target := broker(t)
+	for silence := range silences(t) {
+		f := newFleet(t)
+		f.agent(Agent{Name: "a"})
+		way, cut := f.wire()
+		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
+		o := f.options(2)
+		o.Silence = silence
+		var cutting sync.WaitGroup
+		cfg := load.Config{Target: target, Connections: 4, PubSub: &load.PubSub{Protocol: "redis", Publishers: 2}, Duration: 3 * silence, Drain: silence, Observe: func(e load.Event) {
+			if e.Phase == load.Measuring {
+				cutting.Go(cut)
+			}
+		}}
+		r, err := Run(t.Context(), o, cfg)
+		cutting.Wait()
+		if err != nil {
+			continue // so short a silence that both were lost
+		}
+		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
+		if r.Agents[1-i].Lost != "" || r.Agents[i].Lost == "" {
+			continue
+		}
+		if r.Undelivered != 0 || r.Delivered == 0 || r.Connected != 3 {
+			t.Errorf("%d delivered, %d are missing; want some, and none", r.Delivered, r.Undelivered)
+		}
+		return
+	}
+}

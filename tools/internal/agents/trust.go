@@ -1,0 +1,160 @@
+package agents
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const (
+	unixPrefix = "unix:"
+	// MaxAllowed is how many times Allowed can be given.
+	MaxAllowed = 1024
+)
+
+// Allowed is what an agent may load: the addresses of a network, or a unix socket.
+type Allowed struct {
+	network netip.Prefix
+	path    string
+}
+
+// ParseAllowed reads an address, a network such as 10.0.0.0/8, or unix:PATH.
+func ParseAllowed(text string) (Allowed, error) {
+	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
+		return Allowed{path: path}, nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return Allowed{network: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())}, nil
+	}
+	network, err := netip.ParsePrefix(text)
+	if err != nil {
+		return Allowed{}, quantity.Error("an address, a network such as 10.0.0.0/8, or unix:PATH")
+	}
+	return Allowed{network: network}, nil
+}
+
+// mayLoad says what forbids loading targets, and what addresses these have. Unix sockets have to
+// be allowed; other targets only where something is.
+func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
+	for _, target := range targets {
+		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
+			if !slices.ContainsFunc(a.Allow, func(w Allowed) bool { return w.path == path }) {
+				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+			}
+			continue
+		}
+		host, service, err := net.SplitHostPort(target)
+		if err != nil {
+			return nil, fmt.Errorf("target %q: %w", target, err)
+		}
+		port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+		if err != nil {
+			return nil, fmt.Errorf("target %q: %w", target, err)
+		}
+		if host == "" {
+			host = "127.0.0.1"
+		}
+		found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		if err != nil {
+			return nil, fmt.Errorf("target %q: %w", target, err)
+		}
+		for i := range found {
+			found[i] = found[i].Unmap()
+			if !slices.ContainsFunc(a.Allow, func(w Allowed) bool { return w.network.Contains(found[i].WithZone("")) }) && len(a.Allow) > 0 {
+				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+			}
+		}
+		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // as load does
+		addrs = append(addrs, netip.AddrPortFrom(found[0], uint16(port)))
+	}
+	return addrs, nil
+}
+
+// examine answers a call.
+func (a *Agent) examine(ctx context.Context, c call) here {
+	h := a.about()
+	addrs, err := a.mayLoad(ctx, c.Targets)
+	if err != nil {
+		h.Refuses = err.Error()
+		return h
+	}
+	h.Most = a.MaxConnections
+	facts, err := doctor.Read(0)
+	if err != nil || len(addrs) == 0 {
+		return h // what can't be read stops nobody
+	}
+	report, err := doctor.Examine(facts, doctor.Plan{
+		Connections: max(c.Connections, 1), Side: doctor.Client, Model: c.Model, Sources: a.Sources, Targets: addrs, Closing: c.Closing,
+	})
+	switch {
+	case err != nil:
+		h.Refuses = strings.TrimPrefix(err.Error(), "doctor: ")
+	case report.Holds == 0:
+		h.Refuses = "its machine carries no connection: " + report.First
+	case report.Holds != doctor.Unlimited:
+		h.Holds, h.Wall = report.Holds, report.First
+	}
+	return h
+}
+
+// configure makes the configuration of a plan, with its certificates in a file that remove
+// takes away.
+func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, remove func(), err error) {
+	remove = func() {}
+	if err := noFiles(p.Config); err != nil {
+		return cfg, remove, err
+	}
+	if err := json.Unmarshal(p.Config, &cfg); err != nil {
+		return cfg, remove, err
+	}
+	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
+		return cfg, remove, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
+	}
+	if _, err := a.mayLoad(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
+		return cfg, remove, err
+	}
+	if len(p.CA) > 0 && cfg.TLS != nil {
+		file, err := os.CreateTemp("", "myriad-agent-*.pem")
+		if err != nil {
+			return cfg, remove, err
+		}
+		remove = func() { os.Remove(file.Name()) }
+		_, err = file.Write(p.CA)
+		if err = errors.Join(err, file.Close()); err != nil {
+			remove()
+			return cfg, func() {}, err
+		}
+		cfg.TLS.CAFile = file.Name()
+	}
+	cfg.Sources = a.Sources
+	if err := cfg.Validate(); err != nil {
+		remove()
+		return cfg, func() {}, err
+	}
+	return cfg, remove, nil
+}
+
+// noFiles says which key of a configuration would have a file of this machine read, or is
+// the agent's own to say.
+func noFiles(config []byte) error {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(config, &keys); err != nil {
+		return err
+	}
+	for key := range keys {
+		if strings.HasSuffix(key, "_file") || key == "tls_ca" || key == "src" {
+			return fmt.Errorf("the key %q; expected none that names something of this machine", key)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package baseline
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/admin"
+)
+
+// Stats says how many connections are open. It is all that a plain server knows of
+// itself: what it keeps to close them.
+func (s *server) Stats() tcp.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
+}
+
+// showOn shows the server's figures on addr until the returned function is called,
+// which waits. listening may be nil.
+func (s *server) showOn(ctx context.Context, addr string, listening func(net.Addr)) (end func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	ready := make(chan error, 2) // what Serve returns, and that it listens
+	wait.Go(func() {
+		ready <- admin.Serve(ctx, addr, admin.Config{Source: s}, func(at net.Addr) {
+			if listening != nil {
+				listening(at)
+			}
+			ready <- nil
+		})
+	})
+	end = func() {
+		cancel()
+		wait.Wait()
+	}
+	if err := <-ready; err != nil {
+		end()
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return end, nil
+}

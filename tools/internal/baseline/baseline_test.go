@@ -1,0 +1,335 @@
+package baseline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+)
+
+// asWorker makes the test binary a process of the design Prefork, which serves the app that
+// it names; "fail" has it fail.
+const asWorker = "MYRIAD_BASELINE_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(asWorker)
+	if name == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ln, err := PreforkListener()
+	if err == nil && name != "fail" {
+		err = Serve(ctx, ln, Options{App: name, Design: OneEpoll})
+	}
+	if err != nil || name == "fail" {
+		os.Exit(3)
+	}
+}
+
+// serve serves until the test ends it.
+func serve(t *testing.T, o Options) (addr string, end func() error) {
+	t.Helper()
+	ln, err := o.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, ln, o) }()
+	end = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { end() })
+	return ln.Addr().String(), end
+}
+
+// dial connects, with a minute for what comes then.
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err == nil {
+		err = conn.SetDeadline(time.Now().Add(time.Minute))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func send(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+		t.Fatalf("got %q, %v, want %q", got, err, text)
+	}
+}
+
+// Each of several loops has a listener of its own, and all of them end.
+func TestEpolls(t *testing.T) {
+	if !canEpoll {
+		t.Skip("this system has no epoll")
+	}
+	const loops = 10
+	addr, end := serve(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
+	s, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
+	for range 3 * loops {
+		if err := app.Ask(dial(t, addr), app.Echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if n := listening(t, s.Port); n != 0 {
+		t.Errorf("%d listeners are left", n)
+	}
+}
+
+// listening counts the listeners of a port.
+func listening(t *testing.T, port int) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := fmt.Sprintf("0100007F:%04X 00000000:0000 0A", port)
+	return strings.Count(string(text), local)
+}
+
+// Every design serves every app that it has, and ends in order with its connections.
+func TestServe(t *testing.T) {
+	all := designs
+	if !canEpoll {
+		all = all[:1]
+	}
+	for _, design := range all {
+		for _, name := range app.Names {
+			o := Options{App: name, Design: design}
+			if design == Prefork {
+				t.Setenv(asWorker, name)
+				o.Prefork = &PreforkOptions{Processes: 2, Command: []string{os.Args[0]}}
+			}
+			if o.Check() != nil {
+				continue // another design has it
+			}
+			addr, end := serve(t, o)
+			conn := dial(t, addr)
+			times := 3 // on a connection that it knows
+			if name == app.Sink || name == app.Wait || name == app.Pow {
+				times = 1 // it ends with its client, or takes long
+			}
+			for range times {
+				if err := app.Ask(conn, name); err != nil {
+					t.Errorf("%s, %s: %v", design, name, err)
+				}
+			}
+			if err := end(); err != nil {
+				t.Errorf("%s, %s: ended with %v", design, name, err)
+			}
+			if n, err := conn.Read(make([]byte, 1)); err == nil {
+				t.Errorf("%s, %s: %d bytes after the end, want the connection closed", design, name, n)
+			}
+		}
+	}
+}
+
+// Answers come in order, once each, whatever the pieces are that the lines come in; a line
+// that is too long ends its connection, and no other.
+func TestLines(t *testing.T) {
+	all := []string{PerConn, OneEpoll, Epolls, Reactor}
+	if !canEpoll {
+		all = all[:1]
+	}
+	var text strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&text, "line %d\n", i)
+	}
+	for _, design := range all {
+		addr, _ := serve(t, Options{App: app.Lines, Design: design, Buffer: MinBuffer})
+		long := dial(t, addr)
+		send(t, long, strings.Repeat("x", MinBuffer))
+		if n, err := long.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s: got %d bytes for a line that is too long, want the connection closed", design, n)
+		}
+		var wait sync.WaitGroup
+		for i := range 20 {
+			conn := dial(t, addr)
+			wait.Go(func() {
+				for rest := text.String(); rest != ""; {
+					piece := rest[:min(len(rest), 1+(i*7+len(rest))%30)]
+					io.WriteString(conn, piece)
+					rest = rest[len(piece):]
+				}
+			})
+			wait.Go(func() {
+				got := make([]byte, text.Len())
+				if _, err := io.ReadFull(conn, got); err != nil || string(got) != text.String() {
+					t.Errorf("%s: got %q, %v", design, got, err)
+				}
+			})
+		}
+		wait.Wait()
+	}
+}
+
+// The published server does not answer the last nine of 19 lines, until another comes.
+func TestTenth(t *testing.T) {
+	addr, _ := serve(t, Options{App: app.Lines, Flush: FlushTenth})
+	conn := dial(t, addr)
+	send(t, conn, strings.Repeat("ping\n", 19))
+	want(t, conn, strings.Repeat("ping\n", 10))
+	send(t, conn, "pong\n")
+	want(t, conn, strings.Repeat("ping\n", 9)+"pong\n")
+}
+
+// What of a prefork server fails is its error.
+func TestPreforkFails(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		return
+	}
+	t.Setenv(asWorker, "fail")
+	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a process has ended: exit status 3"} {
+		o := Options{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 3, Command: []string{command}}}
+		ln, err := o.Listen(t.Context(), "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Serve(t.Context(), ln, o); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want %q", command, err, says)
+		}
+	}
+}
+
+// A heartbeat is sent at each tick, whatever the client does, and a connection ends whose
+// client is silent for three.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		ended := make(chan time.Time, 1)
+		go func() {
+			beating(serveSink, time.Second)(server, MinBuffer)
+			ended <- time.Now()
+		}()
+		begin := time.Now()
+		got := make([]byte, len(app.Heartbeat))
+		for i := 1; i <= 5; i++ {
+			if _, err := io.ReadFull(client, got); err != nil || string(got) != app.Heartbeat {
+				t.Fatalf("got %q, %v", got, err)
+			}
+			if at := time.Since(begin); at != time.Duration(i)*time.Second {
+				t.Errorf("heartbeat %d came after %v", i, at)
+			}
+			if i <= 2 {
+				time.Sleep(time.Second / 2)
+				send(t, client, app.HeartbeatAnswer)
+			}
+		}
+		if _, err := client.Read(got); !errors.Is(err, io.EOF) { // the last byte was sent at 2.5 s
+			t.Errorf("got %v, want the end", err)
+		}
+		if at := (<-ended).Sub(begin); at != 5500*time.Millisecond {
+			t.Errorf("ended after %v, want 5.5 s", at)
+		}
+	})
+}
+
+// The admin address says how many connections are open, and ends with the server.
+func TestAdmin(t *testing.T) {
+	shown := make(chan net.Addr, 1)
+	addr, end := serve(t, Options{App: app.Echo, Admin: "127.0.0.1:0", AdminListening: func(a net.Addr) { shown <- a }})
+	admin := (<-shown).String()
+	conn := dial(t, addr)
+	send(t, conn, "a")
+	want(t, conn, "a") // it has been accepted
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil || !strings.Contains(string(text), "\nmyriad_connections 1\n") {
+		t.Errorf("one connection is not told: %v, %s", err, text)
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if conn, err := net.Dial("tcp", admin); err == nil {
+		conn.Close()
+		t.Error("the metrics are there after the end")
+	}
+}
+
+func TestCheck(t *testing.T) {
+	prefork := &PreforkOptions{Processes: 1, Command: []string{"server"}}
+	for _, o := range []Options{
+		{App: "ftp"}, {App: app.Echo, Buffer: MinBuffer - 1}, {App: app.Echo, Buffer: MaxBuffer + 1},
+		{App: app.Echo, Heartbeat: time.Millisecond}, {App: app.HTTP, Heartbeat: time.Second}, {App: app.HTTP, Admin: "127.0.0.1:0"},
+		{App: app.Lines, Flush: "often"}, {App: app.Echo, Flush: FlushTenth}, {App: app.Echo, Design: "threads"}, {App: app.Echo, Design: Prefork},
+		{App: app.Echo, Design: OneEpoll, Prefork: prefork}, {App: app.HTTP, Design: OneEpoll}, {App: app.Sink, Design: Reactor},
+		{App: app.Lines, Design: Epolls, Flush: FlushTenth}, {App: app.Lines, Design: OneEpoll, Admin: "127.0.0.1:0"},
+		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Command: prefork.Command}},
+		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: maxPrefork + 1, Command: prefork.Command}},
+		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 1}},
+		{App: app.Echo, Design: Epolls, Loops: MaxLoops + 1},
+	} {
+		if err := o.Check(); err == nil {
+			t.Errorf("%+v: no error", o)
+		}
+	}
+}
+
+func TestPark(t *testing.T) {
+	var seen []string
+	goroutines := 0
+	err := Park(t.Context(), 100, func(checkpoint string) error {
+		seen = append(seen, checkpoint)
+		goroutines = runtime.NumGoroutine() - goroutines
+		return nil
+	})
+	if err != nil || strings.Join(seen, " ") != "ready parked" || goroutines < 90 { // others may have ended meanwhile
+		t.Errorf("got %q and %d goroutines more, %v, want two samples and 100", seen, goroutines, err)
+	}
+	broken := errors.New("broken")
+	if err := Park(t.Context(), 1, func(string) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want what the sample said", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, n := range []int{0, MaxParked + 1} {
+		if Park(t.Context(), n, func(string) error { return nil }) == nil {
+			t.Errorf("%d goroutines: no error", n)
+		}
+	}
+	if err := Park(ctx, 5, func(string) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}

@@ -1,0 +1,43 @@
+package baseline
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+)
+
+// serveHTTP serves HTTP with net/http, until ctx ends or ln fails.
+func serveHTTP(ctx context.Context, ln net.Listener) error {
+	var open sync.WaitGroup
+	srv := http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			io.WriteString(w, app.HelloText) // an error ends the connection
+		}),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				open.Add(1)
+			case http.StateClosed:
+				open.Done()
+			}
+		},
+	}
+	serving, end := context.WithCancel(ctx)
+	open.Go(func() {
+		<-serving.Done()
+		srv.Close()
+	})
+	err := srv.Serve(ln)
+	end()
+	open.Wait()
+	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

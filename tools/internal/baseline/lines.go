@@ -1,0 +1,97 @@
+package baseline
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/tools/internal/proof"
+)
+
+// answers are the answers of the apps that answer lines. A line and its answer
+// have their end; the answer may be the line itself, and is valid until the next.
+var answers = map[string]func(line []byte) []byte{
+	app.Lines: func(line []byte) []byte { return line },
+	app.Wait: func(line []byte) []byte {
+		time.Sleep(app.WaitTime)
+		return line
+	},
+	app.Pow: func(line []byte) []byte { return proof.Append(nil, line[:len(line)-1], app.PowZeros) },
+	app.Sha: func(line []byte) []byte {
+		sum := sha256.Sum256(line[:len(line)-1])
+		text := hex.AppendEncode(make([]byte, 0, 2*len(sum)+1), sum[:])
+		return append(text[:min(len(line)-1, len(text))], '\n')
+	},
+}
+
+// handler is what is done with a connection that has a goroutine.
+func handler(o Options) func(conn net.Conn, buffer int) {
+	switch o.App {
+	case app.Echo:
+		return serveEcho
+	case app.Sink:
+		return serveSink
+	}
+	return func(conn net.Conn, buffer int) {
+		var out io.Writer = conn // each answer by itself
+		if o.Flush == FlushTenth {
+			out = &tenthWriter{out: bufio.NewWriterSize(conn, buffer)}
+		}
+		serveLines(bufio.NewReaderSize(conn, buffer), answers[o.App], out)
+	}
+}
+
+func serveEcho(conn net.Conn, buffer int) {
+	buf := make([]byte, buffer)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func serveSink(conn net.Conn, buffer int) {
+	buf := make([]byte, buffer)
+	for {
+		if _, err := conn.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// serveLines writes the answers to lines until there are no more.
+func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		if _, err := out.Write(answer(line)); err != nil {
+			return
+		}
+	}
+}
+
+// tenthWriter flushes with every tenth Write, as it was published. What is left when the
+// connection ends is not written, nor was it there.
+type tenthWriter struct {
+	out    *bufio.Writer
+	writes int
+}
+
+func (w *tenthWriter) Write(p []byte) (int, error) {
+	const every = 10
+	n, err := w.out.Write(p)
+	if w.writes++; err == nil && w.writes%every == 0 {
+		err = w.out.Flush()
+	}
+	return n, err
+}

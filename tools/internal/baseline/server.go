@@ -1,0 +1,276 @@
+// Package baseline has the servers that Myriad is compared with: plain package net, as most
+// people write it, the designs that others have published, and parked goroutines.
+package baseline
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+)
+
+// DefaultBuffer is the buffer of a connection that most people choose, in bytes: that of
+// bufio. MinBuffer and MaxBuffer are the bounds.
+const (
+	DefaultBuffer = 4096
+	MinBuffer     = 512
+	MaxBuffer     = 1 << 20
+)
+
+// MaxLoops bounds the loops of the design Epolls.
+const MaxLoops = 1024
+
+// The designs of a server. All but the first need Linux: epoll_linux.go.
+const (
+	// PerConn has a goroutine for each connection.
+	PerConn = "goroutine"
+	// OneEpoll has one loop on an epoll instance for all connections.
+	OneEpoll = "epoll"
+	// Epolls has several loops, each with a listener that shares the port.
+	Epolls = "epolls"
+	// Prefork has processes, each with a loop, that share the port.
+	Prefork = "prefork"
+	// Reactor has one loop that hands connections to a pool of goroutines.
+	Reactor = "reactor"
+)
+
+var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
+
+// When the answers to lines are written.
+const (
+	// FlushEach writes every answer by itself: a system call for each.
+	FlushEach = "each"
+	// FlushTenth buffers answers, and flushes with every tenth. Up to nine answers to a
+	// connection that falls silent, or that ends, are never sent: a server must not do
+	// that.
+	FlushTenth = "tenth"
+)
+
+// Options say what Serve serves, and how.
+type Options struct {
+	// App is one of package app. All designs have Echo, Lines, Wait, Pow and Sha.
+	App string
+	// Buffer is the size of a connection's buffer in bytes. Default DefaultBuffer.
+	Buffer int
+	// Flush is FlushEach, the default, or FlushTenth: for apps that answer lines, with the
+	// design PerConn.
+	Flush string
+	// Design is one of those above. Default PerConn. The options below are for that only.
+	Design string
+	// Loops is how many Epolls has, 1 to MaxLoops. Default one for each CPU.
+	Loops int
+	// Prefork is set for the design of that name.
+	Prefork *PreforkOptions
+	// TLS, if set, has every connection encrypted by crypto/tls.
+	TLS *tls.Config
+	// Heartbeat, unless 0, is the time between two heartbeats on each connection, from
+	// 100 ms; none with HTTP.
+	Heartbeat time.Duration
+	// Admin, if set, is a host:port on which package admin shows Go's memory and how many
+	// connections are open; not with HTTP.
+	Admin string
+	// AdminListening, if set, is called with the address that Admin became, from a
+	// goroutine of its own.
+	AdminListening func(net.Addr)
+}
+
+const (
+	minHeartbeat = 100 * time.Millisecond
+	maxHeartbeat = 24 * time.Hour
+)
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	o.fill()
+	lines := answers[o.App] != nil
+	switch {
+	case o.Buffer < MinBuffer || o.Buffer > MaxBuffer:
+		return fmt.Errorf("a buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
+	case o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxHeartbeat):
+		return fmt.Errorf("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
+	case o.App == app.HTTP && o.Admin != "":
+		return fmt.Errorf("an address for metrics with %s; expected it with another app", app.HTTP)
+	case o.App == app.HTTP && o.Heartbeat != 0:
+		return fmt.Errorf("heartbeats with %s; expected them with another app", app.HTTP)
+	case o.App == app.WebSocket:
+		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
+	case !app.Valid(o.App):
+		return fmt.Errorf("app %q; expected %s", o.App, app.List)
+	case o.Flush != FlushEach && o.Flush != FlushTenth:
+		return fmt.Errorf("flush %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)
+	case o.Flush == FlushTenth && !lines:
+		return fmt.Errorf("a flush at every tenth answer with %s; expected %s or another app that answers lines", o.App, app.Lines)
+	case !slices.Contains(designs, o.Design):
+		return fmt.Errorf("design %q; expected %s", o.Design, strings.Join(designs, ", "))
+	case (o.Design == Prefork) != (o.Prefork != nil):
+		return fmt.Errorf("options of %s for the design %s; expected them for %s, and for that only", Prefork, o.Design, Prefork)
+	case o.Loops < 1 || o.Loops > MaxLoops:
+		return fmt.Errorf("%d loops; expected 1 to %d", o.Loops, MaxLoops)
+	case o.Design == PerConn:
+		return nil
+	case !canEpoll:
+		return fmt.Errorf("design %s on this system; expected %s, or Linux", o.Design, PerConn)
+	case o.App == app.Sink || o.App == app.HTTP:
+		return fmt.Errorf("design %s with %s; expected %s, or another app", o.Design, o.App, PerConn)
+	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
+		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
+	}
+	return o.Prefork.check()
+}
+
+// fill sets the defaults.
+func (o *Options) fill() {
+	o.Buffer = cmp.Or(o.Buffer, DefaultBuffer)
+	o.Flush = cmp.Or(o.Flush, FlushEach)
+	o.Design = cmp.Or(o.Design, PerConn)
+	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
+}
+
+// Listen listens on a host:port as the design needs it: Prefork and Epolls share the port.
+func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	if o.Design == Prefork || o.Design == Epolls {
+		return listenShared(ctx, addr)
+	}
+	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
+}
+
+// Serve serves an app on ln as most people write a server on package net: an
+// accept loop, a goroutine for each connection, a buffer of that many bytes, one
+// Write for each Read or for each line; and HTTP with package net/http, which has
+// buffers of its own. With TLS the same stands on crypto/tls, and heartbeats are
+// a ticker for each connection. It is the baseline of every comparison, so it
+// counts nothing and limits nothing. A line that is longer than the buffer ends
+// its connection. Other designs that have been published are options; for Prefork
+// and Epolls ln comes from Listen.
+//
+// It returns when ctx has ended, with nil, or when ln fails. By then ln and
+// every connection are closed and every goroutine has ended. Options that make no
+// sense are an error.
+func Serve(ctx context.Context, ln net.Listener, o Options) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	o.fill()
+	if o.TLS != nil {
+		ln = tls.NewListener(ln, o.TLS)
+	}
+	switch {
+	case o.App == app.HTTP:
+		return serveHTTP(ctx, ln)
+	case o.Prefork != nil:
+		return servePrefork(ctx, ln, *o.Prefork)
+	}
+	s := server{conns: make(map[net.Conn]struct{})}
+	defer s.wait.Wait()
+	inner, stop := context.WithCancel(ctx)
+	defer stop()
+	s.wait.Go(func() {
+		<-inner.Done()
+		ln.Close()
+		s.closeAll()
+	})
+	if o.Admin != "" {
+		endAdmin, err := s.showOn(ctx, o.Admin, o.AdminListening)
+		if err != nil {
+			return err
+		}
+		defer endAdmin()
+	}
+	takes, err := s.design(inner, o)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, len(takes))
+	s.wait.Go(func() { ended <- s.accept(inner, ln, takes[0]) })
+	for _, take := range takes[1:] {
+		shared, err := listenShared(inner, ln.Addr().String())
+		if err != nil {
+			return err
+		}
+		s.wait.Go(func() { <-inner.Done(); shared.Close() })
+		s.wait.Go(func() { ended <- s.accept(inner, shared, take) })
+	}
+	return <-ended
+}
+
+// accept hands over what is accepted until ctx ends or ln fails.
+func (s *server) accept(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
+	for {
+		conn, err := ln.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if s.keep(conn) {
+			take(conn)
+		}
+	}
+}
+
+// design starts what a design has, and returns what is done with each connection that is
+// accepted: one function for each listener. Whatever it starts ends with ctx.
+func (s *server) design(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
+	if o.Design != PerConn {
+		return s.polled(ctx, o)
+	}
+	handle := handler(o)
+	if o.Heartbeat > 0 {
+		handle = beating(handle, o.Heartbeat)
+	}
+	return []func(net.Conn){func(conn net.Conn) {
+		s.wait.Go(func() {
+			defer s.end(conn)
+			handle(conn, o.Buffer)
+		})
+	}}, nil
+}
+
+// server is what Serve needs to end its connections.
+type server struct {
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+	wait   sync.WaitGroup
+}
+
+// keep has a connection closed in the end. It is false when that was already; then
+// the connection is closed.
+func (s *server) keep(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return false
+	}
+	s.conns[conn] = struct{}{}
+	return true
+}
+
+func (s *server) end(conn net.Conn) {
+	conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+}
+
+func (s *server) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for conn := range s.conns {
+		conn.Close()
+	}
+}

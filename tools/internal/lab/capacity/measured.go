@@ -1,0 +1,284 @@
+// Package capacity plans machines for many connections from what fewer were measured to take.
+//
+// All of it are pure functions of runs, of a goal, and of the facts of a machine, on which
+// package doctor's models of memory are based. docs/capacity.md has the arithmetic.
+package capacity
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// Measured is what a server took with so many connections: of several rounds the medians.
+type Measured struct {
+	// Subject names the server, Model is its I/O model, Loops how many event loops it had; ""
+	// and 0 where that is not known. App is what it served, in messages of Size bytes.
+	Subject string `json:"subject,omitempty"`
+	Model   string `json:"model,omitempty"`
+	Loops   int    `json:"loops,omitempty"`
+	App     string `json:"app,omitempty"`
+	Size    int    `json:"size"`
+	TLS     bool   `json:"tls,omitempty"`
+	// Connections is how many there were.
+	Connections int `json:"connections"`
+	// Base is the resident memory of the process before the first, and Each what it took for
+	// each that was idle; Kernel what both ends of one took of the kernel's small objects, 0
+	// where that was not measured. All in bytes.
+	Base   float64 `json:"base"`
+	Each   float64 `json:"each"`
+	Kernel float64 `json:"kernel,omitempty"`
+	// Connect is the server's processor time to establish one, 0 where that was not measured.
+	Connect time.Duration `json:"connect,omitempty"`
+	// Idle is how many processors a connection kept busy that did nothing, 0 where that was not
+	// measured or can't be told apart from what the server took without any; then IdleMost is
+	// more than it was, 0 where that was not measured.
+	Idle     float64 `json:"idle,omitempty"`
+	IdleMost float64 `json:"idle_most,omitempty"`
+	// Points are what messages took, by their rate, in ascending order.
+	Points []Point `json:"points"`
+	// Marked are the rules that runs have broken, such as noise.
+	Marked []string `json:"marked,omitempty"`
+}
+
+// Point is what messages took at a rate.
+type Point struct {
+	// Rate is in messages a second, each with its answer, Cores how many processors the
+	// server kept busy with them. From point to point Cores never falls.
+	Rate  float64 `json:"rate"`
+	Cores float64 `json:"cores"`
+	// Buffers is how much more resident memory the process had than with all connections
+	// idle, in bytes.
+	Buffers float64 `json:"buffers"`
+}
+
+// key is what runs have in common that are rounds, or points, of the same.
+type key struct {
+	scenario, subject, app   string
+	size, loops, connections int
+	tls                      bool
+}
+
+// FromSet is what the runs of a bench have measured whose memory was sampled and whose load
+// was of messages, in the order of the runs. It fails if there is none.
+func FromSet(set *result.Set) ([]Measured, error) {
+	var keys []key
+	groups := make(map[key][]*result.Run)
+	for _, report := range set.Reports {
+		for i := range report.Runs {
+			run := &report.Runs[i]
+			w := report.Scenario.Workload(run.Workload)
+			if w == nil || !usable(run, w) {
+				continue
+			}
+			loops, _ := strconv.Atoi(flagOf(run.Command, "--loops"))
+			k := key{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.Result().Connected, w.TLS}
+			if groups[k] == nil {
+				keys = append(keys, k)
+			}
+			groups[k] = append(groups[k], run)
+		}
+	}
+	var all []Measured
+	for _, k := range keys {
+		all = append(all, k.measured(groups[k]))
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no run that has measured memory and messages; expected one of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
+	}
+	return all, nil
+}
+
+// flagOf is the value of a flag on a command line, "" if it isn't there.
+func flagOf(command []string, flag string) string {
+	if i := slices.Index(command, flag); i >= 0 && i+1 < len(command) {
+		return command[i+1]
+	}
+	return ""
+}
+
+// usable says whether a run has all that is needed of it.
+func usable(run *result.Run, w *scenario.Workload) bool {
+	p := w.Phase(scenario.Load)
+	return run.Counts() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.Result() != nil && run.Result().Connected > 0 &&
+		run.Figures["tps"] > 0 && run.Figures["cpu"] > 0 &&
+		run.Sample(probe.Touched) != nil && run.Sample(probe.Idle) != nil && run.Sample("measured") != nil
+}
+
+// measured is what runs of the same have measured.
+func (k key) measured(runs []*result.Run) Measured {
+	m := Measured{
+		Subject: k.subject, Model: flagOf(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
+		Connections: k.connections,
+	}
+	n := float64(k.connections)
+	median := func(of func(touched, idle *result.Sample) float64) float64 {
+		var values []float64
+		for _, r := range runs {
+			values = append(values, of(r.Sample(probe.Touched), r.Sample(probe.Idle)))
+		}
+		middle, _ := stats.Median(values)
+		return max(middle, 0)
+	}
+	m.Base = median(func(touched, _ *result.Sample) float64 { return float64(touched.Server.RSS) })
+	m.Each = median(func(touched, idle *result.Sample) float64 { return float64(idle.Server.RSS-touched.Server.RSS) / n })
+	m.Kernel = median(func(touched, idle *result.Sample) float64 { return float64(idle.Slab-touched.Slab) / n })
+	m.Connect = time.Duration(median(func(touched, idle *result.Sample) float64 {
+		return float64(idle.Server.CPU()-touched.Server.CPU()) / n
+	}))
+	m.setIdle(runs)
+	byWorkload := make(map[string][]*result.Run)
+	for _, r := range runs {
+		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
+		for _, mark := range r.Marks {
+			if !slices.Contains(m.Marked, mark.Rule) {
+				m.Marked = append(m.Marked, mark.Rule)
+			}
+		}
+	}
+	for _, rounds := range byWorkload {
+		middle := func(of func(*result.Run) float64) float64 {
+			var values []float64
+			for _, r := range rounds {
+				values = append(values, of(r))
+			}
+			v, _ := stats.Median(values)
+			return v
+		}
+		m.Points = append(m.Points, Point{
+			Rate:  middle(func(r *result.Run) float64 { return r.Figures["tps"] }),
+			Cores: middle(func(r *result.Run) float64 { return r.Figures["tps"] * r.Figures["cpu"] / 1e6 }),
+			Buffers: max(0, middle(func(r *result.Run) float64 {
+				return float64(r.Sample("measured").Server.RSS - r.Sample(probe.Idle).Server.RSS)
+			})),
+		})
+	}
+	m.sortPoints()
+	return m
+}
+
+// setIdle compares how busy the server was at rest, with all connections and without any. The two
+// are told apart where each piece of time with them had more than any without.
+func (m *Measured) setIdle(runs []*result.Run) {
+	var without, with []float64
+	for _, r := range runs {
+		without = append(without, r.Sample(probe.Touched).Resting...)
+		with = append(with, r.Sample(probe.Idle).Resting...)
+	}
+	if len(without) == 0 || len(with) == 0 {
+		return
+	}
+	n := float64(m.Connections)
+	if slices.Min(with) > slices.Max(without) {
+		base, _ := stats.Median(without)
+		all, _ := stats.Median(with)
+		m.Idle = (all - base) / n
+		return
+	}
+	m.IdleMost = slices.Max(with) / n
+}
+
+// sortPoints has the points in order, and their figures grow.
+func (m *Measured) sortPoints() {
+	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
+	for i := 1; i < len(m.Points); i++ {
+		m.Points[i].Cores = max(m.Points[i].Cores, m.Points[i-1].Cores)
+		m.Points[i].Buffers = max(m.Points[i].Buffers, m.Points[i-1].Buffers)
+	}
+}
+
+// FromStream is what a run of the load generator has measured of a server that is a process of
+// the same machine. It says nothing of the kernel's memory.
+func FromStream(s *load.Stream) (Measured, error) {
+	r := s.Result
+	switch {
+	case r == nil:
+		return Measured{}, errors.New("the stream is cut off; expected a complete run")
+	case r.Window <= 0 || r.Answered == 0:
+		return Measured{}, errors.New("no message was answered; expected a run with messages, for what they take")
+	case s.Plan == nil || s.Plan.Server == nil:
+		return Measured{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
+	}
+	m := Measured{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.Resident)}
+	var cpu, length time.Duration
+	connected, most := m.Base, m.Base
+	for _, i := range s.Intervals {
+		switch {
+		case i.Server == nil:
+		case i.Stage == "window":
+			cpu += i.Server.CPU
+			length += i.To - i.From
+			most = max(most, float64(i.Server.Resident))
+		case i.Stage == "connect" || i.Stage == "hold" && length == 0:
+			connected = float64(i.Server.Resident)
+		}
+	}
+	if length == 0 || cpu == 0 || connected == m.Base {
+		return Measured{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
+	}
+	m.Each = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
+	m.Points = []Point{{Rate: r.Rate(), Cores: cpu.Seconds() / length.Seconds(), Buffers: max(most-connected, 0)}}
+	return m, nil
+}
+
+// Cores is how many processors so many connections, with messages at a rate, keep busy on so many
+// loops; 0 loops are as many as were measured. It supposes that a loop's work never falls with its
+// rate, and that its messages cost no more each at a higher rate, since it then finds more of them
+// at a time: so between two points it is the most that both allow. What idle connections take is in
+// the points for as many as were measured.
+func (m *Measured) Cores(connections, rate float64, loops int) float64 {
+	scale := 1.0
+	if loops > 0 && m.Loops > 0 {
+		scale = float64(loops) / float64(m.Loops)
+	}
+	if rate <= 0 {
+		return m.Idle * connections
+	}
+	return m.busy(rate/scale)*scale + max(0, m.Idle*(connections-float64(m.Connections)*scale))
+}
+
+// busy is Cores on as many loops and connections as were measured.
+func (m *Measured) busy(rate float64) float64 {
+	i := m.at(rate)
+	if i < 0 {
+		return m.Points[0].Cores
+	}
+	cores := m.Points[i].Cores * rate / m.Points[i].Rate
+	if i+1 < len(m.Points) {
+		cores = min(cores, m.Points[i+1].Cores)
+	}
+	return cores
+}
+
+// at is the last point that is not above a rate, -1 if all are.
+func (m *Measured) at(rate float64) int {
+	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
+	if exact {
+		return i
+	}
+	return i - 1
+}
+
+// User is the resident memory of a process with so many connections that have messages at a
+// rate, in bytes. Buffers are those of the next point, or grow with the rate beyond the last.
+func (m *Measured) User(connections, rate float64) float64 {
+	buffers, i := 0.0, m.at(rate)
+	switch last := m.Points[len(m.Points)-1]; {
+	case rate <= 0:
+	case i < 0 || m.Points[i].Rate == rate:
+		buffers = m.Points[max(i, 0)].Buffers
+	case i+1 < len(m.Points):
+		buffers = m.Points[i+1].Buffers
+	default:
+		buffers = last.Buffers * rate / last.Rate
+	}
+	return m.Base + m.Each*connections + buffers
+}

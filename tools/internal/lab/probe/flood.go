@@ -1,0 +1,55 @@
+package probe
+
+import (
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// flood is of connections that send as much as the server takes. Sent and received are as the
+// clients see it; an answer is as long as its line.
+var flood = Probe{
+	Figures: []Figure{
+		{Name: "flood-connections", Heading: "connections"},
+		{Name: "sent", Heading: "sent MiB", Unit: page.Bytes, Write: mebibytes},
+		{Name: "received", Heading: "received MiB", Unit: page.Bytes, Better: Higher, Write: mebibytes, Main: true},
+		{Name: "per-connection", Heading: "kB/s each", Unit: page.Bytes, Better: Higher, Write: kilobytes},
+		{Name: "down", Heading: "down Mbps", Better: Higher, Write: megabits},
+		{Name: "up", Heading: "up Mbps", Write: megabits},
+		{Name: "packets-down", Heading: "packets/s down"},
+		{Name: "packets-up", Heading: "packets/s up"},
+		{Name: "flood-cpu", Heading: "CPU µs/answer", Better: Lower, Write: twoDecimals},
+		{Name: "unanswered", Heading: "unanswered", Better: Lower},
+		{Name: "sent-minute", Heading: "MiB sent a minute", Unit: page.Bytes, Write: mebibytes, Hidden: true},
+		{Name: "received-minute", Heading: "MiB received a minute", Unit: page.Bytes, Better: Higher, Write: mebibytes, Hidden: true},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		r := in.Run.Result()
+		if in.Workload.Phase(scenario.Flood) == nil || r == nil || r.Window <= 0 {
+			return
+		}
+		window := r.Window.Seconds()
+		sent, received := float64(r.BytesSent), float64(r.BytesReceived)
+		set("flood-connections", float64(r.Connected))
+		set("sent", sent)
+		set("received", received)
+		set("sent-minute", sent/window*60)
+		set("received-minute", received/window*60)
+		set("per-connection", (sent+received)/window/float64(max(r.Connected, 1)))
+		set("down", 8*received/window)
+		set("up", 8*sent/window)
+		if lines := received / float64(len(app.Ping)) / window; lines > 0 {
+			if cpus, ok := in.serverCPU(); ok {
+				set("flood-cpu", cpus/lines*1e6)
+			}
+		}
+		if from, to, ok := in.window(); ok && from.Accepted > 0 && to.Accepted >= from.Accepted {
+			between := to.At.Sub(from.At).Seconds()
+			set("packets-up", float64(to.SegmentsIn-from.SegmentsIn)/between)
+			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)
+		}
+		if check := in.Run.Phase(scenario.Verify); check != nil && check.Result != nil {
+			set("unanswered", float64(check.Result.Unanswered))
+		}
+	},
+}

@@ -1,0 +1,30 @@
+package probe
+
+import (
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// goroutines is what goroutines take that wait for a channel and do nothing else.
+var goroutines = Probe{
+	Figures: []Figure{
+		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes, Main: true},
+		{Name: "parked-sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "parked-rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "parked-pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "goroutine-stack", Heading: "stack bytes each", Unit: page.Bytes, Better: Lower},
+		{Name: "goroutine-anonymous", Heading: "anonymous bytes each", Unit: page.Bytes, Better: Lower},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		before, after := in.Run.Sample("ready"), in.Run.Sample("parked")
+		if in.Workload.Phase(scenario.Park) == nil || before == nil || after == nil || before.Go == nil || after.Go == nil {
+			return
+		}
+		n := float64(in.Workload.Connections)
+		set("goroutine-stack", float64(after.Go.StackInuse-before.Go.StackInuse)/n)
+		if after.Server.Anonymous > 0 {
+			set("goroutine-anonymous", float64(after.Server.Anonymous-before.Server.Anonymous)/n)
+		}
+		setSide(set, "parked-", "", after)
+	},
+}

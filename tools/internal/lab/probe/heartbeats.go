@@ -1,0 +1,42 @@
+package probe
+
+import (
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// heartbeats is of connections that say nothing but answers to the server's heartbeats. Not
+// every server can hold all connections: for comparison its CPU time is also given for as
+// many as the workload asks for, in proportion.
+var heartbeats = Probe{
+	Figures: []Figure{
+		{Name: "beat-connections", Heading: "connections"},
+		{Name: "beat-cpu", Heading: "CPU of one", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }, Main: true},
+		{Name: "beat-cpu-all", Heading: "CPU for all asked for", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }},
+		{Name: "beats", Heading: "heartbeats/s"},
+		{Name: "beats-each", Heading: "heartbeats each", Write: twoDecimals},
+		{Name: "beat-cpu-each", Heading: "CPU µs/heartbeat", Better: Lower, Write: twoDecimals},
+		{Name: "beat-rss", Heading: "RSS bytes/conn", Unit: page.Bytes, Better: Lower},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		r := in.Run.Result()
+		if p := in.Workload.Phase(scenario.Load); p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
+			return
+		}
+		n := float64(r.Connected)
+		set("beat-connections", n)
+		set("beats", r.Rate())
+		set("beats-each", float64(r.Answered)/n)
+		cpus, ok := in.serverCPU()
+		ready, end := in.Run.Sample("ready"), in.Run.Sample("measured")
+		if !ok || ready == nil {
+			return
+		}
+		set("beat-cpu", cpus)
+		set("beat-cpu-all", cpus/n*float64(max(in.Run.Connections, r.Connected)))
+		set("beat-rss", float64(end.Server.RSS-ready.Server.RSS)/n)
+		if rate := r.Rate(); rate > 0 {
+			set("beat-cpu-each", cpus/rate*1e6)
+		}
+	},
+}

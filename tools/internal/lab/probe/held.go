@@ -1,0 +1,217 @@
+package probe
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// The phases and checkpoints of connections that are held, in their order: Before is from
+// before the first connection, Left from when both sides have ended.
+const (
+	Before      = "before"
+	Connected   = "connect"
+	Verified    = "verify"
+	Alone       = "hold"
+	Broadcast   = "broadcast"
+	Heartbeats  = "heartbeats"
+	VerifyAgain = "verify again"
+	Closed      = "close"
+	Left        = "left"
+)
+
+// What may be left: the kernel keeps some of its caches, and others open files too.
+const (
+	leftShare  = 0.05
+	leftKernel = 64 << 20
+	leftFiles  = 200
+	// quiet is how many CPUs others may have kept busy for what is left to be judged.
+	quiet = 0.10
+)
+
+// held is of connections that are held, verified twice, with heartbeats and a broadcast.
+// Those that end in -missing are 0 where nothing is.
+var held = Probe{
+	Figures: []Figure{
+		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
+		{Name: "held-server", Heading: "server bytes/conn", Unit: page.Bytes, Better: Lower},
+		{Name: "held-load", Heading: "generator bytes/conn", Unit: page.Bytes},
+		{Name: "held-kernel", Heading: "kernel bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
+		{Name: "held-machine", Heading: "machine bytes/conn", Unit: page.Bytes, Better: Lower},
+		{Name: "held-connects", Heading: "conn/s", Better: Higher},
+		{Name: "held-echoes", Heading: "echoes/s", Better: Higher},
+		{Name: "held-missing", Heading: "connections missing", Better: Lower, Hidden: true},
+		{Name: "verify-missing", Heading: "answers missing or wrong", Better: Lower, Hidden: true},
+		{Name: "heartbeats-lost", Heading: "heartbeats lost", Better: Lower, Hidden: true},
+		{Name: "heartbeats-missing", Heading: "heartbeats missing", Better: Lower, Hidden: true},
+		{Name: "broadcast-missing", Heading: "broadcasts missing or twice", Better: Lower, Hidden: true},
+		{Name: "unclean", Heading: "connections left, refused, restarts", Better: Lower, Hidden: true},
+		{Name: "left", Heading: "sockets, files and MiB left", Better: Lower, Hidden: true},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		if in.Workload.Phase(scenario.Broadcast) != nil && in.Run.Sample(Before) != nil {
+			holding{in, in.Run.Result()}.measure(set)
+		}
+	},
+}
+
+// holding is a run that holds connections.
+type holding struct {
+	Input
+	result *load.Result
+}
+
+func (h holding) measure(set func(string, float64)) {
+	r, before := h.Run, h.Run.Sample(Before)
+	if s := r.Sample(Connected); s != nil && s.Counts != nil {
+		open := s.Counts.Open
+		set("held", float64(open))
+		set("held-missing", float64(h.Workload.Connections)-float64(open))
+	}
+	if s := r.Sample(Alone); s != nil && s.Counts != nil && s.Counts.Open > 0 {
+		each := func(name string, of func(*result.Sample) int64) {
+			set(name, float64(of(s)-of(before))/float64(s.Counts.Open))
+		}
+		each("held-server", func(s *result.Sample) int64 { return s.Server.Anonymous })
+		each("held-load", func(s *result.Sample) int64 { return s.Load.Anonymous })
+		each("held-kernel", (*result.Sample).Kernel)
+		each("held-machine", func(s *result.Sample) int64 { return -s.Free })
+	}
+	if p := r.Phase(Connected); p != nil {
+		set("held-connects", p.Rate)
+	}
+	if p := r.Phase(Verified); p != nil {
+		set("held-echoes", p.Rate)
+	}
+	if h.result != nil {
+		set("verify-missing", h.unverified())
+		h.beats(set)
+		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
+			missing := max(h.held()-b.Heard, b.Heard-h.held()) + b.Again
+			if end := r.Sample(Closed); end != nil && end.Counts != nil {
+				missing += end.Counts.Dropped - before.Counts.Dropped
+			}
+			if r.Broadcaster.Error != "" {
+				missing++
+			}
+			set("broadcast-missing", float64(missing))
+		}
+	}
+	end, left := r.Sample(Closed), r.Sample(Left)
+	if end == nil || left == nil || end.Counts == nil {
+		return
+	}
+	set("unclean", float64(end.Counts.Open+end.Counts.Restarts+end.Counts.Refused-before.Counts.Refused))
+	excess := Excess(r, left)
+	if excess == 0 || h.others(before, end) <= quiet {
+		set("left", excess)
+	}
+}
+
+// held is how many connections the server had when no more were opened.
+func (h holding) held() int64 {
+	if s := h.Run.Sample(Connected); s != nil && s.Counts != nil {
+		return s.Counts.Open
+	}
+	return 0
+}
+
+// unverified is how many connections did not answer with the right content, twice.
+func (h holding) unverified() float64 {
+	n := total(h.result.Lost) + h.result.Unexpected
+	for _, c := range h.result.Verifications {
+		n += h.held() - c.Checked + c.Wrong
+	}
+	return float64(n + int64(2-len(h.result.Verifications))*h.held())
+}
+
+// asked is how many lines were sent to be verified.
+func asked(r *load.Result) (n int64) {
+	for _, c := range r.Verifications {
+		n += c.Asked
+	}
+	return n
+}
+
+// Beats is how many heartbeats the server has sent, and how many answers it has got, since
+// the first connection: of the lines that it has got all that verified nothing, of which
+// there were so many, and not the lab's own are answers.
+func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64) {
+	before := r.Sample(Before).Counts
+	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-asked
+	if b := r.Broadcaster; b != nil {
+		sent -= b.Heartbeats
+		answered -= b.Messages
+	}
+	return sent, answered
+}
+
+// beats goes by the counts of the server when all connections have just been verified for the
+// second time, and when they have closed. What it had sent by the first of these was answered
+// at that moment, or came to the generator until it closed: with fewer there something is
+// lost. Where verifying took longer than the time between two heartbeats some are under way
+// at all times, also to connections that are just being closed. Then it can only be judged if
+// the counts agree when all have closed.
+func (h holding) beats(set func(string, float64)) {
+	again, closed := h.Run.Sample(VerifyAgain), h.Run.Sample(Closed)
+	if again == nil || again.Counts == nil {
+		return
+	}
+	lines, got := asked(h.result), h.result.Heartbeats
+	sent, answered := Beats(h.Run, again.Counts, lines)
+	every, hold := h.Workload.Heartbeat(), time.Duration(0)
+	for _, p := range h.Workload.Phases {
+		if p.Heartbeat > 0 {
+			hold = p.For.Std()
+		}
+	}
+	set("heartbeats-missing", float64(max(h.held()*int64(hold/max(every, 1))-sent, 0)))
+	if closed == nil || closed.Counts == nil {
+		return
+	}
+	atEnd, answeredAtEnd := Beats(h.Run, closed.Counts, lines)
+	givenUp := closed.Counts.Unanswered - h.Run.Sample(Before).Counts.Unanswered
+	if h.Workload.App == app.WebSocket { // a pong is no message: who sends none is given up
+		answered, answeredAtEnd = sent, atEnd
+	}
+	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
+	took := time.Duration(0)
+	if p := h.Run.Phase(VerifyAgain); p != nil {
+		took = p.Took
+	}
+	switch {
+	case sent <= 0 || givenUp > 0 || got < sent || got > atEnd:
+		set("heartbeats-lost", float64(max(givenUp, sent-got, got-atEnd, 1)))
+	case sent == answered, atEnd == answeredAtEnd && atEnd == got:
+		set("heartbeats-lost", 0)
+	case took <= every: // none was under way
+		set("heartbeats-lost", float64(max(sent-answered, answered-sent)))
+	case atEnd == got:
+		set("heartbeats-lost", 0)
+	}
+}
+
+// Excess is what the machine has more than before the first connection, beyond what may be
+// left: sockets, those in TIME_WAIT, files, and MiB of the kernel's memory.
+func Excess(r *result.Run, now *result.Sample) float64 {
+	before := r.Sample(Before)
+	var most int64
+	for i := range r.Samples {
+		if s := &r.Samples[i]; s.Checkpoint != Left {
+			most = max(most, s.Kernel()-before.Kernel())
+		}
+	}
+	may := max(leftKernel, leftShare*float64(most))
+	kernel := max(float64(now.Kernel()-before.Kernel())-may, 0) / (1 << 20)
+	return float64(max(now.Sockets-before.Sockets-leftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-leftFiles, 0)) + kernel
+}
+
+// others is how many CPUs other processes, and the kernel for itself, kept busy.
+func (h holding) others(before, end *result.Sample) float64 {
+	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
+	return part(end.Busy-before.Busy-own, end.At.Sub(before.At))
+}

@@ -1,0 +1,93 @@
+package probe
+
+import (
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// The checkpoints of memory: the server has run through its code once, and all is closed;
+// subscribers have just been confirmed; connections that have never sent anything are held; each
+// has exchanged a message.
+const (
+	Touched    = "touched"
+	Subscribed = "subscribed"
+	Idle       = "idle"
+	Exchanged  = "exchanged"
+)
+
+// memory is what connections take that do nothing. The server's is resident memory; PSS has
+// no place in what each takes: a program's file counts for less of it as soon as another
+// process, such as the load generator, has the same.
+var memory = Probe{
+	Figures: []Figure{
+		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
+		{Name: "bytes-subscribed", Heading: "bytes/conn at once", Unit: page.Bytes, Better: Lower},
+		{Name: "bytes-exchanged", Heading: "bytes/conn after one exchange", Unit: page.Bytes, Better: Lower},
+		{Name: "anonymous-idle", Heading: "anonymous idle", Unit: page.Bytes, Better: Lower},
+		{Name: "anonymous-subscribed", Heading: "anonymous at once", Unit: page.Bytes, Better: Lower},
+		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},
+		{Name: "kernel-idle", Heading: "kernel slab bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
+		{Name: "kernel-exchanged", Heading: "kernel slab after", Unit: page.Bytes, Better: Lower},
+		{Name: "machine-exchanged", Heading: "machine after", Unit: page.Bytes, Better: Lower},
+		{Name: "dial-rate", Heading: "dial conn/s", Better: Higher},
+		{Name: "processes", Heading: "processes", Hidden: true},
+		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
+		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
+		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
+		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		r := in.Run.Result()
+		if r == nil || in.Workload.Phase(scenario.Hold) == nil || in.Workload.Phase(scenario.Broadcast) != nil {
+			return
+		}
+		if r.ConnectTime > 0 {
+			set("dial-rate", float64(r.Connected)/r.ConnectTime.Seconds())
+		}
+		set("processes", float64(in.Run.Processes))
+		base, idle, after := in.Run.Sample(Touched), in.Run.Sample(Idle), in.Run.Sample(Exchanged)
+		if base == nil || idle == nil || after == nil || r.Connected == 0 {
+			return
+		}
+		each := func(name string, now *result.Sample, of func(*result.Sample) int64) {
+			v := float64(of(now)-of(base)) / float64(r.Connected)
+			set(name, v)
+		}
+		each("bytes-idle", idle, func(s *result.Sample) int64 { return s.Server.RSS })
+		if at := in.Run.Sample(Subscribed); at != nil {
+			each("bytes-subscribed", at, func(s *result.Sample) int64 { return s.Server.RSS })
+			each("anonymous-subscribed", at, func(s *result.Sample) int64 { return s.Server.Anonymous })
+		}
+		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
+		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
+		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })
+		each("machine-exchanged", after, func(s *result.Sample) int64 { return -s.Free })
+		if min(idle.Slab, after.Slab) >= base.Slab { // or others gave some back meanwhile
+			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
+			each("kernel-exchanged", after, func(s *result.Sample) int64 { return s.Slab })
+		}
+		setSide(set, "", "-idle", idle)
+		setSide(set, "", "", after)
+	},
+}
+
+// setSide sets what a server takes in all.
+func setSide(set func(string, float64), prefix, suffix string, s *result.Sample) {
+	for name, v := range map[string]int64{"rss": s.Server.RSS, "pss": s.Server.PSS} {
+		if _, ok := Named(prefix + name + suffix); ok && v > 0 {
+			set(prefix+name+suffix, float64(v))
+		}
+	}
+	if s.Go == nil {
+		return
+	}
+	for name, v := range map[string]int64{"stack": s.Go.StackInuse, "heap": s.Go.HeapInuse, "sys": s.Go.Sys} {
+		if _, ok := Named(prefix + name + suffix); ok {
+			set(prefix+name+suffix, float64(v))
+		}
+	}
+}

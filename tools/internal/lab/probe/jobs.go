@@ -1,0 +1,93 @@
+package probe
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// jobs is of jobs that are offered to a pool. Their latencies are p50, p99 and mean.
+var jobs = Probe{
+	Figures: []Figure{
+		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
+		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
+		{Name: "offered", Heading: "offered"},
+		{Name: "finished", Heading: "finished", Better: Higher},
+		{Name: "good", Heading: "within the deadline", Better: Higher},
+		{Name: "rejected", Heading: "rejected"},
+		{Name: "expired", Heading: "expired"},
+		{Name: "shed", Heading: "shed"},
+		{Name: "offered-times", Heading: "offered, of capacity", Write: twoDecimals, Hidden: true},
+		{Name: "offered-rate", Heading: "offered/s", Hidden: true},
+		{Name: "job-p999", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
+		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, Write: megabytes},
+		{Name: "peak-goroutines", Heading: "peak goroutines", Better: Lower},
+		{Name: "peak-workers", Heading: "peak workers"},
+		{Name: "cores", Heading: "CPUs busy", Better: Lower, Write: twoDecimals},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		j := in.Run.Jobs
+		if j == nil || j.Result == nil {
+			return
+		}
+		r := j.Result
+		good := goodput(j)
+		set("goodput", good)
+		set("offered", float64(r.Offered))
+		set("finished", float64(r.Finished))
+		set("good", float64(r.Good))
+		set("rejected", float64(r.Rejected))
+		set("expired", float64(r.Expired))
+		set("shed", float64(r.Shed))
+		set("offered-rate", j.Rate)
+		if j.Capacity > 0 {
+			set("of-capacity", good/j.Capacity)
+			set("offered-times", j.Rate/j.Capacity)
+		}
+		for name, d := range map[string]time.Duration{"p50": r.P50, "p99": r.P99, "job-p999": r.P999, "mean": r.Mean} {
+			if d > 0 {
+				set(name, d.Seconds())
+			} else {
+				set(name, stats.Never) // no job has run
+			}
+		}
+		for name, v := range map[string]float64{
+			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
+			"cores": part(r.CPUUser+r.CPUSystem, r.Elapsed),
+		} {
+			if v > 0 {
+				set(name, v)
+			}
+		}
+	},
+}
+
+// goodput is how many jobs a second have ended within their deadline. Those that were
+// submitted last may have ended up to a deadline after the time in which jobs were offered.
+// After a warm-up they are those that ended in that time, whenever they were submitted, since
+// others were under way when it began. Of a process that was ended the time is all that was
+// planned.
+func goodput(j *result.Jobs) float64 {
+	window := min(j.Result.Elapsed, j.Window+j.Deadline)
+	good := j.Result.Good
+	if j.Result.Warmup > 0 {
+		good, window = j.Result.Steady, min(j.Result.Elapsed, j.Window)
+	}
+	if j.Ended != nil {
+		window = j.Window
+	}
+	if window <= 0 {
+		return 0
+	}
+	return float64(good) / window.Seconds()
+}
+
+// Goodput is that of a run in which jobs were offered, 0 for none.
+func Goodput(r *result.Run) float64 {
+	if r.Jobs == nil || r.Jobs.Result == nil {
+		return 0
+	}
+	return goodput(r.Jobs)
+}

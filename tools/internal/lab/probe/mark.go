@@ -1,0 +1,208 @@
+package probe
+
+import (
+	"math"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// The rules that a run can break. docs/scenarios.md explains them.
+const (
+	RuleLittle     = "little"
+	RuleMismatch   = "mismatch"
+	RuleLost       = "lost"
+	RuleUnanswered = "unanswered"
+	RuleConnect    = "connect"
+	RuleCount      = "count"
+	RuleNoise      = "noise"
+	RuleLoad       = "load"
+	RuleBeats      = "beats"
+	RuleHold       = "hold"
+	RuleOthers     = "others"
+	RuleUnsteady   = "unsteady"
+	RuleLate       = "late"
+	RuleWatchdog   = "watchdog"
+	RuleOverran    = "overran"
+	RuleUnfinished = "unfinished"
+	RuleCounts     = "counts"
+	RuleCapacity   = "capacity"
+	RuleFewer      = "fewer"
+)
+
+// Breaking are the rules with which a run of ours is not compared, whatever its figures are.
+var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
+
+// Doubtful are the rules with which another run might have other figures: no answer and no
+// comparison stands on those.
+var Doubtful = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
+
+const (
+	littleTolerance = 0.10
+	noiseTolerance  = 0.10 // of one CPU
+	beatsTolerance  = 0.05
+	othersTolerance = 0.10
+	lateTolerance   = 0.01
+	capacityExcess  = 1.10
+	fullyBusy       = 0.95
+)
+
+// mark marks the rules that a run broke.
+func mark(in Input) {
+	r, w := in.Run, in.Workload
+	stages, _ := w.Stages()
+	n := 0
+	for i := range r.Phases {
+		if seen := r.Phases[i].Result; seen != nil && w.Phase(scenario.Broadcast) == nil {
+			want := w.Connections
+			if n < len(stages) {
+				want = stages[n].Connections
+			}
+			want += w.Opens() - w.Connections
+			n++
+			markResult(r, seen, want)
+		}
+	}
+	f := func(name string) float64 { return r.Figures[name] }
+	if in.Pinning.Pinned() && has(r, "load-busy") && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
+		r.Mark(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
+	}
+	if has(r, "expected") {
+		if off := f("in-flight")/f("expected") - 1; math.Abs(off) > littleTolerance {
+			r.Mark(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
+		}
+	}
+	if from := r.Sample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.Opens() {
+		r.Mark(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.Opens())
+	}
+	if has(r, "received") {
+		markFlood(r, r.Result())
+	}
+	if has(r, "beats-each") {
+		p := w.Phase(scenario.Load)
+		want := 0.0
+		if r.Beating {
+			want = math.Floor(float64(p.WarmUp+p.For) / float64(p.Heartbeat.Std()+scenario.HeartbeatSlack(p.Heartbeat.Std())))
+		}
+		if each := f("beats-each"); each < want*(1-beatsTolerance) || want == 0 && each > 0 {
+			r.Mark(RuleBeats, "%.2f heartbeats on each connection in %v, expected %.0f", each, p.For, want)
+		}
+	}
+	markMemory(r, w)
+	markJobs(r)
+}
+
+func has(r *result.Run, figure string) bool {
+	_, ok := r.Figures[figure]
+	return ok
+}
+
+// markResult marks the rules that the load generator saw broken.
+func markResult(r *result.Run, seen *load.Result, want int) {
+	if seen.Mismatched > 0 {
+		first := ""
+		if seen.FirstMismatch != nil {
+			first = "; first: " + seen.FirstMismatch.String()
+		}
+		r.Mark(RuleMismatch, "%d connections got an answer that differed from what was sent%s", seen.Mismatched, first)
+	}
+	if n := total(seen.Lost); n > 0 {
+		r.Mark(RuleLost, "%d connections ended early (%s)", n, format.Tally(seen.Lost))
+	}
+	if seen.Undelivered+seen.Doubled+seen.Reordered > 0 {
+		r.Mark(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", seen.Undelivered, seen.Doubled, seen.Reordered)
+	}
+	if seen.Unanswered > 0 {
+		r.Mark(RuleUnanswered, "%d messages without an answer at the end", seen.Unanswered)
+	}
+	if n := total(seen.ConnectErrors); n > 0 || seen.Connected != want {
+		r.Mark(RuleConnect, "%d of %d connections established, %d errors (%s)", seen.Connected, want, n, format.Tally(seen.ConnectErrors))
+	}
+}
+
+func total(byCause map[string]int64) (n int64) {
+	for _, count := range byCause {
+		n += count
+	}
+	return n
+}
+
+// markFlood marks a flood of which nothing came back, or at a rate that varied.
+func markFlood(r *result.Run, seen *load.Result) {
+	switch {
+	case seen.BytesReceived == 0 && r.Figures["unanswered"] == 0:
+		r.Mark(RuleUnanswered, "not one answer came in the window")
+	case seen.Variation > load.SteadyVariation:
+		r.Mark(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", seen.Variation*100, seen.Window.Seconds())
+	}
+}
+
+// markMemory marks a run whose memory others have disturbed.
+func markMemory(r *result.Run, w scenario.Workload) {
+	base, idle, after := r.Sample(Touched), r.Sample(Idle), r.Sample(Exchanged)
+	if base == nil || idle == nil || after == nil {
+		return
+	}
+	if open := idle.Open() - base.Open(); open != w.Opens() {
+		r.Mark(RuleCount, "the server had %d connections open, expected %d", open, w.Opens())
+	}
+	if seen := r.Result(); seen != nil && seen.Connected > 0 && after.TCP > base.TCP {
+		if each := float64(after.TCP-base.TCP) / float64(seen.Connected); math.Abs(each/2-1) > othersTolerance {
+			r.Mark(RuleOthers, "the kernel made room for %.2f TCP sockets for each connection, expected 2: others came or went", each)
+		}
+	}
+	if min(idle.Slab, after.Slab) < base.Slab {
+		r.Mark(RuleOthers, "the kernel had fewer small objects with the connections than without: others gave some back, and what connections take of them is not measured")
+	}
+}
+
+// markJobs marks a run in which jobs were offered.
+func markJobs(r *result.Run) {
+	j := r.Jobs
+	if j == nil {
+		return
+	}
+	if j.Ended != nil {
+		r.Mark(RuleWatchdog, "%s", j.Ended)
+	}
+	f := j.Result
+	if f == nil {
+		return
+	}
+	if due := f.Offered + f.Missed; due > 0 && float64(f.Late+f.Missed)/float64(due) > lateTolerance {
+		r.Mark(RuleLate, "of %d jobs that were due %d were offered more than 10 ms late, and %d never", due, f.Late, f.Missed)
+	}
+	if good := goodput(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
+		r.Mark(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/j.Capacity*100)
+	}
+	if f.Overran != "" {
+		r.Mark(RuleOverran, "%s", f.Overran)
+	}
+	if j.Ended != nil { // what was under way then is no fault of the counts
+		return
+	}
+	if f.Unfinished > 0 {
+		r.Mark(RuleUnfinished, "%d jobs had not ended when the run did", f.Unfinished)
+	}
+	if f.Offered != f.Accepted+f.Rejected || f.Accepted != f.Finished+f.Expired+f.Shed+f.Unfinished {
+		r.Mark(RuleCounts, "%d offered = %d accepted + %d rejected; accepted = %d finished + %d expired + %d shed + %d unfinished",
+			f.Offered, f.Accepted, f.Rejected, f.Finished, f.Expired, f.Shed, f.Unfinished)
+	}
+}
+
+// MarkNoise marks a run that something else on the machine disturbed, and says whether it
+// did.
+func MarkNoise(r *result.Run) bool {
+	foreign, stolen := Foreign(r)
+	if foreign <= noiseTolerance {
+		return false
+	}
+	if stolen < 0.005 {
+		r.Mark(RuleNoise, "something else took %.0f %% of a CPU", foreign*100)
+	} else {
+		r.Mark(RuleNoise, "something else took %.0f %% of a CPU, of which the host took %.0f %%", foreign*100, stolen*100)
+	}
+	return true
+}

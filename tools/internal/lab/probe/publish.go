@@ -1,0 +1,46 @@
+package probe
+
+import (
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// publish is of publish/subscribe. Times are of deliveries, from when their messages were planned.
+var publish = Probe{
+	Figures: []Figure{
+		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},
+		{Name: "publishes", Heading: "publishes/s", Better: Higher, Write: mean},
+		{Name: "delivery-p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
+		{Name: "delivery-p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
+		{Name: "delivery-max", Heading: "max", Unit: page.Seconds, Better: Lower},
+		{Name: "delivery-cpu", Heading: "CPU µs/delivery", Better: Lower, Write: twoDecimals},
+		{Name: "slow-ended", Heading: "slow ones ended"},
+		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		p, r := in.Workload.Phase(scenario.Publish), in.Run.Result()
+		if p == nil || r == nil || r.Window <= 0 {
+			return
+		}
+		set("deliveries", r.DeliveryRate())
+		set("publishes", r.Rate())
+		set("delivery-p50", r.Latency.P50.Seconds())
+		set("delivery-p99", r.Latency.P99.Seconds())
+		set("delivery-max", r.Latency.Max.Seconds())
+		set("load-busy", r.CPUShare())
+		in.setCPU("delivery-cpu", r.DeliveryRate(), set)
+		if p.Slow > 0 {
+			set("slow-ended", float64(r.SlowEnded))
+		}
+		most := int64(0)
+		if _, end, ok := in.window(); ok {
+			most = end.Server.RSS
+		}
+		for i := range in.Run.Timeline {
+			most = max(most, in.Run.Timeline[i].Server.RSS)
+		}
+		if most > 0 {
+			set("publish-peak", float64(most))
+		}
+	},
+}

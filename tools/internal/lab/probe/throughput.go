@@ -1,0 +1,61 @@
+package probe
+
+import (
+	"runtime"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// setCPU sets what the server took for each message, and how busy it was.
+func (in Input) setCPU(name string, rate float64, set func(string, float64)) {
+	cpus, ok := in.serverCPU()
+	if !ok {
+		return
+	}
+	width := len(in.Pinning.Server)
+	if width == 0 {
+		width = runtime.NumCPU()
+	}
+	set("server-busy", cpus/float64(width))
+	if rate > 0 {
+		// By rates, not by amounts: the samples are taken a moment after the
+		// window's beginning and end.
+		set(name, cpus/rate*1e6)
+	}
+}
+
+// throughput is of a closed loop, or of a rate: what was answered, how fast, and by whose CPU.
+var throughput = Probe{
+	Figures: []Figure{
+		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},
+		{Name: "p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
+		{Name: "p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
+		{Name: "p99.9", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
+		{Name: "max", Heading: "max latency", Unit: page.Seconds, Better: Lower, Hidden: true},
+		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},
+		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, Write: twoDecimals},
+		{Name: "in-flight", Heading: "in flight", Write: mean},
+		{Name: "expected", Heading: "expected"},
+		{Name: "server-busy", Heading: "server CPU", Unit: page.Share},
+		{Name: "load-busy", Heading: "load CPU", Unit: page.Share},
+	},
+	Measure: func(in Input, set func(string, float64)) {
+		r := in.Run.Result()
+		if p := in.Workload.Phase(scenario.Load); p == nil || p.Heartbeat > 0 || r == nil {
+			return
+		}
+		set("tps", r.Rate())
+		set("p50", r.Latency.P50.Seconds())
+		set("p99", r.Latency.P99.Seconds())
+		set("p99.9", r.Latency.P999.Seconds())
+		set("max", r.Latency.Max.Seconds())
+		set("mean", r.Latency.Mean.Seconds())
+		if r.Schedule == nil {
+			set("in-flight", r.InFlight())
+			set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
+		}
+		set("load-busy", r.CPUShare())
+		in.setCPU("cpu", r.Rate(), set)
+	},
+}

@@ -1,0 +1,170 @@
+package report
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// charted are the figures that have a chart by size: by how many connections there were, by
+// how many goroutines, or by how many jobs were offered.
+var charted = []struct {
+	figure, size, title, axis string
+	log                       bool
+}{
+	{"tps", "connections", "Throughput", "messages a second", false},
+	{"p99", "connections", "p99 of the latency", "latency", true},
+	{"bytes-idle", "connections", "Server memory for each silent connection", "of each connection", true},
+	{"bytes-exchanged", "connections", "Server memory for each connection after a message", "of each connection", true},
+	{"kernel-idle", "connections", "Kernel memory for each silent connection, both ends", "of each connection", true},
+	{"parked-stack", "goroutines", "Stacks of parked goroutines", "of all of them", true},
+	{"parked-sys", "goroutines", "Go's memory with parked goroutines", "of all of them", true},
+	{"beat-cpu", "connections", "CPU for heartbeats", "of one CPU", false},
+	{"goodput", "jobs offered a second", "Goodput by what is offered", "jobs a second within their deadline", false},
+	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
+}
+
+// charts are those of a report: figures by size, and latencies by percentile.
+func charts(r *result.Report) []page.Part {
+	parts := []page.Part{{Heading: "Charts"}}
+	names, families := families(r)
+	for _, name := range names {
+		parts = append(parts, bySize(r, name, families[name])...)
+	}
+	for _, w := range r.Scenario.Workloads {
+		if c := byPercentile(r, w); c != nil {
+			parts = append(parts, page.Part{Chart: c})
+		}
+	}
+	if len(parts) == 1 {
+		return nil
+	}
+	return parts
+}
+
+// rounded is a value with four significant digits, which is more than a chart shows and keeps
+// pages small. Whole numbers below a million stay as they are: sizes are such.
+func rounded(v float64) float64 {
+	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
+		return v
+	}
+	four, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return four
+}
+
+// sizeInName is what tells a workload from others of its family: "echo-100" from "echo-1000",
+// "cpu-unloaded" from "cpu-10x".
+var sizeInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
+
+// families are the workloads that differ in their size alone, going by their names. Those of
+// one are in no family.
+func families(r *result.Report) (names []string, all map[string][]scenario.Workload) {
+	all = make(map[string][]scenario.Workload)
+	for _, w := range r.Scenario.Workloads {
+		name := sizeInName().ReplaceAllString(w.Name, "")
+		if all[name] == nil {
+			names = append(names, name)
+		}
+		all[name] = append(all[name], w)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
+}
+
+// bySize are the charts of a family.
+func bySize(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
+	for _, of := range charted {
+		figure, _ := probe.Named(of.figure)
+		c := &page.Chart{
+			Title: of.title + ": " + name,
+			X:     page.Axis{Label: of.size, Log: true},
+			Y:     page.Axis{Label: of.axis, Unit: figure.Unit, Log: of.log},
+		}
+		curve := false
+		for _, subject := range r.Scenario.Subjects {
+			s := page.Series{Name: subject.Name, Points: true}
+			for _, w := range family {
+				x := rowNamed(rowsOf(r, w.Name), subject.Name)
+				size, known := float64(connections(r, w, subject.Name)), w.Phase(scenario.Jobs) == nil
+				if of.size == "jobs offered a second" {
+					size, known = x.median("offered-rate")
+				}
+				if v, ok := x.median(of.figure); ok && known && !stats.IsNever(v) {
+					s.X, s.Y = append(s.X, rounded(size)), append(s.Y, rounded(v))
+				}
+			}
+			if len(s.X) > 0 {
+				c.Series = append(c.Series, s)
+				curve = curve || slices.Min(s.X) != slices.Max(s.X)
+			}
+		}
+		if !curve {
+			continue
+		}
+		for _, p := range r.Scenario.Published {
+			if s := publishedBySize(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
+				c.Series = append(c.Series, s)
+			}
+		}
+		parts = append(parts, page.Part{Chart: c})
+	}
+	return parts
+}
+
+// publishedBySize is the curve of a published design's figure: of the first in the table.
+func publishedBySize(p *scenario.Published, figure string, family []scenario.Workload) page.Series {
+	s := page.Series{Name: "published", Points: true}
+	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
+	for _, row := range p.Rows {
+		in := slices.ContainsFunc(family, func(w scenario.Workload) bool { return w.Name == row.Workload })
+		if i < 0 || !in || row.Design != p.Rows[0].Design {
+			continue
+		}
+		if v, ok := p.Columns[i].Value(row.Cells[i]); ok {
+			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, rounded(v))
+		}
+	}
+	return s
+}
+
+// byPercentile is the latency of each subject's last run by percentile, nil where no run has it.
+func byPercentile(r *result.Report, w scenario.Workload) *page.Chart {
+	c := &page.Chart{
+		Title: "Latency by percentile: " + w.Name,
+		Note:  "Of each subject it is the last round.",
+		X:     page.Axis{Label: "percentile", Unit: page.Percentile},
+		Y:     page.Axis{Label: "latency", Unit: page.Seconds, Log: true},
+	}
+	for _, x := range rowsOf(r, w.Name) {
+		run := x.last()
+		if run == nil || run.Result() == nil || run.Result().Latency.Count == 0 {
+			continue
+		}
+		l := &run.Result().Latency
+		s := page.Series{Name: x.subject}
+		for _, p := range []struct {
+			one   float64 // of so many values one is longer
+			value time.Duration
+		}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
+			if p.one < float64(l.Count) || p.value == l.Max {
+				s.X, s.Y = append(s.X, p.one), append(s.Y, rounded(p.value.Seconds()))
+			}
+		}
+		c.Series = append(c.Series, s)
+	}
+	if len(c.Series) == 0 {
+		return nil
+	}
+	return c
+}

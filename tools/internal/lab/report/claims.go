@@ -1,0 +1,162 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// Judge works out the verdicts of a set: how ours stand beside published designs, and whether
+// claims are met. Of a set of the version before it leaves those that there are.
+func Judge(s *result.Set) {
+	for _, r := range s.Reports {
+		r.Verdicts = nil
+		for i := range r.Scenario.Published {
+			r.Verdicts = append(r.Verdicts, compare(r, &r.Scenario.Published[i]).verdicts()...)
+		}
+		for _, claim := range r.Scenario.Claims {
+			r.Verdicts = append(r.Verdicts, judge(r, claim, s.Strict)...)
+		}
+	}
+}
+
+// judge are the verdicts of a claim: one for each subject and workload that it is of.
+func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
+	if len(c.Against) > 0 {
+		return []result.Verdict{against(r, c)}
+	}
+	f, ok := probe.Named(c.Figure)
+	if !ok {
+		return nil
+	}
+	for _, w := range r.Scenario.Workloads {
+		if c.Workload != "" && w.Name != c.Workload {
+			continue
+		}
+		for _, x := range rowsOf(r, w.Name) {
+			if len(c.Subjects) > 0 && !slices.Contains(c.Subjects, x.subject) {
+				continue
+			}
+			outcome, why := decide(r, c, f, w, x)
+			if text, most := x.doubts(); most && outcome != result.NotMeasured {
+				why += "; not certain: " + text
+				if c.Fails == "" { // a gate stays one
+					outcome = result.Uncertain
+				}
+			}
+			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && strict
+			all = append(all, result.Verdict{
+				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why),
+				Failed: outcome == result.NotMet && required || outcome == result.NotMeasured && c.Fails == scenario.UnlessMet,
+			})
+		}
+	}
+	return all
+}
+
+// decide says whether a row meets a claim, and by which figure.
+func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x row) (outcome, why string) {
+	if failed := x.failed(); failed != "" {
+		return result.NotMeasured, failed
+	}
+	v, ok := x.median(f.Name)
+	if !ok {
+		return result.NotMeasured, x.missing(f)
+	}
+	n := connections(r, w, x.subject)
+	if ran := x.runs[0].Connections; ran > 0 {
+		n = min(n, ran)
+	}
+	if n < c.From {
+		return result.NotMeasured, fmt.Sprintf("%s, of too few connections to tell", f.Text(v))
+	}
+	base, unit := 1.0, ""
+	if c.Of != "" {
+		of := rowNamed(rowsOf(r, c.Of), x.subject)
+		if failed := of.failed(); failed != "" {
+			return result.NotMeasured, c.Of + ": " + failed
+		}
+		if base, ok = of.median(f.Name); !ok || nothing(f, base) {
+			return result.NotMeasured, c.Of + " has no such figure"
+		}
+		unit = fmt.Sprintf(" (%s under %s)", f.Text(base), c.Of)
+	}
+	var bound float64
+	var met bool
+	word := "at most"
+	if c.AtMost != nil {
+		bound = *c.AtMost*base + c.Plus
+		met = v <= bound
+	} else {
+		bound, word = *c.AtLeast*base+c.Plus, "at least"
+		met = v >= bound
+	}
+	outcome = result.NotMet
+	if met {
+		outcome = result.Met
+	}
+	return outcome, fmt.Sprintf("%s %s; %s %s%s", f.Heading, f.Text(v), word, f.Text(bound), unit)
+}
+
+// ahead is by how much a subject has to be ahead in each figure.
+const ahead = 1.01
+
+// against looks for subjects that are ahead of the claim's in all of its figures, under the
+// same workload. One that the watchdog has ended is not ahead.
+func against(r *result.Report, c scenario.Claim) result.Verdict {
+	v := result.Verdict{Of: c.Text, Outcome: result.NotMeasured}
+	var found, doubts []string
+	for _, w := range r.Scenario.Workloads {
+		rows := rowsOf(r, w.Name)
+		for _, name := range c.Subjects {
+			ours := rowNamed(rows, name)
+			for _, other := range rows {
+				if len(ours.runs) == 0 || slices.Contains(c.Subjects, other.subject) || strings.HasPrefix(other.subject, name+"-") {
+					continue
+				}
+				v.Outcome = result.Met
+				text, doubted := ours.doubts()
+				if !doubted {
+					text, doubted = other.doubts()
+				}
+				if doubted {
+					doubts = append(doubts, w.Name+": "+text)
+				} else if text, is := aheadInAll(ours, other, c.Against); is {
+					found = append(found, w.Name+"/"+other.subject+" ("+text+")")
+				}
+			}
+		}
+	}
+	switch {
+	case len(found) > 0:
+		v.Outcome, v.Text = result.NotMet, strings.Join(found, "; ")
+	case len(doubts) > 0:
+		v.Outcome, v.Text = result.Uncertain, strings.Join(slices.Compact(doubts), "; ")
+	}
+	return v
+}
+
+func aheadInAll(ours, other row, figures []string) (text string, is bool) {
+	if failed := ours.failed(); failed != "" {
+		return failed, true
+	}
+	var words []string
+	for _, name := range figures {
+		f, _ := probe.Named(name)
+		us, ok := ours.median(name)
+		them, ok2 := other.median(name)
+		lead := us > them*ahead
+		if f.Better == probe.Higher {
+			lead = them > us*ahead
+		}
+		if !ok || !ok2 || !lead || other.ended() != nil {
+			return "", false
+		}
+		words = append(words, fmt.Sprintf("%s %s against %s", f.Heading, f.Text(them), f.Text(us)))
+	}
+	return strings.Join(words, ", "), true
+}

@@ -1,0 +1,464 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// maxRemarks bounds the lists of the overview; all is in the sections.
+const maxRemarks = 60
+
+// maxNamed is how many claims that were not met the first lines name.
+const maxNamed = 8
+
+// Write writes the files of a set to a directory: report.json and report.html.
+func Write(dir string, s *result.Set) error {
+	p := Page(s)
+	return errors.Join(
+		result.WriteFile(dir, "report.json", s.WriteJSON),
+		result.WriteFile(dir, "report.html", p.WriteHTML),
+	)
+}
+
+// WriteText writes a set for a terminal.
+func WriteText(w io.Writer, s *result.Set) error {
+	p := Page(s)
+	return p.WriteText(w)
+}
+
+// Page is the set for people: the first answer, each report with its own, tables and charts, then time lines,
+// and what was not as it should be.
+func Page(s *result.Set) page.Page {
+	p := page.Page{Title: title(s), Facts: facts(s)}
+	p.Lead, p.Tone = status(s)
+	for _, r := range s.Reports {
+		if a := answerOf(r); a.clauses != nil {
+			p.Remarks = []page.Remark{{Tone: p.Tone, Text: p.Lead}}
+			p.Lead, p.Tone = r.Scenario.Name+": "+a.String(), page.Plain
+			break
+		}
+	}
+	p.Sections = append(p.Sections, overview(s))
+	for _, r := range s.Reports {
+		p.Sections = append(p.Sections, section(r))
+	}
+	for _, r := range s.Reports {
+		if x := timelines(r); len(x.Parts) > 0 {
+			p.Sections = append(p.Sections, x)
+		}
+	}
+	return p
+}
+
+// title names the scenarios, if they are few.
+func title(s *result.Set) string {
+	var names []string
+	for _, r := range s.Reports {
+		names = append(names, r.Scenario.Name)
+	}
+	if len(names) == 0 || len(names) > 3 {
+		return "Myriad bench"
+	}
+	return "Myriad bench: " + scenario.Join(names)
+}
+
+// facts are how the set was made.
+func facts(s *result.Set) [][2]string {
+	all := [][2]string{
+		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
+		{"Date", s.Date.UTC().Format(time.DateTime + " MST")},
+	}
+	if s.Took > 0 {
+		all = append(all, [2]string{"Took", s.Took.Round(time.Second).String()})
+	}
+	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
+}
+
+// summary is what became of the runs of a report.
+type summary struct {
+	runs, failed, skipped, marked, missing int
+
+	rules    map[string]int // runs that broke each rule
+	unmet    []string       // claims
+	problems []page.Remark  // each once
+}
+
+func summarize(r *result.Report) summary {
+	n := summary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
+	problem := func(tone page.Tone, words ...string) {
+		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
+		x := page.Remark{Tone: tone, Text: r.Scenario.Name + ": " + strings.Join(words, ": ")}
+		if !slices.Contains(n.problems, x) {
+			n.problems = append(n.problems, x)
+		}
+	}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		where := run.Workload + "/" + run.Subject
+		switch {
+		case run.Error != "":
+			n.failed++
+			problem(page.Bad, where, markFailed, run.Failure())
+		case run.Skipped != "":
+			n.skipped++
+			problem(page.Warn, where, markNotRun, run.Skipped)
+		case len(run.Marks) > 0:
+			n.marked++
+		}
+		for _, m := range run.Marks {
+			n.rules[m.Rule]++
+		}
+	}
+	for _, v := range r.Verdicts {
+		if v.Outcome == result.NotMet {
+			n.unmet = append(n.unmet, r.Scenario.Name+": "+v.Of)
+			problem(page.Bad, v.Of, v.Outcome, v.Text)
+		}
+	}
+	return n
+}
+
+// tone is how serious that is.
+func (n *summary) tone() page.Tone {
+	switch {
+	case n.failed+len(n.unmet) > 0:
+		return page.Bad
+	case n.missing+n.skipped+n.marked > 0:
+		return page.Warn
+	}
+	return page.Good
+}
+
+// status says in a sentence how the runs were.
+func status(s *result.Set) (string, page.Tone) {
+	var n summary
+	for _, r := range s.Reports {
+		one := summarize(r)
+		n.runs += one.runs
+		n.failed += one.failed
+		n.unmet = append(n.unmet, one.unmet...)
+		n.missing += one.missing + one.skipped
+		n.marked += one.marked
+	}
+	text := "No run failed, and none broke a rule."
+	switch {
+	case n.failed > 0:
+		text = fmt.Sprintf("%d of %d runs failed.", n.failed, n.runs)
+	case len(n.unmet) > 0:
+		names := slices.Compact(n.unmet)
+		if more := len(names) - maxNamed; more > 0 {
+			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more, in their sections", more))
+		}
+		text = fmt.Sprintf("No run failed, but %s: %s.", format.Plural(len(n.unmet), "claim was not met", "claims were not met"), strings.Join(names, "; "))
+	case n.missing > 0:
+		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.missing, "run was not made", "runs were not made"))
+	case n.marked > 0:
+		text = fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.marked, n.runs)
+	}
+	return text, n.tone()
+}
+
+// overview has the picture of the first answer and the others, what became of the runs, how ours stand beside
+// published designs, and what was not as it should be.
+func overview(s *result.Set) page.Section {
+	x := page.Section{Title: "Overview"}
+	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
+	runs.Add("scenario", "runs", "failed", "not made", "marked", "rules broken")
+	var published, problems []page.Remark
+	answered := false
+	for _, r := range s.Reports {
+		if a := answerOf(r); a.clauses != nil {
+			switch {
+			case answered:
+				x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
+			case len(s.Reports) > 1: // its sentence is the page's first
+				x.Parts = append(x.Parts, page.Part{Bars: a.picture})
+			}
+			answered = true
+		}
+		n := summarize(r)
+		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
+			fmt.Sprint(n.marked), counted(n.rules, n.runs))
+		if tone := n.tone(); tone != page.Good {
+			runs.SetTone(0, tone)
+		}
+		problems = append(problems, n.problems...)
+		for i := range r.Scenario.Published {
+			c := compare(r, &r.Scenario.Published[i])
+			if len(c.standings)+len(c.missing) > 0 {
+				x := c.summary()
+				x.Text = c.published.Title + " (" + r.Scenario.Name + "): " + x.Text
+				published = append(published, x)
+			}
+		}
+	}
+	x.Parts = append(x.Parts, page.Part{Table: runs})
+	x.Parts = append(x.Parts, remarks("Ours beside published designs", published)...)
+	if more := len(problems) - maxRemarks; more > 0 {
+		problems = append(problems[:maxRemarks], page.Remark{Text: fmt.Sprintf("And %d more, in their sections.", more)})
+	}
+	x.Parts = append(x.Parts, remarks("What was not as it should be", problems)...)
+	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, s.Notes))...)
+	return x
+}
+
+// bounded are the first remarks of a list.
+func bounded(tone page.Tone, texts []string) (all []page.Remark) {
+	for i, text := range texts {
+		if i == maxRemarks {
+			return append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("And %d more, in their sections.", len(texts)-i)})
+		}
+		all = append(all, page.Remark{Tone: tone, Text: text})
+	}
+	return all
+}
+
+// remarks is a list under a heading, nothing of no remarks.
+func remarks(heading string, all []page.Remark) (parts []page.Part) {
+	if len(all) == 0 {
+		return nil
+	}
+	if heading != "" {
+		parts = append(parts, page.Part{Heading: heading})
+	}
+	return append(parts, page.Part{Remarks: all})
+}
+
+// folded is a list that is folded in HTML, nothing of no remarks.
+func folded(title string, all []page.Remark) []page.Part {
+	if len(all) == 0 {
+		return nil
+	}
+	return []page.Part{{Remarks: all, Fold: fmt.Sprintf("%s: %d", title, len(all))}}
+}
+
+// section is a report: its answer, how it was run, the tables of each workload, the published
+// tables with ours beside them, and the claims.
+func section(r *result.Report) page.Section {
+	s := &r.Scenario
+	x := page.Section{Title: s.Name, Lead: s.Question}
+	if a := answerOf(r); a.clauses != nil {
+		x.Parts = append(x.Parts, page.Part{Text: a.String()}, page.Part{Bars: a.picture})
+	}
+	for _, text := range append(strings.Split(s.About, "\n\n"), reading(r)) {
+		if text = strings.TrimSpace(text); text != "" {
+			x.Parts = append(x.Parts, page.Part{Text: text})
+		}
+	}
+	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, r.Notes))...)
+	for _, w := range s.Workloads {
+		x.Parts = append(x.Parts, workload(r, w)...)
+	}
+	for i := range s.Published {
+		x.Parts = append(x.Parts, compare(r, &s.Published[i]).parts()...)
+	}
+	var claims []page.Remark
+	for _, v := range r.Verdicts {
+		of := func(p scenario.Published) bool { return p.Title == v.Of }
+		if !slices.ContainsFunc(s.Published, of) {
+			words := slices.DeleteFunc([]string{v.Of, v.Outcome, v.Text}, func(word string) bool { return word == "" })
+			claims = append(claims, page.Remark{Tone: tones[v.Outcome], Text: strings.Join(words, ": ")})
+		}
+	}
+	x.Parts = append(x.Parts, remarks("Claims", claims)...)
+	if names := s.Peers(); len(names) > 0 {
+		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
+			"go build -C peers -o FILE . && myriad bench %s --peers FILE", scenario.Join(names), s.Name)
+		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
+	}
+	x.Parts = append(x.Parts, charts(r)...)
+	return x
+}
+
+// reading says how the figures are to be read.
+func reading(r *result.Report) string {
+	s := &r.Scenario
+	pinning := r.Pinning.String()
+	if !slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return !w.Unpinned }) {
+		pinning = "none: not asked for"
+	}
+	rounds := strconv.Itoa(s.Rounds)
+	for _, w := range s.Workloads {
+		if n := s.RoundsOf(w); n != s.Rounds {
+			rounds += fmt.Sprintf("; %s %d", w.Name, n)
+		}
+	}
+	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%s), subjects in turn; ± is a confidence interval of 95 %%, which one round does not have", pinning, rounds)
+	if s.Baseline != "" {
+		text += "; the ratio is the median of each round's ratio to " + s.Baseline
+	}
+	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
+}
+
+// workload is what there is to say of a workload, nothing where nothing was run.
+func workload(r *result.Report, w scenario.Workload) []page.Part {
+	rows := rowsOf(r, w.Name)
+	if len(rows) == 0 {
+		return nil
+	}
+	parts := []page.Part{{Heading: w.Name}}
+	t := table(r, rows)
+	t.Caption = w.Caption
+	parts = append(parts, page.Part{Table: t})
+	parts = append(parts, notes(r, w, rows)...)
+	for _, x := range rows {
+		for _, run := range x.runs {
+			if t := phases(run); t != nil {
+				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
+			}
+			var log []page.Remark
+			for _, line := range run.Log {
+				log = append(log, page.Remark{Text: x.subject + ": " + line})
+			}
+			parts = append(parts, folded(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
+		}
+	}
+	return append(parts, folded("Marks and failures", marksOf(rows))...)
+}
+
+// notes are sentences below the table: what was offered, and how the subject that chooses for
+// itself compares with the best of the others.
+func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part) {
+	tps, _ := probe.Named("tps")
+	if auto := rowNamed(rows, r.Scenario.Auto); len(auto.runs) > 0 {
+		other := best(rows, tps, r.Scenario.Auto)
+		if ratio, ok := stats.Median(auto.ratios(other, "tps")); ok {
+			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, other.subject)})
+		}
+	}
+	p := w.Phase(scenario.Jobs)
+	if p == nil || rows[0].runs[0].Jobs == nil {
+		return parts
+	}
+	text := fmt.Sprintf("Offered are %s a second; memory %.2f GB, deadline %v, %s jobs may wait, warm-up %v",
+		format.Whole(rows[0].runs[0].Jobs.Rate), float64(p.Memory)/1e9, p.Deadline, format.Count(p.Queue), p.WarmUp)
+	for i := range r.Runs {
+		if c := r.Runs[i].Capacity; c != nil && c.Shape == p.Shape && c.PerSecond > 0 {
+			text += fmt.Sprintf("; the capacity is %s jobs a second in a closed loop (%s); other pools get the best number of workers, %d",
+				format.Whole(c.PerSecond), c.Side, c.Workers)
+		}
+	}
+	return append(parts, page.Part{Text: text + "."})
+}
+
+// table has the figures that any run has: the main one with its ± and its ratio to the
+// baseline, then the others in the order of probes.
+func table(r *result.Report, rows []row) *page.Table {
+	t := &page.Table{Figures: true}
+	base := rowNamed(rows, r.Scenario.Baseline)
+	var shown []probe.Figure
+	has := func(figure string) bool {
+		return slices.ContainsFunc(rows, func(x row) bool { return len(x.values(figure)) > 0 })
+	}
+	main := r.Scenario.Main
+	if !has(main) {
+		main = ""
+	}
+	for _, f := range probe.Figures() {
+		switch {
+		case f.Hidden || !has(f.Name):
+		case f.Name == main, f.Main && main == "":
+			main, shown = f.Name, slices.Insert(shown, 0, f)
+		default:
+			shown = append(shown, f)
+		}
+	}
+	line := []string{"subject"}
+	for _, f := range shown {
+		line = append(line, f.Heading)
+		if f.Name == main {
+			line = append(line, "±")
+			if len(base.runs) > 0 {
+				line = append(line, "ratio to "+base.subject)
+			}
+		}
+	}
+	t.Add(append(line, "marks")...)
+	for _, x := range rows {
+		line := []string{x.subject}
+		for _, f := range shown {
+			line = append(line, x.cell(f))
+			if f.Name != main {
+				continue
+			}
+			line = append(line, spread(x.values(f.Name)))
+			if len(base.runs) > 0 {
+				ratio := probe.None
+				if v, ok := stats.Median(x.ratios(base, f.Name)); ok {
+					ratio = fmt.Sprintf("%.2f", v)
+				}
+				line = append(line, ratio)
+			}
+		}
+		marks, tone := x.marks()
+		t.Add(append(line, marks)...)
+		t.SetTone(len(line), tone)
+	}
+	return t
+}
+
+// phases is a table of a run's phases, nil where there are few: then the workload's table says
+// all.
+func phases(run *result.Run) *page.Table {
+	before := run.Sample(probe.Before)
+	if before == nil || len(run.Phases) == 0 {
+		return nil
+	}
+	t := &page.Table{Figures: true}
+	t.Add("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "server bytes/conn", "load bytes/conn", "kernel bytes/conn", "free MB")
+	for i := range run.Phases {
+		p := &run.Phases[i]
+		line := []string{p.Name, fmt.Sprintf("%.1fs", p.Took.Seconds())}
+		end := run.Sample(p.Name)
+		open := int64(0)
+		if end != nil && end.Counts != nil {
+			open = end.Counts.Open
+		}
+		latency := func(d time.Duration) string {
+			if p.Latency.Count == 0 {
+				return probe.None
+			}
+			return format.Latency(d)
+		}
+		line = append(line, format.Count(open), format.Count(p.Count), format.Whole(p.Rate),
+			latency(p.Latency.P50), latency(p.Latency.P99), latency(p.Latency.Max), fmt.Sprintf("%.2f", p.ServerCPU), fmt.Sprintf("%.2f", p.LoadCPU))
+		each := func(growth int64) string {
+			if open == 0 {
+				return probe.None
+			}
+			return format.Whole(float64(growth) / float64(open))
+		}
+		if end == nil {
+			end = before
+		}
+		t.Add(append(line, each(end.Server.Anonymous-before.Server.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
+			each(end.Kernel()-before.Kernel()), format.Whole(float64(end.Free)/1e6))...)
+	}
+	return t
+}
+
+// marksOf are what was wrong with each run.
+func marksOf(rows []row) (all []page.Remark) {
+	for _, x := range rows {
+		for _, run := range x.runs {
+			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
+			for _, p := range problems(run) {
+				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
+			}
+		}
+	}
+	return all
+}

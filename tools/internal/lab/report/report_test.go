@@ -1,0 +1,406 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+func pointer(v float64) *float64 { return &v }
+
+// set has a scenario of three servers under two workloads that differ in size, each in as many
+// rounds as there are rates of net.
+func set(net, epoll []float64) *result.Set {
+	work := func(name string, n int) scenario.Workload {
+		return scenario.Workload{Name: name, Caption: "Caption of " + name, App: "echo", Connections: n, Size: 8, Phases: []scenario.Phase{{Do: scenario.Load}}}
+	}
+	r := &result.Report{Scenario: scenario.Scenario{
+		Name: "test", Question: "Which?", About: "About it.\n\nMore.", Baseline: "net", Auto: "auto", Rounds: len(net),
+		Subjects:  []scenario.Subject{{Name: "net"}, {Name: "epoll"}, {Name: "auto"}},
+		Workloads: []scenario.Workload{work("few-10", 10), work("few-100", 100)},
+		Answer:    []scenario.Clause{{Text: "{subject} serves {ratio} times as many as {baseline}", Workload: "few-10", Figure: "tps"}, {Text: "{value}", Workload: "few-10", Figure: "p99"}},
+		Published: []scenario.Published{{
+			Title: "A table", Source: "somebody", Machine: "a machine", Faults: []string{"It is wrong."}, Count: "connections",
+			Columns: []scenario.Column{{Name: "rate", Figure: "tps"}, {Name: "in flight", Figure: "in-flight"}, {Name: "times", Figure: "tps", Relative: "net"}},
+			Rows: []scenario.PublishedRow{
+				{Name: "ten", Count: 10, Cells: []string{"5", "2", "1×"}, Workload: "few-10", Design: "net", Ours: []string{"epoll"}, About: []string{"tps"}},
+				{Name: "none", Count: 10, Cells: []string{"5", "10", "1×"}, Workload: "gone", Design: "net", About: []string{"tps"}},
+			},
+		}},
+		Claims: []scenario.Claim{
+			{Text: "at least 150", Workload: "few-10", Subjects: []string{"epoll"}, Figure: "tps", AtLeast: pointer(150)},
+			{Text: "half of few", Workload: "few-100", Subjects: []string{"epoll"}, Figure: "tps", AtLeast: pointer(0.5), Of: "few-10", Fails: scenario.IfNotMet},
+			{Text: "at most 1", Workload: "few-10", Subjects: []string{"net"}, Figure: "tps", AtMost: pointer(1), Fails: scenario.IfStrict},
+			{Text: "of many", Workload: "few-10", Figure: "tps", Subjects: []string{"net"}, AtMost: pointer(1), From: 1000, Fails: scenario.UnlessMet},
+			{Text: "nobody ahead", Subjects: []string{"net"}, Against: []string{"tps"}},
+		},
+	}, Planned: 5 * len(net)}
+	add := func(workload, subject string, round int, tps float64) {
+		r.Runs = append(r.Runs, result.Run{Workload: workload, Subject: subject, Round: round, Started: time.Unix(1, 0), Figures: map[string]float64{
+			"tps": tps, "p99": 1 / tps, "in-flight": 10, "expected": 10}})
+	}
+	for i := range net {
+		add("few-10", "net", i+1, net[i])
+		add("few-10", "epoll", i+1, epoll[i])
+		add("few-10", "auto", i+1, epoll[i]*0.9)
+		add("few-100", "net", i+1, net[i]*2)
+		add("few-100", "epoll", i+1, epoll[i]*2)
+	}
+	return &result.Set{Format: result.Format, Command: "myriad bench test", Date: time.Unix(1, 0), Reports: []*result.Report{r}}
+}
+
+func text(t *testing.T, s *result.Set) string {
+	t.Helper()
+	Judge(s)
+	var b bytes.Buffer
+	if err := WriteText(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// The report has the answer, the tables, ours beside a published table, and the claims.
+func TestReport(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	got := text(t, s)
+	for _, want := range []string{
+		"epoll serves 2 times as many as net; 4.95 ms.", "Which?", "About it.", "Caption of few-10", "Caption of few-100",
+		"subject TPS ± ratio to net p99", "net 101 ±2.6 % 1.00", "epoll 202 ±2.6 % 2.00", "auto is at 0.90 of the best of the others (epoll)",
+		"Published: A table", "published: ten 10 5 2 1× never loaded", "its design here: net 10 101 (±2.6 %) 10.0 1×", "ours: epoll 10 202 (±2.6 %) 10.0 2× 2.00 ±0.00",
+		"1 of 1 rows of ours are ahead of the published design in the same run; 1 of 2 published rows not measured at their size.",
+		"none: not measured: no run of gone was made.", "Known fault of what is published: It is wrong.", "by Little's law 2 requests were in flight",
+		"at least 150: met: few-10/epoll: TPS 202; at least 150", "half of few: met: few-100/epoll: TPS 404; at least 101 (202 under few-10)", "at most 1: NOT MET: few-10/net: TPS 101; at most 1",
+		"of many: not measured: few-10/net: 101, of too few connections to tell", "nobody ahead: NOT MET: few-10/epoll",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+	if _, claims := s.Failed(); claims != 1 { // of many, which fails unless it is met
+		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
+	}
+	s.Strict = true
+	Judge(s)
+	if _, claims := s.Failed(); claims != 2 {
+		t.Errorf("%d claims failed with --strict, want 2", claims)
+	}
+	dir := t.TempDir()
+	if err := Write(dir, s); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"report.html": "Throughput: few", "report.json": `"format": "myriad-bench-2"`} {
+		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %v, does not say %q", file, err, want)
+		}
+	}
+}
+
+// A chart by size has the published curve too, of one design and where it has several sizes.
+func TestPublishedCurve(t *testing.T) {
+	r := set([]float64{100}, []float64{200}).Reports[0]
+	published := func() (all []page.Series) {
+		for _, part := range charts(r) {
+			if part.Chart != nil && part.Chart.Title == "Throughput: few" {
+				all = slices.DeleteFunc(slices.Clone(part.Chart.Series), func(s page.Series) bool { return s.Name != "published" })
+			}
+		}
+		return all
+	}
+	if got := published(); len(got) > 0 {
+		t.Errorf("%v, want no curve of one point", got)
+	}
+	table := &r.Scenario.Published[0]
+	table.Rows = append(table.Rows,
+		scenario.PublishedRow{Count: 20, Cells: []string{"9", "9", "9×"}, Workload: "few-100", Design: "epoll"},
+		scenario.PublishedRow{Count: 100, Cells: []string{"6k", "2", "1×"}, Workload: "few-100", Design: "net"})
+	if got := published(); len(got) != 1 || !slices.Equal(got[0].X, []float64{10, 100}) || !slices.Equal(got[0].Y, []float64{5, 6000}) {
+		t.Errorf("%v, want one curve of 5 on 10 and 6,000 on 100", got)
+	}
+}
+
+// The answer says that there was one round, which runs are marked, and where rounds differ by as much as
+// subjects. A clause is of the subject of the one before.
+func TestAnswerDoubts(t *testing.T) {
+	noisy := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	noisy.Reports[0].Runs[1].Mark(probe.RuleNoise, "others") // epoll under few-10
+	later := set([]float64{100, 100, 100}, []float64{200, 200, 200})
+	for i := range later.Reports[0].Runs {
+		if run := &later.Reports[0].Runs[i]; run.Subject == "net" {
+			run.Figures["p99"] = 0.0005 // the best p99 is not that of the most TPS
+		}
+	}
+	for want, s := range map[string]*result.Set{
+		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                           set([]float64{100}, []float64{200}),
+		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                               set([]float64{100, 100, 100}, []float64{90, 105, 120}),
+		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 1 of 3 runs of epoll were marked noise.": noisy,
+		"epoll serves 2 times as many as net; 5.00 ms.":                                                      later,
+	} {
+		if a := answerOf(s.Reports[0]); a.String() != want {
+			t.Errorf("got %q, want %q", a.String(), want)
+		}
+	}
+}
+
+// Nothing stands on runs that are marked: neither an answer, nor what is counted as ahead of a
+// published design, nor a claim. And rows that were run smaller than published are counted.
+func TestMarkedRuns(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	r := s.Reports[0]
+	for i := range r.Runs {
+		if run := &r.Runs[i]; run.Subject == "net" && run.Round < 3 {
+			run.Mark(probe.RuleUnsteady, "it varied")
+		}
+	}
+	r.Scenario.Workloads[0].Reduced = true
+	got := text(t, s)
+	for _, want := range []string{
+		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 2 of 3 runs of net were marked unsteady.",
+		"0 of 1 rows of ours are ahead of the published design in the same run; 1 not certain, 2 of 2 published rows not measured at their size.",
+		"ten: epoll is ahead of net in TPS, 2.00 ±0.00 (202 against 101); net is marked unsteady 2/3; not certain: 2 of 3 runs of net were marked unsteady.",
+		"at least 150: met", "at most 1: NOT MET: few-10/net: TPS 101; at most 1; not certain: 2 of 3 runs of net were marked unsteady",
+		"nobody ahead: not certain: few-10: 2 of 3 runs of net were marked unsteady",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+	for i := range r.Runs {
+		r.Runs[i].Marks = nil
+		if run := &r.Runs[i]; run.Subject == "epoll" && run.Round == 1 {
+			run.Mark(probe.RuleNoise, "others")
+			run.Mark(probe.RuleFewer, "no doubt")
+		}
+	}
+	if got := text(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
+		t.Errorf("one marked run of three is not what a median stands on:\n%s", got)
+	}
+	r.Scenario.Workloads[0].Reduced = false
+	r.Scenario.Published[0].Rows[0].Count = 11
+	if got := text(t, s); !strings.Contains(got, "2 of 2 published rows not measured at their size") {
+		t.Errorf("10 connections are taken for 11:\n%s", got)
+	}
+}
+
+// Runs that failed or were not made are told of, and are part of no median.
+func TestReportFaults(t *testing.T) {
+	s := set([]float64{100, 100}, []float64{200, 200})
+	runs := s.Reports[0].Runs
+	runs[1].Error, runs[1].Marks = "it broke\nbadly", []result.Mark{{Rule: probe.RuleNoise, Detail: "others"}}
+	runs[0].Skipped = "no room"
+	s.Reports[0].Planned = 12
+	got := text(t, s)
+	for _, want := range []string{
+		"1 of 10 runs failed.", "What was not as it should be test: few-10/net: not run: no room test: few-10/epoll: FAILED: it broke test:", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room",
+		"FAILED 1/2, noise 1/2", "epoll failed in 1 of 2 rounds: it broke",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+}
+
+// A design that the watchdog has ended is not compared but by its memory, and one that came to
+// nothing leaves ours alone.
+func TestStanding(t *testing.T) {
+	rows := func(figure string, values ...float64) row {
+		w := row{subject: "x"}
+		for i, v := range values {
+			w.runs = append(w.runs, &result.Run{Round: i + 1, Figures: map[string]float64{figure: v}})
+		}
+		return w
+	}
+	tps, _ := probe.Named("tps")
+	p99, _ := probe.Named("p99")
+	memory, _ := probe.Named("peak-memory")
+	ended := rows("tps", 10, 10)
+	ended.runs[0].Jobs = &result.Jobs{Ended: &result.Ended{Most: 2e9}}
+	big := rows("peak-memory", 200)
+	big.runs[0].Jobs = ended.runs[0].Jobs
+	marked := rows("tps", 20, 20)
+	marked.runs[0].Mark(probe.RuleMismatch, "wrong")
+	for _, c := range []struct {
+		f            probe.Figure
+		ours, design row
+		outcome, in  string
+	}{
+		{tps, rows("tps", 20, 22), rows("tps", 10, 11), result.Ahead, "2.00 ±0.00"},
+		{p99, rows("p99", 20, 22), rows("p99", 10, 11), result.Behind, "0.50 ±0.00"},
+		{tps, rows("tps", 10, 12), rows("tps", 11, 11), result.Level, "1.00"},
+		{tps, rows("tps", 10.5), rows("tps", 10), result.Level, "1.05"},
+		{tps, rows("tps", 10, 10), rows("tps", 0, 0), result.Ahead, "alone"},
+		{p99, rows("p99", 1, 1), rows("p99", stats.Never, stats.Never), result.Ahead, "alone"},
+		{tps, rows("tps", 10, 10), ended, result.NotMeasured, "-"},
+		{memory, rows("peak-memory", 100), big, result.Ahead, "2.00"},
+		{tps, marked, rows("tps", 10, 10), result.NotMeasured, "-"},
+		{tps, rows("tps", 10), row{subject: "y"}, result.NotMeasured, "-"},
+		{tps, rows("tps", 0), rows("tps", 1), result.NotMeasured, "-"},
+	} {
+		s := stand("row", c.f, c.ours, c.design, "")
+		if s.outcome != c.outcome || !strings.HasPrefix(s.lead, c.in) || !strings.HasPrefix(s.text, "row: ") {
+			t.Errorf("%s of %v and %v: %+v; want %s, %s", c.f.Name, c.ours.values(c.f.Name), c.design.values(c.f.Name), s, c.outcome, c.in)
+		}
+	}
+}
+
+// A multiple of what a design had done until the watchdog ended it says so, in the table and in
+// words.
+func TestEnded(t *testing.T) {
+	finished, _ := probe.Named("finished")
+	run := func(name string, n float64, ended *result.Ended) row {
+		return row{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Ended: ended}}}}
+	}
+	naive, ours := run("naive", 20_000, &result.Ended{After: 30 * time.Second, Most: 12e9}), run("ours", 92_000, nil)
+	rows := []row{naive, ours}
+	column := scenario.Column{Figure: "finished", Relative: "naive"}
+	for _, c := range []struct {
+		row  row
+		want string
+	}{{naive, "1× (20,000 in 30.0 s, then ended at 12.00 GB)"}, {ours, "4.6× (92,000)"}, {run("idle", 0, nil), "0× (0)"}} {
+		if got := cellOf(column, rows, c.row); got != c.want {
+			t.Errorf("%s: %q, want %q", c.row.subject, got, c.want)
+		}
+	}
+	s := stand("row", finished, ours, naive, "")
+	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.cut {
+		t.Errorf("got %q, want %q", s.text, want)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	before, after := set([]float64{100, 101, 102, 103}, []float64{200, 201, 202, 203}), set([]float64{90, 91, 92, 93}, []float64{200, 202, 201, 203})
+	after.Version, after.Reports[0].Scenario.Workloads[1].Connections = "v2", 99
+	after.Reports[0].Runs = slices.DeleteFunc(after.Reports[0].Runs, func(r result.Run) bool { return r.Subject == "auto" })
+	after.Reports[0].Runs[1].Error = "broken" // epoll under few
+	c, err := Compare([]string{"before", "after"}, []*result.Set{before, after}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdicts := make(map[string]string)
+	for _, f := range c.Figures {
+		verdicts[f.Workload+"/"+f.Subject+"/"+f.Figure] = f.Values[1].Change.Verdict
+	}
+	for name, want := range map[string]string{"few-10/net/tps": Worse, "few-10/net/p99": Worse, "few-100/net/tps": Worse, "few-100/epoll/tps": Unchanged, "few-10/epoll/tps": Unchanged} {
+		if verdicts[name] != want {
+			t.Errorf("%s: %q, want %q", name, verdicts[name], want)
+		}
+	}
+	said := strings.Join(slices.Concat(c.Warnings, c.Missing, c.Failed), "\n")
+	for _, want := range []string{`Another version of Myriad: before has "", after has "v2".`, "test/few-100 is not the same workload", "test/few-10/auto: not in after.", "test/few-10/epoll failed in 1 of 4 rounds in after: broken"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	if got := c.Regressions(0.05); len(got) != 5 || !strings.Contains(strings.Join(got, "\n"), "test/few-10/net: TPS is worse in after: -9.9 %, p=0.029 n=4+4") {
+		t.Errorf("regressions: %q", got)
+	}
+	if got := c.Regressions(0.5); len(got) != 1 {
+		t.Errorf("beyond a half: %q, want the subject that failed", got)
+	}
+	if few, all := c.Undecided(); few != 0 || all != 8 {
+		t.Errorf("%d of %d undecided", few, all)
+	}
+	var b bytes.Buffer
+	if err := c.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var out Comparison
+	if err := json.Unmarshal(b.Bytes(), &out); err != nil || out.Format != ComparisonFormat || len(out.Figures) != 8 || out.Figures[0].Values[1].Change.Verdict != Worse {
+		t.Errorf("as JSON: %v, %s", err, b.Bytes())
+	}
+	p := c.Page()
+	b.Reset()
+	if err := p.WriteHTML(&b); err != nil || !strings.Contains(b.String(), "worse, p=0.029") {
+		t.Errorf("as a page: %v", err)
+	}
+	for _, only := range []string{"none", "few-10/net/tps"} {
+		c, err := Compare([]string{"a", "b"}, []*result.Set{before, after}, regexp.MustCompile(only))
+		if (err == nil) != (only != "none") || err == nil && len(c.Figures) != 1 {
+			t.Errorf("%s: %v", only, err)
+		}
+	}
+	if _, err := Compare([]string{"a"}, []*result.Set{before}, nil); err == nil {
+		t.Error("one set is compared")
+	}
+}
+
+func TestChange(t *testing.T) {
+	tps, _ := probe.Named("tps")
+	for _, c := range []struct {
+		a, b    []float64
+		verdict string
+		change  float64
+	}{
+		{[]float64{1}, []float64{2}, TooFew, 1},
+		{[]float64{10, 10}, []float64{20, 20}, Better, 1},
+		{[]float64{10, 12}, []float64{11, 14}, Unchanged, 1.5 / 11},
+		{[]float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}, Better, 1.6},
+		{[]float64{5, 5}, []float64{5, 5}, Unchanged, 0},
+		{[]float64{0, 0}, []float64{5, 5}, Better, math.Inf(1)},
+		{[]float64{5, 5}, []float64{stats.Never, stats.Never}, Better, math.Inf(1)},
+	} {
+		if d := change(tps, c.a, c.b); d.Verdict != c.verdict || d.relative != c.change {
+			t.Errorf("%v, %v: %+v, want %s, %v", c.a, c.b, d, c.verdict, c.change)
+		}
+	}
+}
+
+// A time line is drawn with rates of counters, and a gap where a counter began anew.
+func TestTimelines(t *testing.T) {
+	s := set([]float64{1}, []float64{2})
+	run := &s.Reports[0].Runs[0]
+	for i := range 5 {
+		at := time.Duration(i) * time.Second
+		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.Side{User: at / 2, RSS: 1 << 20}, Load: result.Side{RSS: 1}, Answered: int64(100 * i), Slab: int64(1000 + i)})
+	}
+	run.Timeline[4].Server.User = 0
+	for _, part := range timelines(s.Reports[0]).Parts {
+		if part.Chart == nil || part.Chart.Title != "CPU of server and load: few-10" {
+			continue
+		}
+		y := part.Chart.Series[0].Y
+		if len(y) != 5 || !math.IsNaN(y[0]) || y[1] != 0.5 || !math.IsNaN(y[4]) {
+			t.Errorf("CPU: %v, want 0.5 between gaps", y)
+		}
+		return
+	}
+	t.Error("the CPU is not drawn")
+}
+
+// The page begins with the answer, and then names the claims that were not met.
+func TestFirstLines(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	Judge(s)
+	p := Page(s)
+	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
+		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
+	}
+	if want := (page.Remark{Tone: page.Bad, Text: "No run failed, but 2 claims were not met: test: at most 1; test: nobody ahead."}); len(p.Remarks) != 1 || p.Remarks[0] != want {
+		t.Errorf("it goes on with %q; want %q", p.Remarks, want)
+	}
+	claim := s.Reports[0].Scenario.Claims[2]
+	for i := range 3 * maxNamed {
+		claim.Text = "never " + string(rune('a'+i))
+		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
+	}
+	Judge(s)
+	if text := Page(s).Remarks[0].Text; !strings.Contains(text, "26 claims were not met: test: at most 1; test: nobody ahead; test: never a; ") || !strings.HasSuffix(text, "; 18 more, in their sections.") {
+		t.Errorf("of many claims it says %q", text)
+	}
+	s.Reports[0].Scenario.Answer = nil
+	if p := Page(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 26") || len(p.Remarks) > 0 {
+		t.Errorf("without an answer it begins with %q, %q", p.Lead, p.Remarks)
+	}
+}

@@ -1,0 +1,245 @@
+// Package report makes what was found readable: a page that begins with the answer of each
+// scenario, in a sentence and a picture, then tables, published tables with ours beside them,
+// claims, charts and time lines; and comparisons of several sets.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// row is one subject's runs under one workload.
+type row struct {
+	subject string
+	runs    []*result.Run
+}
+
+// rowsOf collects the runs of a workload by subject, in the scenario's order. Subjects without
+// a run have no row.
+func rowsOf(r *result.Report, workload string) (rows []row) {
+	for _, s := range r.Scenario.Subjects {
+		found := row{subject: s.Name}
+		for i := range r.Runs {
+			if run := &r.Runs[i]; run.Workload == workload && run.Subject == s.Name {
+				found.runs = append(found.runs, run)
+			}
+		}
+		if len(found.runs) > 0 {
+			rows = append(rows, found)
+		}
+	}
+	return rows
+}
+
+// rowNamed finds a subject's row, one without runs when it was not run.
+func rowNamed(rows []row, subject string) row {
+	i := slices.IndexFunc(rows, func(w row) bool { return w.subject == subject })
+	if i < 0 {
+		return row{subject: subject}
+	}
+	return rows[i]
+}
+
+// byRound are the values of a figure, by round.
+func (w row) byRound(figure string) map[int]float64 {
+	found := make(map[int]float64)
+	for _, run := range w.runs {
+		if v, ok := run.Figures[figure]; ok && run.Counts() {
+			found[run.Round] = v
+		}
+	}
+	return found
+}
+
+func (w row) values(figure string) []float64 { return slices.Collect(maps.Values(w.byRound(figure))) }
+
+func (w row) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
+
+// cell is the median of a figure over the rounds.
+func (w row) cell(f probe.Figure) string {
+	v, ok := w.median(f.Name)
+	if !ok {
+		return probe.None
+	}
+	return f.Text(v)
+}
+
+// spread is the ± of values as a part of their median.
+func spread(values []float64) string {
+	const fewRounds = 5 // of which the ± can be larger than what it is of
+	s, ok := stats.Spread(values)
+	switch {
+	case !ok:
+		return probe.None
+	case s > 1 && len(values) <= fewRounds:
+		return "too few rounds"
+	}
+	return fmt.Sprintf("±%.1f %%", s*100)
+}
+
+// ratios are the figure's ratios to the base's in the same round.
+func (w row) ratios(base row, figure string) []float64 {
+	return stats.Ratios(w.byRound(figure), base.byRound(figure))
+}
+
+// best finds the row that is best by a figure among those of other subjects than some.
+func best(rows []row, f probe.Figure, but ...string) (found row) {
+	var most float64
+	for _, w := range rows {
+		v, ok := w.median(f.Name)
+		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(but, w.subject) {
+			found, most = w, v
+		}
+	}
+	return found
+}
+
+// complete says whether any run of the row came to its end.
+func (w row) complete() bool { return slices.ContainsFunc(w.runs, (*result.Run).Counts) }
+
+// last is the last run that counts, nil if none does.
+func (w row) last() (last *result.Run) {
+	for _, run := range w.runs {
+		if run.Counts() {
+			last = run
+		}
+	}
+	return last
+}
+
+// failures counts the runs that failed, and says why the first of them did.
+func (w row) failures() (n int, why string) {
+	for _, run := range w.runs {
+		if run.Error != "" {
+			n, why = n+1, cmp.Or(why, run.Failure())
+		}
+	}
+	return n, why
+}
+
+// failed says in how many rounds the row failed, "" for none.
+func (w row) failed() string {
+	n, why := w.failures()
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
+}
+
+// missing says why a row has no figure, "" if it has one.
+func (w row) missing(f probe.Figure) string {
+	if _, ok := w.median(f.Name); ok {
+		return ""
+	}
+	for _, run := range w.runs {
+		if run.Error != "" {
+			return w.subject + " has failed: " + run.Failure()
+		}
+		if run.Skipped != "" {
+			return w.subject + " was not run: " + run.Skipped
+		}
+	}
+	if len(w.runs) == 0 {
+		return w.subject + " was not run"
+	}
+	return w.subject + " has no figure of this kind"
+}
+
+// ended is how the watchdog has ended a run of the row, nil if it has not.
+func (w row) ended() *result.Ended {
+	for _, run := range w.runs {
+		if run.Jobs != nil && run.Jobs.Ended != nil {
+			return run.Jobs.Ended
+		}
+	}
+	return nil
+}
+
+// problem is something that is wrong with a run, in a word and in a sentence.
+type problem struct {
+	word string
+	page.Remark
+}
+
+// The words of runs that failed and that were not made; others are rules.
+const (
+	markFailed = "FAILED"
+	markNotRun = "not run"
+)
+
+func problems(run *result.Run) (all []problem) {
+	if run.Error != "" {
+		all = append(all, problem{markFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
+	}
+	if run.Skipped != "" {
+		all = append(all, problem{markNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
+	}
+	for _, m := range run.Marks {
+		all = append(all, problem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
+	}
+	return all
+}
+
+// marks names what is wrong with the runs, with how many of them have each, and says how
+// serious that is.
+func (w row) marks() (text string, tone page.Tone) {
+	counts := make(map[string]int)
+	for _, run := range w.runs {
+		for _, p := range problems(run) {
+			counts[p.word]++
+			if tone != page.Bad {
+				tone = p.Tone
+			}
+		}
+	}
+	return counted(counts, len(w.runs)), tone
+}
+
+// doubts says how many of the runs that count broke a rule with which another run might have
+// other figures, "" for none, and whether the medians stand on them: half of the runs, or more.
+func (w row) doubts() (text string, most bool) {
+	runs, doubted, rules := 0, 0, []string(nil)
+	for _, run := range w.runs {
+		if !run.Counts() {
+			continue
+		}
+		broken := slices.DeleteFunc(slices.Clone(probe.Doubtful), func(rule string) bool { return !run.Marked(rule) })
+		if runs++; len(broken) > 0 {
+			doubted++
+		}
+		rules = append(rules, broken...)
+	}
+	if doubted == 0 {
+		return "", false
+	}
+	slices.Sort(rules)
+	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.Join(slices.Compact(rules))), 2*doubted >= runs
+}
+
+// counted writes words with how many of the runs have each, the most frequent first.
+func counted(counts map[string]int, runs int) string {
+	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	for i, word := range words {
+		words[i] = fmt.Sprintf("%s %d/%d", word, counts[word], runs)
+	}
+	return strings.Join(words, ", ")
+}
+
+// connections is how many a subject had under a workload.
+func connections(r *result.Report, w scenario.Workload, subject string) int {
+	if s := r.Scenario.Subject(subject); s != nil {
+		return w.For(s.MaxConns).Connections
+	}
+	return w.Connections
+}

@@ -1,0 +1,123 @@
+package report
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+)
+
+const (
+	// fewestTicks are what a time line has that is drawn.
+	fewestTicks = 3
+	// shortestStep is the least time between two ticks whose difference is drawn: the
+	// kernel counts processor time in steps of 10 ms.
+	shortestStep = 500 * time.Millisecond
+)
+
+// timeCharts are the charts of a time line, with a curve or two of each subject. What of a tick
+// is not known is NaN. The values of counters are drawn as rates a second.
+var timeCharts = []struct {
+	title, axis string
+	unit        page.Unit
+	counter     bool
+	server      func(*result.Tick) float64
+	load        func(*result.Tick) float64 // dashed; nil for none
+}{
+	{"CPU of server and load", "CPUs kept busy", page.Number, true,
+		func(k *result.Tick) float64 { return cpuTime(&k.Server) }, func(k *result.Tick) float64 { return cpuTime(&k.Load) }},
+	{"Memory of server and load", "RSS", page.Bytes, false,
+		func(k *result.Tick) float64 { return positive(k.Server.RSS) }, func(k *result.Tick) float64 { return positive(k.Load.RSS) }},
+	{"The kernel's small objects", "of the whole machine", page.Bytes, false,
+		func(k *result.Tick) float64 { return positive(k.Slab) }, nil},
+	{"Open connections", "connections that the load has open", page.Number, false,
+		func(k *result.Tick) float64 { return ofLoad(k, k.Open) }, nil},
+	{"Answered", "messages a second", page.Number, true,
+		func(k *result.Tick) float64 { return ofLoad(k, k.Answered) }, nil},
+	{"Goroutines", "goroutines of the server", page.Number, false,
+		func(k *result.Tick) float64 { return positive(k.Server.Goroutines) }, nil},
+}
+
+func positive(v int64) float64 {
+	if v <= 0 {
+		return math.NaN()
+	}
+	return float64(v)
+}
+
+func cpuTime(s *result.Side) float64 {
+	if s.RSS == 0 {
+		return math.NaN()
+	}
+	return (s.User + s.System).Seconds()
+}
+
+func ofLoad(k *result.Tick, v int64) float64 {
+	if k.Load.RSS == 0 {
+		return math.NaN()
+	}
+	return float64(v)
+}
+
+// timelines are the time lines of a report, none where there are too few ticks.
+func timelines(r *result.Report) page.Section {
+	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
+		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
+		"What a server says of itself is there where its command has {admin}, and not where memory is measured."}
+	for _, w := range r.Scenario.Workloads {
+		parts := []page.Part{{Heading: w.Name}}
+		for _, x := range timeCharts {
+			c := &page.Chart{Title: x.title + ": " + w.Name, X: page.Axis{Label: "time since the run began", Unit: page.Clock}, Y: page.Axis{Label: x.axis, Unit: x.unit}}
+			for _, row := range rowsOf(r, w.Name) {
+				last := row.last()
+				if last == nil || len(last.Timeline) < fewestTicks {
+					continue
+				}
+				for i, of := range []func(*result.Tick) float64{x.server, x.load} {
+					if of == nil {
+						continue
+					}
+					t := timeSeries(last.Timeline, of, x.counter)
+					t.Name, t.Dashed = row.subject+[]string{"", ", load"}[i], i == 1
+					if slices.ContainsFunc(t.Y, func(y float64) bool { return !math.IsNaN(y) && y != 0 }) {
+						c.Series = append(c.Series, t)
+					}
+				}
+			}
+			if len(c.Series) > 0 {
+				parts = append(parts, page.Part{Chart: c})
+			}
+		}
+		if len(parts) > 1 {
+			s.Parts = append(s.Parts, parts...)
+		}
+	}
+	return s
+}
+
+// timeSeries is a curve of ticks. What is not known is a gap, and so is a counter that went
+// back: it has begun anew, with another process.
+func timeSeries(ticks []result.Tick, of func(*result.Tick) float64, counter bool) (s page.Series) {
+	before := -1
+	for i := range ticks {
+		now := &ticks[i]
+		y := of(now)
+		if counter {
+			if before >= 0 && now.At-ticks[before].At < shortestStep {
+				continue
+			}
+			total := y
+			y = math.NaN()
+			if before >= 0 && total >= of(&ticks[before]) {
+				y = (total - of(&ticks[before])) / (now.At - ticks[before].At).Seconds()
+			}
+			if !math.IsNaN(total) {
+				before = i
+			}
+		}
+		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, rounded(y))
+	}
+	return s
+}

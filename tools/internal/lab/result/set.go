@@ -1,0 +1,267 @@
+// Package result has what was seen in runs, as data: records with their phases, samples and
+// figures, the reports that they make, and the journal that they are appended to.
+package result
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+// Set is what a command has found: the report of each scenario that it ran, on one machine,
+// one after the other. Durations are nanoseconds in JSON.
+type Set struct {
+	// Format is Format.
+	Format string `json:"format"`
+	// Version is that of Myriad, as far as the executable knows it.
+	Version string  `json:"version"`
+	Machine Machine `json:"machine"`
+	// Date is when the first run began, Took the time until the last one ended, without
+	// that between an interruption and its resumption.
+	Date time.Time     `json:"date"`
+	Took time.Duration `json:"took"`
+	// Command is the command line that made it.
+	Command string `json:"command"`
+	// Scale is the scale that was asked for, "" for the scenarios as they are written.
+	Scale string `json:"scale,omitempty"`
+	// Strict says that claims which are Strict were asked for.
+	Strict bool `json:"strict,omitempty"`
+	// Notes are sentences on what is missing or was different.
+	Notes []string `json:"notes,omitempty"`
+	// Reports are in the order of the runs.
+	Reports []*Report `json:"reports"`
+}
+
+const (
+	// Format is what the JSON of a Set says that it is.
+	Format = "myriad-bench-2"
+	// maxSet bounds the JSON of a set, in bytes.
+	maxSet = 512 << 20
+)
+
+// Report is the answer to a scenario: every run raw.
+type Report struct {
+	// Scenario is what was run, options applied.
+	Scenario scenario.Scenario `json:"scenario"`
+	Pinning  Pinning           `json:"pinning"`
+	// Notes are sentences on what is missing or was different.
+	Notes []string `json:"notes,omitempty"`
+	// Planned is how many runs there were to be; Runs are those that were, in the order of
+	// time.
+	Planned int   `json:"planned"`
+	Runs    []Run `json:"runs"`
+	// Verdicts are what follows from the runs: they are worked out when these have ended.
+	Verdicts []Verdict `json:"verdicts,omitempty"`
+}
+
+// Verdict is what follows from the runs of a report: how one of ours stands beside a
+// published design by a figure, or whether a claim was met.
+type Verdict struct {
+	// Of is the title of the published table, or the claim.
+	Of string `json:"of"`
+	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured beside a published table; of a
+	// claim it is Met, NotMet, Uncertain or NotMeasured, and "" where nothing was claimed.
+	Outcome string `json:"outcome,omitempty"`
+	// Text says it in a sentence.
+	Text string `json:"text"`
+	// Failed says that the claim was required.
+	Failed bool `json:"failed,omitempty"`
+}
+
+// The outcomes of a Verdict.
+const (
+	Met         = "met"
+	NotMet      = "NOT MET"
+	NotMeasured = "not measured"
+	Uncertain   = "not certain" // the runs are marked
+	Ahead       = "ahead"
+	Level       = "level"
+	Behind      = "behind"
+)
+
+// Machine is what a report was made on. What the system does not tell is empty.
+type Machine struct {
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	Kernel string `json:"kernel,omitempty"`
+	CPU    string `json:"cpu,omitempty"`
+	// CPUs is how many this process may use.
+	CPUs int `json:"cpus"`
+	// Memory is in bytes.
+	Memory int64 `json:"memory,omitempty"`
+	// Go is the version of Go that the lab was built with.
+	Go string `json:"go"`
+}
+
+// ThisMachine is the machine that the lab runs on.
+func ThisMachine() Machine {
+	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
+	if read, err := procfs.ReadMachine(); err == nil {
+		m.Kernel, m.CPU, m.Memory = read.Kernel, read.CPUModel, read.Memory
+	}
+	return m
+}
+
+// String describes the machine in a line.
+func (m Machine) String() string {
+	words := []string{m.CPU, fmt.Sprintf("%d CPUs", m.CPUs)}
+	if m.CPU == "" {
+		words = words[1:]
+	}
+	if m.Memory > 0 {
+		words = append(words, fmt.Sprintf("%.1f GiB", float64(m.Memory)/(1<<30)))
+	}
+	system := strings.Join(strings.Fields(m.OS+" "+m.Kernel+" "+m.Arch), " ")
+	return strings.Join(append(words, system, m.Go), "; ")
+}
+
+// Hardware is what of a machine no update changes. Memory is in whole GiB: a kernel has some
+// of it for itself.
+func (m Machine) Hardware() string {
+	return strings.Join(strings.Fields(fmt.Sprintf("%s %s, %s, %d CPUs, %.0f GiB", m.OS, m.Arch, m.CPU, m.CPUs, float64(m.Memory)/(1<<30))), " ")
+}
+
+// Pinning says which CPUs the server and the load generator run on.
+type Pinning struct {
+	// Server and Load are the CPU numbers of each, nil when nothing is pinned.
+	Server []int `json:"server,omitempty"`
+	Load   []int `json:"load,omitempty"`
+	// Why says why nothing is pinned, "" when it is.
+	Why string `json:"why,omitempty"`
+}
+
+// Pinned reports whether server and load have CPUs of their own.
+func (p Pinning) Pinned() bool { return len(p.Server) > 0 }
+
+// String says it in words.
+func (p Pinning) String() string {
+	if !p.Pinned() {
+		return "none: " + p.Why
+	}
+	return fmt.Sprintf("server on CPU %s, load on CPU %s", cpuList(p.Server), cpuList(p.Load))
+}
+
+func cpuList(cpus []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ","), "[]")
+}
+
+// Note notes something, once: a report that is resumed has the notes that it had.
+func (r *Report) Note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(r.Notes, text) {
+		r.Notes = append(r.Notes, text)
+	}
+}
+
+// Note notes something of all reports.
+func (s *Set) Note(format string, args ...any) {
+	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+}
+
+// Report finds the report of a scenario, nil where there is none.
+func (s *Set) Report(name string) *Report {
+	for _, r := range s.Reports {
+		if r.Scenario.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// Runs counts the runs.
+func (s *Set) Runs() (n int) {
+	for _, r := range s.Reports {
+		n += len(r.Runs)
+	}
+	return n
+}
+
+// Failed counts the runs that failed and the required claims that were not met.
+func (s *Set) Failed() (runs, claims int) {
+	for _, r := range s.Reports {
+		for i := range r.Runs {
+			if r.Runs[i].Error != "" {
+				runs++
+			}
+		}
+		for _, v := range r.Verdicts {
+			if v.Failed {
+				claims++
+			}
+		}
+	}
+	return runs, claims
+}
+
+// WriteJSON writes the set as one indented JSON object.
+func (s *Set) WriteJSON(w io.Writer) error { return WriteJSON(w, s) }
+
+// WriteJSON writes a value as one indented JSON object.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Read reads what Set.WriteJSON has written, of at most 512 MiB.
+func Read(in io.Reader) (*Set, error) {
+	limited := &io.LimitedReader{R: in, N: maxSet + 1}
+	decoder := json.NewDecoder(limited)
+	var s Set
+	err := decoder.Decode(&s)
+	if limited.N == 0 {
+		return nil, fmt.Errorf("more than %d bytes; expected the report.json of a bench", maxSet)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; expected the report.json of a bench", err)
+	}
+	if s.Format != Format {
+		return nil, fmt.Errorf("format %.40q; expected %q: a report.json of this version", s.Format, Format)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the report; expected one report in a file")
+	}
+	if slices.Contains(s.Reports, nil) {
+		return nil, errors.New("a report is null; expected the report.json of a bench")
+	}
+	return &s, nil
+}
+
+// IsSet says whether a file whose beginning this is says that it is a Set: a JSON object
+// that begins with its format, whatever its version.
+func IsSet(beginning []byte) bool {
+	text := strings.TrimLeft(string(beginning), " \t\r\n{")
+	return strings.HasPrefix(text, `"format"`)
+}
+
+// WriteFile writes a file of a directory at once or not at all: it replaces one that exists,
+// and what reads the file meanwhile sees the old one or the new one.
+func WriteFile(dir, name string, write func(io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot write %s: %w", filepath.Join(dir, name), err)
+		}
+	}()
+	f, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails where it was renamed
+	if err = write(f); err == nil {
+		err = errors.Join(f.Chmod(0o644), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, name))
+}

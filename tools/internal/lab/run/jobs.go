@@ -1,0 +1,299 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+const (
+	// jobsDrain is how long a side may take to end the jobs that it has when no more are
+	// offered, jobsSlack how much longer than planned a run may take. Then it is ended, which
+	// it may take jobsGrace for.
+	jobsDrain = 5 * time.Second
+	jobsSlack = 30 * time.Second
+	jobsGrace = time.Second
+	// ownWorkers is how many workers a pool may have that finds the number by itself: as
+	// many as in the published experiment.
+	ownWorkers = 5000
+	// better is how much more jobs a larger number of workers has to do, worse how many of
+	// the best a number has to do that a still larger one is tried.
+	better, worse = 1.03, 0.9
+	// watchdogEvery is the time between two looks of a watchdog.
+	watchdogEvery = 20 * time.Millisecond
+)
+
+// jobs offers jobs to sides: what becomes of a pool, and of the process that it is in, when
+// more jobs are offered than it can run. Each side is a process of its own that offers jobs to
+// itself; all have the same generator, jobs, deadline and memory. Before the first run of a
+// shape its capacity is measured: the most jobs a second that end within their deadline in a
+// closed loop, with the best fixed number of workers or with the adaptive pool. It is part of
+// that run's record. It belongs to one goroutine.
+type jobs struct {
+	*runner
+	phase    scenario.Phase
+	scenario *scenario.Scenario
+	before   []result.Run
+	// iterations of the work's loop are a millisecond of computing: all sides get
+	// what the first one has found, and do the same work. 0 is not known yet.
+	iterations uint64
+	slack      time.Duration // jobsSlack
+}
+
+// run makes one run.
+func (j *jobs) run(ctx context.Context, s scenario.Step, rec *result.Run) error {
+	capacity, err := j.capacity(ctx, rec)
+	if err != nil {
+		return err
+	}
+	rec.Jobs = &result.Jobs{Load: loadName(j.phase), Rate: float64(j.phase.Rate), Capacity: capacity.PerSecond, Window: j.phase.For.Std()}
+	if rec.Jobs.Rate == 0 {
+		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
+	}
+	return j.offer(ctx, rec, s.Subject, offering{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
+}
+
+// loadName is what a load is called: "unloaded", "1x", "10x" or so many a second.
+func loadName(p scenario.Phase) string {
+	switch {
+	case p.Times == 0:
+		return format.Count(p.Rate) + "/s"
+	case p.Times < 1:
+		return "unloaded"
+	}
+	return fmt.Sprintf("%gx", p.Times)
+}
+
+// offering is what is offered to a side.
+type offering struct {
+	rate     float64 // 0 for a closed loop
+	inFlight int     // of a closed loop
+	queue    int
+	workers  int // of those with a fixed number; the others may have ownWorkers
+}
+
+// command is the command line of a side.
+func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []string {
+	if !s.Side.Told {
+		o.workers = ownWorkers
+	}
+	command := s.Fill(scenario.Place{Self: j.self})
+	add := func(name string, value any) { command = append(command, "--"+name, fmt.Sprint(value)) }
+	add("work", j.phase.Shape)
+	add("rate", fmt.Sprintf("%.0f", o.rate))
+	if o.rate == 0 {
+		add("inflight", o.inFlight)
+	}
+	add("warmup", j.phase.WarmUp)
+	add("duration", window)
+	add("drain", jobsDrain)
+	add("deadline", j.phase.Deadline)
+	add("queue", o.queue)
+	add("memory", j.phase.Memory)
+	add("workers", o.workers)
+	if j.iterations > 0 {
+		add("iterations", j.iterations)
+	}
+	return command
+}
+
+// offer runs a side's process to its end, with a watchdog. What it takes longer than planned
+// is bounded: then it is ended, and what it has counted is its result.
+func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o offering) error {
+	run := rec.Jobs
+	run.Shape, run.WarmUp, run.Deadline = j.phase.Shape, j.phase.WarmUp.Std(), j.phase.Deadline.Std()
+	rec.Command = j.command(s, run.Window, o)
+	bound := run.WarmUp + run.Window + jobsDrain + j.slack
+	late := fmt.Errorf("the side took longer than %v", bound)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
+	defer cancel()
+	var line *timeline
+	dog := watchdog{most: j.phase.Memory}
+	complete := false
+	var warming *offer.Result
+	p, err := j.launcher.lines(ctx, command{args: rec.Command, grace: jobsGrace}, func(p *process) {
+		line = j.follow(rec, p, nil)
+		dog.begin(p)
+	}, func(text []byte) error {
+		l, err := offer.ParseLine(text)
+		switch {
+		case err != nil:
+			return err
+		case l.Warming != nil:
+			warming = l.Warming
+		case l.Result != nil:
+			run.Result, complete = l.Result, true
+		default:
+			run.Result = l.Progress
+		}
+		return nil
+	})
+	line.stop()
+	run.PeakRSS, run.Ended = dog.end()
+	if run.Ended != nil && run.Result == nil && run.WarmUp > 0 {
+		// It was ended before its window began: all that is counted in that is nothing.
+		run.Ended.WarmingUp = true
+		run.Result = &offer.Result{Work: run.Shape, Rate: run.Rate, Warmup: run.WarmUp, Duration: run.Window}
+		if warming != nil {
+			run.Result.PeakRSS, run.Result.PeakGoroutines, run.Result.PeakWorkers = warming.PeakRSS, warming.PeakGoroutines, warming.PeakWorkers
+		}
+	}
+	if run.Result != nil {
+		run.PeakRSS = max(run.PeakRSS, run.Result.PeakRSS)
+	}
+	switch {
+	case run.Ended != nil:
+		return nil
+	case errors.Is(err, late) && run.Result != nil:
+		run.Result.Overran = fmt.Sprintf("%v, and was ended: its counts are of the first %.1f s of its window", late, run.Result.Elapsed.Seconds())
+		return nil
+	case err != nil:
+		return err
+	case !complete:
+		return fmt.Errorf("%w; expected a line with its result before", p.failure("the side"))
+	case p.err != nil:
+		return p.failure("the side")
+	}
+	return nil
+}
+
+// capacity is that of the shape of jobs: as an earlier run has it, or measured now, which the
+// record of this run keeps.
+func (j *jobs) capacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
+	for i := range j.before {
+		known := j.before[i].Capacity
+		if known == nil {
+			continue
+		}
+		j.iterations = cmp.Or(known.Iterations, j.iterations)
+		if known.Shape == j.phase.Shape {
+			c = known
+		}
+	}
+	if c == nil {
+		j.progress.tell(true, "calibrating "+j.phase.Shape)
+		c = j.calibrate(ctx)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
+		}
+		rec.Capacity = c
+	}
+	if c.PerSecond <= 0 {
+		return nil, fmt.Errorf("the capacity of %s could not be measured: %v", c.Shape, c.Tried)
+	}
+	return c, nil
+}
+
+// calibrate measures the capacity with each side of the scenario that is there for that, those
+// first that have a fixed number of workers: from one for each CPU, twice as many each time,
+// until that gets worse.
+func (j *jobs) calibrate(ctx context.Context) *result.Capacity {
+	c := &result.Capacity{Shape: j.phase.Shape}
+	for _, fixed := range []bool{true, false} {
+		for _, s := range j.scenario.Subjects {
+			if s.Side == nil || !s.Side.Measures || s.Side.Told != fixed {
+				continue
+			}
+			if !fixed {
+				j.try(ctx, c, s, 0, max(c.Workers, 1))
+				continue
+			}
+			best := 0.0
+			for workers := runtime.NumCPU(); workers <= 1024*runtime.NumCPU() && ctx.Err() == nil; workers *= 2 {
+				rate := j.try(ctx, c, s, workers, workers)
+				if rate > best*better {
+					best, c.Workers = rate, workers
+				}
+				if rate < best*worse {
+					break
+				}
+			}
+		}
+	}
+	c.Iterations = j.iterations
+	return c
+}
+
+// try runs a side in a closed loop that keeps two jobs for each of so many workers in flight,
+// and returns how many a second ended within their deadline.
+func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, fixed, workers int) (perSecond float64) {
+	if ctx.Err() != nil {
+		return 0
+	}
+	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.Calibration()}}
+	err := j.offer(ctx, rec, s, offering{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixed})
+	name := s.Name
+	if fixed > 0 {
+		name = fmt.Sprintf("%s with %d workers", s.Name, fixed)
+	}
+	switch {
+	case err != nil:
+		c.Tried = append(c.Tried, name+": "+err.Error())
+		return 0
+	case rec.Jobs.Ended != nil:
+		c.Tried = append(c.Tried, name+": "+rec.Jobs.Ended.String())
+		return 0
+	}
+	perSecond = probe.Goodput(rec)
+	j.iterations = rec.Jobs.Result.Iterations
+	c.Tried = append(c.Tried, fmt.Sprintf("%s: %s/s", name, format.Whole(perSecond)))
+	if perSecond > c.PerSecond {
+		c.PerSecond, c.Side = perSecond, name
+	}
+	return perSecond
+}
+
+// watchdog ends a process that takes more memory than it may. It has a goroutine of its own,
+// from begin to end.
+type watchdog struct {
+	most   int64 // bytes
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	peak   int64         // the goroutine's, as the rest, until end
+	ended  *result.Ended // nil where it has not ended the process
+}
+
+func (w *watchdog) begin(p *process) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	w.wait.Go(func() { w.watch(ctx, p) })
+}
+
+// watch looks at the most that the process has ever had, so that nothing escapes between two
+// looks, and ends it by its handle, which never means another one.
+func (w *watchdog) watch(ctx context.Context, p *process) {
+	for began := time.Now(); ; {
+		if s, err := sample.Take(sample.Memory, p.pid()); err == nil { // or it has ended, or this system does not tell
+			total := s.Total()
+			if w.peak = max(w.peak, total.PeakRSS); w.peak > w.most {
+				w.ended = &result.Ended{After: time.Since(began), RSS: w.peak, Most: w.most}
+				_ = p.cmd.Process.Kill() // an error says that it has ended
+				return
+			}
+		}
+		if pause(ctx, watchdogEvery) != nil {
+			return
+		}
+	}
+}
+
+// end ends the watchdog and says what it has seen.
+func (w *watchdog) end() (peak int64, ended *result.Ended) {
+	if w.cancel != nil {
+		w.cancel()
+		w.wait.Wait()
+	}
+	return w.peak, w.ended
+}

@@ -1,0 +1,54 @@
+package run
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+// choosePinning splits the CPUs that this process may use into two halves.
+func choosePinning() result.Pinning {
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return result.Pinning{Why: "pinning is " + err.Error()}
+	}
+	return splitCPUs(cpus, func(cpu int) int {
+		core, err := procfs.Core(cpu)
+		if err != nil {
+			return cpu // unknown: a core of its own
+		}
+		return core
+	})
+}
+
+// pinningOf is the pinning of a workload.
+func (r *runner) pinningOf(w scenario.Workload) result.Pinning {
+	if w.Unpinned && r.pinning.Pinned() {
+		return result.Pinning{Why: "not asked for"}
+	}
+	return r.pinning
+}
+
+// splitCPUs gives the server one half of the CPUs and the load the other, an odd one to the
+// load. CPUs that share a core stay on one side, so that neither side slows the other down,
+// unless there is only one core.
+func splitCPUs(cpus []int, core func(cpu int) int) result.Pinning {
+	if len(cpus) < 2 {
+		return result.Pinning{Why: "there is only one CPU"}
+	}
+	cpus = slices.Clone(cpus)
+	slices.SortFunc(cpus, func(a, b int) int {
+		return cmp.Or(cmp.Compare(core(a), core(b)), cmp.Compare(a, b))
+	})
+	cut := len(cpus) / 2
+	for edge := cut; edge > 0; edge-- {
+		if core(cpus[edge-1]) != core(cpus[edge]) {
+			cut = edge
+			break
+		}
+	}
+	return result.Pinning{Server: cpus[:cut:cut], Load: cpus[cut:]}
+}

@@ -1,0 +1,80 @@
+package run
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+// startOn starts a process on the given CPUs, or on those of this thread when
+// there are none. The caller's thread is locked, and keeps the CPUs.
+func startOn(cmd *exec.Cmd, cpus []int) error {
+	if len(cpus) > 0 {
+		var set unix.CPUSet
+		for _, cpu := range cpus {
+			set.Set(cpu)
+		}
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return err
+		}
+	}
+	// A group of its own keeps the terminal's Ctrl-C from the child, whose
+	// end is ours to order, and makes its own children reachable.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd.Start()
+}
+
+// killGroup kills what is left of the process group of a child. The number
+// cannot belong to anyone else while a member lives; without members the call
+// finds nothing.
+func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
+
+// groupLives says whether a process of a group is there, be it that the kernel is still
+// taking back what it had. One call says so where there is none.
+func groupLives(group int) bool {
+	if unix.Kill(-group, 0) != nil {
+		return false
+	}
+	pids, err := procfs.Group(group)
+	return err == nil && slices.ContainsFunc(pids, func(pid int) bool {
+		s, err := procfs.ReadStat(pid)
+		return err == nil && !s.Ended
+	})
+}
+
+// allowedCPUs lists the CPUs that this process may run on.
+func allowedCPUs() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, err
+	}
+	var cpus []int
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
+
+// raiseFileLimit raises the soft limit of open descriptors to the hard one,
+// for this process and for the children that it starts from now on.
+func raiseFileLimit() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	limit.Cur = limit.Max
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+}
+
+// lockFile locks a file for this process, until it is closed. It fails when another one
+// has it locked.
+func lockFile(f *os.File) error {
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+}

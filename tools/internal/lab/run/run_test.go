@@ -1,0 +1,239 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// asChild makes the test binary a child process: what its arguments say.
+const asChild = "MYRIAD_LAB_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asChild) == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	switch os.Args[1] {
+	case "lines":
+		fmt.Print("one\ntwo\n")
+	case "fail":
+		fmt.Fprint(os.Stderr, "its last words")
+		os.Exit(3)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("stubborn")
+		time.Sleep(time.Hour) // until it is killed
+	case "park":
+		for _, checkpoint := range []string{"ready", "parked"} {
+			fmt.Printf(`{"checkpoint": %q, "server": {"anonymous": %d}, "go": {"stack_inuse": %d}}`+"\n", checkpoint, len(checkpoint), 100*len(checkpoint))
+		}
+	case "progress":
+		fmt.Println(`{"progress": {"finished": 7, "elapsed": 750000000}}`)
+		time.Sleep(time.Hour) // until it is ended
+	case "hang":
+		time.Sleep(time.Hour) // until it is ended
+	}
+	os.Exit(0)
+}
+
+func startLauncher(t *testing.T) *launcher {
+	t.Helper()
+	t.Setenv(asChild, "1")
+	l := newLauncher()
+	t.Cleanup(l.close)
+	return l
+}
+
+func TestProcesses(t *testing.T) {
+	l, self := startLauncher(t), os.Args[0]
+	var got []string
+	keep := func(line []byte) error { got = append(got, string(line)); return nil }
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	p, err := l.lines(t.Context(), command{args: []string{self, "fail"}, grace: time.Minute}, nil, keep)
+	if err != nil || p.failure("it").Error() != "it ended: exit status 3: its last words" {
+		t.Errorf("got %v, %v", p.failure("it"), err)
+	}
+	broken := errors.New("broken")
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want what the line's function said", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p, err = l.lines(ctx, command{args: []string{self, "stubborn"}, grace: time.Millisecond}, nil, func([]byte) error { cancel(broken); return nil })
+	if !errors.Is(err, broken) || p.err == nil {
+		t.Errorf("got %v, %v, want that it was killed", err, p.err)
+	}
+	if _, err := l.start(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
+		t.Error("a program that there is not was started")
+	}
+	long := &tail{}
+	long.Write([]byte(strings.Repeat("x", 2*tailSize) + "end"))
+	if s := long.String(); len(s) != tailSize || !strings.HasSuffix(s, "end") {
+		t.Errorf("%d bytes were kept", len(s))
+	}
+}
+
+func TestSplitCPUs(t *testing.T) {
+	pairs := func(cpu int) int { return cpu / 2 }
+	for _, c := range []struct {
+		cpus         []int
+		core         func(int) int
+		server, load []int
+	}{
+		{[]int{0}, pairs, nil, nil},
+		{[]int{0, 1}, pairs, []int{0}, []int{1}},
+		{[]int{0, 1, 2, 3, 4, 5}, pairs, []int{0, 1}, []int{2, 3, 4, 5}},
+		{[]int{0, 1, 2, 3}, func(cpu int) int { return cpu % 2 }, []int{0, 2}, []int{1, 3}},
+		{[]int{7, 5, 3}, func(cpu int) int { return cpu }, []int{3}, []int{5, 7}},
+	} {
+		if p := splitCPUs(c.cpus, c.core); !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) {
+			t.Errorf("%v: %v", c.cpus, p)
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	all := int64(100 << 30)
+	for free, low := range map[int64]bool{all: false, all / keptShare / 2: false, all/keptShare/2 - 1: true} {
+		err := room{free: free, total: all, of: "a cgroup"}.low()
+		if (err != nil) != low || err != nil && !strings.Contains(err.Error(), "free in a cgroup, less than half") {
+			t.Errorf("%d free: %v", free, err)
+		}
+	}
+	if (room{}).kept() != leastKept {
+		t.Error("too little memory is kept")
+	}
+}
+
+// More connections than any machine holds are stopped by a wall, and some fit, unless there
+// are too few descriptors for the 1,000 connections of room that a subject has beside.
+func TestWall(t *testing.T) {
+	t.Parallel()
+	if _, err := readRoom(); err != nil {
+		t.Skip("this system doesn't report its memory: ", err)
+	}
+	_, hard, limited := sock.DescriptorLimit()
+	w := scenario.Workload{Connections: 1 << 30, Phases: []scenario.Phase{{Do: scenario.Broadcast}}}
+	if why, fit := wall(scenario.Step{Workload: w}); why == "" || fit >= w.Connections || fit < 1 && (!limited || hard > 3000) {
+		t.Errorf("%d of %d connections fit: %s", fit, w.Connections, why)
+	}
+	w.Connections = 1
+	if why, _ := wall(scenario.Step{Workload: w}); why != "" {
+		t.Errorf("a connection does not fit: %s", why)
+	}
+}
+
+// parking is a scenario whose one subject is this test's binary.
+func parking(t *testing.T, rounds int, word string) scenario.Scenario {
+	t.Helper()
+	s, err := probe.Scenarios.Read(strings.NewReader(fmt.Sprintf(`
+name = "park"
+question = "What does a goroutine take?"
+rounds = %d
+[[subject]]
+name = "own"
+parks = true
+command = "{self} %s {n}"
+[[workload]]
+name = "few"
+connections = 2
+phases = [{ do = "park" }]
+`, rounds, word)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A bench is journalled run by run; what was interrupted is resumed, and what is there stays.
+func TestJournal(t *testing.T) {
+	t.Setenv(asChild, "1")
+	dir := filepath.Join(t.TempDir(), "out")
+	var wrote []int
+	o := Options{Dir: dir, Self: os.Args[0], Command: "test", Progress: io.Discard, Write: func(_ string, s *result.Set) error { wrote = append(wrote, s.Runs()); return nil }}
+	set, err := All(t.Context(), []scenario.Scenario{parking(t, 3, "park")}, o)
+	if err != nil || set.Runs() != 3 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
+		t.Fatalf("%v: %+v", err, set)
+	}
+	path := filepath.Join(dir, journalName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	cut := strings.Join(lines[:2], "") + lines[2][:10] // one whole run, and the beginning of another
+	if err := os.WriteFile(path, []byte(cut), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err = Resume(t.Context(), dir, o)
+	if err != nil || set.Runs() != 3 || len(set.Notes) != 1 || !strings.Contains(set.Notes[0], "after 1 of 3 steps") {
+		t.Errorf("resumed: %v, %+v", err, set)
+	}
+	var said strings.Builder
+	o.Progress = &said
+	if set, err = Resume(t.Context(), dir, o); err != nil || set.Runs() != 3 || !strings.Contains(said.String(), "nothing is left to do: all 3 runs") {
+		t.Errorf("resumed again: %v, %q", err, said.String())
+	}
+	if !slices.Equal(wrote, []int{3, 3, 3}) {
+		t.Errorf("reports of %v runs were written", wrote)
+	}
+	for text, says := range map[string]string{
+		"": "there is no whole line", "{}\n": `format ""; expected`, strings.Join(lines[:1], "") + "x\n": "line 2: ", strings.Join(lines[:1], "") + `{"report": 5}` + "\n": "report 5; expected 0 to 0",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Resume(t.Context(), dir, o); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("a journal of %.20q: %v, want %q", text, err, says)
+		}
+	}
+	if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "has a report; expected an empty one") {
+		t.Errorf("a directory with a report: %v", err)
+	}
+}
+
+// A run that fails is a record, and the next one goes on; one that is interrupted is none.
+func TestFailures(t *testing.T) {
+	t.Setenv(asChild, "1")
+	o := Options{Self: os.Args[0], Command: "test"}
+	set, err := All(t.Context(), []scenario.Scenario{parking(t, 2, "fail")}, o)
+	if err != nil || set.Runs() != 2 || !strings.Contains(set.Reports[0].Runs[1].Error, "its last words") {
+		t.Errorf("%v, %+v", err, set)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o.Progress = writerFunc(func(b []byte) (int, error) { cancel(); return len(b), nil }) // when the first run begins
+	set, err = All(ctx, []scenario.Scenario{parking(t, 2, "hang")}, o)
+	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") {
+		t.Errorf("interrupted: %v, %d runs", err, set.Runs())
+	}
+	for _, o := range []Options{{Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
+		var wrong scenario.Error
+		if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); !errors.As(err, &wrong) {
+			t.Errorf("%+v: %v, want a scenario.Error", o, err)
+		}
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

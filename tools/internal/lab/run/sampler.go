@@ -1,0 +1,306 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+// What a sample has at the checkpoints of a window, of memory, and of connections that are
+// held.
+const (
+	windowParts = sample.CPU | sample.MachineCPU
+	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
+	heldParts   = windowParts | memoryParts | sample.Network
+)
+
+const (
+	// settle is how long memory is left alone before it is sampled.
+	settle = 200 * time.Millisecond
+	// stillSlab is by how much the kernel's small objects may change in the time of settle,
+	// in bytes, when nothing comes or goes any more: those of closed sockets are given back
+	// a while later. stillBound is how long that is waited for.
+	stillSlab  = 1 << 20
+	stillBound = 2 * time.Second
+	// closeBound is how long a server may take to close the sockets whose peers are gone.
+	closeBound = 5 * time.Second
+	// restLead is how long a server is left alone after its memory was sampled, for which it
+	// has collected garbage, before restPieces pieces of restPiece show what it does at rest.
+	restLead   = 500 * time.Millisecond
+	restPieces = 4
+	restPiece  = 500 * time.Millisecond
+	restTime   = restLead + restPieces*restPiece + restPiece // and some to spare
+)
+
+// keep adds a sample to the record.
+func (m *measurement) keep(s result.Sample) *result.Sample {
+	m.record.Samples = append(m.record.Samples, s)
+	return &m.record.Samples[len(m.record.Samples)-1]
+}
+
+// take looks at both sides and at the machine.
+func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("sample %s: %w", checkpoint, err)
+		}
+	}()
+	s = result.Sample{Checkpoint: checkpoint, At: time.Now()}
+	generator := 0
+	if m.generator != nil {
+		generator = m.generator.pid()
+	}
+	groups, err := procfs.Groups(m.server.pid(), generator)
+	if err != nil {
+		return s, err
+	}
+	taken, err := sample.Take(parts, groups[m.server.pid()]...)
+	if err != nil {
+		return s, err
+	}
+	s.Server = sideOf(&taken)
+	fillMachine(&s, &taken.Machine)
+	if parts&sample.MachineCPU != 0 {
+		own, err := sample.Take(sample.CPU, os.Getpid())
+		if err != nil {
+			return s, err
+		}
+		total := own.Total()
+		s.Lab = total.CPU()
+	}
+	if parts&sample.Network != 0 { // of a window the load's own result is better
+		s.Load = m.loadSide(groups[generator], parts)
+	}
+	if parts&sample.MachineMemory != 0 {
+		if slabs, err := procfs.ReadSlabs(); err == nil { // on most machines only root may
+			tcp, _ := slabs.Find("TCP")
+			s.TCP = tcp.Objects
+		}
+	}
+	return s, nil
+}
+
+// loadSide is the generator's side. When it has ended only its time is left, and before it
+// begins there is nothing.
+func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
+	if m.generator == nil {
+		return result.Side{}
+	}
+	taken, err := sample.Take(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
+	if err == nil && len(taken.Processes) > 0 {
+		return sideOf(&taken)
+	}
+	select {
+	case <-m.generator.done:
+		state := m.generator.cmd.ProcessState
+		return result.Side{User: state.UserTime(), System: state.SystemTime()}
+	case <-time.After(time.Second): // it was about to end
+		return result.Side{}
+	}
+}
+
+// sideOf is what processes use together.
+func sideOf(s *sample.Sample) result.Side {
+	p := s.Total()
+	return result.Side{
+		User: p.User, System: p.System, RSS: p.RSS, PSS: p.PSS, Anonymous: p.Anonymous,
+		Processes: len(s.Processes), Sockets: p.Sockets,
+		Voluntary: p.Voluntary, Involuntary: p.Involuntary,
+	}
+}
+
+func fillMachine(s *result.Sample, m *sample.Machine) {
+	s.Busy, s.Stolen = m.Busy+m.Stolen, m.Stolen
+	s.Slab, s.Tables, s.Free = m.Slab, m.PageTables+m.KernelStacks, m.Free
+	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
+}
+
+// count has the server say how many connections it has, where it can. Otherwise it looks at
+// the server's descriptors: those of a shard are not to be seen, and each that is leaves an
+// object in one of the kernel's caches. So it is done behind the rest of a sample.
+func (m *measurement) count(ctx context.Context, s *result.Sample) error {
+	if m.admin == nil {
+		with, err := m.take(s.Checkpoint, sample.Sockets)
+		s.Server.Sockets = with.Server.Sockets
+		return err
+	}
+	c, err := m.admin.counts(ctx)
+	if err != nil {
+		return err
+	}
+	s.Counts = &c
+	if m.record.Processes < 2 {
+		s.Go = m.admin.memory(ctx)
+	}
+	return nil
+}
+
+// ready closes the lab's first connection, and samples the server without any.
+func (m *measurement) ready(ctx context.Context, close func() error) error {
+	if !m.sampled {
+		return close()
+	}
+	with, err := m.take("", sample.Sockets)
+	close()
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Second); ; {
+		now, err := m.take("", sample.Sockets)
+		if err != nil {
+			return err
+		}
+		if now.Server.Sockets < with.Server.Sockets || time.Now().After(end) {
+			break // a server whose sockets are not to be seen goes on
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+	s, err := m.take("ready", memoryParts)
+	if err == nil {
+		err = m.count(ctx, &s)
+	}
+	if err != nil {
+		return err
+	}
+	m.base = s.Open()
+	m.keep(s)
+	return nil
+}
+
+// settled waits until the number of the server's connections is as wanted and memory is
+// still, at most for bound, samples it, and reports whether it was so.
+func (m *measurement) settled(ctx context.Context, checkpoint string, bound time.Duration, wanted func(open int) bool) (bool, error) {
+	if !m.sampled {
+		return true, pause(ctx, settle)
+	}
+	collections := laterCollections
+	if checkpoint == touched {
+		collections = firstCollections
+	}
+	began := time.Now()
+	for last := int64(-1); ; {
+		if m.admin != nil && m.record.Processes < 2 {
+			m.admin.collect(ctx, collections)
+		}
+		if err := pause(ctx, settle); err != nil {
+			return false, err
+		}
+		s, err := m.take(checkpoint, memoryParts)
+		if err != nil {
+			return false, err
+		}
+		past := time.Since(began)
+		still := last >= 0 && max(s.Slab-last, last-s.Slab) <= stillSlab
+		last = s.Slab
+		if !still && past < min(bound, stillBound) {
+			continue
+		}
+		if err := m.count(ctx, &s); err != nil {
+			return false, err
+		}
+		if ok := wanted(s.Open() - m.base); ok || past >= bound {
+			m.keep(s)
+			return ok, nil
+		}
+	}
+}
+
+// rests says whether what the server does at rest is measured: where a load is compared with it,
+// and the hold before is long enough for that and for a sample of memory.
+func (m *measurement) rests() bool {
+	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
+	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
+		m.workload.Phases[i].For.Std()/2 >= restTime
+}
+
+// rest leaves the server alone, and adds to the last sample how busy it was.
+func (m *measurement) rest(ctx context.Context) error {
+	kept := &m.record.Samples[len(m.record.Samples)-1]
+	var before result.Sample
+	for i, wait := range slices.Concat([]time.Duration{restLead}, slices.Repeat([]time.Duration{restPiece}, restPieces)) {
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		now, err := m.take(kept.Checkpoint, sample.CPU)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			kept.Resting = append(kept.Resting, (now.Server.CPU()-before.Server.CPU()).Seconds()/now.At.Sub(before.At).Seconds())
+		}
+		before = now
+	}
+	return nil
+}
+
+// window samples at the beginning and at the end of a window. Connections are counted by the
+// port that the server has them on; of a flood with the segments that they carried.
+func (m *measurement) window(checkpoint string, flood bool) error {
+	if !m.sampled {
+		return nil
+	}
+	parts := windowParts
+	if checkpoint == "measured" {
+		parts |= sample.Memory
+	}
+	taken, err := m.take(checkpoint, parts)
+	if err != nil {
+		return err
+	}
+	s := m.keep(taken)
+	most := m.workload.Opens() + 100
+	switch {
+	case m.workload.Heartbeat() > 0:
+	case flood:
+		if found, err := sock.SegmentsOf(m.server.port(), most); err == nil { // or the kernel does not tell
+			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
+		}
+	case checkpoint == "measuring":
+		s.Accepted, _ = sock.Accepted(m.server.port(), most)
+	}
+	return nil
+}
+
+// Self samples the memory of this process, with what Go says of it.
+func Self(checkpoint string) result.Sample {
+	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	s.Go = &result.GoMemory{StackInuse: int64(m.StackInuse), HeapInuse: int64(m.HeapInuse), Sys: int64(m.Sys)}
+	if taken, err := sample.Take(sample.Memory|sample.PSS, os.Getpid()); err == nil { // or there is what Go says
+		s.Server = sideOf(&taken)
+	}
+	return s
+}
+
+// foreign begins to watch what else the machine does. The returned function says how many
+// CPUs were busy with anything but this process and those that it has started and waited for
+// meanwhile, and how many of them the host of a virtual machine took; 0 where the system does
+// not tell.
+func foreign() func() (foreign, stolen float64) {
+	before, err := sample.Take(windowParts, os.Getpid())
+	return func() (foreign, stolen float64) {
+		after, err2 := sample.Take(windowParts, os.Getpid())
+		if errors.Join(err, err2) != nil {
+			return 0, 0
+		}
+		took := after.At.Sub(before.At).Seconds()
+		is, was := after.Total(), before.Total()
+		own := is.CPU() + is.Children - was.CPU() - was.Children
+		stole := after.Machine.Stolen - before.Machine.Stolen
+		all := after.Machine.Busy - before.Machine.Busy + stole
+		return max(0, (all-own).Seconds()/took), max(0, stole.Seconds()/took)
+	}
+}

@@ -1,0 +1,155 @@
+package run
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const (
+	// tickEvery is the time between two ticks at the beginning of a run.
+	tickEvery = time.Second
+	// maxTicks is how many ticks a run keeps: at so many every second one is dropped, and
+	// from then on there is twice the time between two.
+	maxTicks = 3600
+	// askBound is how long a tick waits for what a server says of itself.
+	askBound = 500 * time.Millisecond
+)
+
+// timeline keeps the ticks of a run: one goroutine takes them from follow until stop, which
+// waits for it. What the load generator says arrives on the run's goroutine meanwhile: that is
+// a few atomics. A tick looks at /proc from outside, which takes the lab's time and not the
+// server's. What the server says of itself is asked for over a connection to its admin
+// address; that takes its time and memory, so that it is not asked where memory is what the
+// run is about. All methods may be called on nil, which is the time line of a run without
+// /proc.
+type timeline struct {
+	record  *result.Run
+	server  int // process group
+	admin   *admin
+	workers bool // the server has several processes, and one of them answers for all
+	sampler [2]sample.Sampler
+	every   time.Duration
+	ticks   []result.Tick
+	stops   context.CancelFunc
+	wait    sync.WaitGroup
+
+	group, open, answered, goroutines, collections atomic.Int64 // of the generator
+}
+
+// follow begins the time line of a run whose server is ready. stop fills Run.Timeline in.
+func (r *runner) follow(record *result.Run, server *process, admin *admin) *timeline {
+	if !r.sampled {
+		return nil
+	}
+	ctx, stops := context.WithCancel(context.Background())
+	t := &timeline{record: record, server: server.pid(), admin: admin, workers: record.Processes > 1, every: tickEvery, stops: stops}
+	t.wait.Go(func() {
+		t.add(ctx)
+		for pause(ctx, t.every) == nil {
+			t.add(ctx)
+		}
+	})
+	return t
+}
+
+// stop ends it with a last tick.
+func (t *timeline) stop() {
+	if t == nil {
+		return
+	}
+	t.stops()
+	t.wait.Wait()
+	t.add(context.Background())
+	t.record.Timeline = t.ticks
+}
+
+// add takes a tick. There is none once the server has ended. What can't be read stays 0.
+func (t *timeline) add(ctx context.Context) {
+	tick := result.Tick{At: time.Since(t.record.Started)}
+	generator := int(t.group.Load())
+	groups, err := procfs.Groups(t.server, generator)
+	if err != nil || len(groups[t.server]) == 0 {
+		return
+	}
+	const parts = sample.CPU | sample.Memory | sample.PSS | sample.Switches
+	taken, err := t.sampler[0].Take(parts|sample.MachineMemory|sample.Network, groups[t.server]...)
+	if err != nil {
+		return
+	}
+	tick.Server = sideOf(&taken)
+	m := &taken.Machine
+	tick.Slab, tick.Free = m.Slab, m.Free
+	tick.TimeWait, tick.Orphans, tick.TCPMemory = m.TimeWait, m.Orphans, m.TCPBuffers
+	if generator != 0 {
+		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
+		tick.Load = sideOf(&taken)
+		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
+		tick.Load.Goroutines, tick.Load.GCs = t.goroutines.Load(), t.collections.Load()
+	}
+	t.ask(ctx, &tick.Server)
+	if len(t.ticks) >= maxTicks {
+		t.thin()
+	}
+	t.ticks = append(t.ticks, tick)
+}
+
+// ask fills in what the server says in time.
+func (t *timeline) ask(ctx context.Context, to *result.Side) {
+	if t.admin == nil || ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	v, err := t.admin.metrics(ctx)
+	if err != nil {
+		return
+	}
+	goroutines, collections := "go_goroutines", "go_gc_duration_seconds_count"
+	if t.workers || v["myriad_worker_goroutines"] > 0 { // a supervisor serves nobody
+		goroutines, collections = "myriad_worker_goroutines", "myriad_worker_gc_cycles_total"
+	}
+	to.Goroutines, to.GCs = int64(v[goroutines]), int64(v[collections])
+	to.Turns = int64(v["myriad_loop_lag_seconds_count"])
+	to.Lag = time.Duration(v["myriad_loop_lag_seconds_sum"] * float64(time.Second))
+}
+
+// thin drops every second tick, but not the first.
+func (t *timeline) thin() {
+	kept := t.ticks[:0]
+	for i := 0; i < len(t.ticks); i += 2 {
+		kept = append(kept, t.ticks[i])
+	}
+	t.ticks = kept
+	t.every *= 2
+}
+
+// generator says that a load generator has been started, or with 0 that it has ended.
+func (t *timeline) generator(group int) {
+	if t == nil {
+		return
+	}
+	for _, v := range []*atomic.Int64{&t.open, &t.answered, &t.goroutines, &t.collections} {
+		v.Store(0)
+	}
+	t.group.Store(int64(group))
+}
+
+// observe takes an event of the load generator.
+func (t *timeline) observe(e load.Event) {
+	if t == nil {
+		return
+	}
+	t.open.Store(e.Snapshot.Open)
+	t.answered.Store(e.Snapshot.Answered)
+	if e.Interval != nil {
+		t.goroutines.Store(int64(e.Interval.Generator.Goroutines))
+		t.collections.Store(e.Interval.Generator.GCs)
+	}
+}

@@ -1,0 +1,77 @@
+package match
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"github.com/myriad-go/myriad/tools/internal/message"
+)
+
+// feedText counts how often text, at least one byte, is in in, and leaves what
+// can be the beginning of another.
+func feedText(text, in []byte) (used, answers int) {
+	if len(text) == 1 {
+		return len(in), bytes.Count(in, text)
+	}
+	for {
+		i := bytes.Index(in[used:], text)
+		if i < 0 {
+			return len(in) - overlap(text, in[used:]), answers
+		}
+		used += i + len(text)
+		answers++
+	}
+}
+
+// overlap is how many bytes at the end of in text begins with; text is not in it.
+func overlap(text, in []byte) int {
+	end := in[max(0, len(in)-len(text)+1):]
+	for len(end) > 0 {
+		i := bytes.IndexByte(end, text[0])
+		if i < 0 {
+			return 0
+		}
+		if end = end[i:]; bytes.HasPrefix(text, end) {
+			return len(end)
+		}
+		end = end[1:]
+	}
+	return 0
+}
+
+// unescape replaces the escapes that Parse describes.
+func unescape(s string) ([]byte, error) {
+	b := make([]byte, 0, len(s))
+	for at := 0; at < len(s); {
+		if s[at] != '\\' {
+			b = append(b, s[at])
+			at++
+			continue
+		}
+		c, size, err := message.UnescapeByte(s[at:])
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, c)
+		at += size
+	}
+	return b, nil
+}
+
+// escape is b in printable ASCII, so that unescape gives b.
+func escape(b []byte) string {
+	var s []byte
+	for _, c := range b {
+		switch {
+		case c == '"':
+			s = append(s, c)
+		case c > '~':
+			s = fmt.Appendf(s, `\x%02x`, c)
+		default:
+			quoted := strconv.Quote(string(rune(c)))
+			s = append(s, quoted[1:len(quoted)-1]...)
+		}
+	}
+	return string(s)
+}

@@ -1,0 +1,100 @@
+package offer
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/pacer"
+)
+
+// The shapes of jobs.
+const (
+	// Published jobs wait for 20 ms and hold 500 KB meanwhile: those of the
+	// experiment of go-adaptive-pool.
+	Published = "published"
+	// CPU jobs compute for a millisecond.
+	CPU = "cpu"
+	// Mixed jobs are, of a hundred, 80 that compute for 0.2 ms, 19 that wait
+	// for 5 ms and compute for 0.1 ms, and one that waits for 50 ms and holds
+	// 100 KB.
+	Mixed = "mixed"
+)
+
+// task is what a job does.
+type task struct {
+	wait, compute time.Duration
+	bytes         int
+}
+
+// shapes are the tasks of a hundred jobs, by shape: so many of each.
+var shapes = map[string][]struct {
+	percent uint64
+	task
+}{
+	Published: {{100, task{wait: 20 * time.Millisecond, bytes: 500_000}}},
+	CPU:       {{100, task{compute: time.Millisecond}}},
+	Mixed: {
+		{80, task{compute: 200 * time.Microsecond}},
+		{19, task{wait: 5 * time.Millisecond, compute: 100 * time.Microsecond}},
+		{1, task{wait: 50 * time.Millisecond, bytes: 100_000}},
+	},
+}
+
+// taskOf is the task of the job with a number. All sides get the same ones in the same order.
+func taskOf(shape string, number uint64) task {
+	n := pacer.Random(1, number) % 100
+	for _, s := range shapes[shape] {
+		if n < s.percent {
+			return s.task
+		}
+		n -= s.percent
+	}
+	return task{}
+}
+
+// do does it, with so many iterations for a millisecond of computing.
+func (t task) do(iterations uint64) {
+	hold := make([]byte, t.bytes)
+	for i := 0; i < len(hold); i += pageSize {
+		hold[i] = 1
+	}
+	if t.compute > 0 {
+		spin(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
+	}
+	if t.wait > 0 {
+		time.Sleep(t.wait)
+	}
+	runtime.KeepAlive(hold)
+}
+
+var pageSize = os.Getpagesize()
+
+// Iterations measures how many iterations are a millisecond of computing while nothing
+// else runs. It takes some 30 ms.
+func Iterations() uint64 {
+	const try = 1 << 16 // so short that some are not interrupted on a busy machine
+	best := time.Hour
+	for range 192 {
+		begin := time.Now()
+		spin(try)
+		best = min(best, time.Since(begin))
+	}
+	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
+}
+
+// computed stands for a use of what was computed, so that the compiler keeps it. It is
+// hardly ever written.
+var computed atomic.Bool
+
+// spin computes for so many iterations, each of which needs the one before.
+func spin(iterations uint64) {
+	x := iterations
+	for range iterations {
+		x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
+	}
+	if x == 0x5bd1e9955bd1e995 {
+		computed.Store(true)
+	}
+}

@@ -1,0 +1,448 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tools/internal/match"
+	"github.com/myriad-go/myriad/tools/internal/message"
+	"github.com/myriad-go/myriad/tools/internal/websocket"
+)
+
+// Validate says what is wrong with the configuration, nil if nothing is. It
+// looks at the fields only, not at the machine or the network. Errors name settings as
+// flags, and those that have none by their key in JSON.
+func (c Config) Validate() error {
+	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
+		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
+	}
+	if err := checkTogether(Settings(&c)); err != nil {
+		return err
+	}
+	if c.Goal.Under != 0 {
+		if err := c.checkGoal(); err != nil {
+			return err
+		}
+		c = c.step()
+	}
+	c = c.filled()
+	for _, s := range Settings(&c) {
+		if s.check == nil {
+			continue
+		}
+		if err := s.check(); err != nil {
+			return &SettingError{s.Name, err}
+		}
+	}
+	for _, check := range []func() error{
+		c.checkTargets, c.checkTLS, c.checkMessages, c.checkAnswers, c.checkConnections,
+		c.checkRate, c.checkLines, c.checkWebSocket, c.checkPubSub, c.checkMachine,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alternatives are settings of one field, of which at most one can be given.
+var alternatives = [][]string{
+	{"rate", "message-rate"},
+	{"message", "message-base64", "message-file", "template", "template-file"},
+	{"first-message", "first-message-file"},
+	{"answer", "answer-base64"},
+	{"match", "latency-marker", "http"},
+}
+
+// exclusive are settings that exclude each other.
+var exclusive = [][]string{
+	{"rate", "message-rate", "flood", "unprompted", "hold", "think"},
+	{"message", "message-base64", "template", "size"},
+	{"tls-ca", "tls-insecure"},
+	{"answer", "answer-base64", "match"},
+}
+
+// rules say of settings which others they exclude, and that they need one of some.
+var rules = []struct{ names, not, need []string }{
+	{names: []string{"messages"}, not: []string{"duration", "warmup", "rate", "message-rate", "flood", "hold", "early", "ramp", "lifetime"}},
+	{names: []string{"steady"}, not: []string{"messages", "rate", "message-rate", "hold"}},
+	{names: []string{"arrivals"}, need: []string{"rate", "message-rate"}},
+	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64"}},
+	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
+	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
+	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early"}, need: []string{"hold"}},
+	{names: []string{"no-reconnect"}, need: []string{"match"}},
+	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
+	{names: []string{"topics", "publishers", "slow"}, need: []string{"pubsub"}},
+	{names: []string{"pubsub"}, not: []string{
+		"message", "message-base64", "template", "first-message", "answer", "answer-base64", "match", "ws-binary",
+		"message-rate", "messages", "flood", "unprompted", "hold", "think", "early", "ramp", "lifetime",
+	}},
+}
+
+// checkTogether says which settings that are given exclude each other, or need another.
+func checkTogether(settings []Setting) error {
+	given := make(map[string]bool)
+	for _, s := range settings {
+		given[s.Name] = len(s.texts()) > 0
+	}
+	is := func(name string) bool { return given[name] }
+	for _, names := range exclusive {
+		if err := exclude(names, is); err != nil {
+			return err
+		}
+	}
+	for _, rule := range rules {
+		for _, name := range rule.names {
+			if !given[name] {
+				continue
+			}
+			for _, other := range rule.not {
+				if err := exclude([]string{other, name}, is); err != nil {
+					return err
+				}
+			}
+			if rule.need != nil && !slices.ContainsFunc(rule.need, is) {
+				return &SettingError{name, fmt.Errorf("given without %s; expected both", spelled(rule.need[0]))}
+			}
+		}
+	}
+	return nil
+}
+
+func (c Config) filled() Config {
+	setDefault(&c.Connections, 100)
+	setDefault(&c.ConnectTimeout, 10*time.Second)
+	if c.PubSub != nil {
+		c.PubSub = c.PubSub.filled()
+		if c.PubSub.Protocol == protocolWS && c.WebSocket == nil {
+			c.WebSocket = &WebSocket{Path: pathWS}
+		}
+		if c.Rate.PerSecond > 0 {
+			setDefault(&c.Pipeline, pubsubPipeline)
+		}
+	}
+	setDefault(&c.Pipeline, 1)
+	setDefault(&c.Drain, 5*time.Second)
+	setDefault(&c.Loops, 1)
+	setDefault(&c.ProgressEvery, time.Second)
+	if c.Ramp.Over > 0 {
+		setDefault(&c.Ramp.To, c.Connections)
+		c.Connections = c.Ramp.To
+	}
+	if c.Heartbeat != "" {
+		setDefault(&c.HeartbeatAnswer, "pong\n")
+	}
+	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
+	if c.Flood {
+		setDefault(&c.Match, matchNone)
+		c.Pipeline = 1
+	}
+	if c.WebSocket != nil {
+		ws := *c.WebSocket
+		setDefault(&ws.Path, "/")
+		c.WebSocket = &ws
+	}
+	if c.Match == matchHTTP && c.Message == nil && c.Template == "" {
+		c.Message = []byte("GET / HTTP/1.1\r\nHost: " + c.host() + "\r\n\r\n")
+	}
+	if c.Message == nil && c.Template == "" {
+		setDefault(&c.Size, 64)
+	}
+	if c.Messages == 0 {
+		setDefault(&c.Duration, 10*time.Second)
+	}
+	if c.Model == "" || c.Model == models.Auto {
+		best, _ := models.Best()
+		c.Model = best.Name
+	}
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// The rules of Match that are not package match's.
+const (
+	matchNone   = "none"
+	matchFrames = "frames"
+	matchHTTP   = "http"
+)
+
+func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
+
+// watchesLines says whether lines matter that come to connections which are held.
+func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
+
+func (c *Config) mode() mode {
+	switch {
+	case c.Hold:
+		return holding
+	case c.Flood:
+		return flooding
+	case c.Rate.PerSecond > 0 && c.Rate.Each:
+		return openEach
+	case c.Rate.PerSecond > 0:
+		return openLoop
+	}
+	return closedLoop
+}
+
+// modeHold is the mode of connections that are only held.
+const modeHold = "hold"
+
+// modeName is how reports call it.
+func (c *Config) modeName() string {
+	if c.Unprompted {
+		return "unprompted"
+	}
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
+}
+
+// placed is how many connections have a connState.
+func (c *Config) placed() int {
+	switch {
+	case c.PubSub != nil:
+		return c.PubSub.Publishers
+	case c.Lifetime > 0:
+		return 2 * c.most() // those of closed connections are their shards'
+	}
+	return c.most()
+}
+
+// most is how many connections there can be at a time: those that are closed to
+// make room for others may not be gone yet.
+func (c *Config) most() int {
+	if c.Lifetime > 0 {
+		return c.Connections + max(halfOpen, c.Connections/8)
+	}
+	return c.total()
+}
+
+// host is what the first target is called in requests.
+func (c *Config) host() string {
+	if strings.HasPrefix(c.Target, unixPrefix) {
+		return "localhost"
+	}
+	return c.Target
+}
+
+func (c Config) checkTLS() error {
+	_, err := c.clientTLS()
+	return err
+}
+
+// unixPrefix begins a target that is a unix socket.
+const unixPrefix = "unix:"
+
+// maxTargets bounds a list of targets.
+const maxTargets = 1024
+
+func (c Config) checkTargets() error {
+	if len(c.Also) >= maxTargets {
+		return fmt.Errorf("load: %d targets; expected at most %d", len(c.Also)+1, maxTargets)
+	}
+	for _, target := range append([]string{c.Target}, c.Also...) {
+		if err := c.checkTarget(target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) checkTarget(text string) error {
+	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
+		switch {
+		case path == "" || len(path) > maxUnixPath:
+			return fmt.Errorf("load: target %q; expected unix: and a path of 1 to %d bytes", text, maxUnixPath)
+		case len(c.Sources) > 0:
+			return fmt.Errorf("load: source addresses for the unix socket %q; expected none", path)
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || port == "" || port == "0" {
+		return fmt.Errorf("load: target %q; expected host:port, or unix: and a path", text)
+	}
+	target, err := netip.ParseAddr(host)
+	for _, s := range c.Sources {
+		if !s.IsValid() {
+			return fmt.Errorf("load: a source address is not set; expected an IP address of this machine")
+		}
+		if err == nil && s.Unmap().Is4() != target.Unmap().Is4() {
+			return errFamily(s, target)
+		}
+	}
+	return nil
+}
+
+// maxUnixPath is what fits into a socket address.
+const maxUnixPath = 107
+
+func errFamily(source, target netip.Addr) error {
+	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
+}
+
+func (c Config) checkMessages() error {
+	switch {
+	case c.Size == 1:
+		return &SettingError{"size", fmt.Errorf("1; expected 2 to %d", MaxMessage)} // a character and a newline
+	case c.Size != 0 && c.Message != nil:
+		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
+	case c.Ahead != 0 && (c.Template != "" || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
+		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that lie behind each other", c.Ahead)}
+	}
+	for _, m := range []struct {
+		name  string
+		bytes []byte
+	}{{"message", c.Message}, {"answer", c.Answer}} {
+		if n := len(m.bytes); m.bytes != nil && (n < 1 || n > MaxMessage) {
+			return &SettingError{m.name, fmt.Errorf("%d bytes; expected 1 to %d", n, MaxMessage)}
+		}
+	}
+	for _, text := range []string{c.Template, c.First} {
+		if text == "" {
+			continue
+		}
+		t, err := message.Parse(text)
+		if err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+		if low, high := t.MinLen(), t.MaxLen(); low < 1 || high > MaxMessage {
+			return fmt.Errorf("load: a template that makes messages of %d to %d bytes; expected 1 to %d", low, high, MaxMessage)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkAnswers() error {
+	wrong := func(expected string) error {
+		return &SettingError{"match", fmt.Errorf("%q; expected %s", c.Match, expected)}
+	}
+	switch {
+	case c.Flood && c.Match != matchNone:
+		return wrong("none with --flood, which awaits no answers")
+	case c.Match == "":
+	case c.Match == matchNone:
+		if c.mode() == closedLoop {
+			return wrong("another rule, or --rate or --flood: a closed loop waits for answers")
+		}
+	case c.Match == matchFrames:
+		if c.WebSocket == nil {
+			return wrong("--ws with it")
+		}
+	case c.WebSocket != nil:
+		return wrong("none or frames with --ws, or none of it")
+	default:
+		if _, err := match.Parse(c.Match); err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkLines() error {
+	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
+		n := len(l.text)
+		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
+			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quote([]byte(l.text)), MaxLine)}
+		}
+	}
+	if c.Heartbeat != "" && c.Heartbeat == c.Broadcast {
+		return &SettingError{"broadcast", fmt.Errorf("%q, as --heartbeat; expected two lines", c.Broadcast)}
+	}
+	return nil
+}
+
+func (c Config) checkRate() error {
+	r := c.Rate
+	name := "rate"
+	if r.Each {
+		name = "message-rate"
+	}
+	switch {
+	case r == (Rate{}):
+		return nil
+	case !(r.PerSecond > 0 && r.PerSecond <= MaxRate):
+		return &SettingError{name, fmt.Errorf("%v messages a second; expected more than 0, at most %d", r.PerSecond, MaxRate)}
+	case !(r.To >= 0 && r.To <= MaxRate):
+		return &SettingError{name, fmt.Errorf("%v messages a second at the end; expected more than 0, at most %d", r.To, MaxRate)}
+	}
+	return nil
+}
+
+func (c Config) checkWebSocket() error {
+	if c.WebSocket == nil {
+		return nil
+	}
+	if err := websocket.CheckHeader(c.WebSocket.Path, c.WebSocket.Header); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	return nil
+}
+
+// checkConnections says what is wrong with how connections come, and bounds what is in
+// flight on them together.
+func (c Config) checkConnections() error {
+	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
+		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
+	}
+	if c.Ramp.From < 0 || c.Ramp.From > c.Connections {
+		return &SettingError{"ramp", fmt.Errorf("from %d; expected 0 to %d", c.Ramp.From, c.Connections)}
+	}
+	if c.Ramp.Over < 0 || c.Ramp.Over > maxTime {
+		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxTime)}
+	}
+	if c.Ahead >= c.messageSize() && c.Ahead > 0 {
+		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.messageSize())}
+	}
+	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxInFlightBytes {
+		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxInFlightBytes)
+	}
+	if n := int64(c.Pipeline) * int64(c.Connections); c.PubSub == nil && n > maxInFlight {
+		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxInFlight)
+	}
+	return nil
+}
+
+func (c Config) checkMachine() error {
+	if _, err := models.Find(c.Model); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	if _, _, err := c.shards(); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	return nil
+}
+
+// shards is how many loops there are, and for how many connections each has room
+// if they have a descriptor table each; see sock.Shards.
+func (c Config) shards() (loops, each int, err error) {
+	most := maxLoops
+	if m, err := models.Find(c.Model); err != nil || !m.Loops {
+		most = 0
+	}
+	return sock.Shards(c.most(), c.Loops, most)
+}
+
+// messageSize is the size of the longest message in bytes.
+func (c Config) messageSize() int {
+	n := max(len(c.Message), c.Size)
+	for _, text := range []string{c.Template, c.First} {
+		if t, err := message.Parse(text); err == nil {
+			n = max(n, t.MaxLen())
+		}
+	}
+	return n
+}

@@ -1,0 +1,364 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/internal/pacer"
+)
+
+// Goal is what a search looks for: the highest rate at which a percentile of the
+// latency stays under a bound.
+type Goal struct {
+	// Percentile is above 0 and below 100. Default 99.
+	Percentile float64
+	// Under is the bound; 0 is no goal.
+	Under time.Duration
+}
+
+// Step is a rate that a search has tried.
+type Step struct {
+	// Rate is in messages a second on all connections together, planned;
+	// Answered is what came of it.
+	Rate     float64 `json:"rate"`
+	Answered float64 `json:"answered"`
+	// Latency is the percentile of the goal, Late that of how late the
+	// generator itself was.
+	Latency time.Duration `json:"latency"`
+	Late    time.Duration `json:"late"`
+	// Unsent counts messages that were never sent, or never answered.
+	Unsent int64 `json:"unsent"`
+	// Kept says whether the goal was kept: the percentile is under its bound, no
+	// more messages are unsent than may be above it, and the queue did not grow, so
+	// that at least 99 % as many messages were answered in the window as were
+	// planned for it, n, or n less three times its root where these are few. It
+	// was not if no connection was left.
+	Kept bool `json:"kept"`
+	// Limited says that it was not, and that the generator itself was late by half
+	// of the bound or more. Such a rate is tried once more, which is a step too; if
+	// that isn't kept either, the rate counts as not kept.
+	Limited bool `json:"limited,omitempty"`
+
+	open int64 // connections that were left
+}
+
+// Found is what a search has found. The Result that has it is of the step with that
+// rate, or of the first one if none kept the goal. But ConnectErrors, Lost, Mismatched,
+// FirstMismatch and BadStatus are of the whole search; and so are Limits, except of tries
+// that were repeated. Bytes and Unanswered are as they were at the end of the step.
+type Found struct {
+	Goal Goal `json:"goal"`
+	// Rate is the highest rate that kept the goal, in messages a second on all
+	// connections together; 0 if none did. A rate that is higher by a
+	// twentieth did not, unless Most is set, when the bounds of the search
+	// ended it, or all connections were lost, which Result.Err says.
+	Rate float64 `json:"rate"`
+	Most bool    `json:"most,omitempty"`
+	// Steps are all tries of rates, in order.
+	Steps []Step `json:"steps"`
+}
+
+// The bounds of a search: the first rate, by how much it grows at first, how close
+// it gets, how many tries it has, and how many times its goal a step takes at least.
+const (
+	firstRate = 1000
+	growth    = 4
+	closeness = 1.05
+	maxSteps  = 40
+	stepUnder = 10
+)
+
+func (c Config) checkGoal() error {
+	goal, step := c.goal(), c.stepTime()
+	switch {
+	case !(goal.Percentile > 0 && goal.Percentile < 100):
+		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
+	case goal.Under < 0 || goal.Under > maxLatency:
+		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
+	case step < 100*time.Millisecond || step > maxTime:
+		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
+	case step < stepUnder*goal.Under:
+		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, stepUnder*goal.Under)
+	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
+		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
+	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
+		return errors.New("load: a search with a rate; expected none")
+	case c.noReply():
+		return errors.New("load: a search without answers; expected some")
+	}
+	return nil
+}
+
+func (c *Config) goal() Goal {
+	g := c.Goal
+	setDefault(&g.Percentile, 99)
+	return g
+}
+
+// stepTime is how long a search tries each rate.
+func (c *Config) stepTime() time.Duration {
+	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Goal.Under))
+}
+
+// step is the configuration of the first step: an open loop, of which a fifth is a
+// warm-up.
+func (c Config) step() Config {
+	c.Warmup = c.stepTime() / 5
+	c.Duration = c.stepTime() - c.Warmup
+	c.Rate.Each, c.Rate.PerSecond = false, firstRate
+	c.Goal = Goal{}
+	return c
+}
+
+// runSearch searches on the connections of one run. With Config.Begin it tries the rates that come
+// there.
+func runSearch(ctx context.Context, cfg Config) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s, asked := NewSearch(cfg), cfg
+	cfg = cfg.step()
+	conclude := func(end *Result) *Result {
+		if asked.Begin == nil {
+			end = s.Conclude(end)
+		}
+		if !asked.Histograms {
+			end.Histograms = nil
+		}
+		return end
+	}
+	if observe := cfg.Observe; observe != nil {
+		cfg.Observe = func(e Event) {
+			if e.Phase == Done {
+				e.Result = conclude(e.Result)
+			}
+			observe(e)
+		}
+	}
+	r, err := prepare(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	end, err := r.run(ctx, func(ctx context.Context) error {
+		if err := r.connect(ctx); err != nil {
+			return err
+		}
+		r.tell(Event{Phase: Connected})
+		switch {
+		case r.sum().open() == 0:
+			return nil
+		case cfg.Begin != nil:
+			return r.tryThose(ctx)
+		}
+		return s.Seek(func(rate float64) (*Result, int64, error) { return r.try(ctx, rate) },
+			func(step Step) { r.tell(Event{Phase: Tried, Step: &step}) })
+	})
+	return conclude(end), err
+}
+
+// try tries a rate, and says how many connections are left.
+func (r *run) try(ctx context.Context, rate float64) (*Result, int64, error) {
+	r.cfg.Rate.PerSecond = rate
+	r.anew()
+	if err := r.exchange(ctx); err != nil {
+		return nil, 0, err
+	}
+	s := r.sum()
+	result := r.result(s)
+	result.Histograms = r.histograms()
+	return result, s.open(), nil
+}
+
+// tryThose tries the rates that come.
+func (r *run) tryThose(ctx context.Context) error {
+	for {
+		rate := 0.0
+		r.stage = "hold"
+		if err := r.await(ctx, wait{until: r.cfg.Begin, came: &rate, done: r.over}); err != nil || rate <= 0 {
+			return err
+		}
+		result, _, err := r.try(ctx, min(rate, MaxRate))
+		if err != nil {
+			return err
+		}
+		r.tell(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
+	}
+}
+
+// Search looks for the highest rate that keeps a goal: it has rates tried that grow fourfold
+// until one doesn't keep it, or shrink until one does, and then rates between the two. Who tries
+// them is not its business: Run does, with Config.Goal, or several generators together. It
+// is not safe for concurrent use.
+type Search struct {
+	found     *Found
+	window    time.Duration // of a step
+	best      *Result
+	limits    []Limit // that steps have met
+	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
+}
+
+// NewSearch makes a search for cfg.Goal.
+func NewSearch(cfg Config) *Search {
+	return &Search{found: &Found{Goal: cfg.goal()}, window: cfg.step().Duration}
+}
+
+// Seek searches. It has try send so many messages a second on all connections together, and
+// gets the Result, with Histograms, and how many connections are left; an error ends the
+// search. Of each step it tells tried.
+func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
+	return s.seek(func(rate float64) (Step, *Result, error) {
+		result, open, err := try(rate)
+		if err != nil {
+			return Step{}, nil, err
+		}
+		step := Step{Rate: rate, open: open}
+		for _, of := range []struct {
+			to   *time.Duration
+			text string
+		}{{&step.Latency, result.Histogram}, {&step.Late, result.Histograms["late"]}} {
+			h, err := decodeHistogram(of.text)
+			if err != nil {
+				return Step{}, nil, err
+			}
+			if h != nil {
+				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
+			}
+		}
+		step = s.found.Goal.judge(result, step)
+		tried(step)
+		return step, result, nil
+	})
+}
+
+// seek tries rates until what is known is close enough, or no connection is left.
+func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
+	rate, again := float64(firstRate), false
+	for range maxSteps {
+		step, result, err := try(rate)
+		if err != nil {
+			return err
+		}
+		s.found.Steps = append(s.found.Steps, step)
+		if again = step.Limited && !again; again {
+			continue
+		}
+		if s.file(step, result); step.open == 0 {
+			return nil
+		}
+		if rate = s.next(); rate == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// next is the rate to try after what is known, 0 if that is close enough.
+func (s *Search) next() float64 {
+	switch {
+	case s.high == 0:
+		if s.low*growth > MaxRate {
+			s.found.Most = true
+			return 0
+		}
+		return s.low * growth
+	case s.low == 0:
+		if s.high/growth*s.window.Seconds() < leastMessages {
+			return 0
+		}
+		return s.high / growth
+	case s.high/s.low <= closeness:
+		return 0
+	}
+	return math.Sqrt(s.low * s.high)
+}
+
+// leastMessages is how few messages make a percentile.
+const leastMessages = 20
+
+// judge completes a step, which has its rate and its percentiles, by its result.
+func (g Goal) judge(r *Result, step Step) Step {
+	planned := float64(r.Intended)
+	step.Answered = r.Rate()
+	step.Unsent = r.Intended - r.Latency.Count
+	step.Kept = step.open > 0 && r.Latency.Count > 0 && step.Latency <= g.Under &&
+		float64(step.Unsent) <= planned*(1-g.Percentile/100) &&
+		float64(r.Answered) >= planned-max(planned/100, 3*math.Sqrt(planned))
+	step.Limited = !step.Kept && step.open > 0 && step.Late >= g.Under/2
+	return step
+}
+
+// file keeps what a step has shown of its rate.
+func (s *Search) file(step Step, result *Result) {
+	for _, l := range result.Limits {
+		if l.Wall == wallCPU || l.Wall == wallLate {
+			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
+		}
+		s.meet(l)
+	}
+	if s.best == nil {
+		s.best = result
+	}
+	if !step.Kept {
+		s.high = step.Rate
+		return
+	}
+	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
+}
+
+// The walls that a step meets, and not the connecting.
+const (
+	wallCPU  = "cpu"
+	wallLate = "late sends"
+)
+
+// meet adds a limit, unless its wall has been met.
+func (s *Search) meet(l Limit) {
+	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
+		s.limits = append(s.limits, l)
+	}
+}
+
+// Conclude is the result of the search, of which the one that the run ended with
+// knows all faults.
+func (s *Search) Conclude(end *Result) *Result {
+	if s.best == nil {
+		end.Search = s.found
+		return end
+	}
+	r := *s.best
+	r.Search = s.found
+	r.Start, r.Took, r.Interrupted = end.Start, end.Took, end.Interrupted
+	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
+	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
+	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}
+	r.Limits = slices.Clone(s.limits)
+	slices.SortStableFunc(r.Limits, func(a, b Limit) int {
+		return slices.Index(severity, a.Wall) - slices.Index(severity, b.Wall)
+	})
+	return &r
+}
+
+// anew forgets what was counted for a window. Intervals go on from there.
+func (r *run) anew() {
+	planned, _ := r.planned(r.sum(), r.traffic.now())
+	r.aggregator.counts[nIntended] -= planned
+	r.traffic.window(pacer.Never, math.MinInt64)
+	r.skipped = pacer.Skipped{}
+	for _, s := range r.traffic.shards {
+		s.mu.Lock()
+		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0
+		s.mu.Unlock()
+	}
+	r.aggregator.collect(r.traffic.shards)
+	for _, h := range r.aggregator.total.all() {
+		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
+			h.reset()
+		}
+	}
+}

@@ -1,0 +1,354 @@
+package load
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/message"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+)
+
+// This file reads and writes the values of settings that have a spelling of their own.
+
+const (
+	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
+	wantRamp    = quantity.Error("a time such as 60s, or FROM:TO:TIME such as 0:100k:60s, with FROM not above TO")
+	wantSource  = quantity.Error("an IP address of this machine, a range such as 10.0.0.1-10.0.0.20, or a network such as 10.0.0.0/24")
+	wantFewer   = quantity.Error("at most 65536 addresses in all")
+	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
+)
+
+// MaxSources is the most local addresses that can be named.
+const MaxSources = 65_536
+
+func same(text string) string { return text }
+
+func anyText(text string) (string, error) { return text, nil }
+
+// notEmpty reads a text of 1 byte or more.
+func notEmpty(text string) (string, error) {
+	if text == "" {
+		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
+	}
+	return text, nil
+}
+
+// parseLine reads a line, whose newline can be left out.
+func parseLine(text string) (string, error) {
+	line := strings.TrimSuffix(text, "\n")
+	if line == "" {
+		return "", quantity.Error("a line that is not empty")
+	}
+	return line + "\n", nil
+}
+
+// parseFirst reads a message that can be a template.
+func parseFirst(text string) (string, error) {
+	if _, err := notEmpty(text); err != nil {
+		return "", err
+	}
+	_, err := message.Parse(text)
+	return text, err
+}
+
+func parseBool(text string) (bool, error) {
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, quantity.Error("true or false")
+	}
+	return on, nil
+}
+
+// onlyTrue writes what false is the default of.
+func onlyTrue(on bool) string {
+	if on {
+		return "true"
+	}
+	return ""
+}
+
+func orSlash(path string) string { return cmp.Or(path, "/") }
+
+func decimal[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
+
+func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+func parseRate(text string) (from, to float64, goal Goal, err error) {
+	if latency, found := strings.CutPrefix(text, "@"); found {
+		goal.Percentile, goal.Under, err = parseGoal(latency)
+		return 0, 0, goal, err
+	}
+	first, second, changes := strings.Cut(text, ":")
+	from, ok := quantity.Number(first)
+	if !ok || from == 0 {
+		return 0, 0, Goal{}, wantRate
+	}
+	if changes {
+		if to, ok = quantity.Number(second); !ok || to == 0 {
+			return 0, 0, Goal{}, wantRate
+		}
+	}
+	return from, to, goal, nil
+}
+
+// parseGoal reads a latency, and a percentile behind a comma; it is 99 if none is given.
+func parseGoal(text string) (percentile float64, under time.Duration, err error) {
+	latency, percent, found := strings.Cut(text, ",")
+	if under, err = quantity.Period(latency); err != nil {
+		return 0, 0, wantRate
+	}
+	if !found {
+		return 99, under, nil
+	}
+	digits, found := strings.CutPrefix(percent, "p")
+	if percentile, err = ParsePercentile(digits); !found || err != nil || percentile == 100 {
+		return 0, 0, wantRate
+	}
+	return percentile, under, nil
+}
+
+// String is the goal as a rate is written: @10ms,p99.
+func (g Goal) String() string {
+	if g.Under == 0 {
+		return ""
+	}
+	return "@" + g.Under.String() + ",p" + decimalFloat(cmp.Or(g.Percentile, 99))
+}
+
+// ParsePercentile reads a percentile above 0, at most 100, such as 99.9.
+func ParsePercentile(text string) (float64, error) {
+	p, err := strconv.ParseFloat(text, 64)
+	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
+		return 0, wantPercent
+	}
+	return p, nil
+}
+
+// parseRamp reads a time, or "0:100k:60s".
+func parseRamp(text string) (r Ramp, err error) {
+	over := text
+	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
+		from, fromErr := quantity.Count(numbers[0])
+		to, toErr := quantity.Positive(numbers[1])
+		if fromErr != nil || toErr != nil || from > to {
+			return Ramp{}, wantRamp
+		}
+		r.From, r.To, over = from, to, numbers[2]
+	}
+	if r.Over, err = quantity.Period(over); err != nil {
+		return Ramp{}, wantRamp
+	}
+	return r, nil
+}
+
+// String is the ramp as it is written: a time, or 0:100000:1m0s.
+func (r Ramp) String() string {
+	if r.To == 0 {
+		return r.Over.String()
+	}
+	return decimal(r.From) + ":" + decimal(r.To) + ":" + r.Over.String()
+}
+
+// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a
+// network, of which it takes the addresses that hosts can have: at most room addresses.
+func ParseSources(text string, room int) ([]netip.Addr, error) {
+	first, last, ok := parseRange(text)
+	if !ok {
+		return nil, wantSource
+	}
+	var list []netip.Addr
+	for addr := first; ; addr = addr.Next() {
+		if len(list) == room {
+			return nil, wantFewer
+		}
+		if list = append(list, addr); addr == last {
+			return list, nil
+		}
+	}
+}
+
+// parseRange reads the first and the last address.
+func parseRange(text string) (first, last netip.Addr, ok bool) {
+	if from, to, found := strings.Cut(text, "-"); found {
+		first, err := netip.ParseAddr(from)
+		last, otherErr := netip.ParseAddr(to)
+		alike := first.BitLen() == last.BitLen() && first.Zone() == last.Zone()
+		return first, last, err == nil && otherErr == nil && alike && first.Compare(last) <= 0
+	}
+	if strings.Contains(text, "/") {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Addr{}, netip.Addr{}, false
+		}
+		first, last = hosts(network)
+		return first, last, true
+	}
+	first, err := netip.ParseAddr(text)
+	return first, first, err == nil
+}
+
+// hosts are the first and the last address of a network that a host can have. An IPv4
+// network keeps its lowest and its highest address for itself, unless it has no other
+// ones (RFC 3021).
+func hosts(network netip.Prefix) (first, last netip.Addr) {
+	first = network.Masked().Addr()
+	bytes := first.AsSlice()
+	for bit := network.Bits(); bit < first.BitLen(); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ = netip.AddrFromSlice(bytes)
+	if first.Is4() && network.Bits() < 31 {
+		first, last = first.Next(), last.Prev()
+	}
+	return first, last
+}
+
+// ruleText writes bytes as the text of a rule of Config.Match, whose own escapes are \\
+// and \xHH.
+func ruleText(text string) string {
+	var out strings.Builder
+	for _, b := range []byte(text) {
+		switch {
+		case b == '\\':
+			out.WriteString(`\\`)
+		case b < ' ' || b > '~':
+			fmt.Fprintf(&out, `\x%02x`, b)
+		default:
+			out.WriteByte(b)
+		}
+	}
+	return out.String()
+}
+
+func parseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
+	}
+	return at, nil
+}
+
+func formatTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
+
+// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It leaves out
+// what only a program can have: Observe, Begin and TLS.Config.
+func (c Config) MarshalJSON() ([]byte, error) {
+	out := bytes.NewBufferString("{")
+	for _, s := range Settings(&c) {
+		texts := s.texts()
+		if len(texts) == 0 {
+			continue
+		}
+		if out.Len() > 1 {
+			out.WriteByte(',')
+		}
+		var value any = texts
+		if !s.List {
+			value = jsonValue(s, texts[0])
+		}
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(out, "%q:%s", underscored(s.Name), encoded)
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+// underscored is a setting's name in JSON.
+func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// jsonValue is a text as JSON has it: true, a whole number or a string.
+func jsonValue(s Setting, text string) any {
+	if s.Bare == "true" && text == "true" {
+		return true
+	}
+	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.Name != "message" && s.Name != "answer" {
+		return n
+	}
+	return text
+}
+
+// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
+// "target" and "also" among them, and its values are spelled as those of flags are:
+// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
+// false, and arrays for what can be given more than once. A target can be a URL: see
+// SetTargets. Fields without a key are left as they are. A key that there is not, and a
+// value that can't be read, is an error that names it.
+func (c *Config) UnmarshalJSON(data []byte) error {
+	var values map[string]any
+	numbers := json.NewDecoder(bytes.NewReader(data))
+	numbers.UseNumber()
+	if err := numbers.Decode(&values); err != nil {
+		return fmt.Errorf("load: config: %w; expected an object", err)
+	}
+	if numbers.More() {
+		return errors.New("load: config: there is more behind the object; expected one object")
+	}
+	given := make(map[string][]string)
+	var known []string
+	for _, s := range Settings(c) {
+		key := underscored(s.Name)
+		known = append(known, key)
+		value, ok := values[key]
+		if !ok {
+			continue
+		}
+		delete(values, key)
+		texts, err := textsOf(value, s.Bare)
+		if err != nil {
+			return fmt.Errorf("load: config: %s is %w", key, err)
+		}
+		given[s.Name] = texts
+	}
+	for key := range values {
+		return fmt.Errorf("load: config: unknown key %q; expected one of %s", key, strings.Join(known, ", "))
+	}
+	if err := c.Set(given); err != nil {
+		var of *SettingError
+		errors.As(err, &of)
+		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
+	}
+	if c.Target == "" {
+		if len(c.Also) > 0 {
+			return errors.New("load: config: also is given without target; expected both")
+		}
+		return nil
+	}
+	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
+}
+
+// textsOf are the texts that a value of JSON stands for, true for bare.
+func textsOf(value any, bare string) ([]string, error) {
+	switch v := value.(type) {
+	case string:
+		return []string{v}, nil
+	case json.Number:
+		return []string{v.String()}, nil
+	case bool:
+		if v && bare != "" {
+			return []string{bare}, nil
+		}
+		return []string{strconv.FormatBool(v)}, nil
+	case []any:
+		all := []string{}
+		for _, item := range v {
+			text, ok := item.(string)
+			if !ok {
+				return nil, errors.New("an array; expected one of strings")
+			}
+			all = append(all, text)
+		}
+		return all, nil
+	}
+	return nil, errors.New("null or an object; expected a string, a number, true or false")
+}

@@ -1,0 +1,240 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+)
+
+// target is where connections go: an address, or the path of a unix socket.
+type target struct {
+	addr netip.AddrPort
+	path string
+}
+
+func (t target) String() string {
+	if t.path != "" {
+		return unixPrefix + t.path
+	}
+	return t.addr.String()
+}
+
+// from is the source to connect from: none where it is not of the target's kind.
+func (t target) from(source netip.Addr) netip.Addr {
+	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
+		return netip.Addr{}
+	}
+	return source
+}
+
+func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
+	var targets []target
+	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
+		t, err := resolve(ctx, text)
+		if err != nil {
+			return nil, err
+		}
+		other := func(s netip.Addr) bool { return s.Unmap().Is4() != t.addr.Addr().Is4() }
+		if i := slices.IndexFunc(cfg.Sources, other); i >= 0 && t.path == "" {
+			return nil, errFamily(cfg.Sources[i], t.addr.Addr())
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}
+
+// resolve looks a host:port up and takes the first address, IPv4 before IPv6.
+func resolve(ctx context.Context, text string) (target, error) {
+	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
+		return target{path: path}, nil
+	}
+	host, service, err := net.SplitHostPort(text)
+	if err != nil {
+		return target{}, fmt.Errorf("load: target %q: %w", text, err)
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return target{}, fmt.Errorf("load: port of target %q: %w", text, err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return target{}, fmt.Errorf("load: host of target %q: %w", text, err)
+	}
+	first := addrs[0].Unmap()
+	for _, a := range addrs {
+		if a = a.Unmap(); a.Is4() {
+			first = a
+			break
+		}
+	}
+	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
+}
+
+// protocol is what a URL says of how to talk to a server.
+type protocol struct {
+	tls, http, ws bool
+	path          string // with its query, "" for none
+}
+
+// schemes are those of URLs that targets can be, with the ports that these have by default.
+var schemes = map[string]struct {
+	protocol
+	port string
+}{
+	"tcp":   {protocol{}, ""},
+	"tls":   {protocol{tls: true}, ""},
+	"http":  {protocol{http: true}, "80"},
+	"https": {protocol{http: true, tls: true}, "443"},
+	"ws":    {protocol{ws: true}, "80"},
+	"wss":   {protocol{ws: true, tls: true}, "443"},
+}
+
+// SetTargets sets Target and Also to addresses, or to URLs, which also set the protocol
+// and what to ask for: tcp://, tls://, http://, https:// (HTTP, and a GET of the path,
+// unless there is a Message), ws:// and wss:// (WebSocket). All URLs say the same. With
+// HTTP or a WebSocket the port can be left out, and an address can have the path of the
+// WebSocket behind it, as in HOST:PORT/chat. It is called when all else is set.
+func (c *Config) SetTargets(targets ...string) error {
+	if len(targets) == 0 {
+		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
+	}
+	var addresses []string
+	var first *targetURL
+	for i, target := range targets {
+		u, err := c.readTarget(target, i == 0)
+		switch {
+		case err != nil:
+			return fmt.Errorf("target is %q; %w", target, err)
+		case u.protocol != nil && first != nil && *u.protocol != *first.protocol:
+			return fmt.Errorf("targets are %s and %s; expected the same protocol and path", first.text, target)
+		case u.protocol != nil && first == nil:
+			first = u
+		}
+		addresses = append(addresses, u.address)
+	}
+	c.Target, c.Also = addresses[0], append([]string(nil), addresses[1:]...)
+	if first == nil {
+		return nil
+	}
+	return c.speak(first)
+}
+
+// targetURL is a target that can be a URL.
+type targetURL struct {
+	*protocol // nil where it is none
+	text      string
+	host      string // as it stands in the URL, with the port if there is one
+	address   string // with a port in any case
+}
+
+const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
+
+// readTarget reads a target. The first can say the path of the WebSocket.
+func (c *Config) readTarget(text string, first bool) (*targetURL, error) {
+	if strings.HasPrefix(text, unixPrefix) {
+		return &targetURL{address: text}, nil
+	}
+	if strings.Contains(text, "://") {
+		return parseTargetURL(text)
+	}
+	address := text
+	if c.WebSocket != nil {
+		host, path, found := strings.Cut(text, "/")
+		if first && found && orSlash(c.WebSocket.Path) == "/" {
+			c.WebSocket.Path = "/" + path
+		}
+		address = host
+	}
+	if c.WebSocket != nil || c.Match == matchHTTP {
+		port := "80"
+		if c.TLS != nil {
+			port = "443"
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			address = net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(address, "["), "]"), port)
+		}
+	}
+	if !isTarget(address) {
+		return nil, wantTarget
+	}
+	return &targetURL{address: address}, nil
+}
+
+// isTarget says whether a text is a host and a port to connect to.
+func isTarget(text string) bool {
+	_, service, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	port, err := net.LookupPort("tcp", service)
+	return err == nil && port > 0
+}
+
+// parseTargetURL reads a target that is a URL.
+func parseTargetURL(text string) (*targetURL, error) {
+	scheme, rest, _ := strings.Cut(text, "://")
+	s, known := schemes[strings.ToLower(scheme)]
+	if !known {
+		return nil, quantity.Error("a URL of tcp, tls, http, https, ws or wss")
+	}
+	u, err := url.Parse("http://" + rest)
+	if err != nil || u.User != nil || u.Hostname() == "" {
+		return nil, quantity.Error("SCHEME://HOST:PORT/PATH")
+	}
+	to := &targetURL{&s.protocol, text, u.Host, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), s.port))}
+	switch {
+	case !isTarget(to.address):
+		return nil, quantity.Error("a port of 1 to 65535, as in " + scheme + "://" + u.Hostname() + ":9000")
+	case to.http || to.ws:
+		to.path = u.RequestURI()
+	case u.RequestURI() != "/":
+		return nil, quantity.Error("no path, which " + scheme + " has none of")
+	}
+	return to, nil
+}
+
+// speak has the connections talk as a URL says.
+func (c *Config) speak(u *targetURL) error {
+	ws := ""
+	if c.WebSocket != nil {
+		ws = orSlash(c.WebSocket.Path)
+	}
+	switch {
+	case c.Hold && (u.http || u.ws):
+		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp:// or tls://", u.text)
+	case c.TLS != nil && !u.tls && (u.http || u.ws):
+		return fmt.Errorf("TLS is asked for, and target is %q; expected https:// or wss://", u.text)
+	case ws != "" && !u.ws, c.Match == matchHTTP && !u.http:
+		return fmt.Errorf("a WebSocket or HTTP is asked for, and target is %q; expected one of the two", u.text)
+	case ws != "" && ws != "/" && ws != u.path:
+		return fmt.Errorf("the path of the WebSocket is %q, and target is %q; expected one path", ws, u.text)
+	case u.http && u.path != "/" && (c.Message != nil || c.Template != ""):
+		return fmt.Errorf("a message is given, and target is %q; expected the path in the message", u.text)
+	}
+	if u.tls && c.TLS == nil {
+		c.TLS = new(TLS)
+	}
+	if u.ws {
+		c.webSocket().Path = u.path
+	}
+	if u.http {
+		if c.Match == "" && c.Answer == nil {
+			c.Match = matchHTTP
+		}
+		if c.Message == nil && c.Template == "" {
+			c.Message = []byte("GET " + u.path + " HTTP/1.1\r\nHost: " + u.host + "\r\n\r\n")
+		}
+	}
+	return nil
+}

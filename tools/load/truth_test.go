@@ -1,0 +1,387 @@
+package load
+
+import (
+	"bufio"
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/tools/internal/pacer"
+	"github.com/myriad-go/myriad/tools/internal/stall"
+)
+
+// simulation is a run without an engine, a network or real time: a server whose
+// latency is known, which starts with the run, and a clock that stands still while
+// something happens. It has to be used in a bubble of synctest.
+type simulation struct {
+	*run
+	server  stall.Plan
+	free    time.Duration // when the server's last service ends, since the run's start
+	conns   map[engine.Ref]*engine.Conn
+	answers answers
+	sent    []time.Duration // when the server got each message
+	mail    time.Duration   // how long a nudge takes
+}
+
+// answer is one that is on its way, or a nudge without a text; answers are a heap of
+// them, the earliest first and those of one moment in the order in which they were
+// served.
+type answer struct {
+	at   time.Duration
+	turn int
+	to   *engine.Conn
+	text []byte
+}
+
+type answers []answer
+
+func (a answers) Len() int { return len(a) }
+func (a answers) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].turn < a[j].turn
+}
+func (a answers) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *answers) Push(x any)   { *a = append(*a, x.(answer)) }
+func (a *answers) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return last
+}
+
+// simulate runs a load on a server, and waits for all that is missing for as long as
+// it takes.
+func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
+	s := &simulation{run: fakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
+	defer s.report.Stop()
+	s.begin(startAhead)
+	s.play(func() bool { return s.traffic.left() <= 0 })
+	s.window = cfg.Duration
+	s.traffic.endWindow()
+	s.play(func() bool {
+		sum := s.sum()
+		return (sum.inFlight() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
+	})
+	s.skipUnsent()
+	return s, s.result(s.sum())
+}
+
+// begin opens the connections, and begins their traffic.
+func (s *simulation) begin(lead time.Duration) {
+	s.conns = map[engine.Ref]*engine.Conn{}
+	for range s.cfg.Connections {
+		c := openConn(s.traffic)
+		s.conns[c.Ref()] = c
+	}
+	s.schedule(lead)
+	s.traffic.going.Store(true)
+	for _, c := range s.conns {
+		s.nudge(c)
+	}
+}
+
+// play goes from event to event.
+func (s *simulation) play(over func() bool) {
+	for !over() {
+		next := s.traffic.pace(0, engine.Since(), func(r engine.Ref) bool {
+			if s.mail == 0 {
+				s.nudge(s.conns[r])
+			} else {
+				heap.Push(&s.answers, answer{at: s.traffic.now() + s.mail, to: s.conns[r]})
+			}
+			return true
+		}) - s.traffic.epoch
+		if len(s.answers) > 0 {
+			next = min(next, s.answers[0].at)
+		}
+		time.Sleep(next - s.traffic.now())
+		for len(s.answers) > 0 && s.answers[0].at <= s.traffic.now() {
+			a := heap.Pop(&s.answers).(answer)
+			if a.text == nil {
+				s.nudge(a.to)
+				continue
+			}
+			a.to.Arrived(a.text)
+			s.serve(a.to)
+		}
+	}
+}
+
+func (s *simulation) nudge(c *engine.Conn) {
+	c.Touched()
+	s.serve(c)
+}
+
+// serve takes what a connection sends.
+func (s *simulation) serve(c *engine.Conn) {
+	now := s.traffic.now()
+	for c.Pending() > 0 {
+		text := slices.Clone(c.Output()[:s.script().fixed])
+		c.Sent(len(text))
+		s.free = s.server.End(max(now, s.free))
+		s.sent = append(s.sent, now)
+		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})
+	}
+}
+
+// intendedTimes are when an open loop is to send, worked out apart from how it is
+// sent. The times of a constant rate are worked out by hand.
+func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
+	rate := cfg.Rate
+	plan := func(gap func(k uint64) float64, x float64) {
+		for k := uint64(1); x/rate.PerSecond < cfg.Duration.Seconds(); k++ {
+			all = append(all, begin+time.Duration(x/rate.PerSecond*float64(time.Second)))
+			x += gap(k)
+		}
+	}
+	even := func(uint64) float64 { return 1 }
+	random := func(seed uint64) func(uint64) float64 {
+		return func(k uint64) float64 { return -math.Log(float64(pacer.Random(seed, k)>>11+1) / (1 << 53)) }
+	}
+	switch {
+	case !rate.Each && !rate.Poisson:
+		plan(even, 0)
+	case !rate.Each:
+		gaps := random(seedOf(cfg.Seed, seedPlan))
+		plan(gaps, gaps(0))
+	default:
+		for n := range uint64(cfg.Connections) {
+			if gaps := random(seedOf(cfg.Seed, n)); rate.Poisson {
+				plan(gaps, gaps(0))
+			} else {
+				turn := 0.6180339887498949 * float64(n)
+				plan(even, turn-float64(int(turn)))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// truthOf is what a generator that tells the truth reports.
+func truthOf(took []time.Duration) (*distribution, Latency) {
+	d := &distribution{}
+	for _, t := range took {
+		d.record(t, 1)
+	}
+	return d, latencyOf(d)
+}
+
+// The server of the simulations: it serves 2,000 messages a second in four fifths of
+// the time.
+var (
+	halting  = stall.Plan{Capacity: 2000, Stall: 200 * time.Millisecond, Every: time.Second}
+	capacity = halting.Capacity * 0.8
+)
+
+// TestTruth reports of a server whose latency is known exactly what it is: every
+// percentile of an open loop is that of messages that come to the server when the plan
+// has them, no matter how many connections there are to send them on.
+func TestTruth(t *testing.T) {
+	t.Parallel()
+	for _, share := range []float64{0.5, 0.9, 1.1} {
+		for name, cfg := range map[string]Config{
+			"all, constant":             {Connections: 2000},
+			"all, Poisson":              {Connections: 2000, Rate: Rate{Poisson: true}},
+			"all, pipeline":             {Connections: 20, Pipeline: 100},
+			"all, few connections":      {Connections: 3},
+			"all, one, Poisson":         {Connections: 1, Rate: Rate{Poisson: true}},
+			"each, constant":            {Connections: 40, Pipeline: MaxPipeline, Rate: Rate{Each: true}},
+			"each, Poisson":             {Connections: 40, Pipeline: MaxPipeline, Rate: Rate{Each: true, Poisson: true}},
+			"each, one, short pipeline": {Connections: 1, Pipeline: 2, Rate: Rate{Each: true}},
+		} {
+			t.Run(fmt.Sprintf("%s, %.0f%%", name, 100*share), func(t *testing.T) {
+				t.Parallel()
+				cfg := cfg
+				cfg.Size, cfg.Seed, cfg.Duration = 2, 7, 5*time.Second
+				setDefault(&cfg.Pipeline, 1)
+				cfg.Rate.PerSecond = share * capacity
+				if cfg.Rate.Each {
+					cfg.Rate.PerSecond /= float64(cfg.Connections)
+				}
+				synctest.Test(t, func(t *testing.T) { checkTruth(t, cfg) })
+			})
+		}
+	}
+}
+
+func checkTruth(t *testing.T, cfg Config) {
+	s, got := simulate(cfg, halting, 0)
+	intended := intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))
+	h, want := truthOf(halting.Truth(intended))
+	if got.Latency != want {
+		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
+	}
+	if got.Histogram != encode(h.counts) {
+		t.Error("the histogram is not that of the truth")
+	}
+	if n := int64(len(intended)); got.Intended != n || got.Latency.Count != n || got.Unsent != 0 || got.Unanswered != 0 {
+		t.Errorf("%d planned, %d measured, %d not sent, %d not answered; want %d, all measured", got.Intended, got.Latency.Count, got.Unsent, got.Unanswered, n)
+	}
+	if got.Late.Max > time.Nanosecond {
+		t.Errorf("sent late by up to %v, and the clock stands still", got.Late.Max)
+	}
+	if ago := time.Since(s.plan().Start); ago != s.traffic.now() {
+		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.traffic.now())
+	}
+	// With room for all, what is sent is sent when it was intended.
+	if room := cfg.Connections * cfg.Pipeline; room >= 2000 && !slices.Equal(s.sent, intended) {
+		t.Error("not sent at the intended times")
+	}
+}
+
+// TestTruthClosed shows what a closed loop does not: of a server that stalls for a
+// fifth of the time it sees only the messages that were in flight as a stall began,
+// although what was to be sent then waits as well. Its service times are the same.
+func TestTruthClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Connections: 1, Pipeline: 1, Size: 2, Duration: 5 * time.Second}
+		_, closed := simulate(cfg, halting, 0)
+		cfg.Rate.PerSecond = 0.9 * capacity
+		s, open := simulate(cfg, halting, 0)
+		_, truth := truthOf(halting.Truth(intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))))
+		_, one := truthOf([]time.Duration{halting.Service()})
+		service := one.P50
+		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
+			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)
+		}
+		if open.Latency != truth || truth.P99 < 100*service {
+			t.Errorf("an open loop has %+v, the truth is %+v", open.Latency, truth)
+		}
+		// Little's law holds in a closed loop: one is in flight all the time.
+		if !near(closed.InFlight(), 1, 0.01) {
+			t.Errorf("%v in flight on average, want 1", closed.InFlight())
+		}
+	})
+}
+
+// TestLate has nudges take a time: they are the generator's own, and it says so.
+func TestLate(t *testing.T) {
+	const mail = 3 * time.Millisecond
+	for _, each := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{Connections: 1, Pipeline: MaxPipeline, Size: 2, Duration: time.Second, Rate: Rate{PerSecond: 100, Each: each}}
+			_, r := simulate(cfg, stall.Plan{}, mail)
+			if _, want := truthOf([]time.Duration{mail}); r.Late.Count != 100 || r.Late.P50 != want.P50 || r.Latency.P50 != want.P50 || r.Service.Max != 0 {
+				t.Errorf("each %v: of 100 messages that are sent %v late it says %+v, latency %+v, service %+v", each, mail, *r.Late, r.Latency, *r.Service)
+			}
+		})
+	}
+}
+
+// TestMuted sends at a rate what nobody answers.
+func TestMuted(t *testing.T) {
+	for _, each := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{Connections: 3, Pipeline: 1, Size: 2, Match: matchNone, Duration: time.Second, Rate: Rate{PerSecond: 100, Each: each}}
+			s, r := simulate(cfg, stall.Plan{}, 0)
+			intended := intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))
+			if !slices.Equal(s.sent, intended) || r.Sent != int64(len(intended)) || r.Unsent != 0 || r.Intended != r.Sent {
+				t.Errorf("each %v: %d messages sent of %d, first at %v, want %d, as planned", each, r.Sent, r.Intended, s.sent[:min(len(s.sent), 3)], len(intended))
+			}
+		})
+	}
+}
+
+// breaking answers some lines on a connection, half of the next one, and resets it.
+func breaking(c net.Conn) {
+	in := bufio.NewReader(c)
+	for range 1 + rand.IntN(40) {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		_, _ = c.Write(line)
+	}
+	line, _ := in.ReadSlice('\n')
+	_, _ = c.Write(line[:len(line)/2])
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+// lying answers some lines, and then something else.
+func lying(c net.Conn) {
+	in := bufio.NewReader(c)
+	for k := 0; ; k++ {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		if k == 30 {
+			line[len(line)/2] ^= 0x80
+		}
+		_, _ = c.Write(line)
+	}
+}
+
+// TestAccounts accounts for every byte, and in open loops for every message that was
+// planned, whatever happens to the connections: each case on one of the models.
+func TestAccounts(t *testing.T) {
+	servers := map[string]func(net.Conn){"echo": echo, "silent": silent, "breaking": breaking, "lying": lying}
+	loads := map[string]Config{
+		"closed":       {},
+		"think":        {Think: 3 * time.Millisecond},
+		"all":          {Rate: Rate{PerSecond: 8000}},
+		"each":         {Rate: Rate{PerSecond: 500, Each: true}},
+		"each Poisson": {Rate: Rate{PerSecond: 500, Each: true, Poisson: true}},
+	}
+	lives := map[time.Duration]int{0: 0, 30 * time.Millisecond: 1}
+	for name, server := range servers {
+		for way, cfg := range loads {
+			for life, odd := range lives {
+				t.Run(fmt.Sprintf("%s, %s, lifetime %v", name, way, life), func(t *testing.T) {
+					t.Parallel()
+					all := availableModels()
+					cfg := cfg
+					cfg.Target, cfg.Model, cfg.Loops, cfg.Lifetime = serve(t, server).addr(), all[(len(name)+len(way)+odd)%len(all)], 2, life
+					cfg.Connections, cfg.Pipeline, cfg.Graceful = 16, 4, rand.IntN(2) == 0
+					cfg.Duration, cfg.Drain, cfg.ProgressEvery = 150*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+					if rand.IntN(2) == 0 {
+						cfg.Template = "\\{re [a-z]{1,90}}\n"
+					}
+					checkAccounts(t, cfg)
+				})
+			}
+		}
+	}
+}
+
+func checkAccounts(t *testing.T, cfg Config) {
+	var sum Interval
+	cfg.Observe = func(e Event) {
+		if i := e.Interval; i != nil {
+			sum.Opened += i.Opened
+			sum.Intended += i.Intended
+			sum.Sent += i.Sent
+			sum.Answered += i.Answered
+			sum.BytesSent += i.BytesSent
+			sum.BytesReceived += i.BytesReceived
+			sum.Latency.Count += i.Latency.Count
+			sum.Closed += i.Closed
+		}
+	}
+	r := check(t, cfg)
+	b := r.Bytes
+	if b.Sent != b.Answered+b.InFlight+b.CutOff || min(b.Answered, b.InFlight, b.CutOff) < 0 {
+		t.Errorf("bytes %+v: not a sum", b)
+	}
+	if b.InFlight > 0 && r.Unanswered == 0 {
+		t.Errorf("bytes %+v: in flight, and every message answered", b)
+	}
+	if r.Corrected && r.Intended != r.Latency.Count+r.Unsent+r.Unanswered+r.CutOff {
+		t.Errorf("%d planned, but %d measured, %d not sent, %d not answered, %d cut off: %d", r.Intended, r.Latency.Count, r.Unsent, r.Unanswered, r.CutOff,
+			r.Latency.Count+r.Unsent+r.Unanswered+r.CutOff)
+	}
+	if sum.BytesSent != b.Sent || sum.BytesReceived != b.Received || sum.Opened != int64(r.Connected) || sum.Closed != r.Closed {
+		t.Errorf("intervals have %d bytes sent, %d received, %d opened, %d closed; the result %+v, %d, %d", sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, b, r.Connected, r.Closed)
+	}
+	if sum.Intended != r.Intended && !cfg.Rate.Poisson { // estimated from interval to interval
+		t.Errorf("intervals have %d messages planned, the result %d", sum.Intended, r.Intended)
+	}
+}

@@ -1,0 +1,134 @@
+package load
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+// heir starts a process that does nothing and has the listener too, as the
+// server's process would. end ends it.
+func heir(t testing.TB, ln interface{ File() (*os.File, error) }) (pid int, end func()) {
+	t.Helper()
+	file, err := ln.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	child := exec.Command("cat") // until its input ends
+	child.ExtraFiles = []*os.File{file}
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end = func() {
+		if !ended {
+			ended = true
+			input.Close()
+			_ = child.Wait()
+		}
+	}
+	t.Cleanup(end)
+	return child.Process.Pid, end
+}
+
+func listenLocal(t testing.TB) *net.TCPListener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.(*net.TCPListener)
+}
+
+func TestUsage(t *testing.T) {
+	ln := listenLocal(t)
+	pid, end := heir(t, ln)
+	u := newUsage([]string{ln.Addr().String()})
+	if !slices.Equal(u.server.pids, []int{pid}) {
+		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, pid)
+	}
+	burnt := func() time.Duration { user, system := sample.OwnCPU(); return user + system }
+	for began := burnt(); burnt() < began+5*time.Millisecond; {
+	}
+	own, server := u.sample()
+	if own.CPU < 5*time.Millisecond || own.Resident < 1<<20 || own.Descriptors < 4 {
+		t.Errorf("generator: %+v; want at least 5ms, 1 MiB and 4 descriptors", own)
+	}
+	runtime.GC()
+	if again, _ := u.sample(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
+		t.Errorf("generator: %+v, and %+v after a collection of garbage", own, again)
+	}
+	if server == nil || server.Resident < 1<<16 || server.Descriptors < 4 || server.CPU < 0 {
+		t.Fatalf("server: %+v; want at least 64 KiB and 4 descriptors", server)
+	}
+	end()
+	if _, server := u.sample(); server != nil {
+		t.Errorf("server: %+v after it has ended; want none", server)
+	}
+}
+
+// TestUsageOfALateServer finds it at the first sample, has its figures from the
+// second on, and doesn't look for ever.
+func TestUsageOfALateServer(t *testing.T) {
+	ln := listenLocal(t)
+	u := newUsage([]string{ln.Addr().String()}) // this process alone is none
+	never := newUsage([]string{ln.Addr().String()})
+	never.sample()
+	heir(t, ln)
+	if _, server := u.sample(); server != nil {
+		t.Errorf("first sample: %+v; want none, as its beginning isn't known", server)
+	}
+	if _, server := u.sample(); server == nil {
+		t.Error("second sample: no server; want the one that the first has found")
+	}
+	never.sample()
+	if _, server := never.sample(); server != nil {
+		t.Errorf("a server that came after the first sample: %+v; want none", server)
+	}
+}
+
+// TestUsageOf finds a server by the path of its unix socket, and at whatever address of
+// this machine it listens; a port of this machine is not another's.
+func TestUsageOf(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	unix, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close()
+	heir(t, unix.(*net.UnixListener))
+	ln, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	heir(t, ln.(*net.TCPListener))
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	for target, want := range map[string]int{
+		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
+		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
+	} {
+		u := newUsage([]string{target})
+		if len(u.server.pids) != want {
+			t.Errorf("%q: found %+v; want %d processes", target, u.server.pids, want)
+		}
+		for range 3 {
+			if _, server := u.sample(); (server != nil) != (want > 0) {
+				t.Errorf("%q: got %+v; want %d servers", target, server, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package metrics
+
+import (
+	"maps"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// maxCauses bounds the causes of errors that are counted apart; what has another one
+// counts as "other".
+const maxCauses = 64
+
+// NewLoadCollector gives a run of the load generator to Prometheus: what Observe
+// was told. The labels, if any, are put on each of its metrics, so that several
+// runs can be distinguished. Registering it fails if a label's name is not one, or is
+// taken: target, mode, model, stage, cause, process and quantile are.
+//
+// Counters grow with each interval of the run (load.Config.ProgressEvery); they
+// begin anew with a run's first event. Gauges are of the end of the last interval.
+// myriad_load_latency_seconds and myriad_load_connect_seconds are summaries: their
+// count and sum are of the run, but the quantiles are those of the last interval,
+// quantile 0 its least and 1 its greatest, and NaN where it had none. Quantiles
+// can't be added up: for those of the whole run, or of several generators, take
+// the run's result.
+//
+//	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
+//	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
+//	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
+func NewLoadCollector(labels prometheus.Labels) *LoadCollector {
+	c := &LoadCollector{state: newLoadState()}
+	c.collector = newCollector(namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
+	return c
+}
+
+// LoadCollector is what NewLoadCollector makes. Its methods are safe for concurrent use.
+type LoadCollector struct {
+	*collector[loadState]
+
+	mu    sync.Mutex
+	state loadState
+}
+
+// snapshot is a copy of the state.
+func (c *LoadCollector) snapshot() loadState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state
+	s.causes, s.counts = maps.Clone(s.causes), maps.Clone(s.counts)
+	return s
+}
+
+// loadState is a run so far.
+type loadState struct {
+	plan           load.Plan
+	last           load.Interval
+	counts         map[int]int64 // of the whole run, by the place in load.Counters
+	causes         map[string]int64
+	own, server    time.Duration // processor time
+	latency, setup durations
+}
+
+func newLoadState() loadState { return loadState{counts: make(map[int]int64)} }
+
+// durations are the count and the sum, in seconds, of a whole run.
+type durations struct {
+	count uint64
+	sum   float64
+}
+
+func (d *durations) add(l load.Latency) {
+	d.count += uint64(l.Count)
+	d.sum += float64(l.Count) * l.Mean.Seconds()
+}
+
+// Observe takes an event of a run. It is for load.Config.Observe, and is quick.
+func (c *LoadCollector) Observe(e load.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.Phase == load.Began {
+		c.state = newLoadState()
+	}
+	if e.Plan != nil {
+		c.state.plan = *e.Plan
+	}
+	if e.Interval != nil {
+		c.state.add(*e.Interval)
+	}
+}
+
+// add adds an interval up.
+func (s *loadState) add(i load.Interval) {
+	s.last = i
+	for k, c := range load.Counters {
+		if n, ok := c.Of(&i); ok && !c.Gauge {
+			s.counts[k] += n
+		}
+	}
+	if s.causes == nil {
+		s.causes = make(map[string]int64)
+	}
+	for cause, n := range i.Errors {
+		cause = strings.ToValidUTF8(cause, "?") // as labels have to be
+		if _, known := s.causes[cause]; !known && len(s.causes) >= maxCauses {
+			cause = "other"
+		}
+		s.causes[cause] += n
+	}
+	s.own += i.Generator.CPU
+	if i.Server != nil {
+		s.server += i.Server.CPU
+	}
+	s.latency.add(i.Latency)
+	s.setup.add(i.Connect)
+}
+
+// quantiles are those of an interval, in seconds.
+func quantiles(l load.Latency) map[float64]float64 {
+	to := map[float64]float64{
+		0: l.Min.Seconds(), 0.5: l.P50.Seconds(), 0.75: l.P75.Seconds(), 0.9: l.P90.Seconds(), 0.95: l.P95.Seconds(),
+		0.99: l.P99.Seconds(), 0.999: l.P999.Seconds(), 0.9999: l.P9999.Seconds(), 1: l.Max.Seconds(),
+	}
+	if l.Count == 0 {
+		for q := range to {
+			to[q] = math.NaN()
+		}
+	}
+	return to
+}
+
+// loadMetrics are the counters of a run, and what else has a value.
+func loadMetrics() []metric[loadState] {
+	all := []metric[loadState]{
+		gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
+		gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
+		gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
+
+		ofProcess("cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
+			func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }),
+		ofProcess("resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }),
+		ofProcess("anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }),
+		ofProcess("open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }),
+		ofProcess("goroutines", "Goroutines that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Goroutines) }),
+		ofProcess("gc_cycles_total", "Collections of garbage, 0 where that isn't known.", prometheus.CounterValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.GCs) }),
+		ofProcess("gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
+			func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }),
+
+		labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
+			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
+		{"stage", "Always 1; the label stage is what the run does.", prometheus.GaugeValue, []string{"stage"},
+			func(s *loadState, emit func(float64, ...string)) {
+				if s.last.Stage != "" {
+					emit(1, s.last.Stage)
+				}
+			}},
+		{"info", "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.",
+			prometheus.GaugeValue, []string{"target", "mode", "model"},
+			func(s *loadState, emit func(float64, ...string)) {
+				if len(s.plan.Targets) > 0 {
+					emit(1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)
+				}
+			}},
+	}
+	for i, c := range load.Counters {
+		switch {
+		case c.Metric == "":
+		case c.Gauge:
+			all = append(all, gauge(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.last); return n }))
+		default:
+			all = append(all, counter(c.Metric, c.Help, func(s *loadState) int64 { return s.counts[i] }))
+		}
+	}
+	return all
+}
+
+// ofProcess is a metric with a value for the generator and, where its processes are known,
+// one for the server.
+func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.Usage, cpu time.Duration) float64) metric[loadState] {
+	return metric[loadState]{name, help, kind, []string{"process"}, func(s *loadState, emit func(float64, ...string)) {
+		emit(of(s.last.Generator, s.own), "generator")
+		if s.last.Server != nil {
+			emit(of(*s.last.Server, s.server), "server")
+		}
+	}}
+}
+
+var loadSummaries = []distribution[loadState]{
+	{"latency_seconds", "Time to the last byte of an answer; the quantiles are of the last interval.",
+		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
+	{"connect_seconds", "Time to establish a connection; the quantiles are of the last interval.",
+		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
+}
+
+func summary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
+	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantiles(last))
+}

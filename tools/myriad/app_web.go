@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/web"
+)
+
+// hello is an application that answers every request with the same text.
+func hello() tcp.Handler {
+	return web.Handler(web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, app.HelloText) // an error ends the connection
+	})))
+}
+
+// webPush is push for WebSockets and streams of events: a message that begins with "!" goes
+// without it to all of both, others are sent back.
+type webPush struct {
+	web.SocketBase
+	sockets web.Group
+	streams tcp.Group
+}
+
+func newWebPush() tcp.Handler {
+	p, mux := new(webPush), http.NewServeMux()
+	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
+	sockets := &web.WebSocket{Handler: p}
+	events := &web.Events{Opened: enter, Restore: func(c *tcp.Conn, _ []byte) error { enter(c); return nil }}
+	mux.Handle("/", web.Quick(sockets))
+	mux.Handle("GET /events", web.Quick(events))
+	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"sockets": sockets, "events": events}}
+}
+
+func (p *webPush) Opened(s web.Socket) { p.sockets.Add(s) }
+
+// Save implements web.SocketMigrator: there is nothing but that the socket is in the group.
+func (p *webPush) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
+
+// Restore implements web.SocketMigrator.
+func (p *webPush) Restore(s web.Socket, _ []byte) error {
+	p.sockets.Add(s)
+	return nil
+}
+
+func (p *webPush) Message(s web.Socket, kind web.Kind, m []byte) {
+	news, toAll := bytes.CutPrefix(m, []byte("!"))
+	if !toAll {
+		_ = s.Write(kind, m) // an error ends the connection
+		return
+	}
+	p.sockets.Broadcast(kind, news)
+	p.streams.Broadcast(web.Event{Data: string(news)}.Bytes())
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/internal/baseline"
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+)
+
+// plainFlags are the flags of the command plain.
+type plainFlags struct {
+	addr      string
+	app       string
+	buffer    int
+	heartbeat time.Duration
+	admin     string
+	flush     string
+	design    string
+	loops     int
+	processes int
+	worker    bool
+	tls       serverTLS
+}
+
+func newPlain() *cobra.Command {
+	var f plainFlags
+	cmd := &cobra.Command{
+		Use:   "plain",
+		Short: "Serve with plain package net, as most people write it: the baseline of every comparison",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
+	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
+	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
+	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
+	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
+	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
+	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
+	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "with --design epolls, run `N` epoll loops, each with a listener of its own on the port")
+	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
+	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
+	flags.MarkHidden("worker") // an error would say that there is no such flag
+	f.tls.add(flags)
+	return cmd
+}
+
+func (f *plainFlags) serve(cmd *cobra.Command) error {
+	if f.buffer < baseline.MinBuffer || f.buffer > baseline.MaxBuffer {
+		return usagef("--buffer is %d; expected %d to %d", f.buffer, baseline.MinBuffer, baseline.MaxBuffer)
+	}
+	if err := checkAddress("addr", f.addr); err != nil {
+		return err
+	}
+	if f.loops < 1 || f.loops > baseline.MaxLoops {
+		return usagef("--loops is %d; expected 1 to %d", f.loops, baseline.MaxLoops)
+	}
+	if f.admin != "" {
+		if err := checkAddress("admin", f.admin); err != nil {
+			return err
+		}
+	}
+	config, err := f.tls.config()
+	if err != nil {
+		return err
+	}
+	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, Loops: f.loops, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o.AdminListening = func(addr net.Addr) {
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
+	}
+	if f.design == baseline.Prefork {
+		if o.Prefork, err = f.prefork(); err != nil {
+			return err
+		}
+	}
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	ln, err := f.listen(cmd.Context(), o)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s with plain net on %s\n", f.app, ln.Addr())
+	return baseline.Serve(cmd.Context(), ln, o)
+}
+
+// listen is where to serve.
+func (f *plainFlags) listen(ctx context.Context, o baseline.Options) (net.Listener, error) {
+	if f.worker {
+		return baseline.PreforkListener()
+	}
+	return o.Listen(ctx, f.addr)
+}
+
+// prefork is how to start processes: this program, with --worker.
+func (f *plainFlags) prefork() (*baseline.PreforkOptions, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return &baseline.PreforkOptions{
+		Processes: max(f.processes, runtime.NumCPU()),
+		Command:   []string{self, "plain", "--worker", "--design", baseline.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
+	}, nil
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/report"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/run"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+)
+
+// everyScenario names every built-in scenario.
+const everyScenario = "all"
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench SCENARIO|FILE.toml|all ...",
+		Short: "Compare servers side by side under the same load",
+		Long: `Compare servers side by side under the same load.
+
+"myriad bench list" says what there is, and how long it takes; "all" is all of
+it. A scenario of your own is a file: "myriad bench show quick > mine.toml" prints
+one to change, and docs/scenarios.md explains its keys. Flags are for all of
+the scenarios.
+
+Server and load generator are processes of their own, pinned to CPUs of their
+own where there are at least two and the workload does not say otherwise. The
+subjects are run in turn, in rounds. What this machine cannot run is listed with
+the reason. Ctrl-C ends it; --resume goes on.
+
+It exits with 1 when a run failed, an answer was wrong, or a claim of a scenario
+was not met that has to be; with --strict also when one of size or speed was not.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if f.resume == "" && len(names) == 0 {
+				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltIns(), ", "), everyScenario)
+			}
+			return f.bench(cmd, names)
+		},
+	}
+	f.add(cmd.Flags())
+	cmd.AddCommand(newBenchList(), newBenchShow())
+	return cmd
+}
+
+// benchFlags are the flags of bench.
+type benchFlags struct {
+	options  run.Options
+	peers    string
+	subjects []string
+	resume   string
+}
+
+func (f *benchFlags) add(flags *pflag.FlagSet) {
+	o := &f.options
+	f.addScale(flags)
+	flag(flags, &o.Rounds, quantity.Positive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
+	flag(flags, &o.Duration, quantity.Period, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
+	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C peers -o FILE .")
+	flags.StringArrayVar(&f.subjects, "subject", nil,
+		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
+			"{addr}, {port} and {app} ("+app.List+") are filled in, "+
+			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
+	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
+	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
+	flags.BoolVar(&o.Strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
+}
+
+// addScale adds the flags that say how large scenarios are.
+func (f *benchFlags) addScale(flags *pflag.FlagSet) {
+	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
+	flag(flags, &f.options.Connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
+}
+
+func parseRegexp(text string) (*regexp.Regexp, error) {
+	compiled, err := regexp.Compile(text)
+	if err != nil {
+		return nil, quantity.Error("a regular expression: " + err.Error())
+	}
+	return compiled, nil
+}
+
+// bench runs the scenarios that are named, or resumes an earlier bench, and prints the
+// reports.
+func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
+	if f.resume != "" {
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if flag.Name != "resume" {
+				names = append(names, "--"+flag.Name)
+			}
+		})
+		if len(names) > 0 {
+			return usagef("--resume with %s; expected it alone: the directory says what is to be run", strings.Join(names, ", "))
+		}
+		set, err := run.Resume(cmd.Context(), f.resume, f.runOptions(cmd))
+		return printSet(cmd, set, f.resume, err)
+	}
+	if filepath.Ext(f.options.Dir) == ".json" {
+		return usagef("--out is %q; expected a directory: report.json in it has every run", f.options.Dir)
+	}
+	chosen, err := f.scenarios(names)
+	if err != nil {
+		return err
+	}
+	o := f.runOptions(cmd)
+	for _, text := range f.subjects {
+		subject, err := scenario.ParseSubject(text, len(chosen) == 1 && chosen[0].OffersJobs())
+		if err != nil {
+			return usagef("--subject: %w", err)
+		}
+		o.Subjects = append(o.Subjects, subject)
+	}
+	if o.Dir == "" {
+		o.Dir = "bench"
+		for _, s := range chosen {
+			o.Dir += "-" + s.Name
+		}
+		o.Dir += "-" + time.Now().Format("20060102-150405")
+	}
+	set, err := run.All(cmd.Context(), chosen, o)
+	return printSet(cmd, set, o.Dir, err)
+}
+
+func (f *benchFlags) runOptions(cmd *cobra.Command) run.Options {
+	o := f.options
+	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
+	return o
+}
+
+// scenarios are those that the command line names, with --peers if that is given.
+func (f *benchFlags) scenarios(names []string) (chosen []scenario.Scenario, err error) {
+	if i := slices.Index(names, everyScenario); i >= 0 {
+		names = slices.Concat(names[:i], scenario.BuiltIns(), names[i+1:])
+	}
+	known, peers := make(map[string]bool), f.peers == ""
+	for _, name := range names {
+		read := probe.Scenarios.BuiltIn
+		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
+			read = probe.Scenarios.Open
+		}
+		s, err := read(name)
+		if err == nil && f.peers != "" && len(s.Peers()) > 0 {
+			peers = true
+			s, err = s.WithPeers(f.peers)
+		}
+		if err != nil {
+			return nil, usageError{err}
+		}
+		if known[s.Name] {
+			return nil, usagef("two scenarios are named %q; expected each once, and in each file a name of its own", s.Name)
+		}
+		known[s.Name] = true
+		chosen = append(chosen, s)
+	}
+	if !peers {
+		return nil, usagef("--peers is given for %s; expected it with overload or peers", strings.Join(names, ", "))
+	}
+	return chosen, nil
+}
+
+// printSet prints what was found, and says where it is. It returns err, or an error when runs
+// have failed or a claim was not met that had to be.
+func printSet(cmd *cobra.Command, set *result.Set, dir string, err error) error {
+	if wrong, ok := errors.AsType[scenario.Error](err); ok {
+		return usageError{wrong}
+	}
+	if set == nil || len(set.Reports) == 0 {
+		return err
+	}
+	err = errors.Join(err, report.WriteText(cmd.OutOrStdout(), set))
+	fmt.Fprintf(cmd.OutOrStdout(), "\nreport in %s\n", dir)
+	if err != nil {
+		return err
+	}
+	switch runs, claims := set.Failed(); {
+	case runs > 0:
+		return fmt.Errorf("%d of %d runs failed", runs, set.Runs())
+	case claims > 0:
+		return fmt.Errorf("claims not met: %d", claims)
+	}
+	return nil
+}
+
+func newBenchList() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios that there are, and how long they take here",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.list(cmd) },
+	}
+	f.addScale(cmd.Flags())
+	return cmd
+}
+
+// list prints a line for each built-in scenario: its name, about how long it takes, and its
+// question.
+func (f *benchFlags) list(cmd *cobra.Command) error {
+	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, name := range scenario.BuiltIns() {
+		s, err := probe.Scenarios.BuiltIn(name)
+		if err == nil {
+			s, err = f.options.Apply(s)
+		}
+		if err != nil {
+			return usageError{err}
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, minutes(s.Duration()), s.Question)
+	}
+	return out.Flush()
+}
+
+// minutes writes a time as whole minutes, rounded up.
+func minutes(d time.Duration) string {
+	if d <= time.Minute {
+		return "a minute"
+	}
+	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
+}
+
+func newBenchShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show SCENARIO",
+		Short: "Print a scenario's file, to be copied and changed",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := scenario.BuiltInFile(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+}

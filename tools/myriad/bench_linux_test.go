@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+// Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
+// file, with subjects of the user's own.
+func TestBench(t *testing.T) {
+	slow(t)
+	out := filepath.Join(t.TempDir(), "out")
+	mine := writeScenario(t, "mine", small)
+	got := invoke(t, "bench", mine, "--scale", "small", "--out", out)
+	if got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.says())
+	}
+	for _, word := range []string{
+		"\necho\n", "  net  ", "  goroutine  ", "  auto  ", "held has 1,500 connections instead of 2,000 (scale small).",
+		"ratio to net", "first to last quarter", "report in " + out,
+	} {
+		if !strings.Contains(got.stdout, word) {
+			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
+		}
+	}
+	for _, wrong := range []string{"FAILED", "mismatch", "NOT MET"} {
+		if strings.Contains(got.stdout, wrong) {
+			t.Errorf("the report says %q:\n%s", wrong, got.stdout)
+		}
+	}
+	report := readReport(t, out).Reports[0]
+	for i := range report.Runs {
+		r := &report.Runs[i]
+		switch {
+		case r.Workload == "held":
+			if calls := r.Result().Verifications; len(calls) != 2 || calls[0].InFlight != 100 || calls[1].Checked != 1500 {
+				t.Errorf("verifications %+v, want two of 1,500 connections", calls)
+			}
+			for _, phase := range r.Phases[:6] {
+				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
+					s.Load.Processes != 1 || s.Server.Anonymous == 0 {
+					t.Errorf("phase %s: got %+v, want 1,500 connections, and what both sides take", phase.Name, s)
+				}
+			}
+		case r.Workload == "idle":
+			if idle := r.Sample("idle"); idle == nil || idle.Counts == nil || idle.Counts.Open != 100 {
+				t.Errorf("%s/%s: got %+v, want 100 connections by the server's count", r.Workload, r.Subject, idle)
+			}
+		}
+	}
+	again := invoke(t, "bench", "--resume", out)
+	if again.code != 0 || !strings.Contains(again.stderr, "nothing is left to do") || !strings.Contains(again.stdout, "\nheld\n") {
+		t.Errorf("resumed: exit code %d, %s", again.code, again.says())
+	}
+}
+
+// A subject that joins by its command line is run as the others are, and one that fails
+// makes the command fail.
+func TestBenchSubjects(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
+		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
+	if got.code != 1 || !strings.Contains(got.stderr, "1 of 2 runs failed") {
+		t.Errorf("exit code %d, stderr %q, want that a run has failed", got.code, got.stderr)
+	}
+	for _, word := range []string{"  mine  ", `broken, round 1: FAILED: `, `"none"`} {
+		if !strings.Contains(got.stdout, word) {
+			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
+		}
+	}
+}
+
+// Publish/subscribe is measured beside the servers that are installed.
+func TestBenchHub(t *testing.T) {
+	slow(t)
+	out := filepath.Join(t.TempDir(), "r")
+	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--only", "^(own-topics/|(slow|memory-one-topic)/hub)", "--out", out)
+	if got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.says())
+	}
+	report := readReport(t, out).Reports[0]
+	for i := range report.Runs {
+		r := &report.Runs[i]
+		f := r.Figures
+		if f["deliveries"] == 0 || f["publishes"] == 0 || f["delivery-cpu"] == 0 || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
+			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, f, r.Marks)
+		}
+		if _, ok := f["bytes-subscribed"]; ok != (r.Workload == "memory-one-topic") {
+			t.Errorf("%s/%s: memory is measured: %v", r.Workload, r.Subject, ok)
+		}
+	}
+	if len(report.Runs) < 3 {
+		t.Errorf("%d runs, want at least three", len(report.Runs))
+	}
+}
+
+// benching is a bench under way, whose temporary files are in a directory of its own.
+type benching struct {
+	*exec.Cmd
+	out, tmp string
+	printed  *lockedBuffer
+}
+
+// startBench starts a bench whose report goes to a directory.
+func startBench(t *testing.T, args ...string) *benching {
+	t.Helper()
+	b := &benching{out: filepath.Join(t.TempDir(), "out"), tmp: t.TempDir(), printed: &lockedBuffer{}}
+	b.Cmd = process(t, append(append([]string{"bench"}, args...), "--out", b.out)...)
+	b.Env = append(b.Env, "TMPDIR="+b.tmp)
+	b.Stdout, b.Stderr = b.printed, b.printed
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// processes are those that it has started, and what those have.
+func (b *benching) processes(t *testing.T) (pids []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		env, _ := os.ReadFile(path) // none when it has ended
+		if slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+b.tmp) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// busy says whether a process with a word in its command line is at work.
+func (b *benching) busy(t *testing.T, word string) bool {
+	for _, pid := range b.processes(t) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none when it has ended
+		taken, err := sample.Take(sample.CPU, pid)
+		if bytes.Contains(line, []byte("\x00"+word+"\x00")) && err == nil && taken.Processes[0].CPU().Milliseconds() >= 50 {
+			return true
+		}
+	}
+	return false
+}
+
+// records counts the runs in the journal.
+func (b *benching) records() int {
+	text, _ := os.ReadFile(filepath.Join(b.out, "journal.jsonl")) // none at the begin
+	return bytes.Count(text, []byte(`"run":`))
+}
+
+// gone waits until none of its processes is left.
+func (b *benching) gone(t *testing.T) {
+	t.Helper()
+	await.True(t, "no process is left", func() bool { return len(b.processes(t)) == 0 })
+	if files, err := os.ReadDir(b.tmp); err != nil || len(files) > 0 {
+		t.Errorf("temporary files are left: %v, %v", files, err)
+	}
+}
+
+// What kills a bench leaves no process, and no file but in the report's directory.
+func TestBenchKilled(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	for word, args := range map[string][]string{ // by what is in the command line of a process at work
+		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
+		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
+		"offer": {"overload", "--only", "^cpu-1x/ours$", "--duration", "5m"},
+		"hold":  {"million", "--only", "prefork", "-n", "1000"},
+	} {
+		b := startBench(t, args...)
+		await.True(t, word+" is at work", func() bool { return b.busy(t, word) })
+		if err := b.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = b.Wait() // it was killed
+		b.gone(t)
+	}
+}
+
+// What was interrupted is reported as far as it is, and resumed: in the end every step is
+// there once.
+func TestBenchResumed(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
+		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
+		await.True(t, "a run has ended", func() bool { return b.records() > 0 })
+		if err := b.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if sig != os.Kill {
+			_ = b.Process.Signal(os.Interrupt) // as timeout(1) sends two: they count as one
+		}
+		_ = b.Wait() // the exit code says what it returned
+		made := b.records()
+		if sig != os.Kill {
+			says := "myriad bench --resume " + b.out + " finishes the rest"
+			if code := b.ProcessState.ExitCode(); code != 1 || !strings.Contains(b.printed.String(), says) {
+				t.Errorf("%v: exit code %d, want 1, and %q: %s", sig, code, says, b.printed)
+			}
+			if set := readReport(t, b.out); set.Runs() != made {
+				t.Errorf("%v: the report has %d runs, want the %d of the journal", sig, set.Runs(), made)
+			}
+		}
+		b.gone(t)
+		if got := invoke(t, "bench", "--resume", b.out); got.code != 0 {
+			t.Fatalf("%v: resumed: %s", sig, got.says())
+		}
+		set := readReport(t, b.out)
+		steps := make(map[string]int)
+		for _, r := range set.Reports[0].Runs {
+			steps[fmt.Sprint(r.Subject, r.Round)]++
+		}
+		for _, step := range []string{"net1", "goroutine1", "net2", "goroutine2"} {
+			if steps[step] != 1 || len(steps) != 4 {
+				t.Errorf("%v: got %v, want every step once", sig, steps)
+			}
+		}
+		if b.records() != set.Runs() || set.Runs() < made {
+			t.Errorf("%v: %d runs, %d in the journal, %d made at first", sig, set.Runs(), b.records(), made)
+		}
+	}
+}

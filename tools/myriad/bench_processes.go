@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/internal/baseline"
+	"github.com/myriad-go/myriad/tools/internal/lab/run"
+	"github.com/myriad-go/myriad/tools/internal/offer"
+)
+
+// Commands that "bench" starts as processes of their own.
+
+// newOffer offers jobs to a pool, for the scenario overload.
+func newOffer() *cobra.Command {
+	var plan offer.Plan
+	cmd := &cobra.Command{
+		Use:   "offer",
+		Short: "Offer jobs to a pool in an open loop, and count what becomes of them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := offer.Run(cmd.Context(), plan, offer.Own(), cmd.OutOrStdout())
+			if wrong, ok := errors.AsType[offer.PlanError](err); ok {
+				return usageError{wrong}
+			}
+			return err
+		},
+	}
+	plan.AddFlags(cmd.Flags(), offer.Own())
+	return cmd
+}
+
+// newPark parks goroutines, for the scenario idle.
+func newPark() *cobra.Command {
+	var n int
+	cmd := &cobra.Command{
+		Use:   "park",
+		Short: "Park goroutines and print, as JSON, this process's memory before and then",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if n < 1 || n > baseline.MaxParked {
+				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
+			}
+			out := json.NewEncoder(cmd.OutOrStdout())
+			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.Self(checkpoint)) })
+		},
+	}
+	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")
+	return cmd
+}

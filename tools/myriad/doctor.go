@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const doctorExamples = `  myriad doctor -n 1000000
+  myriad doctor -n 100000 --fix
+  myriad doctor -n 100k --side server --print sysctl > /etc/sysctl.d/90-myriad.conf
+  myriad doctor -n 200k --side client --src 10.0.0.10-10.0.0.20 --target 10.0.0.7:9000`
+
+// defaultExamined is how many connections the doctor predicts for without -n.
+const defaultExamined = 1_000_000
+
+// doctorFlags are the flags of the command doctor.
+type doctorFlags struct {
+	plan doctor.Plan
+	side string
+
+	fix, yes, json bool
+	format         string
+}
+
+func newDoctor() *cobra.Command {
+	var f doctorFlags
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Predict which limits of this machine stop how many connections, and raise them",
+		Long: `Predict which limits of this machine stop how many connections, and raise them.
+
+It reads the machine and prints for each wall its value, at how many connections it
+stops what is planned, what it needs to be, the command that does it, and where this
+is documented. With --fix it makes the changes, which last until the machine starts
+again; --print writes a file that makes them last.
+
+It exits with 0 if the machine holds what is planned, with 1 if it does not, and with
+2 if the flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
+		Example: doctorExamples,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	var g flagGroups
+	g.add("Plan", "", f.addPlan)
+	g.add("Answer", "", f.addAnswer)
+	g.giveTo(cmd)
+	return cmd
+}
+
+func (f *doctorFlags) run(cmd *cobra.Command) error {
+	if err := f.complete(cmd.Flags().Changed); err != nil {
+		return err
+	}
+	report, err := examine(f.plan)
+	if err != nil {
+		return err
+	}
+	switch out := cmd.OutOrStdout(); {
+	case f.format != "":
+		return doctor.Print(out, f.format, report)
+	case f.json:
+		err = json.NewEncoder(out).Encode(report)
+	default:
+		err = report.WriteText(out)
+	}
+	if err == nil && f.fix {
+		report, err = f.fixWalls(cmd, report)
+	}
+	if err != nil || !cmd.Flags().Changed("connections") {
+		return err
+	}
+	return fits(report)
+}
+
+// examine predicts what this machine holds of a plan.
+func examine(plan doctor.Plan) (*doctor.Report, error) {
+	facts, err := doctor.Read(0)
+	if err != nil {
+		return nil, err
+	}
+	return doctor.Examine(facts, plan)
+}
+
+// fits is nil if the machine holds what was planned.
+func fits(r *doctor.Report) error {
+	if r.Holds >= int64(r.Plan.Connections) {
+		return nil
+	}
+	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
+}
+
+// complete fills in the plan and checks the flags.
+func (f *doctorFlags) complete(given func(flag string) bool) error {
+	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
+		if given(pair[0]) && given(pair[1]) {
+			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])
+		}
+	}
+	switch {
+	case f.yes && !f.fix:
+		return usagef("--yes is given without --fix; expected both")
+	case (f.fix || f.format != "") && !given("connections"):
+		return usagef("-n is missing; expected for how many connections the machine is to be made ready, such as -n 100k")
+	case f.plan.Connections == 0:
+		f.plan.Connections = defaultExamined
+	}
+	f.plan.Side = doctor.Side(f.side)
+	if _, err := doctor.Examine(&doctor.Facts{}, f.plan); err != nil {
+		return usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "doctor: "))}
+	}
+	return nil
+}
+
+func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
+	p := &f.plan
+	flag(flags, &p.Connections, quantity.Positive, "connections", "n", "look at `N` connections, such as 100k")
+	flag(flags, &f.side, oneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
+	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
+	flag(flags, &p.Processes, quantity.Positive, "processes", "", "serve with `N` worker processes (default: none)")
+	flag(flags, &p.Unread, quantity.Count, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
+	flag(flags, &p.UserMemory, quantity.Positive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
+	flag(flags, &p.Backlog, quantity.Positive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
+	flag(flags, &p.Burst, quantity.Positive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	flag(flags, &p.Closing, quantity.Positive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	sources := func(text string) ([]netip.Addr, error) {
+		return load.ParseSources(text, load.MaxSources-len(p.Sources))
+	}
+	target := func(text string) ([]netip.AddrPort, error) {
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil, quantity.Error("an IP address and a port, such as 10.0.0.7:9000")
+		}
+		return []netip.AddrPort{at}, nil
+	}
+	flags.Var(&list[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
+	flags.Var(&list[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
+}
+
+func (f *doctorFlags) addAnswer(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.fix, "fix", false, "change what can be changed now, and say how to undo it")
+	flags.BoolVar(&f.yes, "yes", false, "don't ask before --fix")
+	flag(flags, &f.format, oneOf(doctor.Formats...), "print", "", "print only what makes it last, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
+}
+
+// fixWalls makes the changes of the report, and examines the machine again.
+func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
+	out, changes := cmd.OutOrStdout(), r.Changes()
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "\nThere is nothing to change.")
+		return r, nil
+	}
+	fmt.Fprintln(out, "\nThese are the changes:")
+	for i, c := range changes {
+		fmt.Fprintf(out, "  %d. %s\n", i+1, c.Command())
+	}
+	if !f.yes {
+		yes, err := confirm(cmd.Context(), cmd.InOrStdin(), out, len(changes))
+		if err != nil {
+			return r, err
+		}
+		if !yes {
+			fmt.Fprintln(out, "Nothing was changed.")
+			return r, nil
+		}
+	}
+	fmt.Fprintln(out, "\nChanged:")
+	undo, failed := doctor.Apply(cmd.Context(), out, changes)
+	if failed != nil {
+		fmt.Fprintf(out, "\nNot done:\n  %s\n", strings.ReplaceAll(failed.Error(), "\n", "\n  "))
+	}
+	if len(undo) > 0 {
+		fmt.Fprintln(out, "\nTo undo:")
+	}
+	for _, c := range undo {
+		fmt.Fprintf(out, "  %s\n", c.Command())
+	}
+	after, err := examine(r.Plan)
+	if err != nil {
+		return r, err
+	}
+	fmt.Fprintf(out, "\n%s\n", after.Summary())
+	return after, nil
+}
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 64
+
+// confirm prompts for whether to make n changes. It waits until there is an answer or
+// ctx ends; then the goroutine that reads ends with the process.
+func confirm(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
+	changes := fmt.Sprintf("these %d changes", n)
+	if n == 1 {
+		changes = "this change"
+	}
+	fmt.Fprintf(out, "Apply %s? [y/N] ", changes)
+	type answer struct {
+		text string
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		text, err := bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+		answers <- answer{strings.ToLower(strings.TrimSpace(text)), err}
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out)
+		return false, errors.New("interrupted; nothing was changed")
+	case a := <-answers:
+		if a.err != nil && a.text == "" {
+			fmt.Fprintln(out)
+			return false, usagef("--fix asks, and nobody answers (%w); expected y or n on standard input, or --yes", a.err)
+		}
+		return a.text == "y" || a.text == "yes", nil
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+)
+
+// value is a flag that a function reads.
+type value[T any] struct {
+	to    *T
+	parse func(string) (T, error)
+	text  string
+}
+
+func (v *value[T]) Set(text string) error {
+	read, err := v.parse(text)
+	if err != nil {
+		return err
+	}
+	*v.to, v.text = read, text
+	return nil
+}
+
+func (v *value[T]) String() string { return v.text }
+func (v *value[T]) Type() string   { return "value" }
+
+// flag adds a flag that a function reads; short is "" for none. The function's error is a
+// quantity.Error, which says what was expected.
+func flag[T any](flags *pflag.FlagSet, to *T, parse func(string) (T, error), name, short, help string) {
+	flags.VarP(&value[T]{to: to, parse: parse}, name, short, help)
+}
+
+// list is a repeatable flag, each text of which a function reads.
+type list[T any] struct {
+	to    *[]T
+	parse func(string) ([]T, error)
+}
+
+func (l *list[T]) Set(text string) error {
+	some, err := l.parse(text)
+	*l.to = append(*l.to, some...)
+	return err
+}
+
+func (l *list[T]) String() string { return "" }
+func (l *list[T]) Type() string   { return "value" }
+
+// oneOf reads one of a few words.
+func oneOf(words ...string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if !slices.Contains(words, text) {
+			return "", quantity.Error(strings.Join(words, " or "))
+		}
+		return text, nil
+	}
+}
+
+// checkAddress says what is wrong with what a flag says to listen on.
+func checkAddress(flag, text string) error {
+	_, service, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", service)
+	}
+	if err != nil {
+		return usagef("--%s is %q; expected HOST:PORT, with a port of 0 to 65535", flag, text)
+	}
+	return nil
+}
+
+// flagError says what is wrong with a flag and what was expected.
+func flagError(cmd *cobra.Command, err error) error {
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if hint := suggestion(cmd.Flags(), e); hint != "" {
+			return usagef("%w; %s", err, hint)
+		}
+		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want, ok := errors.AsType[quantity.Error](err); ok {
+			return usagef("--%s is %q; %w", e.GetFlag().Name, e.GetValue(), want)
+		}
+		kind := e.GetFlag().Value.Type()
+		if kind == "duration" {
+			kind += " such as 1.5s"
+		}
+		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
+	}
+	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
+}
+
+// elsewhere has the short flags of other load generators, and the flags here that do the same.
+var elsewhere = map[string]struct{ tool, name string }{
+	"c": {"wrk", "connections"},
+	"D": {"hey", "message-file"},
+	"d": {"wrk", "duration"},
+	"n": {"hey and ab", "messages"},
+	"p": {"ab", "message-file"},
+	"R": {"wrk2", "rate"},
+	"s": {"wrk", "template-file"},
+	"t": {"wrk", "loops"},
+	"z": {"hey", "duration"},
+}
+
+// suggestion names the flag that an unknown one may have been meant to be, "" for none.
+func suggestion(flags *pflag.FlagSet, e *pflag.NotExistError) string {
+	shorthands := e.GetSpecifiedShortnames()
+	if shorthands == "" {
+		if name := nearest(flags, e.GetSpecifiedName()); name != "" {
+			return "did you mean --" + name + "?"
+		}
+		return ""
+	}
+	if name, _, _ := strings.Cut(shorthands, "="); len(name) > 1 && flags.Lookup(name) != nil {
+		return "did you mean --" + name + "?"
+	}
+	other := elsewhere[e.GetSpecifiedName()]
+	here := flags.Lookup(other.name)
+	if here == nil {
+		return ""
+	}
+	name := "--" + here.Name
+	if here.Shorthand != "" {
+		name = "-" + here.Shorthand + ", " + name
+	}
+	_, help := pflag.UnquoteUsage(here)
+	return fmt.Sprintf("what -%s is in %s is %s here: %s", e.GetSpecifiedName(), other.tool, name, help)
+}
+
+// nearest is the flag whose name is most like the given one, "" if none is like it: at most a
+// third of the letters differ, or it begins with the given name.
+func nearest(flags *pflag.FlagSet, given string) (name string) {
+	const leastPrefix = 4
+	best := len(given)
+	flags.VisitAll(func(f *pflag.Flag) {
+		d := editDistance(given, f.Name)
+		alike := d <= max(len(given)/3, 1) || len(given) >= leastPrefix && strings.HasPrefix(f.Name, given)
+		if alike && !f.Hidden && (name == "" || d < best) {
+			name, best = f.Name, d
+		}
+	})
+	return name
+}
+
+// editDistance is the fewest letters that are inserted, removed or replaced to make b from a.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// flagGroup is some flags of a command, under a title of their own in its help.
+type flagGroup struct {
+	title string
+	text  string // behind the flags, "" for none
+	flags *pflag.FlagSet
+}
+
+// flagGroups is a command's flags in groups.
+type flagGroups []flagGroup
+
+// add adds a group that fill makes.
+func (g *flagGroups) add(title, text string, fill func(*pflag.FlagSet)) {
+	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
+	flags.SortFlags = false
+	fill(flags)
+	*g = append(*g, flagGroup{title, text, flags})
+}
+
+// giveTo makes the groups the flags of a command, and its help show them.
+func (g flagGroups) giveTo(cmd *cobra.Command) {
+	for _, group := range g {
+		cmd.Flags().AddFlagSet(group.flags)
+	}
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		var out strings.Builder
+		fmt.Fprintf(&out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, group := range g {
+			fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.text)
+		}
+		_, err := fmt.Fprint(cmd.OutOrStderr(), out.String())
+		return err
+	})
+}
+
+// helpWidth is the columns of a line of help.
+const helpWidth = 100

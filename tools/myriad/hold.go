@@ -1,0 +1,118 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const holdExamples = `  myriad hold -n 1000000 127.0.0.1:9000
+  myriad hold -n 1000000 --check --heartbeat ping --broadcast 'server ends at noon' -T 2m 127.0.0.1:9000
+  myriad hold --ramp 0:200k:2m --src 10.0.0.10-10.0.0.20 --duration 10m 10.0.0.7:9000`
+
+func newHold() *cobra.Command {
+	var f loadFlags
+	cmd := &cobra.Command{
+		Use:   "hold [flags] HOST:PORT|unix:PATH...",
+		Short: "Open connections to a TCP server and hold them, idle",
+		Long: `Open connections to a TCP server and hold them, idle.
+
+It says how long it took to open the connections, and what memory a connection
+takes here and, where the server is a process of this machine, there. They are
+held until Ctrl-C or for --duration; both are a good end.
+
+A target such as ws://HOST:PORT/PATH is one of WebSockets: each message is a line,
+and pings are answered.
+
+Nothing else is sent, but with --check, to a server that echoes lines, and with
+--heartbeat. Where lines are looked at, with these two and --broadcast, every
+other line that comes is a fault. It exits with 1 if nothing could be connected,
+if connections were lost, if a line was wrong, is missing or came twice.`,
+		Example: holdExamples,
+		Args:    cobra.ArbitraryArgs, // looked at by complete
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.complete(cmd.InOrStdin(), args); err != nil {
+				return err
+			}
+			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
+			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+				return err
+			}
+			f.warn(cmd)
+			return f.hold(cmd)
+		},
+	}
+	f.cfg.Hold = true
+	f.add(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
+	return cmd
+}
+
+// maxHeld is how long hold holds connections that nobody lets go: the most that
+// load.Config allows.
+const maxHeld = 30 * 24 * time.Hour
+
+// hold holds the connections and says what they take.
+func (f *loadFlags) hold(cmd *cobra.Command) error {
+	t, err := f.results.open(cmd)
+	if err != nil {
+		return err
+	}
+	held := &heldConns{began: time.Now(), say: t.say}
+	t.observers = append(t.observers, held.observe)
+	f.cfg.Observe = t.observe
+	result, err := f.start(cmd.Context(), t)
+	if result != nil {
+		held.writeMemory()
+	}
+	outErr := t.finish(result)
+	if result == nil {
+		return cmp.Or(err, outErr)
+	}
+	if err != nil && cmd.Context().Err() == nil {
+		err = fmt.Errorf("the run ended early: %w", err)
+	} else {
+		err = nil // Ctrl-C is how it ends
+	}
+	return cmp.Or(outErr, err, result.Err())
+}
+
+// heldConns follows connections that are held.
+type heldConns struct {
+	say   func(format string, args ...any)
+	began time.Time
+	plan  load.Plan
+	last  *load.Interval // the latest in which they were held
+}
+
+func (h *heldConns) observe(e load.Event) {
+	switch {
+	case e.Plan != nil:
+		h.plan = *e.Plan
+	case e.Phase == load.Connected:
+		h.say("held: %d connections after %v", e.Snapshot.Open, time.Since(h.began).Round(time.Millisecond))
+	case e.Phase == load.Progress && e.Interval != nil && e.Interval.Open > 0 && (e.Interval.Stage == "hold" || e.Interval.Stage == "window"):
+		h.last = e.Interval
+	}
+}
+
+// writeMemory says what memory both sides had for a connection: what they have more than
+// before the first.
+func (h *heldConns) writeMemory() {
+	if h.last == nil {
+		return
+	}
+	for _, p := range []struct {
+		side        string
+		now, before *load.Usage
+	}{{"generator", &h.last.Generator, h.plan.Generator}, {"server", h.last.Server, h.plan.Server}} {
+		if each := p.now.PerConnection(p.before, h.last.Open); each > 0 {
+			h.say("%-9s  %d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before", p.side, each, mebibytes(p.now), mebibytes(p.before))
+		}
+	}
+}
+
+func mebibytes(u *load.Usage) float64 { return float64(u.Resident) / (1 << 20) }

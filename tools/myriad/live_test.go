@@ -1,0 +1,216 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// terminal understands what the view writes, and nothing else: it fails the test
+// on any other control.
+type terminal struct {
+	t      *testing.T
+	rows   []string
+	row    int // where the cursor is; it is at the beginning of its row or its end
+	start  bool
+	hidden bool
+	writes int
+}
+
+func (w *terminal) Write(p []byte) (int, error) {
+	w.writes++
+	for text := string(p); text != ""; {
+		rest, control := "", ""
+		if i := strings.IndexAny(text, "\x1b\r\n"); i >= 0 {
+			text, rest = text[:i], text[i:]
+		}
+		w.print(text)
+		if rest == "" {
+			break
+		}
+		control, text = w.cut(rest)
+		w.control(control)
+	}
+	if w.hidden {
+		w.t.Errorf("the cursor is hidden after %q", p)
+	}
+	return len(p), nil
+}
+
+// cut takes a control off.
+func (w *terminal) cut(text string) (control, rest string) {
+	if text[0] != '\x1b' {
+		return text[:1], text[1:]
+	}
+	i := strings.IndexAny(text, "AJKhlm")
+	if i < 0 {
+		w.t.Fatalf("unknown control in %q", text)
+	}
+	return text[:i+1], text[i+1:]
+}
+
+func (w *terminal) print(text string) {
+	for len(w.rows) <= w.row {
+		w.rows = append(w.rows, "")
+	}
+	if text == "" {
+		return
+	}
+	if w.start {
+		old := []rune(w.rows[w.row])
+		w.rows[w.row] = text + string(old[min(len(old), len([]rune(text))):])
+	} else {
+		w.rows[w.row] += text
+	}
+	w.start = false
+}
+
+func (w *terminal) control(c string) {
+	switch {
+	case strings.HasSuffix(c, "m"): // a colour
+	case c == "\r":
+		w.start = true
+	case c == "\n":
+		w.row, w.start = w.row+1, true
+	case c == hideCursor || c == showCursor:
+		w.hidden = c == hideCursor
+	case c == eraseBelow:
+		if w.row == 0 {
+			w.t.Error("the screen was erased from its first row on: tmux keeps that in its history")
+		}
+		w.rows = w.rows[:min(w.row, len(w.rows))]
+	case c == eraseLine:
+		w.print("")
+		w.rows[w.row] = ""
+	case c == up:
+		if w.row--; w.row < 0 {
+			w.t.Fatal("the cursor went above the first row")
+		}
+	default:
+		w.t.Fatalf("unknown control %q", c)
+	}
+}
+
+// text is what stands on the terminal.
+func (w *terminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
+
+// viewOn is a view on a terminal on which something stands already. Its clock
+// stands still until it is set.
+func viewOn(t *testing.T, on screen) (*liveView, *terminal, *time.Time) {
+	t.Helper()
+	w := &terminal{t: t, rows: []string{"before"}, row: 1, start: true}
+	clock := time.Unix(1e9, 0)
+	return &liveView{out: w, screen: func() screen { return on }, now: func() time.Time { return clock }, stalled: func() time.Duration { return 0 }}, w, &clock
+}
+
+var wide = screen{width: 80, height: 24}
+
+// TestViewInPlace has what is drawn replaced each time, and taken away in the end.
+func TestViewInPlace(t *testing.T) {
+	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}} {
+		v, w, clock := viewOn(t, on)
+		v.observe(load.Event{Phase: load.Began})
+		v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
+		for n := range int64(5) {
+			*clock = clock.Add(time.Second)
+			v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
+			rows := strings.Split(w.text(), "\n")
+			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
+				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
+			}
+		}
+		v.observe(load.Event{Phase: load.Done})
+		v.close()
+		if w.text() != "before" || w.row != 1 {
+			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
+		}
+	}
+}
+
+// aView shows an open loop against a server of this machine.
+func aView(t *testing.T, on screen) (*liveView, *terminal) {
+	v, w, clock := viewOn(t, on)
+	v.observe(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
+	v.observe(load.Event{Phase: load.Measuring})
+	*clock = clock.Add(30 * time.Second)
+	v.stalled = func() time.Duration { return 300 * time.Millisecond }
+	v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
+		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19,
+		InFlight: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
+		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
+		Generator: load.Usage{CPU: time.Second / 2, Resident: 20 << 20}, Server: &load.Usage{CPU: time.Second, Descriptors: 1005},
+	}})
+	return v, w
+}
+
+// TestView has what there is to know.
+func TestView(t *testing.T) {
+	_, w := aView(t, wide)
+	for _, want := range []string{
+		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s", "5,000/s, 6,000 waiting, 17 in flight",
+		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "programs waited for a processor for 30 % of the time", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "what is planned is not sent",
+	} {
+		if !strings.Contains(strings.ReplaceAll(w.text(), "\u00a0", " "), want) {
+			t.Errorf("the view has no %q:\n%s", want, w.text())
+		}
+	}
+}
+
+// TestViewFits never writes a line that is wider than the screen, nor more of them.
+func TestViewFits(t *testing.T) {
+	for width := range 100 {
+		_, w := aView(t, screen{width: width, height: 10})
+		rows := strings.Split(w.text(), "\n")[1:]
+		for _, row := range rows {
+			if n := len([]rune(row)); n > width {
+				t.Errorf("%d columns on a screen of %d: %q", n, width, row)
+			}
+		}
+		if len(rows) > 9 {
+			t.Errorf("%d rows on a screen of 10, with one for the cursor", len(rows))
+		}
+	}
+}
+
+// TestViewIsNarrowed has the terminal made narrower, which breaks the lines.
+func TestViewIsNarrowed(t *testing.T) {
+	v, _ := aView(t, wide)
+	v.shown = []int{80, 40, 41, 0}
+	if got := strings.Count(v.erase(screen{width: 20, height: 24}), up); got != 10 {
+		t.Errorf("lines of 80, 40, 41 and 0 columns on 20: got %d rows, want 10", got)
+	}
+	if got := v.erase(wide); got != "" {
+		t.Errorf("once more: got %q, want nothing", got)
+	}
+}
+
+// TestViewIsBounded remembers only so many intervals and causes.
+func TestViewIsBounded(t *testing.T) {
+	v, _, _ := viewOn(t, wide)
+	v.observe(load.Event{Phase: load.Began})
+	for n := range liveHistory + 10 {
+		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
+	}
+	if len(v.rates) != liveHistory || len(v.errors) != liveCauses+1 || v.errors["other"] != liveHistory+10-liveCauses {
+		t.Errorf("%d intervals, %d causes, %d other", len(v.rates), len(v.errors), v.errors["other"])
+	}
+}
+
+// TestViewIsNotDrawnTooOften has a thousand intervals a second.
+func TestViewIsNotDrawnTooOften(t *testing.T) {
+	v, w, clock := viewOn(t, wide)
+	for range 1000 {
+		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
+		*clock = clock.Add(time.Millisecond)
+	}
+	if w.writes != 10 {
+		t.Errorf("drawn %d times in a second; want 10", w.writes)
+	}
+	v.observe(load.Event{Phase: load.Done})
+	if w.text() != "before" {
+		t.Errorf("at the end:\n%s", w.text())
+	}
+}

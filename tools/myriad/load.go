@@ -1,0 +1,160 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\n' 127.0.0.1:9000
+  myriad load -c 1000 --rate 50k --arrivals poisson --out run.jsonl 127.0.0.1:9000
+  myriad load -c 100 -r @10ms,p99.9 127.0.0.1:9000
+  myriad load -c 50 --pipeline 16 -em 'PING\r\n' --answer '+PONG\r\n' 127.0.0.1:6379
+  myriad load -c 200 https://example.com/
+  myriad load --ramp 0:100k:60s --lifetime 30s --src 10.0.0.10-10.0.0.20 10.0.0.7:9000`
+
+func newLoad() *cobra.Command {
+	var f loadFlags
+	cmd := &cobra.Command{
+		Use:   "load [flags] HOST:PORT|unix:PATH|URL...",
+		Short: "Load a TCP server, check every answer and measure",
+		Long: `Load a TCP server, check every answer and measure.
+
+All connections are opened, then each keeps a number of messages in flight and
+sends the next one when an answer is there: a closed loop. With --rate or
+--message-rate messages are sent at planned times, whether answers come or not:
+an open loop, whose latencies count from the planned times. Every byte of every
+answer is compared with what was sent, or with --answer; with --match, as with
+--http, answers are delimited by a rule and not compared.
+
+Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Several targets
+take the connections in turn. A target can be a URL, which says the protocol:
+tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
+wss:// (--ws).
+
+It exits with 1 if nothing could be connected, if answers were wrong or missing,
+if connections were lost, if an expectation was not met, or if it was
+interrupted; the result so far is printed all the same. It exits with 2 if it is
+called wrongly.`,
+		Example: loadExamples,
+		Args:    cobra.ArbitraryArgs, // looked at by complete
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.complete(cmd.InOrStdin(), args); err != nil {
+				return err
+			}
+			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+				return err
+			}
+			f.warn(cmd)
+			return f.run(cmd)
+		},
+	}
+	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
+	return cmd
+}
+
+// run runs the load and prints what there is to print.
+func (f *loadFlags) run(cmd *cobra.Command) error {
+	t, err := f.results.open(cmd)
+	if err != nil {
+		return err
+	}
+	f.cfg.Observe = func(e load.Event) {
+		t.observe(e)
+		if e.Step != nil {
+			t.say("%s", stepLine(e.Step, f.cfg.Goal))
+		}
+	}
+	result, err := f.start(cmd.Context(), t)
+	outErr := t.finish(result)
+	if result == nil {
+		return cmp.Or(err, outErr)
+	}
+	if result.Search != nil && result.Search.Rate > 0 {
+		t.say("%s", foundLine(result))
+	}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("the run ended early: %w", err)
+	case result.Search != nil && result.Search.Rate == 0:
+		err = noRate(result.Search)
+	case outErr == nil && answersHTTP(result):
+		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, or --http with a request of your own", f.cfg.Target)
+	}
+	return cmp.Or(outErr, err, result.Err())
+}
+
+// answersHTTP says whether the first wrong answer is one of HTTP, or a page alone, as some
+// servers send it to what they take for HTTP/0.9.
+func answersHTTP(r *load.Result) bool {
+	m := r.FirstMismatch
+	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
+}
+
+// spare keeps a processor for handshakes, which compute beside the loops.
+func (f *loadFlags) spare() {
+	if f.cfg.TLS != nil {
+		spareProcessors(max(f.cfg.Loops, 1), false)
+	}
+}
+
+// stepLine is a rate that a search has tried.
+func stepLine(s *load.Step, goal load.Goal) string {
+	verdict := "too slow"
+	switch {
+	case s.Kept:
+		verdict = "kept"
+	case s.Limited:
+		verdict = "the generator was late"
+	case s.Latency <= goal.Under:
+		verdict = "fell behind"
+	}
+	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, %s %v, %s", s.Rate, s.Answered, format.Percentile(goal.Percentile), s.Latency.Round(time.Microsecond), verdict)
+	if s.Unsent > 0 {
+		line += fmt.Sprintf(", %d never sent or answered", s.Unsent)
+	}
+	if s.Late > goal.Under/10 {
+		line += fmt.Sprintf("; the generator itself was %v late", s.Late.Round(time.Microsecond))
+	}
+	return line
+}
+
+// wall is the last try of the lowest rate above the one that was found, the zero Step
+// if there is none.
+func wall(found *load.Found) (lowest load.Step) {
+	for _, s := range found.Steps {
+		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
+			lowest = s
+		}
+	}
+	return lowest
+}
+
+// noRate says that a search has found nothing.
+func noRate(found *load.Found) error {
+	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
+	if wall(found).Limited {
+		err = fmt.Errorf("%w: the generator was late", err)
+	}
+	return err
+}
+
+// foundLine is what a search has found.
+func foundLine(r *load.Result) string {
+	found := r.Search
+	more := "5% more did not"
+	switch {
+	case found.Most:
+		more = "the search went no further"
+	case wall(found).Limited:
+		more = "at 5% more the generator was late"
+	}
+	return fmt.Sprintf("found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s",
+		found.Rate, r.Connected, found.Rate/float64(max(r.Connected, 1)), format.Percentile(found.Goal.Percentile), found.Goal.Under, more)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tools/internal/agents"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// agentFlags are the flags of load and hold that have other machines do it.
+type agentFlags struct {
+	agents  agentCount
+	options agents.Options
+	secret  secretFlag
+	nats    natsFlags
+	cert    string
+	key     string
+}
+
+// agentCount is how many agents there are to be, and whether on this machine.
+type agentCount struct {
+	n     int
+	local bool
+}
+
+func parseAgents(text string) (c agentCount, err error) {
+	number, local := strings.CutPrefix(text, "local:")
+	n, err := quantity.Positive(number)
+	if err != nil || n > load.MaxGenerators {
+		return c, quantity.Error(fmt.Sprintf("a number of agents, 1 to %d, or local: and a number", load.MaxGenerators))
+	}
+	return agentCount{n, local}, nil
+}
+
+func (f *agentFlags) add(flags *pflag.FlagSet) {
+	flag(flags, &f.agents, parseAgents, "agents", "", "have `N` agents do it together, as \"myriad agent\" starts them on other machines; local:N starts N processes here")
+	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "have agents come to this `ADDRESS`, where a NATS server listens")
+	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
+	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
+	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
+	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
+	f.secret.add(flags, "agents-secret", agentsVariable, "that both sides have to know")
+}
+
+// meeting are the flags of where both sides meet, which local agents don't need.
+var meeting = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
+
+// check says how the flags were wrong. Without agents there are none.
+func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
+	if f.agents.n == 0 {
+		for _, name := range append([]string{"agents-wait"}, meeting...) {
+			if changed(name) {
+				return usagef("--%s is given without --agents; expected both", name)
+			}
+		}
+		return nil
+	}
+	if f.agents.local {
+		for _, name := range meeting {
+			if changed(name) {
+				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
+			}
+		}
+	}
+	switch {
+	case changed("nats") && changed("agents-addr"):
+		return usagef("--nats and --agents-addr are given; expected one of the two")
+	case changed("nats") && f.cert+f.key != "":
+		return usagef("--agents-cert or --agents-key is given with --nats, whose server has its own; expected --agents-addr")
+	case (f.cert == "") != (f.key == ""):
+		return usagef("only one of --agents-cert and --agents-key is given; expected both")
+	case !changed("nats"):
+		if err := checkAddress("agents-addr", f.options.Listen); err != nil {
+			return err
+		}
+	}
+	if f.options.NATS, err = f.nats.agents(); err != nil {
+		return err
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return usagef("--agents-cert: %w", err)
+		}
+		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	if f.options.Secret, err = f.secret.read(); err != nil {
+		return err
+	}
+	if !f.agents.local && f.options.URL == "" && f.options.Secret == "" && !local(f.options.Listen) {
+		return usagef("--agents-addr is %q, and whoever reaches it could have agents load what he likes; expected a secret (--agents-secret or %s), or an address of loopback", f.options.Listen, agentsVariable)
+	}
+	whole := *cfg
+	if f.agents.local {
+		whole.Sources = nil // each of them has all
+	}
+	if _, err := whole.Divide(slices.Repeat([]float64{1}, f.agents.n)...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// start runs the load, here or elsewhere. It says where the agents are on standard error where events
+// are on standard output.
+func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error) {
+	if f.agents.agents.n == 0 {
+		f.spare()
+		return load.Run(ctx, f.cfg)
+	}
+	o, cfg := f.agents.options, f.cfg
+	o.Agents, o.Say = f.agents.agents.n, t.say
+	switch {
+	case f.results.quiet:
+		o.Say = nil
+	case !t.text:
+		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
+	}
+	if f.agents.agents.local {
+		o.Secret, o.Listen = rand.Text(), "127.0.0.1:0"
+		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Secret) }
+		cfg.Sources = nil
+	}
+	return agents.Run(ctx, o, cfg)
+}
+
+// localAgents starts agents as processes of this machine, which end with the run.
+func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"agent", "--quiet", "--once", "--nats", url}
+	for _, a := range f.cfg.Sources {
+		args = append(args, "--src", a.String())
+	}
+	for _, target := range append([]string{f.cfg.Target}, f.cfg.Also...) {
+		if strings.HasPrefix(target, "unix:") {
+			args = append(args, "--allow", target, "--allow", "0.0.0.0/0", "--allow", "::/0")
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	stop = func() {
+		late := time.AfterFunc(localEnd, cancel) // they end by themselves
+		running.Wait()
+		late.Stop()
+		cancel()
+	}
+	for i := range f.agents.agents.n {
+		child := exec.CommandContext(ctx, executable, append(args, "--name", fmt.Sprintf("local-%d", i+1))...)
+		child.Env = append(os.Environ(), agentsVariable+"="+secret)
+		child.Stderr = os.Stderr
+		if err := child.Start(); err != nil {
+			cancel()
+			running.Wait()
+			return nil, err
+		}
+		running.Go(func() { _ = child.Wait() }) // its result, or its absence, says all
+	}
+	return stop, nil
+}
+
+// localEnd is how long local agents may take to end.
+const localEnd = 10 * time.Second
+
+// agentsVariable is the variable of the environment that can have the secret of agents.
+const agentsVariable = "MYRIAD_AGENTS_SECRET"

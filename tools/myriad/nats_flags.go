@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/tls"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tools/internal/agents"
+)
+
+// natsFlags are where servers of NATS are.
+type natsFlags struct{ urls, creds, ca string }
+
+func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {
+	flags.StringVar(&f.urls, "nats", urls, help)
+	flags.StringVar(&f.creds, "nats-creds", "", "`FILE` with the credentials of a user of NATS")
+	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with the certificates to trust of NATS servers (default: those that the system trusts)")
+}
+
+// read reads what the flags name: without --nats no URLs, and nil for what the system trusts.
+func (f *natsFlags) read() (urls []string, trust *tls.Config, err error) {
+	if f.urls == "" {
+		if f.creds+f.ca != "" {
+			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected it too")
+		}
+		return nil, nil, nil
+	}
+	text := f.urls
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, nil, usagef("--nats: %w", err)
+		}
+		text = string(data)
+	}
+	for text := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
+		text = strings.TrimSpace(text)
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
+		}
+		urls = append(urls, text)
+	}
+	if len(urls) == 0 {
+		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222", f.urls)
+	}
+	if f.creds != "" {
+		if _, err := os.Stat(f.creds); err != nil {
+			return nil, nil, usagef("--nats-creds: %w", err)
+		}
+	}
+	if f.ca != "" {
+		trust = &tls.Config{MinVersion: tls.VersionTLS12}
+		trust.RootCAs, err = authorities(f.ca)
+	}
+	return urls, trust, err
+}
+
+// agents are the flags as agents take them.
+func (f *natsFlags) agents() (n agents.NATS, err error) {
+	urls, trust, err := f.read()
+	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, TLS: trust}, err
+}
+
+// maxSecret is the most bytes of a secret.
+const maxSecret = 4096
+
+// secretFlag is where a secret is: in a file or in a variable of the environment, as flags are
+// seen in the list of processes.
+type secretFlag struct{ name, variable, file string }
+
+// add adds the flag; whose says of the secret who has to know it.
+func (f *secretFlag) add(flags *pflag.FlagSet, name, variable, whose string) {
+	f.name, f.variable = name, variable
+	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+whose+" (default: "+variable+" in the environment, or none)")
+}
+
+// read reads the secret, "" for none.
+func (f *secretFlag) read() (string, error) {
+	if f.file == "" {
+		return os.Getenv(f.variable), nil
+	}
+	text, err := os.ReadFile(f.file)
+	secret := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return "", usagef("--%s: %w", f.name, err)
+	case secret == "" || len(secret) > maxSecret:
+		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecret)
+	}
+	return secret, nil
+}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/doctor"
+	"github.com/myriad-go/myriad/tools/internal/lab/capacity"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/report"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/run"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+const planExamples = `  myriad plan --measure --rate 0.05 --memory 64Gi --cores 16 --network 10G
+  myriad plan --from bench-capacity-20261123-190000 -n 10M -n 100M --spare 2
+  myriad bench capacity --out c && myriad plan --from c --check --within 10%
+  myriad load -c 20k --hold-before 2s --rate 10k --out run.jsonl 127.0.0.1:9000; myriad plan --from run.jsonl`
+
+// planFlags are the flags of the command plan.
+type planFlags struct {
+	goal        capacity.Goal
+	connections []int64
+	from, out   string
+	subject     string
+	measure     bool
+	check       bool
+	within      float64
+	json        bool
+}
+
+func newPlan() *cobra.Command {
+	f := planFlags{goal: capacity.Goal{Rate: 0.05, Size: 64, Network: 10e9, Free: 0.3, Spare: 1, Return: time.Minute}}
+	cmd := &cobra.Command{
+		Use:   "plan --measure|--from FILE|DIR [flags]",
+		Short: "Plan machines, memory and network for many connections from a run with fewer",
+		Long: `Plan machines, memory and network for many connections from a run with fewer.
+
+What is planned for is a server like the one that was measured: with --measure by
+the smaller half of "myriad bench capacity", with 20,000 connections, which takes a minute
+on Linux; with --from by a bench that was made before, or a load whose server was on the
+same machine.
+
+--check plans nothing, but predicts the larger of two sizes that a bench has measured
+from the smaller one, and compares; with --within it exits with 1 where memory or CPU
+is further off. docs/capacity.md has the arithmetic.`,
+		Example: planExamples,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	var g flagGroups
+	g.add("Measured", "", f.addMeasured)
+	g.add("Plan", "", f.addGoal)
+	g.add("Answer", "", f.addAnswer)
+	g.giveTo(cmd)
+	return cmd
+}
+
+func (f *planFlags) addMeasured(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
+	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default: plan-DATE-TIME here)")
+	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load")
+	flags.StringVar(&f.subject, "subject", "", "plan for this `SERVER` of a bench (default: its first), or measure it (default epoll)")
+}
+
+func (f *planFlags) addGoal(flags *pflag.FlagSet) {
+	g := &f.goal
+	flags.VarP(&list[int64]{&f.connections, func(text string) ([]int64, error) {
+		n, err := quantity.Positive64(text)
+		return []int64{n}, err
+	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
+	flag(flags, &g.Rate, number("a number such as 0.05 or 2"), "rate", "", "`N` messages a second come on each connection, and are answered (default 0.05)")
+	flag(flags, &g.Size, quantity.Positive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
+	flags.BoolVar(&g.TLS, "tls", false, "connections are encrypted; with --measure in the measurement, too")
+	flag(flags, &g.Unread, quantity.Count, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
+	flag(flags, &g.Memory, quantity.Positive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
+	flag(flags, &g.Cores, quantity.Positive, "cores", "", "a machine has `N` processors (default: as this one)")
+	flag(flags, &g.Network, number("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
+	flag(flags, &g.Free, percent, "free", "", "leave this `PERCENT` of each free (default 30%)")
+	flag(flags, &g.Spare, quantity.Count, "spare", "", "`N` machines may be missing (default 1)")
+	flag(flags, &g.Most, quantity.Positive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
+	flag(flags, &g.Loops, quantity.Positive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
+	flag(flags, &g.Return, quantity.Period, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
+}
+
+func (f *planFlags) addAnswer(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one, and compare")
+	flag(flags, &f.within, percent, "within", "", "with --check, fail where memory or CPU is further off than this `PERCENT`")
+	flags.BoolVar(&f.json, "json", false, "print it as JSON")
+}
+
+// number reads a number that need not be whole.
+func number(expected string) func(string) (float64, error) {
+	return func(text string) (float64, error) {
+		n, ok := quantity.Number(text)
+		if !ok {
+			return 0, quantity.Error(expected)
+		}
+		return n, nil
+	}
+}
+
+// percent reads a part of a whole.
+func percent(text string) (float64, error) {
+	n, ok := quantity.Number(strings.TrimSuffix(text, "%"))
+	if !ok || n > 1000 {
+		return 0, quantity.Error("a percentage such as 10%")
+	}
+	return n / 100, nil
+}
+
+// complete fills in what is not given, and checks the flags.
+func (f *planFlags) complete(facts *doctor.Facts, given func(string) bool) error {
+	switch {
+	case f.measure == (f.from != ""):
+		return usagef("--measure and --from: %s given; expected one of the two", map[bool]string{true: "both are", false: "neither is"}[f.measure])
+	case f.out != "" && !f.measure:
+		return usagef("--out is given without --measure; expected both")
+	case f.check && f.measure:
+		return usagef("--check is given with --measure; expected it with --from: it compares two sizes, which `myriad bench capacity` measures")
+	case given("within") && !f.check:
+		return usagef("--within is given without --check; expected both")
+	}
+	if len(f.connections) == 0 {
+		f.connections = []int64{10_000_000, 100_000_000}
+	}
+	g := &f.goal
+	if g.Memory == 0 {
+		g.Memory = facts.Meminfo.Total
+	}
+	if g.Cores == 0 {
+		g.Cores = facts.Machine.CPUs
+	}
+	if g.Memory == 0 || g.Cores == 0 {
+		return usagef("this machine's memory and processors can't be read; expected --memory and --cores")
+	}
+	for _, n := range f.connections { // before it takes a minute to measure
+		g.Connections = n
+		if err := g.Check(); err != nil {
+			return usageError{err}
+		}
+	}
+	return nil
+}
+
+func (f *planFlags) run(cmd *cobra.Command) error {
+	facts, err := doctor.Read(0)
+	if err != nil {
+		facts = &doctor.Facts{} // the doctor goes by its own figures then
+	}
+	if err := f.complete(facts, cmd.Flags().Changed); err != nil {
+		return err
+	}
+	all, err := f.measured(cmd)
+	if err != nil {
+		return err
+	}
+	if f.check {
+		return f.compare(cmd.OutOrStdout(), capacity.Predict(all, facts))
+	}
+	m := f.chosen(all)
+	switch {
+	case m == nil && f.subject == "":
+		return usagef("--tls is given, and what was measured is without TLS; expected both alike: measure again")
+	case m == nil:
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], subjects(all))
+	}
+	f.goal.TLS = m.TLS
+	if !cmd.Flags().Changed("size") {
+		f.goal.Size = m.Size
+	}
+	planner := &capacity.Planner{Measured: *m, Facts: facts}
+	var plans []*capacity.Plan
+	for _, n := range f.connections {
+		f.goal.Connections = n
+		p, err := planner.Plan(f.goal)
+		if err != nil {
+			return usageError{err}
+		}
+		plans = append(plans, p)
+	}
+	out := cmd.OutOrStdout()
+	if f.json {
+		return json.NewEncoder(out).Encode(map[string]any{"measured": m, "plans": plans})
+	}
+	if err := m.WriteText(out); err != nil {
+		return err
+	}
+	if f.goal.Size != m.Size {
+		fmt.Fprintf(out, "  The plan's messages have %s bytes: what the CPU takes for those was not measured.\n", format.Count(f.goal.Size))
+	}
+	return capacity.WriteText(out, plans)
+}
+
+// chosen is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
+// what has the most points, and of those the one with the fewest connections: it was the least
+// disturbed by the load generator beside it.
+func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
+	for i := range all {
+		m := &all[i]
+		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
+			continue
+		}
+		if best == nil || len(m.Points) > len(best.Points) || len(m.Points) == len(best.Points) && m.Connections < best.Connections {
+			best = m
+		}
+	}
+	return best
+}
+
+func subjects(all []capacity.Measured) string {
+	var names []string
+	for _, m := range all {
+		if name := fmt.Sprintf("%q", m.Subject); len(names) == 0 || names[len(names)-1] != name {
+			names = append(names, name)
+		}
+	}
+	return scenario.Join(names)
+}
+
+// measured is what there is to plan from.
+func (f *planFlags) measured(cmd *cobra.Command) ([]capacity.Measured, error) {
+	if f.measure {
+		set, err := f.bench(cmd)
+		if err != nil {
+			return nil, err
+		}
+		return capacity.FromSet(set)
+	}
+	file, err := openReported(cmd.InOrStdin(), f.from)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var all []capacity.Measured
+	if file.bench {
+		var set *result.Set
+		if set, err = result.Read(file.in); err == nil {
+			all, err = capacity.FromSet(set)
+		}
+	} else {
+		var s *load.Stream
+		if s, err = load.ReadStream(file.in); err == nil {
+			var m capacity.Measured
+			m, err = capacity.FromStream(s)
+			all = []capacity.Measured{m}
+		}
+	}
+	if err != nil {
+		return nil, usagef("%s: %s", f.from, strings.TrimPrefix(err.Error(), "load: "))
+	}
+	return all, nil
+}
+
+// bench measures one server with 20,000 connections.
+func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
+	s, err := probe.Scenarios.BuiltIn("capacity")
+	if err != nil {
+		return nil, err
+	}
+	for i := range s.Workloads {
+		s.Workloads[i].Size, s.Workloads[i].TLS = f.goal.Size, f.goal.TLS
+	}
+	x := &s.Subjects[0]
+	if f.subject == "" {
+		f.subject = x.Models[0]
+	}
+	if !slices.Contains(x.Models, f.subject) {
+		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.Join(x.Models))
+	}
+	x.Models = []string{f.subject}
+	if f.goal.TLS {
+		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
+	}
+	o := run.Options{Dir: f.out, Write: report.Write, Judge: report.Judge, Progress: cmd.ErrOrStderr()}
+	o.Scale = "small"
+	if o.Dir == "" {
+		o.Dir = "plan-" + time.Now().Format("20060102-150405")
+	}
+	set, err := run.All(cmd.Context(), []scenario.Scenario{s}, o)
+	if wrong, ok := errors.AsType[scenario.Error](err); ok {
+		return nil, usageError{wrong}
+	}
+	if err != nil && set != nil { // and how to finish it
+		return nil, fmt.Errorf("%w; then `myriad plan --from %s` plans", err, o.Dir)
+	}
+	if err == nil {
+		if failed, _ := set.Failed(); failed > 0 {
+			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.Runs(), o.Dir)
+		}
+	}
+	return set, err
+}
+
+// compare prints predictions beside what was measured.
+func (f *planFlags) compare(out io.Writer, all []capacity.Prediction) error {
+	if len(all) == 0 {
+		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
+	}
+	if f.json {
+		if err := json.NewEncoder(out).Encode(all); err != nil {
+			return err
+		}
+	}
+	off := 0
+	for i := range all {
+		p := &all[i]
+		if !f.json {
+			if err := p.WriteText(out); err != nil {
+				return err
+			}
+		}
+		for _, c := range p.Figures {
+			if !c.Part && f.within > 0 && math.Abs(c.Off()) > f.within {
+				off++
+			}
+		}
+	}
+	if off > 0 {
+		return fmt.Errorf("%s further off than %s", format.Plural(int64(off), "figure is", "figures are"), format.Percent(f.within))
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/doctor"
+)
+
+// prediction is what a command has the doctor predict before it begins.
+type prediction struct {
+	plan doctor.Plan
+	// args are the flags by which `myriad doctor` predicts the same.
+	args []string
+	// derived says that the number of connections is not given, but follows from the
+	// limit of descriptors: no warning of that one then.
+	derived bool
+}
+
+// warn writes to standard error which wall is near, if one is: two lines at most. It
+// never fails a command: where the machine can't be read it writes nothing.
+func warn(cmd *cobra.Command, p prediction) {
+	report, err := examine(p.plan)
+	if err != nil {
+		return
+	}
+	for _, line := range p.warnings(report) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %s\n", line)
+	}
+}
+
+// nearShare is the share of a wall from which on it is called near.
+const nearShare = 0.8
+
+// warnings are of the first wall that stops the plan or is near, and of the first that
+// hurts it.
+func (p *prediction) warnings(report *doctor.Report) (lines []string) {
+	n := report.Plan.Connections
+	hard, soft := p.nearest(report, false), p.nearest(report, true)
+	switch {
+	case hard == nil:
+	case hard.Exceeded(n):
+		lines = append(lines, fmt.Sprintf("this machine stops at %d connections of %d: %s; %s", hard.Holds, n, wallText(hard), p.advice(n)))
+	default:
+		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
+			n, int64(n)*100/hard.Holds, hard.Holds, wallText(hard), p.advice(n)))
+	}
+	if soft != nil {
+		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", wallText(soft), soft.Holds, n, p.advice(n)))
+	}
+	return lines
+}
+
+// nearest is the nearest wall that is near, nil for none. Soft ones do not count
+// before they hurt.
+func (p *prediction) nearest(report *doctor.Report, soft bool) (nearest *doctor.Wall) {
+	n := report.Plan.Connections
+	for i := range report.Walls {
+		w := &report.Walls[i]
+		if w.Soft != soft || p.derived && w.Name == "nofile" || w.Name == "io_uring" { // the command says that itself
+			continue
+		}
+		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearShare*float64(w.Holds)
+		if near && (nearest == nil || w.Holds < nearest.Holds) {
+			nearest = w
+		}
+	}
+	return nearest
+}
+
+// wallText names a wall and its present value.
+func wallText(w *doctor.Wall) string {
+	if w.Present == "" {
+		return w.Name
+	}
+	return fmt.Sprintf("%s (%s)", w.Name, w.Present)
+}
+
+func (p *prediction) advice(n int) string {
+	return fmt.Sprintf("`%s` says how to move it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.args...), " "))
+}
+
+// defaultServed is the most connections that a prediction for serve is of where no
+// number is given: the limit of descriptors may allow a thousand million.
+const defaultServed = 10_000
+
+// warn warns before a server starts. Worker processes leave that to the first one.
+func (f *serverFlags) warn(cmd *cobra.Command) {
+	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
+		return
+	}
+	var p prediction
+	n := f.srv.Limits.MaxConns
+	p.derived = n == 0
+	if p.derived {
+		n = min(sock.MaxConns()*max(f.srv.Processes, 1), defaultServed)
+	}
+	p.plan = doctor.Plan{Connections: n, Side: doctor.Server, Model: cmp.Or(f.srv.Model, tcp.Auto), Processes: f.srv.Processes}
+	p.args = []string{"--side server"}
+	if f.srv.Model != "" && f.srv.Model != tcp.Auto {
+		p.args = append(p.args, "--model "+f.srv.Model)
+	}
+	if f.srv.Processes > 0 {
+		p.args = append(p.args, fmt.Sprintf("--processes %d", f.srv.Processes))
+	}
+	warn(cmd, p)
+}
+
+// warn warns before load and hold start, unless they are to be quiet, the number of
+// connections is not given, which makes it few, or a target has no port.
+func (f *loadFlags) warn(cmd *cobra.Command) {
+	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // whose doctors say how many they carry
+		return
+	}
+	p := prediction{args: []string{"--side client"}}
+	p.plan = doctor.Plan{Connections: f.cfg.Connections, Side: doctor.Client, Model: f.cfg.Model, Sources: f.cfg.Sources}
+	if f.cfg.Graceful && f.cfg.Lifetime > 0 {
+		p.plan.Closing = int(float64(f.cfg.Connections) / f.cfg.Lifetime.Seconds())
+	}
+	for _, target := range append([]string{f.cfg.Target}, f.cfg.Also...) {
+		addr, err := net.ResolveTCPAddr("tcp", target)
+		if err != nil {
+			return
+		}
+		at := netip.AddrPortFrom(addr.AddrPort().Addr().Unmap(), addr.AddrPort().Port())
+		if !at.Addr().IsValid() { // no host
+			at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+		}
+		p.plan.Targets = append(p.plan.Targets, at)
+		if !at.Addr().IsLoopback() || len(f.cfg.Also) > 0 {
+			p.args = append(p.args, "--target "+at.String())
+		}
+	}
+	for _, text := range f.given["src"] {
+		p.args = append(p.args, "--src "+text)
+	}
+	warn(cmd, p)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+)
+
+// What the report of a load, and that of a bench, can be written as.
+var (
+	loadFormats  = []string{"text", "csv", "html", "json"}
+	benchFormats = []string{"text", "html", "json"}
+)
+
+// maxReported bounds the files of a comparison.
+const maxReported = 64
+
+// reportFlags are the flags of the command report.
+type reportFlags struct {
+	format     string
+	out        string
+	expect     []string
+	merge      bool
+	only       string
+	regression string
+}
+
+func newReport() *cobra.Command {
+	var f reportFlags
+	cmd := &cobra.Command{
+		Use:   "report [flags] FILE|DIR [MORE...]",
+		Short: "Write the results of a load or of a bench again, or compare several",
+		Long: `Write the results of a load or of a bench again: as text, CSV, HTML or
+JSON. Or compare several. What a file is, is seen by its content; "-" is
+standard input, and a directory that "bench" has made stands for report.json in it.
+
+The events of a load, as it writes them with --json, are reported as the run
+reported itself. CSV has a row an interval, HTML is one self-contained page, JSON
+is the result. Two or more are compared, side by side, with ratios to the first.
+With --merge they are reported as one: generators that loaded a server together.
+It exits with 1 if an expectation isn't met; --expect is a name, a comparison and
+a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
+
+The report.json of a bench is reported as the bench reported itself, but for CSV.
+Of two or more each figure is compared with that of the first: medians with ±, and
+whether the difference is significant. With 4 rounds in each it is by Mann and
+Whitney's test, p ≤ 0.05; with 2 or 3 if the medians are further apart than both ±
+together; with 1, which has no ±, the figure is not judged: too few rounds. As JSON
+that is one object, whose keys docs/scenarios.md explains. --only REGEXP keeps the
+figures whose "scenario/workload/subject/figure" it matches, such as "quick/.*/tps".
+
+With --fail-on-regression it exits with 1 if a figure is significantly worse by more
+than 5 %, or than --fail-on-regression=10%; if a subject failed in more of its rounds
+than in the first report; and if no figure is judged, as all have too few rounds. Of
+many figures that have not changed one in twenty is called significant by chance: so
+give a bound.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, html, json, or csv (of a load)")
+	flags.StringVar(&f.out, "out", "-", "write it to `FILE`; - is standard output")
+	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` of a load is met, such as p99<5ms (repeatable)")
+	flags.BoolVar(&f.merge, "merge", false, "report several generators that ran at the same time as one")
+	flags.StringVar(&f.only, "only", "", "compare the figures of benches that this `REGEXP` matches")
+	flags.StringVar(&f.regression, "fail-on-regression", "", "fail if a figure of a bench is significantly worse by more than `PERCENT`")
+	flags.Lookup("fail-on-regression").NoOptDefVal = "5%"
+	return cmd
+}
+
+func (f *reportFlags) run(cmd *cobra.Command, names []string) error {
+	if len(names) > maxReported {
+		return usagef("%d files; expected at most %d", len(names), maxReported)
+	}
+	var files []reportFile
+	for _, name := range names {
+		file, err := openReported(cmd.InOrStdin(), name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		files = append(files, file)
+		if file.bench != files[0].bench {
+			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", names[0], name)
+		}
+	}
+	formats, report := loadFormats, f.loads
+	if files[0].bench {
+		formats, report = benchFormats, f.benches
+	}
+	if !slices.Contains(formats, f.format) {
+		return usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))
+	}
+	return report(cmd, files)
+}
+
+// reportFile is a file to report, of which the beginning was looked at.
+type reportFile struct {
+	io.Closer
+	name  string
+	in    *bufio.Reader
+	bench bool // of a bench; otherwise it is of a load
+}
+
+// expectedReport is what can be reported.
+const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
+
+func openReported(stdin io.Reader, name string) (f reportFile, err error) {
+	in := io.NopCloser(stdin)
+	if name != "-" {
+		if in, err = openPath(name); err != nil {
+			return f, err
+		}
+	}
+	f = reportFile{Closer: in, name: name, in: bufio.NewReader(in)}
+	beginning, err := f.in.Peek(4096)
+	f.bench = result.IsSet(beginning)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read
+	case len(beginning) == 0:
+		in.Close()
+		return f, usagef("%s: it is empty; %s", name, expectedReport)
+	case !f.bench && !bytes.Contains(beginning, []byte(`"phase"`)):
+		in.Close()
+		return f, usagef("%s: it is neither of a bench nor of a load; %s", name, expectedReport)
+	}
+	return f, nil
+}
+
+// openPath opens a file, or the report in a directory.
+func openPath(name string) (io.ReadCloser, error) {
+	path := name
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		path = filepath.Join(name, "report.json")
+	}
+	f, err := os.Open(path)
+	if path != name && errors.Is(err, os.ErrNotExist) {
+		return nil, usagef("%s has no report.json; %s", name, expectedReport)
+	}
+	if err != nil {
+		return nil, usagef("%s: %w", path, errors.Unwrap(err)) // its name is said already
+	}
+	return f, nil
+}
+
+// writeOut writes to standard output or to the file that was asked for.
+func (f *reportFlags) writeOut(stdout io.Writer, write func(io.Writer) error) error {
+	if f.out == "-" {
+		return write(stdout)
+	}
+	file, err := createOut(f.out)
+	if err != nil {
+		return usagef("--out: %w", err)
+	}
+	if err := file.finish(write(file.file)); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// reported is a stream with its name.
+type reported struct {
+	name   string
+	stream *load.Stream
+}
+
+// loads reports the results of loads.
+func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
+	expectations, err := f.checkLoads(len(files))
+	if err != nil {
+		return err
+	}
+	all, err := readReported(files)
+	if err != nil {
+		return err
+	}
+	var names []string
+	var streams []*load.Stream
+	for _, r := range all {
+		names, streams = append(names, r.name), append(streams, r.stream)
+	}
+	if f.merge {
+		if all, err = mergeReported(all); err != nil {
+			return err
+		}
+	}
+	write := func(w io.Writer) error {
+		if len(all) > 1 {
+			return load.WriteComparison(w, names, streams)
+		}
+		return f.writeLoad(w, all[0].stream, expectations)
+	}
+	if err := f.writeOut(cmd.OutOrStdout(), write); err != nil {
+		return err
+	}
+	return checkReported(cmd.ErrOrStderr(), all, expectations)
+}
+
+// checkLoads says how the flags were wrong for results of loads, before more of them is
+// read than their beginning.
+func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
+	if f.only != "" || f.regression != "" {
+		return nil, usagef("--only and --fail-on-regression are for reports of a bench; expected two or more report.json")
+	}
+	if f.merge && files < 2 {
+		return nil, usagef("--merge of one file; expected two or more")
+	}
+	if f.merge && f.format == "csv" {
+		return nil, usagef("--format csv with --merge; expected text, html or json: what is merged has no intervals")
+	}
+	if !f.merge && files > 1 && f.format != "text" {
+		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
+	}
+	return parseExpectations(f.expect)
+}
+
+// readReported reads the streams of all files.
+func readReported(files []reportFile) ([]reported, error) {
+	var all []reported
+	for _, f := range files {
+		s, err := load.ReadStream(f.in)
+		if err != nil {
+			return nil, usagef("%s: %s", f.name, strings.TrimPrefix(err.Error(), "load: "))
+		}
+		all = append(all, reported{f.name, s})
+	}
+	return all, nil
+}
+
+// mergeReported makes one result of several generators'.
+func mergeReported(all []reported) ([]reported, error) {
+	var results []*load.Result
+	for _, r := range all {
+		if !r.stream.Complete() {
+			return nil, usagef("%s is cut off; expected complete runs to merge", r.name)
+		}
+		results = append(results, r.stream.Result)
+	}
+	merged, err := load.Merge(results...)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return []reported{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
+}
+
+func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
+	switch f.format {
+	case "csv":
+		return s.WriteCSV(w)
+	case "html":
+		return s.WriteHTML(w, expectations...)
+	case "json":
+		if !s.Complete() {
+			return errors.New("the stream is cut off; expected a result to write as JSON")
+		}
+		lines := json.NewEncoder(w)
+		lines.SetIndent("", "  ")
+		return lines.Encode(s.Result)
+	}
+	return s.WriteText(w)
+}
+
+// checkReported writes a line for each expectation, whether it is met.
+func checkReported(w io.Writer, all []reported, expectations []load.Expectation) error {
+	failed := 0
+	for _, r := range all {
+		prefix := ""
+		if len(all) > 1 {
+			prefix = r.name + ": "
+		}
+		for _, e := range expectations {
+			got, ok := e.Check(r.stream.Result)
+			verdict := "ok  "
+			if !ok {
+				verdict = "FAIL"
+				failed++
+			}
+			fmt.Fprintf(w, "%s%s %v: %s\n", prefix, verdict, e, got)
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d expectations not met", failed, len(all)*len(expectations))
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/app"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+)
+
+// aStream is a stream of package load's tests.
+const aStream = "../load/testdata/stream.jsonl"
+
+func streamPath(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(aStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestReport(t *testing.T) {
+	path := streamPath(t)
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{path}, 0, []string{"target", "98 of 100", "connection reset by peer"}},
+		{[]string{path, "--format", "csv"}, 0, []string{"p99_us", "99.5", "\r\n"}},
+		{[]string{path, "--format", "html"}, 0, []string{"<!doctype html>", "127.0.0.1:9000"}},
+		{[]string{path, "--format", "html", "--expect", "unsent==0", "--expect", "connected==98"}, 1,
+			[]string{"1 of 2 expectations not met. unsent==0: 200.", "FAIL unsent==0: 200\n"}},
+		{[]string{path, "--format", "json"}, 0, []string{`"connected": 98`}},
+		{[]string{path, path}, 0, []string{"rate, 1/s", "1.00×"}},
+		{[]string{path, "--expect", "p99<5ms", "--expect", "connected==98"}, 0, []string{"target"}},
+		{[]string{path, "--expect", "p99<500us", "--expect", "errors==0", "--expect", "rate>1"}, 1,
+			[]string{"FAIL p99<500us: 900µs\n", "FAIL errors==0: 203\n", "2 of 3 expectations not met", "target"}},
+		{[]string{path, path, "--expect", "unsent==0"}, 1, []string{path + ": FAIL unsent==0: 200\n", "2 of 2"}},
+		{[]string{path, path, "--merge"}, 2, []string{"no histogram"}},
+		{[]string{path, "--merge"}, 2, []string{"--merge of one file"}},
+		{[]string{path, path, "--format", "html"}, 2, []string{"--format html of 2 files", "--merge"}},
+		{[]string{path, "--format", "xml"}, 2, []string{`--format is "xml"; expected one of text, csv, html, json`}},
+		{[]string{path, "--expect", "speed>1"}, 2, []string{`--expect: expectation "speed>1"`, "rate"}},
+		{[]string{"/no/such/file"}, 2, []string{"/no/such/file: no such file"}},
+		{[]string{path, "--out", "/no/such/directory/r.txt"}, 2, []string{"--out: ", "/no/such/directory/r.txt"}},
+	} {
+		got := invoke(t, append([]string{"report"}, c.args...)...)
+		if got.code != c.code {
+			t.Errorf("report %q: exit code %d, want %d; stderr %s", c.args, got.code, c.code, got.stderr)
+		}
+		for _, word := range c.says {
+			if !strings.Contains(got.stdout+got.stderr, word) {
+				t.Errorf("report %q doesn't say %q: %s%s", c.args, word, got.stdout, got.stderr)
+			}
+		}
+	}
+}
+
+// What is not a stream is named by its line; the report is not begun.
+func TestReportBadInput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bad.jsonl")
+	out := filepath.Join(t.TempDir(), "out.html")
+	for text, says := range map[string]string{
+		"":                                  "it is empty; expected the report.json of a bench, or its directory, or the events of a load",
+		"{}\n":                              "it is neither of a bench nor of a load; expected the report.json of a bench, or its directory, or the events of a load",
+		"hello\n":                           "it is neither of a bench nor of a load",
+		"{\"phase\":\"began\"}\nhello\n":    "line 2: invalid character",
+		"{\"phase\":\"began\"}\n{\"phase\"": "", // cut off
+		"{\"phase\":\"done\"}\n":            "line 1: no result",
+		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "more than 4194304 bytes",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := invoke(t, "report", "--format", "html", "--out", out, path)
+		_, err := os.Stat(out)
+		if says == "" {
+			if got.code != 0 || err != nil {
+				t.Errorf("a stream that is cut off: exit code %d, %s, %v", got.code, got.stderr, err)
+			}
+			os.Remove(out)
+			continue
+		}
+		if got.code != 2 || !strings.Contains(got.stderr, path+": ") || !strings.Contains(got.stderr, says) || err == nil {
+			t.Errorf("%.40q: exit code %d, %q, a report: %v; want 2, %q and none", text, got.code, got.stderr, err == nil, says)
+		}
+	}
+	// A run that is cut off meets no expectation, and has no result.
+	if err := os.WriteFile(path, []byte("{\"phase\":\"began\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := invoke(t, "report", "--expect", "errors==0", path); got.code != 1 || !strings.Contains(got.stderr, "FAIL errors==0: no result") {
+		t.Errorf("a run that is cut off: exit code %d, %s", got.code, got.stderr)
+	}
+	if got := invoke(t, "report", "--format", "json", path); got.code != 1 || !strings.Contains(got.stderr, "cut off") {
+		t.Errorf("a run that is cut off, as JSON: exit code %d, %s", got.code, got.stderr)
+	}
+}
+
+// benchFile writes the report of a bench with so many messages a second in four rounds.
+func benchFile(t *testing.T, name string, rates ...float64) string {
+	t.Helper()
+	r := &result.Report{Scenario: scenario.Scenario{
+		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []scenario.Subject{{Name: "net"}},
+		Workloads: []scenario.Workload{{Name: "echo", App: app.Echo, Connections: 1, Phases: []scenario.Phase{{Do: scenario.Load}}}},
+	}}
+	for i, rate := range rates {
+		r.Runs = append(r.Runs, result.Run{Workload: "echo", Subject: "net", Round: i + 1, Figures: map[string]float64{"tps": rate}})
+	}
+	path := filepath.Join(t.TempDir(), name)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestReportBenches(t *testing.T) {
+	a, b := benchFile(t, "a.json", 100, 101, 102, 103), benchFile(t, "b.json", 90, 91, 92, 93)
+	few, one := benchFile(t, "few.json", 50, 51), benchFile(t, "one.json", 50)
+	out := filepath.Join(t.TempDir(), "out.html")
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
+		{[]string{a, "--format", "html"}, 0, []string{"<!doctype html>", "Myriad bench: test"}},
+		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-2"`}},
+		{[]string{a, b}, 0, []string{"net, TPS", "-9.9 %", "worse, p=0.029 n=4+4"}},
+		{[]string{a, b, "--format", "html", "--out", out}, 0, nil},
+		{[]string{a, b, "--fail-on-regression"}, 1, []string{"FAIL test/echo/net: TPS is worse in " + b + ": -9.9 %", "regressions: 1"}},
+		{[]string{b, a, "--fail-on-regression"}, 0, []string{"better, p=0.029"}},
+		{[]string{a, b, "--fail-on-regression=20%"}, 0, []string{"worse"}},
+		{[]string{a, few, "--fail-on-regression"}, 1, []string{"further apart than both ±, n=4+2"}},
+		{[]string{one, one, "--fail-on-regression"}, 1, []string{"figures have too few rounds to be judged; expected 2 in each report, better 4", "no figure could be judged"}},
+		{[]string{one, one}, 0, []string{"need ≥ 2 rounds"}},
+		{[]string{one, one, "--format", "json"}, 0, []string{`"verdict": "too few rounds"`}},
+		{[]string{few, few, "--fail-on-regression"}, 0, []string{"within both ±, n=2+2"}},
+		{[]string{few, few, "--format", "json", "--fail-on-regression"}, 0, []string{`"verdict": "not significant"`}},
+		{[]string{few, one, "--fail-on-regression"}, 1, []string{"need ≥ 2 rounds", "no figure could be judged"}},
+		{[]string{a, b, "--only", "net/tps"}, 0, []string{"net, TPS"}},
+		{[]string{a, b, "--only", "epoll"}, 2, []string{`"epoll" matches no figure`}},
+		{[]string{a, b, "--only", "("}, 2, []string{"--only: "}},
+		{[]string{a, b, "--fail-on-regression=5"}, 2, []string{`--fail-on-regression is "5"; expected a percentage`}},
+		{[]string{a, b, "--fail-on-regression=-1%"}, 2, []string{"expected a percentage"}},
+		{[]string{a, "--fail-on-regression"}, 2, []string{"expected two or more reports"}},
+		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, html, json`}},
+		{[]string{a, b, "--format", "json"}, 0, []string{`"format": "myriad-comparison-1"`, `"verdict": "worse"`}},
+		{[]string{a, b, "--format", "json", "--fail-on-regression"}, 1, []string{`"ratio": 0.9014`, "FAIL test/echo/net"}},
+		{[]string{a, b, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, html, json`}},
+		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
+		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
+		{[]string{streamPath(t), "--only", "x"}, 2, []string{"--only"}},
+	} {
+		got := invoke(t, append([]string{"report"}, c.args...)...)
+		if got.code != c.code {
+			t.Errorf("report %q: exit code %d, want %d; %s", c.args, got.code, c.code, got.stderr)
+		}
+		for _, word := range c.says {
+			if !strings.Contains(got.stdout+got.stderr, word) {
+				t.Errorf("report %q doesn't say %q: %.2000s%s", c.args, word, got.stdout, got.stderr)
+			}
+		}
+	}
+	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "<title>Comparison") {
+		t.Errorf("--out: %.200s, %v", text, err)
+	}
+	var change struct{ Figures []struct{ Subject string } }
+	if got := invoke(t, "report", a, b, "--format", "json", "--fail-on-regression"); json.Unmarshal([]byte(got.stdout), &change) != nil || len(change.Figures) == 0 || change.Figures[0].Subject != "net" {
+		t.Errorf("standard output is not one JSON object with figures: %s", got.stdout)
+	}
+	var dirs []string
+	for i, from := range []string{a, b} {
+		dir := filepath.Join(t.TempDir(), []string{"before", "after"}[i])
+		if got := invoke(t, "report", filepath.Dir(from)); got.code != 2 || !strings.Contains(got.stderr, filepath.Dir(from)+" has no report.json; expected the report.json of a bench, or its directory") {
+			t.Errorf("a directory without a report: exit code %d, %s", got.code, got.stderr)
+		}
+		text, err := os.ReadFile(from)
+		if err := errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, dir)
+	}
+	if got := invoke(t, append([]string{"report"}, dirs...)...); got.code != 0 || !strings.Contains(got.stdout, dirs[1]) || !strings.Contains(got.stdout, "worse, p=0.029 n=4+4") {
+		t.Errorf("two directories: exit code %d, %s\n%s", got.code, got.stderr, got.stdout)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := invoke(t, "report", bad); got.code != 2 || !strings.Contains(got.stderr, bad+`: format "myriad-bench-7"`) {
+		t.Errorf("another format: exit code %d, %s", got.code, got.stderr)
+	}
+}

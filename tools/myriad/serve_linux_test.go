@@ -1,0 +1,359 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+// startGroup runs `myriad serve --app lines` in a process group of its own, as a terminal
+// does.
+func startGroup(t *testing.T, args ...string) *server {
+	t.Helper()
+	cmd := process(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return startProcess(t, cmd)
+}
+
+// signalGroup sends a signal to all of a server's processes.
+func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(-s.Process.Pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// halfMessage is a connection that has sent half a message.
+func halfMessage(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c := dial(t, addr)
+	exchange(t, c, "whole\nhalf", "whole\n")
+	return c
+}
+
+// endsWhole has the message that has begun answered, and then the end.
+func endsWhole(t *testing.T, c net.Conn) {
+	t.Helper()
+	io.WriteString(c, " and half\n")
+	if answer, err := io.ReadAll(c); err != nil || string(answer) != "half and half\n" {
+		t.Errorf("the message that had begun: %q, %v", answer, err)
+	}
+	c.Close()
+}
+
+// untilRefused waits until all processes have closed their listeners.
+func untilRefused(t *testing.T, addr string) {
+	t.Helper()
+	await.True(t, "no new connections are taken", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+}
+
+// A terminal sends SIGINT or SIGHUP to the supervisor and its workers, a service manager
+// SIGTERM: the drain is announced once, and nothing is cut off.
+func TestSignals(t *testing.T) {
+	for sig, args := range map[syscall.Signal][]string{
+		syscall.SIGINT: {"--processes", "2"}, syscall.SIGTERM: {"--model", "goroutine"}, syscall.SIGHUP: {"--processes", "2"},
+	} {
+		s := startGroup(t, args...)
+		c := halfMessage(t, s.addr)
+		s.signalGroup(t, sig)
+		untilRefused(t, s.addr)
+		endsWhole(t, c)
+		code, said := s.stop(), s.stderr.String()
+		if code != 0 || strings.Count(said, "draining") != 1 || strings.Count(said, "\n") != 1 {
+			t.Errorf("%v: exit code %d, stderr %q; want 0 and one line, of draining", sig, code, said)
+		}
+	}
+}
+
+// A connection in the middle of a message holds up the drain, until the second signal.
+func TestSecondSignal(t *testing.T) {
+	for _, args := range [][]string{nil, {"--processes", "2"}} {
+		s := startGroup(t, args...)
+		halfMessage(t, s.addr)
+		s.signalGroup(t, syscall.SIGINT)
+		untilRefused(t, s.addr) // the workers drain, and have said what they have open
+		s.signalGroup(t, syscall.SIGINT)
+		if code := s.stop(); code != 1 || !strings.Contains(s.stderr.String(), "at once") {
+			t.Errorf("%q: exit code %d, stderr %q; want 1 and word of the cut", args, code, s.stderr)
+		}
+	}
+}
+
+// A terminal that is closed ends whoever reads standard error, too, and sends SIGHUP more
+// than once: what has begun comes to its end all the same.
+func TestHangupDrains(t *testing.T) {
+	cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0")
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = writer
+	s := startProcess(t, cmd)
+	writer.Close()
+	c := halfMessage(t, s.addr)
+	reader.Close()
+	s.Process.Signal(syscall.SIGHUP)
+	untilRefused(t, s.addr)
+	s.Process.Signal(syscall.SIGHUP)
+	endsWhole(t, c)
+	if code := s.stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// With TLS a hang-up of the whole group, or of the first process, reloads the certificate.
+func TestHangupReloads(t *testing.T) {
+	shown := func(addr string) string {
+		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return string(c.ConnectionState().PeerCertificates[0].Raw)
+	}
+	for _, args := range [][]string{nil, {"--processes", "2"}} {
+		cert, key := certificate(t)
+		s := startGroup(t, append(args, "--tls-cert", cert, "--tls-key", key)...)
+		before, children := shown(s.addr), childrenOf(t, s.Process.Pid)
+		otherCert, otherKey := certificate(t)
+		if err := errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)); err != nil {
+			t.Fatal(err)
+		}
+		said := func(what string) func() bool {
+			return func() bool { return strings.Count(s.stderr.String(), what) == 1 }
+		}
+		s.signalGroup(t, syscall.SIGHUP)
+		await.True(t, "word of the reload", said("hangup: certificate "+cert+" reloaded, it expires "))
+		await.True(t, "the new certificate", func() bool { return shown(s.addr) != before })
+		if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.Process.Signal(syscall.SIGHUP)
+		await.True(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
+		if now := childrenOf(t, s.Process.Pid); !slices.Equal(now, children) {
+			t.Errorf("worker processes %v, before %v; want the same", now, children)
+		}
+		if code := s.end(t, syscall.SIGTERM); code != 0 {
+			t.Errorf("exit code %d, stderr %q", code, s.stderr)
+		}
+	}
+}
+
+// Workers whose supervisor is killed drain and end: nothing holds the address
+// or the standard error any more.
+func TestSupervisorKilled(t *testing.T) {
+	slow(t)
+	s := startGroup(t, "--processes", "2")
+	c := halfMessage(t, s.addr)
+	s.Process.Signal(os.Kill)
+	endsWhole(t, c)
+	s.stop() // until the last worker has closed its standard error
+	await.True(t, "the group is gone", func() bool {
+		return errors.Is(syscall.Kill(-s.Process.Pid, 0), syscall.ESRCH)
+	})
+	l, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		t.Fatalf("the address is held: %v", err)
+	}
+	l.Close()
+}
+
+// limited is `myriad serve` with a limit of descriptors.
+func limited(t *testing.T, limit string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := process(t, append([]string{"serve"}, args...)...)
+	cmd.Args = append([]string{"sh", "-c", "ulimit -n " + limit + ` && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
+// The limit of descriptors is one of each process and, with loops, of each table: so
+// processes and loops hold more connections than it says.
+func TestDescriptorLimits(t *testing.T) {
+	slow(t)
+	for _, processes := range []string{"1", "3"} {
+		got := runProcess(t, limited(t, "300", "--model", "goroutine", "--max-conns", "600", "--processes", processes))
+		if got.code != 2 || !strings.Contains(got.stderr, "RLIMIT_NOFILE") {
+			t.Errorf("600 connections with %s processes of 300 descriptors: %+v; want 2 and the limit", processes, got)
+		}
+	}
+	cases := []struct{ limit, serve, conns string }{
+		// Each of four may have 150; 400 are spread by chance.
+		{"300", "--model goroutine --max-conns 600 --processes 4", "400"},
+	}
+	for _, model := range tcp.Models()[1:] { // the first has no loops
+		// A table of 1,000 has room for some 400.
+		cases = append(cases, struct{ limit, serve, conns string }{"1000", "--max-conns 1500 --model " + model, "1500"})
+	}
+	for _, c := range cases {
+		s := startProcess(t, limited(t, c.limit, append(strings.Fields(c.serve), "--addr", "127.0.0.1:0")...))
+		if got := runLine(t, "load -c "+c.conns+" --messages 2 "+s.addr); got.code != 0 {
+			t.Errorf("%s: load: exit code %d, %s", c.serve, got.code, got.says())
+		}
+		if code := s.end(t, os.Interrupt); code != 0 {
+			t.Errorf("%s: exit code %d, stderr %q", c.serve, code, s.stderr)
+		}
+	}
+}
+
+// Workers with shards that end leave their listeners to the next ones.
+func TestShardsInRestartedProcess(t *testing.T) {
+	slow(t)
+	s := startProcess(t, limited(t, "1000", "--model", "epoll", "--max-conns", "4000", "--processes", "2", "--addr", "127.0.0.1:0"))
+	pids := childrenOf(t, s.Process.Pid)
+	if len(pids) != 2 {
+		t.Fatalf("worker processes %v, want 2", pids)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "another worker takes its place", func() bool {
+			now := childrenOf(t, s.Process.Pid)
+			return len(now) == 2 && !slices.Contains(now, pid)
+		})
+	}
+	if got := runLine(t, "load -c 100 --messages 2 "+s.addr); got.code != 0 {
+		t.Errorf("load: exit code %d, %s", got.code, got.says())
+	}
+	if code := s.end(t, os.Interrupt); code != 0 {
+		t.Errorf("exit code %d, stderr %q", code, s.stderr)
+	}
+}
+
+// childrenOf lists the processes that one has started.
+func childrenOf(t *testing.T, pid int) (pids []int) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // of a thread that has ended there is none
+		for _, word := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// Worker processes serve with a pool each, their supervisor says so once, its metrics have
+// what Go's runtime says of them, and its page controls them.
+func TestProcesses(t *testing.T) {
+	slow(t)
+	s := startServer(t, "serve", "--app", "lines", "--processes", "2", "--workers", "adaptive", "--max-conns", "30", "--model", "epoll",
+		"--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
+	if ready := s.stdout.String(); !strings.HasSuffix(ready, " (model epoll, loops 2, processes 2, at most 30 connections)\n") || strings.Count(ready, "\n") != 2 {
+		t.Errorf("it said %q, want where its page is and where it serves", ready)
+	}
+	await.True(t, "goroutines of both workers, and turns of their loops", func() bool {
+		_, text := get(t, s.admin+"/metrics")
+		return metric(text, "myriad_worker_goroutines") >= 4 && metric(text, "myriad_loop_lag_seconds_count") > 0
+	})
+	if got := runLine(t, "serve --processes 2 --addr "+s.addr); got.code != 1 || !strings.Contains(got.stderr, "address already in use") {
+		t.Errorf("a second one: %+v; want 1 and the cause", got)
+	}
+	control(t, s, secret)
+	if code := s.stop(); code != 0 {
+		t.Errorf("after the drain: exit code %d; stderr: %s", code, s.stderr)
+	}
+}
+
+// metric is that of a metric without labels, 0 for none.
+func metric(metrics, name string) float64 {
+	_, after, _ := strings.Cut(metrics, "\n"+name+" ")
+	text, _, _ := strings.Cut(after, "\n")
+	v, _ := strconv.ParseFloat(text, 64)
+	return v
+}
+
+// The service manager hears once that the server serves and once that it ends, whoever
+// has ordered that, and nothing from worker processes.
+func TestServiceManager(t *testing.T) {
+	for _, args := range [][]string{nil, {"--processes", "2"}} {
+		socket := filepath.Join(t.TempDir(), "notify")
+		manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer manager.Close()
+		cmd := process(t, append([]string{"serve", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t)}, args...)...)
+		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+socket)
+		s := startProcess(t, cmd)
+		hear := func(within time.Duration) string {
+			b := make([]byte, 100)
+			manager.SetReadDeadline(time.Now().Add(within))
+			n, _ := manager.Read(b) // 0 when nothing has come
+			return string(b[:n])
+		}
+		if got := hear(patience); got != "READY=1" {
+			t.Errorf("it has heard %q, want READY=1", got)
+		}
+		s.order(t, "drain", secret)
+		if code := s.stop(); code != 0 {
+			t.Errorf("exit code %d; stderr: %s", code, s.stderr)
+		}
+		const said = 10 * time.Millisecond // all is there by now, if there is more
+		if first, second := hear(patience), hear(said); first != "STOPPING=1" || second != "" {
+			t.Errorf("then it has heard %q and %q, want STOPPING=1 and nothing", first, second)
+		}
+	}
+}
+
+// Connections that are opened and killed leave no descriptor behind, and after a kill the
+// address is free at once, also where a ring watched it.
+func TestNothingIsLeft(t *testing.T) {
+	slow(t)
+	for _, model := range tcp.Models() {
+		addr := "127.0.0.1:0"
+		for range 2 {
+			s := startProcess(t, process(t, "serve", "--app", "wait", "--wait", "1m", "--model", model, "--addr", addr))
+			addr = s.addr
+			for range 20 {
+				io.WriteString(dial(t, addr), "busy\n")
+			}
+			s.end(t, os.Kill)
+		}
+		s := startProcess(t, process(t, "serve", "--model", model, "--addr", addr))
+		descriptors := func() int {
+			d, err := procfs.ReadDescriptors(s.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Open
+		}
+		before := descriptors()
+		for range 2 {
+			if got := runLine(t, "load -c 200 --messages 1 "+addr); got.code != 0 {
+				t.Fatalf("%s: load: %s", model, got.stderr)
+			}
+		}
+		const own = 4 // Go's poller makes a few of its own when it is first used
+		await.True(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/admin"
+	"github.com/myriad-go/myriad/tools/internal/quantity"
+	"github.com/myriad-go/myriad/tools/tune"
+)
+
+// serverFlags are the flags of a command that is a server.
+type serverFlags struct {
+	srv tcp.Server
+	tls serverTLS
+
+	workers    workerFlags            // none, for a server without their flags
+	collectors []prometheus.Collector // of metrics beside the server's
+	pages      []admin.Page
+	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
+
+	upgrading    atomic.Bool       // or upgraded
+	stays        atomic.Bool       // this process only passes signals on
+	successorEnv map[string]string // of the process that takes over, beside this one's
+	noUpgrade    string            // why there is none, if so
+
+	admin adminFlags
+	page  *adminServer // nil without --admin
+	// upgradeOrders are the page's, which who handles signals takes.
+	upgradeOrders chan func(tcp.Upgraded, error)
+	flights       string
+	flightLag     time.Duration
+	memory        string
+	gogc          int
+
+	fields map[string]string // the flag of each field of Server, for messages
+}
+
+// add adds the flags to a command. Limits that are set by then are its defaults.
+func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
+	srv, limits := &f.srv, &f.srv.Limits
+	f.fields = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
+	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 alone, no host is IPv6 too; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
+	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
+	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that can run here, with workers for slow handlers)")
+	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
+	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default: not at all)")
+	number := func(field *int, name, means, help string) { f.number(flags, field, name, means, help) }
+	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
+	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "most connections at a time from one address, or one IPv6 network of 64 bits (default: no limit)")
+	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "most connections accepted in a second; further ones wait (default: no limit)")
+	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "most bytes of a message (default 65536)")
+	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "most bytes of output that wait for one peer (default 1048576)")
+	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
+	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
+	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and pass signals on: for whoever watches the process that it has started; process 1 stays always")
+	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
+	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
+	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")
+	span := func(field *time.Duration, name, means, help string) {
+		if *field != 0 {
+			help, _, _ = strings.Cut(help, " (default")
+			help = fmt.Sprintf("%s (default %v)", help, *field)
+		}
+		flag(flags, field, parseSpan, name, "", help)
+		f.fields[means] = name
+	}
+	span(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "most time for the PROXY header and the TLS handshake (default 10s)")
+	span(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "most time until a peer's first byte (default 1m)")
+	span(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "most time from a message's first byte to its last (default 30s)")
+	span(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "most time without a byte from the peer (default never)")
+	span(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "most time for a peer to take what waits for it (default 30s)")
+	span(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
+	span(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
+	flag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message (default close)")
+	flags.Var(&list[netip.Prefix]{&srv.Allow, parseNetwork}, "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&list[netip.Prefix]{&srv.Deny, parseNetwork}, "deny", "keep out this network or address (repeatable)")
+	flags.Var(&list[netip.Prefix]{&srv.TrustedProxies, parseNetwork}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
+	f.tls.add(flags)
+	f.admin.add(flags)
+	flags.StringVar(&f.flights, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
+	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
+	flags.StringVar(&f.memory, "memory-limit", "", "Go's memory limit: auto for 90 % of what the cgroup or the machine allows, or a per cent such as 75% (default: GOMEMLIMIT, or none)")
+	flags.IntVar(&f.gogc, "gogc", 0, "Go's GOGC: garbage in per cent of live memory before it is collected; with it --memory-limit is auto (default: GOGC, or 100)")
+}
+
+// number adds a flag of a number, which is a field of what the server is made of. If that is
+// set, it is the default.
+func (f *serverFlags) number(flags *pflag.FlagSet, field *int, name, means, help string) {
+	if *field != 0 {
+		help, _, _ = strings.Cut(help, " (default") // which the flag has itself
+	}
+	flags.IntVar(field, name, *field, help)
+	f.fields[means] = name
+}
+
+// check makes the server complete, and says what is wrong with the flags.
+func (f *serverFlags) check(cmd *cobra.Command) (err error) {
+	if cmd.Flags().Changed("flight-lag") && (f.flights == "" || f.flightLag <= 0) {
+		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
+	}
+	srv := &f.srv
+	if srv.TLSConfig, err = f.tls.config(); err != nil {
+		return err
+	}
+	if f.tls.pair != nil {
+		f.reloads = append(f.reloads, f.tls.reload)
+	}
+	if srv.Network != "unix" && !fromSystemd(srv.Addr) && srv.Addr != "" {
+		if err := checkAddress("addr", srv.Addr); err != nil {
+			return err
+		}
+	}
+	return f.admin.check()
+}
+
+// fromSystemd says whether an address means a listener of the service manager.
+func fromSystemd(addr string) bool {
+	name, ok := strings.CutPrefix(addr, "systemd")
+	return ok && (name == "" || name[0] == ':')
+}
+
+// parseNetwork reads a network or an address.
+func parseNetwork(text string) ([]netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return []netip.Prefix{p}, nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil, quantity.Error("a network such as 10.0.0.0/8 or an address such as 10.1.2.3")
+	}
+	return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
+}
+
+// parseSpan reads a duration that may be never.
+func parseSpan(text string) (time.Duration, error) {
+	if text == "never" {
+		return tcp.Never, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, quantity.Error("a duration such as 1.5s, or never")
+	}
+	return d, nil
+}
+
+func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
+	switch text {
+	case "close":
+		return tcp.CloseConn, nil
+	case "drop":
+		return tcp.DropMessage, nil
+	}
+	return 0, quantity.Error("close or drop")
+}
+
+// listener is the one that the service manager has opened; nil if none is asked
+// for.
+func (f *serverFlags) listener() (net.Listener, error) {
+	if !fromSystemd(f.srv.Addr) {
+		return nil, nil
+	}
+	listeners, err := tcp.ActivatedListeners()
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(f.srv.Addr, "systemd"), ":")
+	var names []string
+	for _, l := range listeners {
+		if name == "" || l.Name == name {
+			return l, nil
+		}
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("--addr is %q, and no socket was passed to this process; expected LISTEN_FDS as systemd sets it", f.srv.Addr)
+	}
+	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
+}
+
+// asFlags names flags instead of the fields that they set: longer names first,
+// because some begin with another.
+func (f *serverFlags) asFlags(text string) string {
+	fields := slices.SortedFunc(maps.Keys(f.fields), func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, field := range fields {
+		pairs = append(pairs, field, "--"+f.fields[field])
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// tuneMemory sets Go's limits, if that is asked for, and says what it has set.
+func (f *serverFlags) tuneMemory(cmd *cobra.Command) error {
+	if f.memory == "" && f.gogc == 0 {
+		return nil
+	}
+	options := tune.Options{GOGC: f.gogc, Processes: max(f.srv.Processes, 1)}
+	if f.memory != "" && f.memory != "auto" {
+		text, isPercent := strings.CutSuffix(f.memory, "%")
+		percent, err := strconv.Atoi(text)
+		if !isPercent || err != nil || percent < 1 || percent > 100 {
+			return usagef("--memory-limit is %q; expected auto or 1%% to 100%%", f.memory)
+		}
+		options.Percent = percent
+	}
+	set, err := tune.Memory(options)
+	if err != nil {
+		return usagef("%w; see --memory-limit and --gogc", err)
+	}
+	if _, worker := tcp.WorkerProcess(); !worker {
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: %s\n", set)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/admin"
+	"github.com/myriad-go/myriad/tools/metrics"
+)
+
+// run serves until a signal has ended it. name is what is served.
+func (f *serverFlags) run(cmd *cobra.Command, name string) error {
+	srv := &f.srv
+	f.warn(cmd)
+	listener, err := f.listener()
+	if err != nil {
+		return err
+	}
+	if err := f.tuneMemory(cmd); err != nil {
+		return err
+	}
+	if err := f.workers.start(srv); err != nil {
+		return err
+	}
+	defer f.workers.stop()
+	stop, err := f.serveAdmin(cmd)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	listening := 0
+	srv.Listening = func(addr net.Addr) {
+		secured := srv.TLSConfig
+		if listening > 0 {
+			secured = srv.Listeners[listening-1].TLSConfig
+		}
+		f.announce(cmd, name, addr, secured != nil)
+		if listening++; listening > len(srv.Listeners) {
+			notify(cmd, "READY=1")
+		}
+	}
+	srv.Stopping = func() { notify(cmd, "STOPPING=1") }
+	ctx, ended := f.handleSignals(cmd)
+	if listener != nil {
+		err = srv.Serve(ctx, listener)
+	} else {
+		err = srv.ListenAndServe(ctx)
+	}
+	cut := ended()
+	switch {
+	case cut > 0:
+		return fmt.Errorf("stopped at once; %d connections were closed before they had finished", cut)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
+		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", srv.Addr)
+	case errors.Is(err, tcp.ErrBadConfig):
+		return usagef("%s", f.asFlags(err.Error()))
+	}
+	return err
+}
+
+// announce says that the server serves.
+func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
+	srv := &f.srv
+	s := srv.Stats()
+	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == tcp.Auto)
+	more := ""
+	if s.Loops > 0 {
+		more = fmt.Sprintf(", loops %d", s.Loops)
+	}
+	if s.Processes > 0 {
+		more += fmt.Sprintf(", processes %d", s.Processes)
+	}
+	if secured {
+		more += ", TLS"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
+		name, addr, s.Model, more, s.MaxConns)
+}
+
+// notify tells the service manager, where there is one.
+func notify(cmd *cobra.Command, state string) {
+	if _, err := tcp.Notify(state); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot tell the service manager that %s: %v\n", state, err)
+	}
+}
+
+// handleSignals gives a context that ends at the first signal, and closes the server at
+// the second. Where there is something to reload, such as a certificate, SIGHUP does that
+// instead. In a worker process it does only that: the first process decides about the rest.
+// ended gives the signals back, waits for the goroutine that handles them, and says how many
+// connections were cut off.
+func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
+	ctx, drain := context.WithCancel(cmd.Context())
+	signals := make(chan os.Signal, 4)
+	_, worker := tcp.WorkerProcess()
+	if len(f.reloads) > 0 || !worker && !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	if !worker {
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	}
+	switch {
+	case upgradeSignal != nil && worker: // sent to all processes it is not to end this one
+		signal.Notify(make(chan os.Signal, 1), upgradeSignal)
+	case upgradeSignal != nil:
+		signal.Notify(signals, upgradeSignal)
+	}
+	var upgrades sync.WaitGroup
+	done, finished := make(chan struct{}), make(chan struct{})
+	var cut int64 // the goroutine's until it has finished
+	go func() {
+		defer close(finished)
+		for {
+			select {
+			case sig := <-signals:
+				if f.stays.Load() { // whoever serves has got it, too
+					continue
+				}
+				if sig == upgradeSignal {
+					upgrades.Go(func() { _, _ = f.upgrade(ctx, cmd, sig.String()) }) // which says it
+					continue
+				}
+				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
+			case tell := <-f.upgradeOrders:
+				upgrades.Go(func() { tell(f.upgrade(ctx, cmd, "an order of the admin page")) })
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() int64 {
+		signal.Stop(signals)
+		close(done)
+		<-finished
+		drain()
+		upgrades.Wait()
+		select {
+		case tell := <-f.upgradeOrders:
+			tell(tcp.Upgraded{}, tcp.ErrServerClosed)
+		default:
+		}
+		return cut
+	}
+}
+
+// upgrade has a new process take the place of this one, unless ctx ends before it serves. The
+// address of --admin is the new one's from the beginning, and this one's again if that fails.
+func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u tcp.Upgraded, err error) {
+	out := cmd.ErrOrStderr()
+	if f.noUpgrade != "" {
+		err = errors.New(f.noUpgrade)
+		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+		return u, err
+	}
+	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
+		err = errors.New("an upgrade is under way, or has been made")
+		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+		return u, err
+	}
+	fmt.Fprintf(out, "myriad: %s: upgrading\n", asked)
+	if f.page != nil {
+		f.page.stop()
+	}
+	for name, value := range f.successorEnv {
+		_ = os.Setenv(name, value) // a valid name does not fail
+		defer func() { _ = os.Unsetenv(name) }()
+	}
+	if u, err = f.srv.Upgrade(ctx); err != nil {
+		if f.page != nil {
+			if e := f.page.start(); e != nil {
+				err = fmt.Errorf("%w, and %w", err, e)
+			}
+		}
+		err = fmt.Errorf("%w; this process goes on", err)
+		fmt.Fprintf(out, "%v\n", err)
+		f.upgrading.Store(false)
+		return u, err
+	}
+	f.stays.Store(u.Stays)
+	fmt.Fprintf(out, "myriad: %v; draining %d\n", u, f.srv.Stats().Open)
+	return u, nil
+}
+
+// orderUpgrade has the page's order carried out like the signal's.
+func (f *serverFlags) orderUpgrade(done func(tcp.Upgraded, error)) {
+	select {
+	case f.upgradeOrders <- done:
+	default:
+		done(tcp.Upgraded{}, errors.New("an upgrade is ordered already"))
+	}
+}
+
+func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
+	out := cmd.ErrOrStderr()
+	switch hangup := sig == syscall.SIGHUP; {
+	case hangup && len(f.reloads) > 0:
+		for _, reload := range f.reloads {
+			told := reload()
+			if _, worker := tcp.WorkerProcess(); !worker { // the first process has said it
+				fmt.Fprintf(out, "myriad: %v: %s\n", sig, told)
+			}
+		}
+	case !draining:
+		signal.Ignore(syscall.SIGPIPE) // the signal may have ended whoever reads this
+		again := "once more"
+		if hangup {
+			again = "SIGTERM"
+		}
+		fmt.Fprintf(out, "myriad: %v: draining %d connections; %s stops at once\n", sig, f.srv.Stats().Open, again)
+		drain()
+	case hangup: // a shell and the kernel send one each
+	default:
+		cut = f.srv.Stats().Open
+		fmt.Fprintf(out, "myriad: %v again: stopping at once\n", sig)
+		f.srv.Close()
+	}
+	return cut
+}
+
+// serveAdmin starts the admin server and the flight recorder, as far as they are asked for.
+// With worker processes their supervisor shows the sum of all, and each of them records
+// itself. stop ends both and waits.
+func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
+	_, worker := tcp.WorkerProcess()
+	token := ""
+	if !worker {
+		if token, err = f.admin.token(cmd.OutOrStdout()); err != nil {
+			return nil, err
+		}
+	}
+	var flight *admin.Flight
+	stop = func() {}
+	if f.flights != "" && worker == (f.srv.Processes > 1) {
+		if flight, err = admin.StartFlight(admin.FlightConfig{Source: &f.srv, Dir: f.flights, Lag: f.flightLag}); err != nil {
+			return nil, usagef("--flight-dir: %w", err)
+		}
+		stop = flight.Stop
+	}
+	if f.admin.addr == "" || worker {
+		return stop, nil
+	}
+	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
+	if upgradeSignal != nil {
+		cfg.Upgrade, f.upgradeOrders = f.orderUpgrade, make(chan func(tcp.Upgraded, error), 1)
+	}
+	if f.workers.pool != nil {
+		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))
+	}
+	if len(f.collectors) > 0 {
+		if cfg.Gatherer, err = gatherer(append(f.collectors, metrics.NewServerCollector(&f.srv, nil))...); err != nil {
+			stop()
+			return nil, fmt.Errorf("--admin: %w", err)
+		}
+	}
+	page := &adminServer{addr: f.admin.addr, cfg: cfg, out: cmd.OutOrStdout()}
+	if err := page.start(); err != nil {
+		stop()
+		return nil, err
+	}
+	f.page = page
+	stopFlight := stop
+	return func() {
+		page.stop()
+		stopFlight()
+	}, nil
+}
