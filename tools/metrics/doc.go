@@ -1,14 +1,12 @@
-// Package metrics gives Prometheus a Server's Stats, those of a pool, and what a run
-// of the load generator tells.
+// Package metrics exports the statistics of a tcp.Server, a pool and a hub to Prometheus.
+// Package loadmetrics does so for a run of the load generator.
 //
 //	r := prometheus.NewRegistry()
 //	r.MustRegister(metrics.NewServerCollector(&server, nil))
 //	err := metrics.RegisterProcess(r)
 //
-// A pool, such as that of Server.Workers, has a collector of its own,
-// NewPoolCollector. Its metrics have names that begin with myriad_pool_. A run of
-// package load has one too, NewLoadCollector, whose Observe takes the events of the run; its
-// names begin with myriad_load_.
+// NewPoolCollector exports a pool, such as that of Server.Workers. The names of its metrics
+// begin with myriad_pool_.
 //
 // Everything of tcp.Stats is there, under names that begin with myriad_. The
 // collector of a server keeps nothing between two scrapes, so that any number of Prometheus

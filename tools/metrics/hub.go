@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
 // HubSource is where the figures of a hub come from: a *hub.Hub.
@@ -23,31 +24,31 @@ type HubSource interface {
 // node, which is taken as well.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return &collector[hub.Stats]{wrong: errors.New("metrics: the source is nil; expected a *hub.Hub")}
+		return collector.Invalid[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))
 	}
-	return newCollector(namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
+	return collector.New(collector.Namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
 }
 
-var hubMetrics = []metric[hub.Stats]{
-	labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
+var hubMetrics = []collector.Metric[hub.Stats]{
+	collector.Labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
-	gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
-	gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
-	counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
-	counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
-	counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
+	collector.Gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
+	collector.Gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
+	collector.Counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
+	collector.Counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
+	collector.Counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
 		func(s *hub.Stats) int64 { return s.Dropped }),
-	counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
+	collector.Counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
 		func(s *hub.Stats) int64 { return s.Lost }),
-	counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
-	labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
+	collector.Counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
+	collector.Labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,
 			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
 		}
 	}),
-	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
-	gauge("last_values_bytes", "The memory that they take, in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
-	counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
+	collector.Gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
+	collector.Gauge("last_values_bytes", "The memory that they take, in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
+	collector.Counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
 }

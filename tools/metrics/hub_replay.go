@@ -4,11 +4,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
 // replayMetrics are those of a hub that keeps messages; of another one there are none.
-var replayMetrics = []metric[hub.Stats]{
-	ofReplay("ready", "1 when the hub has what the stream has.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(flag(r.Ready)) }),
+var replayMetrics = []collector.Metric[hub.Stats]{
+	ofReplay("ready", "1 when the hub has what the stream has.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(collector.Flag(r.Ready)) }),
 	ofReplay("seq", "Number of the newest message in the stream.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(r.Seq) }),
 	ofReplay("messages", "Messages that are kept now.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return r.Messages }),
 	ofReplay("bytes", "Memory that they take.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return r.Bytes }),
@@ -22,8 +23,8 @@ var replayMetrics = []metric[hub.Stats]{
 	ofReplay("stalled_total", "Turns that ended because the client did not read.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Stalled }),
 }
 
-func ofReplay(name, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) metric[hub.Stats] {
-	return metric[hub.Stats]{"replay_" + name, help, kind, nil, func(s *hub.Stats, emit func(float64, ...string)) {
+func ofReplay(name, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) collector.Metric[hub.Stats] {
+	return collector.Metric[hub.Stats]{Name: "replay_" + name, Help: help, Kind: kind, Labels: nil, Each: func(s *hub.Stats, emit func(float64, ...string)) {
 		if s.Replay != nil {
 			emit(float64(of(s.Replay)))
 		}

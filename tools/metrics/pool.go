@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
 // PoolSource is where the figures of a pool come from: a *pool.Pool.
@@ -21,40 +22,40 @@ type PoolSource interface {
 // for Stats once a scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return &collector[pool.Stats]{wrong: errors.New("metrics: the source is nil; expected a *pool.Pool")}
+		return collector.Invalid[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))
 	}
-	return newCollector(namespace+"pool_", labels, "le", source.Stats, poolMetrics, poolHistograms)
+	return collector.New(collector.Namespace+"pool_", labels, "le", source.Stats, poolMetrics, poolHistograms)
 }
 
-var poolMetrics = []metric[pool.Stats]{
-	gauge("workers_limit", "How many workers there may be now.", func(s *pool.Stats) int { return s.Limit }),
-	gauge("workers", "Workers that there are now.", func(s *pool.Stats) int { return s.Workers }),
-	gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
-	gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
-		func(s *pool.Stats) int { return flag(s.Overloaded) }),
-	labelled("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
+var poolMetrics = []collector.Metric[pool.Stats]{
+	collector.Gauge("workers_limit", "How many workers there may be now.", func(s *pool.Stats) int { return s.Limit }),
+	collector.Gauge("workers", "Workers that there are now.", func(s *pool.Stats) int { return s.Workers }),
+	collector.Gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
+	collector.Gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
+		func(s *pool.Stats) int { return collector.Flag(s.Overloaded) }),
+	collector.Labelled("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
 		func(s *pool.Stats) map[string]int { return map[string]int{"queued": s.Queued, "running": s.Running} }),
-	counter("jobs_accepted_total", "Jobs that were accepted.", func(s *pool.Stats) uint64 { return s.Accepted }),
-	labelled("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
+	collector.Counter("jobs_accepted_total", "Jobs that were accepted.", func(s *pool.Stats) uint64 { return s.Accepted }),
+	collector.Labelled("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
 		"(expired), they were shed because of overload, or dropped because the pool was closed.",
 		prometheus.CounterValue, "outcome", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"finished": s.Finished, "expired": s.Expired, "shed": s.Shed, "dropped": s.Dropped}
 		}),
-	counter("jobs_panicked_total", "Jobs that have run and panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
-	labelled("jobs_refused_total",
+	collector.Counter("jobs_panicked_total", "Jobs that have run and panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
+	collector.Labelled("jobs_refused_total",
 		"Jobs that were not accepted: the queue was full, their context had ended before (late), or the pool was closed.",
 		prometheus.CounterValue, "cause", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"full": s.Full, "late": s.Late, "closed": s.Closed}
 		}),
 }
 
-var poolHistograms = []distribution[pool.Stats]{
-	{"wait_seconds", "How long jobs have waited until they ran; of quick ones that are run together, the first.",
-		func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Wait) }},
-	{"service_seconds", "How long jobs have run; of quick ones that are run together, the mean.",
-		func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Service) }},
+var poolHistograms = []collector.Distribution[pool.Stats]{
+	{Name: "wait_seconds", Help: "How long jobs have waited until they ran; of quick ones that are run together, the first.",
+		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Wait) }},
+	{Name: "service_seconds", Help: "How long jobs have run; of quick ones that are run together, the mean.",
+		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Service) }},
 }
 
 func poolHistogram(d *prometheus.Desc, h *pool.Histogram) prometheus.Metric {
-	return histogram(d, h.Count, h.Sum, h.Buckets[:], pool.Bound)
+	return collector.Histogram(d, h.Count, h.Sum, h.Buckets[:], pool.Bound)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 	"github.com/myriad-go/myriad/tools/load"
+	"github.com/myriad-go/myriad/tools/load/loadmetrics"
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
@@ -139,7 +140,7 @@ func gatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 // serveLoadMetrics serves what a run of the load generator tells of itself, as --admin of
 // serve does for a server, until stop is called. observe is for load.Config.Observe.
 func serveLoadMetrics(addr string, listening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
-	collector := metrics.NewLoadCollector(nil)
+	collector := loadmetrics.New(nil)
 	gather, err := gatherer(collector)
 	if err != nil {
 		return nil, nil, err

@@ -1,4 +1,4 @@
-package metrics
+package loadmetrics
 
 import (
 	"fmt"
@@ -11,12 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
 // observed is a collector that was told of a plan and of intervals.
-func observed(labels prometheus.Labels, intervals ...load.Interval) *LoadCollector {
-	c := NewLoadCollector(labels)
+func observed(labels prometheus.Labels, intervals ...load.Interval) *Collector {
+	c := New(labels)
 	c.Observe(load.Event{Phase: load.Began, Plan: &load.Plan{
 		Targets: []string{"127.0.0.1:9000", "127.0.0.1:9001"}, Mode: "open loop", Model: "uring", Connections: 5000,
 	}})
@@ -41,9 +42,9 @@ func fullInterval() (i load.Interval, want map[string]string) {
 			i.Errors = map[string]int64{"refused": next + 1000}
 			want["a cause"], want["its number"] = "refused", fmt.Sprint(float64(next+1000))
 		case "Server":
-			fill(v.Field(n).Elem(), name, &next, want)
+			collectortest.Fill(v.Field(n).Elem(), name, &next, want)
 		default:
-			fill(v.Field(n), name, &next, want)
+			collectortest.Fill(v.Field(n), name, &next, want)
 		}
 	}
 	for _, l := range []*load.Latency{&i.Latency, &i.Connect} {
@@ -62,7 +63,7 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	for _, text := range []string{"127.0.0.1:9000", "open loop", "uring", "5000"} {
 		want["plan: "+text] = text
 	}
-	wantTold(t, observed(nil, i), want, 40)
+	collectortest.WantTold(t, observed(nil, i), want, 40)
 }
 
 // Counters add up over a run, gauges and quantiles are of the last interval.
@@ -73,7 +74,7 @@ func TestIntervalsAddUp(t *testing.T) {
 		load.Interval{From: time.Second, To: 3 * time.Second, Open: 4, Answered: 20, Errors: map[string]int64{"reset": 2}, Generator: load.Usage{CPU: 2 * time.Second},
 			Server: &load.Usage{CPU: 4 * time.Second}, Latency: load.Latency{Count: 30, Mean: 2 * time.Second, P99: 7 * time.Second}},
 	)
-	got := scrape(t, c)
+	got := collectortest.Scrape(t, c)
 	for name, want := range map[string]float64{
 		"connections": 4, "messages_answered_total": 30, "errors_total": 3, "interval_seconds": 2, "run_seconds": 3,
 	} {
@@ -99,7 +100,7 @@ func TestIntervalsAddUp(t *testing.T) {
 	}
 	// The next run begins anew, and has had no answer and no server yet.
 	c.Observe(load.Event{Phase: load.Began})
-	got = scrape(t, c)
+	got = collectortest.Scrape(t, c)
 	if v := got["myriad_load_messages_answered_total"].Metric[0].Counter.GetValue(); v != 0 {
 		t.Errorf("%v answers at the beginning of the next run; want 0", v)
 	}
@@ -115,11 +116,11 @@ func TestIntervalsAddUp(t *testing.T) {
 
 // Causes without end take no memory without end.
 func TestCausesAreBounded(t *testing.T) {
-	c := NewLoadCollector(nil)
+	c := New(nil)
 	for i := range 3 * maxCauses {
 		c.Observe(load.Event{Interval: &load.Interval{Errors: map[string]int64{fmt.Sprint("cause \xff", i): 1}}})
 	}
-	causes := scrape(t, c)["myriad_load_errors_total"].Metric
+	causes := collectortest.Scrape(t, c)["myriad_load_errors_total"].Metric
 	sum := 0.0
 	for _, m := range causes {
 		sum += m.Counter.GetValue()
@@ -146,7 +147,17 @@ func TestLoadIsObservedAndScraped(t *testing.T) {
 		}
 	})
 	both.Wait()
-	if got := scrape(t, c)["myriad_load_messages_answered_total"].Metric[0].Counter.GetValue(); got != 100 {
+	if got := collectortest.Scrape(t, c)["myriad_load_messages_answered_total"].Metric[0].Counter.GetValue(); got != 100 {
 		t.Errorf("%v answers; want 100", got)
 	}
+}
+
+func TestLint(t *testing.T) {
+	interval, _ := fullInterval()
+	collectortest.Lint(t, observed(nil, interval))
+}
+
+func TestLabels(t *testing.T) {
+	collectortest.Labels(t, "myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return observed(l) },
+		"target", "mode", "model", "stage", "cause", "process", "quantile", "\xff")
 }

@@ -1,4 +1,5 @@
-package metrics
+// Package loadmetrics exports the figures of a run of the load generator to Prometheus.
+package loadmetrics
 
 import (
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/myriad-go/myriad/tools/internal/collector"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -16,7 +18,7 @@ import (
 // counts as "other".
 const maxCauses = 64
 
-// NewLoadCollector gives a run of the load generator to Prometheus: what Observe
+// New gives a run of the load generator to Prometheus: what Observe
 // was told. The labels, if any, are put on each of its metrics, so that several
 // runs can be distinguished. Registering it fails if a label's name is not one, or is
 // taken: target, mode, model, stage, cause, process and quantile are.
@@ -32,22 +34,22 @@ const maxCauses = 64
 //	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
-func NewLoadCollector(labels prometheus.Labels) *LoadCollector {
-	c := &LoadCollector{state: newLoadState()}
-	c.collector = newCollector(namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
+func New(labels prometheus.Labels) *Collector {
+	c := &Collector{state: newLoadState()}
+	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
 	return c
 }
 
-// LoadCollector is what NewLoadCollector makes. Its methods are safe for concurrent use.
-type LoadCollector struct {
-	*collector[loadState]
+// Collector is what New makes. Its methods are safe for concurrent use.
+type Collector struct {
+	*collector.Collector[loadState]
 
 	mu    sync.Mutex
 	state loadState
 }
 
 // snapshot is a copy of the state.
-func (c *LoadCollector) snapshot() loadState {
+func (c *Collector) snapshot() loadState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state
@@ -79,7 +81,7 @@ func (d *durations) add(l load.Latency) {
 }
 
 // Observe takes an event of a run. It is for load.Config.Observe, and is quick.
-func (c *LoadCollector) Observe(e load.Event) {
+func (c *Collector) Observe(e load.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Phase == load.Began {
@@ -134,11 +136,11 @@ func quantiles(l load.Latency) map[float64]float64 {
 }
 
 // loadMetrics are the counters of a run, and what else has a value.
-func loadMetrics() []metric[loadState] {
-	all := []metric[loadState]{
-		gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
-		gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
-		gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
+func loadMetrics() []collector.Metric[loadState] {
+	all := []collector.Metric[loadState]{
+		collector.Gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
+		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
+		collector.Gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
 		ofProcess("cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
 			func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }),
@@ -155,17 +157,16 @@ func loadMetrics() []metric[loadState] {
 		ofProcess("gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
 			func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }),
 
-		labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
+		collector.Labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
-		{"stage", "Always 1; the label stage is what the run does.", prometheus.GaugeValue, []string{"stage"},
-			func(s *loadState, emit func(float64, ...string)) {
+		{Name: "stage", Help: "Always 1; the label stage is what the run does.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
+			Each: func(s *loadState, emit func(float64, ...string)) {
 				if s.last.Stage != "" {
 					emit(1, s.last.Stage)
 				}
 			}},
-		{"info", "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.",
-			prometheus.GaugeValue, []string{"target", "mode", "model"},
-			func(s *loadState, emit func(float64, ...string)) {
+		{Name: "info", Help: "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.", Kind: prometheus.GaugeValue, Labels: []string{"target", "mode", "model"},
+			Each: func(s *loadState, emit func(float64, ...string)) {
 				if len(s.plan.Targets) > 0 {
 					emit(1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)
 				}
@@ -175,9 +176,9 @@ func loadMetrics() []metric[loadState] {
 		switch {
 		case c.Metric == "":
 		case c.Gauge:
-			all = append(all, gauge(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.last); return n }))
+			all = append(all, collector.Gauge(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.last); return n }))
 		default:
-			all = append(all, counter(c.Metric, c.Help, func(s *loadState) int64 { return s.counts[i] }))
+			all = append(all, collector.Counter(c.Metric, c.Help, func(s *loadState) int64 { return s.counts[i] }))
 		}
 	}
 	return all
@@ -185,8 +186,8 @@ func loadMetrics() []metric[loadState] {
 
 // ofProcess is a metric with a value for the generator and, where its processes are known,
 // one for the server.
-func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.Usage, cpu time.Duration) float64) metric[loadState] {
-	return metric[loadState]{name, help, kind, []string{"process"}, func(s *loadState, emit func(float64, ...string)) {
+func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.Usage, cpu time.Duration) float64) collector.Metric[loadState] {
+	return collector.Metric[loadState]{Name: name, Help: help, Kind: kind, Labels: []string{"process"}, Each: func(s *loadState, emit func(float64, ...string)) {
 		emit(of(s.last.Generator, s.own), "generator")
 		if s.last.Server != nil {
 			emit(of(*s.last.Server, s.server), "server")
@@ -194,11 +195,11 @@ func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.U
 	}}
 }
 
-var loadSummaries = []distribution[loadState]{
-	{"latency_seconds", "Time to the last byte of an answer; the quantiles are of the last interval.",
-		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
-	{"connect_seconds", "Time to establish a connection; the quantiles are of the last interval.",
-		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
+var loadSummaries = []collector.Distribution[loadState]{
+	{Name: "latency_seconds", Help: "Time to the last byte of an answer; the quantiles are of the last interval.",
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
+	{Name: "connect_seconds", Help: "Time to establish a connection; the quantiles are of the last interval.",
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
 }
 
 func summary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {

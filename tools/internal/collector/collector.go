@@ -1,0 +1,125 @@
+// Package collector describes Prometheus metrics as a table of functions over one snapshot.
+package collector
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Namespace is the prefix of the name of each metric.
+const Namespace = "myriad_"
+
+// Metric is one metric of the snapshot S. Each calls emit once for each sample, with the values of Labels.
+type Metric[S any] struct {
+	Name, Help string
+	Kind       prometheus.ValueType
+	Labels     []string
+	Each       func(s *S, emit func(value float64, labels ...string))
+}
+
+// Distribution is a histogram or a summary of the snapshot S.
+type Distribution[S any] struct {
+	Name, Help string
+	Of         func(s *S, d *prometheus.Desc) prometheus.Metric
+}
+
+type number interface {
+	~int | ~int64 | ~uint64 | ~float64
+}
+
+// Gauge returns a gauge with one sample.
+func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
+	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
+}
+
+// Counter returns a counter with one sample.
+func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
+	m := Gauge(name, help, of)
+	m.Kind = prometheus.CounterValue
+	return m
+}
+
+// Labelled returns a metric with one label and a sample for each of its values.
+func Labelled[S any, N number](name, help string, kind prometheus.ValueType, label string, of func(*S) map[string]N) Metric[S] {
+	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
+		for l, n := range of(s) {
+			emit(float64(n), l)
+		}
+	}}
+}
+
+// Flag returns 1 for true and 0 for false.
+func Flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Collector implements prometheus.Collector. Its methods are safe for concurrent use if its source is.
+type Collector[S any] struct {
+	source        func() S // called once a scrape
+	wrong         error    // why it can't be registered
+	metrics       []Metric[S]
+	distributions []Distribution[S]
+	descs         []*prometheus.Desc // of the metrics, and then of the distributions
+}
+
+// New returns a collector of metrics whose names begin with prefix. It calls source once for each scrape.
+// Distributions use the label reserved; labels that contain it make registration fail.
+func New[S any](prefix string, labels prometheus.Labels, reserved string, source func() S,
+	metrics []Metric[S], distributions []Distribution[S],
+) *Collector[S] {
+	c := &Collector[S]{source: source, metrics: metrics, distributions: distributions}
+	if _, ok := labels[reserved]; ok {
+		c.wrong = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
+	}
+	for _, m := range metrics {
+		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.Name, m.Help, m.Labels, labels))
+	}
+	for _, d := range distributions {
+		c.descs = append(c.descs, prometheus.NewDesc(prefix+d.Name, d.Help, nil, labels))
+	}
+	return c
+}
+
+// Describe is for the registry.
+func (c *Collector[S]) Describe(to chan<- *prometheus.Desc) {
+	if c.wrong != nil {
+		to <- prometheus.NewInvalidDesc(c.wrong)
+		return
+	}
+	for _, d := range c.descs {
+		to <- d
+	}
+}
+
+// Collect is for the registry.
+func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
+	s := c.source()
+	for i, m := range c.metrics {
+		m.Each(&s, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(c.descs[i], m.Kind, value, labels...)
+		})
+	}
+	for i, d := range c.distributions {
+		to <- d.Of(&s, c.descs[len(c.metrics)+i])
+	}
+}
+
+// Histogram converts counts per bucket to Prometheus's cumulative counts, with bounds in seconds. The last
+// bucket has no bound.
+func Histogram[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
+	upTo := make(map[float64]uint64, len(buckets))
+	var below N
+	for i, n := range buckets[:len(buckets)-1] {
+		below += n
+		upTo[bound(i).Seconds()] = uint64(below)
+	}
+	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
+}
+
+// Invalid returns a collector whose registration fails with err.
+func Invalid[S any](err error) *Collector[S] { return &Collector[S]{wrong: err} }

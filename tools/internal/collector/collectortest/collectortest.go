@@ -1,0 +1,170 @@
+// Package collectortest has what the tests of collectors share.
+package collectortest
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/myriad-go/myriad/tools/internal/collector"
+)
+
+// Scrape gives what a collector tells, by name.
+func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	found, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := make(map[string]*dto.MetricFamily)
+	for _, f := range found {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+// Fill gives each figure below v a value of its own: whole seconds for durations
+// and a text for the one string. It returns what is to be found in the output,
+// by the field's name.
+func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
+	switch {
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			Fill(v.Field(i), path+"."+v.Type().Field(i).Name, next, want)
+		}
+		return
+	case v.Kind() == reflect.Array:
+		for i := range v.Len() {
+			Fill(v.Index(i), fmt.Sprintf("%s[%d]", path, i), next, want)
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		Fill(v.Elem(), path, next, want)
+		return
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		Fill(v.Index(0), path+"[0]", next, want)
+		return
+	}
+	*next++
+	switch {
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		v.SetInt(*next * int64(time.Second))
+		want[path] = fmt.Sprint(float64(*next))
+	case v.CanUint():
+		v.SetUint(uint64(*next))
+		want[path] = fmt.Sprint(float64(*next))
+	case v.CanInt():
+		v.SetInt(*next)
+		want[path] = fmt.Sprint(float64(*next))
+	case v.Kind() == reflect.String:
+		v.SetString(fmt.Sprint("text ", *next))
+		want[path] = v.String()
+	case v.Kind() == reflect.Bool: // a test of its own
+	default:
+		panic("Fill: " + path + " is of a kind that this test does not know: " + v.Kind().String())
+	}
+}
+
+// said collects every value and text in the output; of histograms what each
+// bucket has by itself.
+func said(families map[string]*dto.MetricFamily) map[string]int {
+	values := make(map[string]int)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				values[l.GetValue()]++
+			}
+			switch {
+			case m.Histogram != nil:
+				values[fmt.Sprint(float64(m.Histogram.GetSampleCount()))]++
+				values[fmt.Sprint(m.Histogram.GetSampleSum())]++
+				var before uint64
+				for _, b := range m.Histogram.Bucket {
+					values[fmt.Sprint(float64(b.GetCumulativeCount()-before))]++
+					before = b.GetCumulativeCount()
+				}
+			case m.Summary != nil:
+				values[fmt.Sprint(float64(m.Summary.GetSampleCount()))]++
+				for _, q := range m.Summary.Quantile {
+					values[fmt.Sprint(q.GetValue())]++
+				}
+			default: // one of them is 0
+				values[fmt.Sprint(m.Gauge.GetValue()+m.Counter.GetValue())]++
+			}
+		}
+	}
+	return values
+}
+
+// WantTold finds each of the fields in the output, by a value that only it has.
+func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, least int) {
+	t.Helper()
+	got := said(Scrape(t, c))
+	for field, value := range fields {
+		if got[value] != 1 {
+			t.Errorf("%s, which is %s, was told %d times; want once", field, value, got[value])
+		}
+	}
+	if len(fields) < least {
+		t.Errorf("only %d figures were looked for", len(fields))
+	}
+}
+
+// Lint checks that the names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
+func Lint(t *testing.T, c prometheus.Collector) {
+	t.Helper()
+	problems, err := testutil.CollectAndLint(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	for name := range Scrape(t, c) {
+		if !strings.HasPrefix(name, collector.Namespace) {
+			t.Errorf("%s does not begin with %s", name, collector.Namespace)
+		}
+	}
+}
+
+// Labels checks that two collectors with different labels fit in one registry, that each metric has the label,
+// and that a label in reserved is rejected.
+func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	for _, name := range []string{"a", "b"} {
+		if err := r.Register(newCollector(prometheus.Labels{"name": name})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := testutil.GatherAndCount(r, metric); err != nil || n != 2 {
+		t.Errorf("two in one registry: %d times %s, %v; want 2", n, metric, err)
+	}
+	for name, f := range Scrape(t, newCollector(prometheus.Labels{"name": "a"})) {
+		for _, m := range f.Metric {
+			if !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == "name" && l.GetValue() == "a" }) {
+				t.Errorf("%s has the labels %v; want name=a among them", name, m.Label)
+			}
+		}
+	}
+	for _, label := range reserved {
+		if err := prometheus.NewRegistry().Register(newCollector(prometheus.Labels{label: "x"})); err == nil {
+			t.Errorf("%s with the label %q: registered; want an error", metric, label)
+		}
+	}
+}
