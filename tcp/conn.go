@@ -94,6 +94,10 @@ func (c *Conn) CloseWith(why error) {
 	}
 }
 
+// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1.
+// It is 0 in the goroutine model, which has no loops.
+func (c *Conn) Loop() int { return c.core().Owner() }
+
 // Pending is the number of bytes that were written and not sent yet, with those of
 // files (SendFile). In Closed it is the number of those that were dropped. What the kernel has
 // taken counts as sent.

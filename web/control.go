@@ -58,7 +58,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		for y := x.next; y != nil; y = y.next {
 			read = append(read, y.memory.text...) // was no request of ours
 		}
-		core(c).Hold(0, false)
+		reserve(c, 0, false)
 		c.SetDeadline(0)
 		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {

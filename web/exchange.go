@@ -123,7 +123,7 @@ func (x *exchange) start(c *tcp.Conn) {
 	}
 	x.job = new(job)
 	x.job.x.Store(x)
-	x.files = int8(core(c).FileRoom())
+	x.files = int8(fileCapacity(c))
 	x.become(c)
 	c.Retain()
 	x.h.run(c, x)
@@ -135,7 +135,7 @@ func (x *exchange) become(c *tcp.Conn) (returned bool) {
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
 	}
-	core(c).Hold(x.cost, false)
+	reserve(c, x.cost, false)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.current = true
@@ -322,7 +322,7 @@ func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
 	b := &x.body
 	used = b.arrived(in)
 	if !x.answered {
-		core(c).Hold(x.cost+cap(b.buf), false)
+		reserve(c, x.cost+cap(b.buf), false)
 	}
 	x.readable.Broadcast()
 	switch {
@@ -381,7 +381,7 @@ func (x *exchange) conclude(c *tcp.Conn) (more bool) {
 		x.next.paused, x.next.cost = x.paused, x.cost-x.ownCost()
 		return true
 	}
-	core(c).Hold(0, false)
+	reserve(c, 0, false)
 	c.Release()
 	switch {
 	case x.then != nil:

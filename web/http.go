@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -105,16 +104,13 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
-// core is a connection as the engines know it.
-func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
-
 // most is the most bytes of a head.
 func (h *HTTP) most(c *tcp.Conn) int {
 	most := h.MaxHeaderBytes
 	if most <= 0 {
 		most = maxHeaderBytes
 	}
-	return min(most, core(c).MaxMessage()-1)
+	return min(most, maxMessage(c)-1)
 }
 
 func (h *HTTP) pool() *pool.Pool {
@@ -156,7 +152,7 @@ const maxPipelined = 32
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	for n := 0; used < len(in) && !c.Paused(); n++ {
 		if n == maxPipelined {
-			core(c).Yield()
+			yield(c)
 			break
 		}
 		if x, ok := c.Value().(*exchange); ok {
@@ -169,7 +165,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		}
 		seen := 0
 		if used == 0 {
-			seen = core(c).Refused()
+			seen = unusedInput(c)
 		}
 		n, more := h.next(c, in[used:], seen)
 		if used += n; !more {

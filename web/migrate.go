@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/saved"
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -133,7 +132,7 @@ func (h *HTTP) saveSocket(c *tcp.Conn, v *variant, part *partial, to []byte) ([]
 	} else if c.Value() != nil {
 		err = errNoMigrator
 	}
-	if err == nil && part != nil && len(to) > engine.MaxState {
+	if err == nil && part != nil && len(to) > maxSavedState {
 		err = tcp.ErrSaveLater // when the message has ended
 	}
 	return to, err
@@ -181,7 +180,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 			return err
 		}
 		_ = c.SetHandler(m)
-		core(c).Hold(partialMemory+cap(m.message), true)
+		reserve(c, partialMemory+cap(m.message), true)
 	}
 	if m, ok := ws.Handler.(SocketMigrator); ok {
 		if err := m.Restore(Socket{c, v}, r.Rest()); err != nil {

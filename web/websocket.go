@@ -361,7 +361,7 @@ func (v *variant) Received(c *tcp.Conn, in []byte) (used int) {
 	defer payloads.Put(room)
 	for work := 0; used < len(in) && !c.Paused(); work += frameWork {
 		if work > maxTurn {
-			core(c).Yield()
+			yield(c)
 			return used
 		}
 		h, err := readFrameHead(in[used:], v.deflate)
@@ -412,7 +412,7 @@ func (v *variant) fits(h frameHead, before int) error {
 // Received implements tcp.Handler.
 func (m *partial) Received(c *tcp.Conn, in []byte) (used int) {
 	if used = m.take(c, in); !m.ended {
-		core(c).Hold(partialMemory+cap(m.message), true)
+		reserve(c, partialMemory+cap(m.message), true)
 	}
 	return used
 }
@@ -443,7 +443,7 @@ func (m *partial) take(c *tcp.Conn, in []byte) (used int) {
 			return used
 		}
 		if work += frameWork; work > maxTurn {
-			core(c).Yield()
+			yield(c)
 			return used
 		}
 		h, err := readFrameHead(in[used:], m.variant.deflate)
@@ -483,10 +483,10 @@ func (m *partial) take(c *tcp.Conn, in []byte) (used int) {
 func (m *partial) end(c *tcp.Conn) bool {
 	m.ended = true
 	_ = c.SetHandler(m.variant)
-	core(c).Hold(0, false)
+	reserve(c, 0, false)
 	n, ok := m.deliver(c, m.kind, m.deflate, m.message, &m.text)
 	if n > maxTurn {
-		core(c).Yield()
+		yield(c)
 	}
 	return ok
 }

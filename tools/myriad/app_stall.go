@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/stall"
 )
@@ -65,7 +64,7 @@ func newStaller(f stallFlags) *staller {
 // it waits for some, as do all lines behind it: a peer that takes nothing is closed in the
 // end.
 func (s *staller) Opened(c *tcp.Conn) {
-	to, station := c.Ref(), s.station((*engine.Conn)(c).Owner())
+	to, station := c.Ref(), s.station(c.Loop())
 	answer := func(text []byte) {
 		if to.SendWait(context.Background(), text) != nil {
 			_ = to.Close() // an error says that it is closed already
