@@ -1,7 +1,7 @@
 // Package hub is publish/subscribe for a million subscribers on one machine: clients of the
 // Redis protocol, WebSockets and server-sent events meet on the same topics, on one port.
 //
-// It is an application of package myriad's public API. A subscriber takes no goroutine, and
+// It is an application of package tcp's public API. A subscriber takes no goroutine, and
 // a message is encoded once for all who get it in the same form:
 //
 //	h := &hub.Hub{}

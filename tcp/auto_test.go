@@ -60,7 +60,7 @@ func (w *waiter) message(c *Conn, line []byte) {
 	case "wait":
 		<-w.release
 	case "loop":
-		line = fmt.Append(nil, c.core().Owner())
+		line = fmt.Append(nil, c.Loop())
 	}
 	echoLine(c, line)
 }

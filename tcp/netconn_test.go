@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/nettest"
-
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
 )
@@ -49,25 +47,6 @@ func underAll(t *testing.T, test func(t *testing.T, srv *Server)) {
 
 // shardConns is how many connections make loops shards; 0 where there are none.
 var shardConns int
-
-// It is a net.Conn as package net's own are.
-func TestNetConn(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		l := NewNetListener()
-		srv.Handler = l
-		s := start(t, srv)
-		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-			c2 = dial(t, s.addr)
-			if c1, err = l.Accept(); err != nil {
-				return nil, nil, nil, err
-			}
-			return c1, c2, func() {
-				c1.Close()
-				c2.Close()
-			}, nil
-		})
-	})
-}
 
 // lineServer answers each line once, and keeps no goroutine in between.
 func lineServer(n *NetConn) error {

@@ -19,7 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/myriad-go/myriad/internal/leaktest"
 
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // patience bounds every wait of these tests. It is far longer than anything takes, on a

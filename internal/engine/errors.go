@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// The reasons for which this side closes a connection or refuses a call. The
-// root package gives them to its users under the same names.
+// The reasons for which this side closes a connection or refuses a call.
+// Package tcp gives them to its users under the same names.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see the root package. One is
+// Group is a set of connections that get the same messages; see package tcp. One is
 // kept in place, a few in a list, many in a set.
 //
 // Two locks guard it. sending is held for a message, so that all get them in one order; mu for

@@ -6,7 +6,7 @@ import (
 )
 
 // This file has what a handler may do with its connection, and the calls into
-// the handler. The root package documents the former for its users.
+// the handler. Package tcp documents the former for its users.
 
 // Write appends p to the output.
 func (c *Conn) Write(p []byte) (int, error) {

@@ -1,5 +1,5 @@
 // Package publish is how what is published in a process reaches the connections of two, while one
-// hands its connections to the other: see the root package's Server.Publish.
+// hands its connections to the other: see tcp.Server.Publish.
 //
 // A Gate runs each message at once, on the goroutine that publishes it, until it is told to Hold.
 // Then it keeps messages, in order, while connections are on their way, which would otherwise get

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/myriad-go/myriad/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	site() // before any test makes it in a bubble, where the year is another
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // patience is how long a test waits for what must come.

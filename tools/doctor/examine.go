@@ -16,7 +16,7 @@ import (
 	"slices"
 )
 
-// The I/O models, by the names that package myriad gives them.
+// The I/O models, by the names that package tcp gives them.
 const (
 	auto      = "auto"
 	goroutine = "goroutine"

@@ -15,9 +15,8 @@ import (
 	"net"
 	"os"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
+	"github.com/myriad-go/myriad/internal/leaktest"
 
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
@@ -180,15 +179,11 @@ func Limits() engine.Limits {
 // checkLeaks makes the test fail if it leaves goroutines or descriptors behind, its cases
 // included.
 func checkLeaks(t *testing.T) {
-	running := goleak.IgnoreCurrent()
+	running := leaktest.Running()
 	before := openFiles()
 	t.Cleanup(func() {
-		err := goleak.Find(running)
-		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // each look takes half a second
-			err = goleak.Find(running)
-		}
-		if err != nil {
-			t.Errorf("goroutines are left behind: %v", err)
+		if err := leaktest.Check(running); err != nil {
+			t.Error(err)
 		}
 		if before < 0 {
 			return

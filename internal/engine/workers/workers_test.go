@@ -4,14 +4,14 @@ import (
 	"context"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/myriad-go/myriad/internal/leaktest"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/workers"
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // A connection goes to the pool and back without an allocation.
 func TestSubmitAllocatesNothing(t *testing.T) {

@@ -1,0 +1,86 @@
+// Package leaktest fails tests that leave goroutines running. It is for tests only, and stands in
+// for go.uber.org/goleak in the library, whose module requires golang.org/x/sys alone.
+package leaktest
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// wait is how long Check gives goroutines to end.
+const wait = 10 * time.Second
+
+// Main runs the tests of a package and exits. It exits with 1 if a test failed or if
+// goroutines are still running 10 s after the last test.
+func Main(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if err := Check(nil); err != nil {
+			fmt.Fprintln(os.Stderr, "leaktest:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// Running returns the identifiers of the goroutines that run now.
+func Running() map[string]bool {
+	ids := make(map[string]bool)
+	for _, g := range goroutines() {
+		ids[g.id] = true
+	}
+	return ids
+}
+
+// Check waits up to 10 s until all goroutines have ended, except the caller's, those of the
+// testing and os/signal packages, and those in ignore. Its error has the stacks of the others.
+func Check(ignore map[string]bool) error {
+	end := time.Now().Add(wait)
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		var left []string
+		for _, g := range goroutines()[1:] { // the first is the caller's
+			if !ignore[g.id] && !g.expected() {
+				left = append(left, g.stack)
+			}
+		}
+		switch {
+		case len(left) == 0:
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("goroutines still running: %d:\n\n%s", len(left), strings.Join(left, "\n\n"))
+		}
+		time.Sleep(pause)
+	}
+}
+
+// goroutine is one entry of a stack dump.
+type goroutine struct{ id, stack string }
+
+// expected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
+func (g goroutine) expected() bool {
+	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
+		if strings.Contains(g.stack, "\n"+f) {
+			return true
+		}
+	}
+	return false
+}
+
+// goroutines returns all goroutines, the caller's first.
+func goroutines() (all []goroutine) {
+	buf := make([]byte, 64<<10)
+	n := runtime.Stack(buf, true)
+	for n == len(buf) {
+		buf = make([]byte, 2*len(buf))
+		n = runtime.Stack(buf, true)
+	}
+	for stack := range strings.SplitSeq(string(buf[:n]), "\n\n") {
+		id, _, _ := strings.Cut(strings.TrimPrefix(stack, "goroutine "), " ")
+		all = append(all, goroutine{id, strings.TrimSpace(stack)})
+	}
+	return all
+}
