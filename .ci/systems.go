@@ -19,7 +19,7 @@ import (
 )
 
 // library is what has to be there for all of them.
-var library = []string{".", "./web", "./pool"}
+var library = []string{"./tcp", "./web", "./pool"}
 
 func main() {
 	failed := false

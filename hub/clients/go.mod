@@ -2,10 +2,8 @@ module github.com/myriad-go/myriad/hub/clients
 
 go 1.26.0
 
-replace github.com/myriad-go/myriad => ../../
-
 require (
-	github.com/myriad-go/myriad v0.0.0
+	github.com/myriad-go/myriad v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 

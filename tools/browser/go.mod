@@ -2,12 +2,11 @@ module github.com/myriad-go/myriad/tools/browser
 
 go 1.26.0
 
-replace github.com/myriad-go/myriad => ../
-
 require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
-	github.com/myriad-go/myriad v0.0.0
+	github.com/myriad-go/myriad v0.1.0
+	github.com/myriad-go/myriad/hub v0.1.0
 )
 
 require (

@@ -32,7 +32,7 @@ type liveServer struct{ addr, admin string }
 func startLive(t *testing.T, args ...string) liveServer {
 	t.Helper()
 	dir := t.TempDir()
-	program, err := testserver.Build(dir, "..", "./tools/myriad")
+	program, err := testserver.Build(dir, "../..", "./tools/myriad")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func (p *tab) streams(next chan bool) {
 
 // TestWebChat has two readers of examples/webchat talk with each other.
 func TestWebChat(t *testing.T) {
-	program, err := testserver.Build(t.TempDir(), "..", "./examples/webchat")
+	program, err := testserver.Build(t.TempDir(), "../..", "./examples/webchat")
 	if err != nil {
 		t.Fatal(err)
 	}

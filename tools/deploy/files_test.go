@@ -44,7 +44,7 @@ func run(t *testing.T, args ...string) (said string, err error) {
 // folder is for what is built.
 var folder string
 
-var built = sync.OnceValues(func() (string, error) { return testserver.Build(folder, "..", "./tools/myriad") })
+var built = sync.OnceValues(func() (string, error) { return testserver.Build(folder, "../..", "./tools/myriad") })
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -163,7 +163,7 @@ func TestDockerfile(t *testing.T) {
 	// are let in.
 	allowed := read(t, "Dockerfile.dockerignore")
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}", "./tools/myriad")
-	list.Dir = ".."
+	list.Dir = "../.."
 	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)

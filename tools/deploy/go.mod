@@ -2,11 +2,11 @@ module github.com/myriad-go/myriad/tools/deploy
 
 go 1.26.8
 
-replace github.com/myriad-go/myriad => ../
-
 require (
 	github.com/moby/buildkit v0.34.2
-	github.com/myriad-go/myriad v0.0.0
+	github.com/myriad-go/myriad v0.1.0
+	github.com/myriad-go/myriad/hub v0.1.0
+	github.com/myriad-go/myriad/tools v0.1.0
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.95.1
 	github.com/prometheus/client_golang v1.25.0
 	helm.sh/helm/v3 v3.22.0

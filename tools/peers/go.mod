@@ -10,10 +10,12 @@ require (
 	github.com/gobwas/httphead v0.1.0
 	github.com/gobwas/ws v1.5.0
 	github.com/lesismal/nbio v1.6.8
-	github.com/myriad-go/myriad v0.0.0
+	github.com/myriad-go/myriad v0.1.0
+	github.com/myriad-go/myriad/tools v0.1.0
 	github.com/panjf2000/ants/v2 v2.12.1
 	github.com/panjf2000/gnet/v2 v2.9.7
 	github.com/valyala/fasthttp v1.74.0
+	golang.org/x/net v0.62.0
 )
 
 require (
@@ -34,5 +36,3 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 )
-
-replace github.com/myriad-go/myriad => ../

@@ -1,0 +1,231 @@
+// Command release prepares a release of the modules of this repository and checks it. It is run
+// in the checkout's root:
+//
+//	go run ./tools/internal/release -check      check that the modules can be published as they are
+//	go run ./tools/internal/release v0.2.0      require each other at v0.2.0, check, print the git commands
+//	go run ./tools/internal/release -tidy       tidy each go.mod and go.sum
+//
+// The modules require each other at the version of the next release, which no proxy has yet.
+// So the check writes a module proxy from the checkout and works with GOWORK=off against that.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+func main() {
+	check := flag.Bool("check", false, "check that the modules can be published")
+	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
+	flag.Parse()
+	if err := run(*check, *tidy, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(check, tidy bool, args []string) error {
+	switch {
+	case len(args) == 1 && !check && !tidy:
+		if m := semver.Major(args[0]); m != "v0" && m != "v1" {
+			return fmt.Errorf("version %q; expected one such as v0.2.0, of major version 0 or 1", args[0])
+		}
+		if err := setVersion(".", args[0]); err != nil {
+			return err
+		}
+	case len(args) > 0 || check == tidy:
+		return errors.New("expected -check, -tidy or a version such as v0.2.0")
+	}
+	w, err := newWorld(".")
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if tidy {
+		return w.tidyAll()
+	}
+	if err := w.check(os.Stdout); err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		v := args[0]
+		fmt.Printf("\nTo publish:\n\tgit commit -am %q\n\tgit tag %s && git tag hub/%[1]s && git tag tools/%[1]s\n\tgit push --atomic origin main %[1]s hub/%[1]s tools/%[1]s\n", v, v)
+	}
+	return nil
+}
+
+// world is a Go environment in which the released modules come from the checkout.
+type world struct {
+	checkout, version string
+	dir               string // temporary: the proxy, a module cache, a program
+	env               []string
+}
+
+func newWorld(checkout string) (*world, error) {
+	version, err := requiredVersion(checkout)
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command("go", "env", "GOMODCACHE", "GOPROXY").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	cache, upstream, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	dir, err := os.MkdirTemp("", "release")
+	if err != nil {
+		return nil, err
+	}
+	w := &world{checkout: checkout, version: version, dir: dir}
+	if err := writeProxy(filepath.Join(dir, "proxy"), checkout, version); err != nil {
+		w.close()
+		return nil, err
+	}
+	// What this machine has downloaded before is not downloaded again.
+	proxies := "file://" + filepath.Join(dir, "proxy") + ",file://" + filepath.Join(cache, "cache", "download") + "," + upstream
+	w.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOPROXY="+proxies, "GONOSUMDB="+root+","+root+"/*",
+		"GOMODCACHE="+filepath.Join(dir, "cache"), "GOBIN="+filepath.Join(dir, "bin"))
+	return w, nil
+}
+
+func (w *world) close() { os.RemoveAll(w.dir) }
+
+// command returns a go command in a folder. Its stderr is part of its error.
+func (w *world) command(dir string, args ...string) (stdout string, err error) {
+	cmd := exec.Command("go", args...)
+	var stderr strings.Builder
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, w.env, &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("go %s in %s: %w\n%s%s", strings.Join(args, " "), dir, err, out, stderr.String())
+	}
+	return string(out), err
+}
+
+func (w *world) tidyAll() error {
+	for _, folder := range slices.Concat(released, private) {
+		dir := filepath.Join(w.checkout, folder)
+		if _, err := w.command(dir, "mod", "tidy"); err != nil {
+			return err
+		}
+		name := filepath.Join(dir, "go.sum")
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, []byte(withoutOwnSums(string(text))), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutOwnSums drops the lines about this repository's modules: their sums change with each commit.
+func withoutOwnSums(sum string) string {
+	lines := strings.SplitAfter(sum, "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
+		return strings.HasPrefix(l, root+" ") || strings.HasPrefix(l, root+"/")
+	}), "")
+}
+
+// check reports an error if the modules can't be published as they are.
+func (w *world) check(log *os.File) error {
+	for _, step := range []struct {
+		name string
+		run  func() error
+	}{
+		{"go.mod and go.sum are tidy", w.checkTidy},
+		{"the library requires golang.org/x/sys only", w.checkLibrary},
+		{"a program outside the repository uses the library and the hub", w.checkUser},
+		{"go install of the command", w.checkInstall},
+	} {
+		if err := step.run(); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		fmt.Fprintf(log, "ok  %s (%s)\n", step.name, w.version)
+	}
+	return nil
+}
+
+func (w *world) checkTidy() error {
+	for _, folder := range slices.Concat(released, private) {
+		dir := filepath.Join(w.checkout, folder)
+		out, err := w.command(dir, "mod", "tidy", "-diff")
+		changed := slices.DeleteFunc(strings.Split(out, "\n"), func(l string) bool {
+			return !strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "-") || strings.HasPrefix(l, "+++") || strings.HasPrefix(l, "---") ||
+				strings.HasPrefix(l[1:], root+" ") || strings.HasPrefix(l[1:], root+"/")
+		})
+		if len(changed) > 0 {
+			return fmt.Errorf("%s: go mod tidy would change it; run go run ./tools/internal/release -tidy:\n%s", dir, strings.Join(changed, "\n"))
+		}
+		if err != nil && out == "" {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) checkLibrary() error {
+	out, err := w.command(w.checkout, "list", "-m", "all")
+	if err != nil {
+		return err
+	}
+	if lines := strings.Fields(out); len(lines) != 3 || lines[0] != root || lines[1] != "golang.org/x/sys" {
+		return fmt.Errorf("go list -m all prints %q; expected %s and golang.org/x/sys", out, root)
+	}
+	return nil
+}
+
+// userProgram is what checkUser builds and runs.
+const userProgram = `package main
+
+import (
+	"fmt"
+
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+func main() {
+	fmt.Printf("%T %T %T\n", &tcp.Server{}, &web.WebSocket{}, &hub.Hub{})
+}
+`
+
+func (w *world) checkUser() error {
+	dir := filepath.Join(w.dir, "user")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(userProgram), 0o644); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"mod", "init", "example.com/user"}, {"get", root + "@" + w.version}, {"get", root + "/hub@" + w.version}} {
+		if _, err := w.command(dir, args...); err != nil {
+			return err
+		}
+	}
+	out, err := w.command(dir, "run", ".")
+	if err == nil && out != "*tcp.Server *web.WebSocket *hub.Hub\n" {
+		err = fmt.Errorf("the program printed %q", out)
+	}
+	return err
+}
+
+func (w *world) checkInstall() error {
+	if _, err := w.command(w.dir, "install", root+"/tools/myriad@"+w.version); err != nil {
+		return err
+	}
+	out, err := exec.Command(filepath.Join(w.dir, "bin", "myriad"), "version").CombinedOutput()
+	if err == nil && !strings.Contains(string(out), w.version) {
+		err = fmt.Errorf("myriad version printed %q; expected %s", out, w.version)
+	}
+	return err
+}

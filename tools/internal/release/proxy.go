@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+)
+
+const root = "github.com/myriad-go/myriad"
+
+// released are the folders of the modules that are published, each after those that it requires.
+var released = []string{".", "hub", "tools"}
+
+// private are the folders of the modules that are only used in a checkout.
+var private = []string{"examples", "examples/grpc", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
+
+// modulePath returns the path of the module in a folder of the checkout.
+func modulePath(dir string) string {
+	if dir == "." {
+		return root
+	}
+	return root + "/" + dir
+}
+
+// writeProxy writes a module proxy for GOPROXY=file://dir that has the released modules as they
+// are in the checkout, at one version.
+func writeProxy(dir, checkout, version string) error {
+	for _, folder := range released {
+		mod := module.Version{Path: modulePath(folder), Version: version}
+		at := filepath.Join(dir, filepath.FromSlash(mod.Path), "@v")
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		goMod, err := os.ReadFile(filepath.Join(checkout, folder, "go.mod"))
+		if err != nil {
+			return err
+		}
+		for name, text := range map[string][]byte{
+			"list":            []byte(version + "\n"),
+			version + ".info": fmt.Appendf(nil, `{"Version":%q,"Time":"2026-01-01T00:00:00Z"}`, version),
+			version + ".mod":  goMod,
+		} {
+			if err := os.WriteFile(filepath.Join(at, name), text, 0o644); err != nil {
+				return err
+			}
+		}
+		archive, err := os.Create(filepath.Join(at, version+".zip"))
+		if err != nil {
+			return err
+		}
+		err = zip.CreateFromDir(archive, mod, filepath.Join(checkout, folder))
+		if closeErr := archive.Close(); err == nil {
+			err = closeErr
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", mod.Path, err)
+		}
+	}
+	return nil
+}
+
+// requiredVersion returns the version at which the modules of the checkout require each other.
+// Modules that disagree, and replace directives in a go.mod file, are errors.
+func requiredVersion(checkout string) (version string, err error) {
+	for _, folder := range slices.Concat(released, private) {
+		name := filepath.Join(checkout, folder, "go.mod")
+		f, err := parseMod(name)
+		if err != nil {
+			return "", err
+		}
+		if len(f.Replace) > 0 {
+			return "", fmt.Errorf("%s has a replace directive, which go install rejects; expected none", name)
+		}
+		if f.Module.Mod.Path != modulePath(folder) {
+			return "", fmt.Errorf("%s is module %s; expected %s", name, f.Module.Mod.Path, modulePath(folder))
+		}
+		for _, r := range f.Require {
+			if r.Mod.Path != root && !strings.HasPrefix(r.Mod.Path, root+"/") {
+				continue
+			}
+			if version == "" {
+				version = r.Mod.Version
+			}
+			if r.Mod.Version != version {
+				return "", fmt.Errorf("%s requires %s; expected %s, as the other modules", name, r.Mod, version)
+			}
+		}
+	}
+	return version, nil
+}
+
+// setVersion makes the modules of the checkout require each other at a version.
+func setVersion(checkout, version string) error {
+	for _, folder := range slices.Concat(released, private) {
+		name := filepath.Join(checkout, folder, "go.mod")
+		f, err := parseMod(name)
+		if err != nil {
+			return err
+		}
+		for _, r := range f.Require {
+			if r.Mod.Path == root || strings.HasPrefix(r.Mod.Path, root+"/") {
+				if err := f.AddRequire(r.Mod.Path, version); err != nil {
+					return err
+				}
+			}
+		}
+		text, err := f.Format()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			return err
+		}
+		if err := setWorkspace(filepath.Join(checkout, folder, "go.work"), version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setWorkspace sets the version of the modules that a go.work file replaces. A missing file is ignored.
+func setWorkspace(name, version string) error {
+	text, err := os.ReadFile(name)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f, err := modfile.ParseWork(name, text, nil)
+	if err != nil {
+		return err
+	}
+	for _, r := range slices.Clone(f.Replace) {
+		path, old, to := r.Old.Path, r.Old.Version, r.New.Path
+		if err := f.DropReplace(path, old); err != nil {
+			return err
+		}
+		if err := f.AddReplace(path, version, to, ""); err != nil {
+			return err
+		}
+	}
+	f.Cleanup()
+	return os.WriteFile(name, modfile.Format(f.Syntax), 0o644)
+}
+
+func parseMod(name string) (*modfile.File, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return modfile.Parse(name, text, nil)
+}
