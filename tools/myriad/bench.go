@@ -73,7 +73,7 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flag(flags, &o.Rounds, quantity.Positive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
 	flag(flags, &o.Duration, quantity.Period, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
 	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
-	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C peers -o FILE .")
+	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C tools/peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+

@@ -503,7 +503,7 @@ bench quick --only [                        = --only is "["
 bench quick --only nothing                  = matches no run
 bench quick --subject mine                  = --subject: subject "mine" has no name
 bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow, sha or ws
-bench overload --peers {no}                 = go build -C peers
+bench overload --peers {no}                 = go build -C tools/peers
 bench quick --peers {x}                     = --peers is given for quick; expected it with overload or peers
 bench soak --duration 1s                    = expected 4s to
 bench quick --resume x                      = --resume with quick; expected it alone

@@ -138,7 +138,7 @@ func TestUpgradeRollback(t *testing.T) {
 	dir := t.TempDir()
 	builds := []string{filepath.Join(dir, "release-1"), filepath.Join(dir, "release-2")}
 	for _, path := range builds {
-		build := exec.Command("go", "build", "-ldflags", "-s -w -X github.com/myriad-go/myriad/internal/version.commit="+filepath.Base(path), "-o", path, ".")
+		build := exec.Command("go", "build", "-ldflags", "-s -w -X github.com/myriad-go/myriad/tools/internal/version.commit="+filepath.Base(path), "-o", path, ".")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}

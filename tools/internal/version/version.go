@@ -4,9 +4,10 @@ package version
 import (
 	"runtime/debug"
 	"slices"
+	"strings"
 )
 
-// commit is what -ldflags "-X github.com/myriad-go/myriad/internal/version.commit=..." of a
+// commit is what -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=..." of a
 // build says that it is of: for builds that Go stamps with nothing, such as those from a
 // tarball, with -buildvcs=false and by "go run".
 var commit string
@@ -24,7 +25,7 @@ func Myriad() string {
 // alone.
 func in(info *debug.BuildInfo, commit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
-	if info.Main.Path != path {
+	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {
 		i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == path })
 		if i < 0 {
 			return ""

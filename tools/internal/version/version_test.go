@@ -9,7 +9,7 @@ import (
 func TestVersion(t *testing.T) {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	own := func(version string, settings ...debug.BuildSetting) *debug.BuildInfo {
-		return &debug.BuildInfo{Main: debug.Module{Path: "github.com/myriad-go/myriad", Version: version}, Settings: settings}
+		return &debug.BuildInfo{Main: debug.Module{Path: "github.com/myriad-go/myriad/tools", Version: version}, Settings: settings}
 	}
 	revision, dirty := debug.BuildSetting{Key: "vcs.revision", Value: commit}, debug.BuildSetting{Key: "vcs.modified", Value: "true"}
 	user := &debug.BuildInfo{Main: debug.Module{Path: "example.com/x", Version: "v9.0.0"}, Settings: []debug.BuildSetting{revision}}

@@ -276,7 +276,7 @@ func section(r *result.Report) page.Section {
 	x.Parts = append(x.Parts, remarks("Claims", claims)...)
 	if names := s.Peers(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
-			"go build -C peers -o FILE . && myriad bench %s --peers FILE", scenario.Join(names), s.Name)
+			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.Join(names), s.Name)
 		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
 	x.Parts = append(x.Parts, charts(r)...)

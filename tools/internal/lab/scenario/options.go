@@ -97,7 +97,7 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		return s, Errorf("the executable of the peers: %v; expected it to be built: go build -C peers -o FILE .", err)
+		return s, Errorf("the executable of the peers: %v; expected it to be built: go build -C tools/peers -o FILE .", err)
 	}
 	s.Subjects = slices.Clone(s.Subjects)
 	for i := range s.Subjects {
