@@ -242,7 +242,7 @@ func (r *reader) serve(env, args []string) {
 		}
 	}
 	whole := func(a string) bool {
-		return a == "--processes" || a == "--gogc" || a == "--memory-limit"
+		return a == "--processes" || a == "--memory-limit"
 	}
 	args = append(args, "--addr", "127.0.0.1:0")
 	if env == nil && !slices.ContainsFunc(args, whole) {

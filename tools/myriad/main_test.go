@@ -263,7 +263,6 @@ serve --tls-cert {no} --tls-key {no}        = no such file
 serve --tls-cert {x} --tls-key {x}          = {x}
 serve --memory-limit half                   = --memory-limit is "half"; expected auto
 serve --memory-limit 101%                   = --memory-limit is "101%"; expected auto or 1% to 100%
-serve --gogc -5                             = --gogc
 serve --network udp                         = "udp"
 serve --network unix --addr {no}            = {no}
 serve --network unix --processes 2          = unix

@@ -22,7 +22,7 @@ func FuzzServeFlags(f *testing.F) {
 	for _, seed := range []string{
 		"--max-conns 5 --idle-timeout never --deny 10.0.0.0/8", "--heartbeat 1s --heartbeat-message x --heartbeat-missed 3",
 		"--allow ::1 --trusted-proxy 192.0.2.0/24 --slow-consumer drop", "--idle-timeout -1s", "--addr systemd:web --network unix",
-		"--app wait --wait 1ms --shed", "--tls-client-ca x", "--memory-limit 75% --gogc 200", "--deny 1.2.3.4/33", "--loops x",
+		"--app wait --wait 1ms --shed", "--tls-client-ca x", "--memory-limit 75%", "--deny 1.2.3.4/33", "--loops x",
 		"--workers 2-1000 --workers-queue -1 --workers-target 1ms", "--workers adaptive --app pow --bits 5", "--workers 8-",
 	} {
 		f.Add(seed)
@@ -137,6 +137,9 @@ func TestAdmin(t *testing.T) {
 		}
 	}
 	c.Close()
+	if said := s.stdout.String(); !strings.Contains(said, "myriad: memory limit ") {
+		t.Errorf("stdout is %q; want the memory limit in it", said)
+	}
 	_, token, _ := strings.Cut(s.stdout.String(), "the token for --admin-control is ")
 	token, _, _ = strings.Cut(token, "\n")
 	if len(token) < admin.MinToken {

@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +18,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
-	"github.com/myriad-go/myriad/tools/tune"
 )
 
 // serverFlags are the flags of a command that is a server.
@@ -43,7 +46,6 @@ type serverFlags struct {
 	flights       string
 	flightLag     time.Duration
 	memory        string
-	gogc          int
 
 	fields map[string]string // the flag of each field of Server, for messages
 }
@@ -92,8 +94,7 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	f.admin.add(flags)
 	flags.StringVar(&f.flights, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
 	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
-	flags.StringVar(&f.memory, "memory-limit", "", "Go's memory limit: auto for 90 % of what the cgroup or the machine allows, or a per cent such as 75% (default: GOMEMLIMIT, or none)")
-	flags.IntVar(&f.gogc, "gogc", 0, "Go's GOGC: garbage in per cent of live memory before it is collected; with it --memory-limit is auto (default: GOGC, or 100)")
+	flags.StringVar(&f.memory, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of what the cgroup or the machine allows; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
 // number adds a flag of a number, which is a field of what the server is made of. If that is
@@ -201,26 +202,29 @@ func (f *serverFlags) asFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// tuneMemory sets Go's limits, if that is asked for, and says what it has set.
-func (f *serverFlags) tuneMemory(cmd *cobra.Command) error {
-	if f.memory == "" && f.gogc == 0 {
+// setMemoryLimit sets Go's memory limit if --memory-limit is given, and prints it. GOMEMLIMIT in the
+// environment wins.
+func (f *serverFlags) setMemoryLimit(cmd *cobra.Command) error {
+	if f.memory == "" {
 		return nil
 	}
-	options := tune.Options{GOGC: f.gogc, Processes: max(f.srv.Processes, 1)}
-	if f.memory != "" && f.memory != "auto" {
+	percent := int64(90)
+	if f.memory != "auto" {
 		text, isPercent := strings.CutSuffix(f.memory, "%")
-		percent, err := strconv.Atoi(text)
-		if !isPercent || err != nil || percent < 1 || percent > 100 {
+		n, err := strconv.Atoi(text)
+		if !isPercent || err != nil || n < 1 || n > 100 {
 			return usagef("--memory-limit is %q; expected auto or 1%% to 100%%", f.memory)
 		}
-		options.Percent = percent
+		percent = int64(n)
 	}
-	set, err := tune.Memory(options)
-	if err != nil {
-		return usagef("%w; see --memory-limit and --gogc", err)
+	available, from := cgroup.MemoryLimit()
+	if os.Getenv("GOMEMLIMIT") != "" || available == math.MaxInt64 {
+		return nil
 	}
+	limit := available / 100 * percent / int64(max(f.srv.Processes, 1))
+	debug.SetMemoryLimit(limit)
 	if _, worker := tcp.WorkerProcess(); !worker {
-		fmt.Fprintf(cmd.OutOrStdout(), "myriad: %s\n", set)
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: memory limit %d MiB of %d MiB (%s)\n", limit>>20, available>>20, from)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.tuneMemory(cmd); err != nil {
+	if err := f.setMemoryLimit(cmd); err != nil {
 		return err
 	}
 	if err := f.workers.start(srv); err != nil {
