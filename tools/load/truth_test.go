@@ -343,7 +343,7 @@ func TestAccounts(t *testing.T) {
 					cfg.Connections, cfg.Pipeline, cfg.Graceful = 16, 4, rand.IntN(2) == 0
 					cfg.Duration, cfg.Drain, cfg.ProgressEvery = 150*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
 					if rand.IntN(2) == 0 {
-						cfg.Template = "\\{re [a-z]{1,90}}\n"
+						cfg.Template = "\\{number 0-9223372036854775807}\n"
 					}
 					checkAccounts(t, cfg)
 				})

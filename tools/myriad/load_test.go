@@ -45,7 +45,7 @@ func TestLoadConfig(t *testing.T) {
 		"-r42 --arrivals=poisson":              `"message_rate":42,"arrivals":"poisson",`,
 		`-m ping\n`:                            `"message":"ping\\n",`,
 		`-em ping\n`:                           `"message":"ping\n",`,
-		`-em \{connection.uid%10}\n`:           `"template":"\\{connection.uid%10}\n",`,
+		`-em \{connection.uid}\n`:              `"template":"\\{connection.uid}\n",`,
 		`-em a\\{b`:                            `"message_base64":"YVx7Yg==",`,
 		`-e -m a --answer b\\{\n`:              `"message":"a","answer_base64":"Ylx7Cg==",`,
 		`-e -1 hello\r\n -m a`:                 `"message":"a","first_message":"hello\r\n",`,

@@ -11,50 +11,44 @@ import (
 // piece is a part of a template: literal text, or an expression.
 type piece struct {
 	kind      kind
-	text      []byte  // kindText
-	number    *number // kindNumber
-	low, high uint64  // kindBetween
-	pattern   node    // kindPattern
-	index     int     // of the expression in its template
-	scope     scope   // kindPattern
+	text      []byte // kindText
+	low, high uint64 // kindBetween
+	class     string // kindCharacters
+	count     int    // kindCharacters
+	index     int    // of the expression in its template
 }
 
 type kind uint8
 
 const (
 	kindText kind = iota
-	kindNumber
+	kindConnection
+	kindMessage
 	kindMarker
 	kindBetween
-	kindPattern
+	kindCharacters
+	kindUUID
 )
 
-// scope is what shares a random text.
-type scope uint8
-
-const (
-	scopeMessage scope = iota
-	scopeConnection
-	scopeGlobal
-)
-
-// lengths are bounds of the bytes that a piece makes.
+// lengths returns bounds of the bytes that a piece makes.
 func (p *piece) lengths() (low, high int) {
 	switch p.kind {
 	case kindText:
 		return len(p.text), len(p.text)
-	case kindNumber:
-		return 1, len("-9223372036854775808")
+	case kindConnection, kindMessage:
+		return 1, len("18446744073709551615")
 	case kindMarker:
 		return markerLen, markerLen
 	case kindBetween:
 		return digits(p.low), digits(p.high)
+	case kindUUID:
+		return uuidLen, uuidLen
 	default:
-		return p.pattern.minLen, p.pattern.maxLen
+		return p.count, p.count
 	}
 }
 
-// digits is how many decimal digits a number has.
+// digits returns the number of decimal digits of n.
 func digits(n uint64) int {
 	var room [20]byte
 	return len(strconv.AppendUint(room[:0], n, 10))
@@ -62,49 +56,50 @@ func digits(n uint64) int {
 
 const (
 	// known names the expressions in errors.
-	known = "connection.uid, message.uid, seq, message.marker, re, connection.re, global.re, random, hex, number or uuid"
-	uuid  = "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-	blank = " \t\r\n\v\f"
+	known       = "connection.uid, message.uid, seq, message.marker, random, hex, number or uuid"
+	blank       = " \t\r\n\v\f"
+	hexadecimal = "0123456789abcdef"
 )
 
-// parseExpression reads what stands between \{ and }. Space around it does not
-// matter, but at the end of a regular expression.
+// printable are the characters from ! to ~.
+var printable = func() string {
+	var all []byte
+	for c := byte('!'); c <= '~'; c++ {
+		all = append(all, c)
+	}
+	return string(all)
+}()
+
+// parseExpression parses the text between \{ and }. Space around it is ignored.
 func parseExpression(body string, index int) (piece, error) {
-	body = strings.TrimLeft(body, blank)
+	body = strings.Trim(body, blank)
 	end := strings.IndexFunc(body, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
 	if end < 0 {
 		end = len(body)
 	}
 	name, argument := body[:end], strings.TrimLeft(body[end:], blank)
-	p := piece{kind: kindPattern, index: index}
+	p := piece{index: index}
 	var err error
 	switch name {
-	case "re":
-		p.pattern, err = parsePattern(argument)
-	case "connection.re":
-		p.scope = scopeConnection
-		p.pattern, err = parsePattern(argument)
-	case "global.re":
-		p.scope = scopeGlobal
-		p.pattern, err = parsePattern(argument)
-	case "random":
-		p.pattern, err = parseMany(name, argument, printable)
-	case "hex":
-		p.pattern, err = parseMany(name, argument, "0123456789abcdef")
-	case "uuid":
-		if err = alone(argument); err == nil {
-			p.pattern, err = parsePattern(uuid)
-		}
+	case "connection.uid":
+		p.kind, err = kindConnection, alone(argument)
+	case "message.uid", "seq":
+		p.kind, err = kindMessage, alone(argument)
 	case "message.marker":
 		p.kind, err = kindMarker, alone(argument)
+	case "uuid":
+		p.kind, err = kindUUID, alone(argument)
+	case "random":
+		p.kind, p.class = kindCharacters, printable
+		p.count, err = parseCount(name, argument)
+	case "hex":
+		p.kind, p.class = kindCharacters, hexadecimal
+		p.count, err = parseCount(name, argument)
 	case "number":
 		p.kind = kindBetween
 		p.low, p.high, err = parseBetween(argument)
 	default:
-		return parseNumber(body)
-	}
-	if err == nil && p.kind == kindPattern && p.pattern.kind == nodeText {
-		return piece{kind: kindText, text: p.pattern.text}, nil // nothing is random
+		err = errUnknown(body)
 	}
 	return p, err
 }
@@ -122,14 +117,13 @@ func alone(argument string) error {
 	return nil
 }
 
-// parseMany reads how many characters of a class there are to be.
-func parseMany(name, argument, class string) (node, error) {
-	argument = strings.TrimRight(argument, blank)
+// parseCount parses the number of characters that an expression makes.
+func parseCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return node{}, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
+		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
 	}
-	return repeat(classNode(class), int(n), int(n))
+	return int(n), nil
 }
 
 // parseBetween reads the ends of a range of integers.
@@ -152,9 +146,27 @@ const (
 )
 
 func appendMarker(dst []byte, of Of) []byte {
-	marker := of.Connection<<markerMessageBits | of.Message&(1<<markerMessageBits-1)
-	for shift := 64 - 4; shift >= 0; shift -= 4 {
-		dst = append(dst, "0123456789abcdef"[marker>>shift&0xf])
+	return appendHex(dst, of.Connection<<markerMessageBits|of.Message&(1<<markerMessageBits-1), markerLen)
+}
+
+// appendHex appends the last digits of a number, in hexadecimal.
+func appendHex(dst []byte, n uint64, digits int) []byte {
+	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
+		dst = append(dst, hexadecimal[n>>shift&0xf])
 	}
 	return dst
+}
+
+const uuidLen = 36
+
+// appendUUID appends a random UUID, version 4 (RFC 9562).
+func appendUUID(dst []byte, r *random) []byte {
+	high, low := r.next(), r.next()
+	high = high&^0xf000 | 0x4000
+	low = low&^(3<<62) | 2<<62
+	dst = append(appendHex(dst, high>>32, 8), '-')
+	dst = append(appendHex(dst, high>>16, 4), '-')
+	dst = append(appendHex(dst, high, 4), '-')
+	dst = append(appendHex(dst, low>>48, 4), '-')
+	return appendHex(dst, low, 12)
 }

@@ -3,19 +3,15 @@ package message
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 )
 
-// FuzzParse makes messages of any template that is one. Those of a regular
-// expression are compared with package regexp.
+// FuzzParse makes messages of any template that is one.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"", "ping", `\\{`, `\\\{seq}`, every,
-		`\{connection.uid % 10}\{(seq + 1) * -2 - 3}`,
-		`\{re a|b|}`, `\{re (a{2,3}[^b-d\d]?.){2}\x41\{}`, `\{re [a-]*[-a]+}`, `\{re [}]}`, `\{re ä{2}}`,
-		`\{number 0-9223372036854775807}`, `\{hex 3}\{random 7}`, `\{timestamp}`, `\{re ((){9}){9}}`,
+		`\{number 0-9223372036854775807}`, `\{hex 3}\{random 7}`, `\{timestamp}`,
 	} {
 		f.Add(text, uint64(1), uint64(2), uint64(3))
 	}
@@ -43,38 +39,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzPattern makes texts of any regular expression, and asks package regexp
-// whether they match.
-func FuzzPattern(f *testing.F) {
-	for _, text := range []string{
-		"abc", "a|b|", `(a{2,3}[^b-d\d]?.){2}\x41\{`, "[a-]*[-a]+", `[\]\-\\a-f]{3}`, "(GET|PUT) /(a|b)*",
-		`\w+@\w+\.(com|org)`, "ä{2}é", "()", "(|a)?", "[^a]", ".", `\.\*\_`, "((a|b)c?){0,5}",
-	} {
-		f.Add(text, uint64(1))
-	}
-	f.Fuzz(func(t *testing.T, text string, seed uint64) {
-		n, err := parsePattern(text)
-		if err != nil {
-			return
-		}
-		r := random{seed}
-		got := n.append(nil, &r)
-		if len(got) < n.minLen || len(got) > n.maxLen || n.maxLen > MaxLen {
-			t.Fatalf("%q makes %d bytes, and is to make %d to %d", text, len(got), n.minLen, n.maxLen)
-		}
-		if strings.Contains(text, `\x`) {
-			return // package regexp takes it for a character, not for a byte
-		}
-		// it refuses what is not UTF-8 and large repetitions
-		if want, err := regexp.Compile(`(?s)\A(?:` + text + `)\z`); err == nil && !want.Match(got) {
-			t.Fatalf("%q makes %q, which does not match", text, got)
-		}
-	})
-}
-
 // FuzzUnescape unescapes any text. What is written in escapes comes back.
 func FuzzUnescape(f *testing.F) {
-	for _, text := range []string{"", `a\n`, `\x41\0\012\{re \n}`, `\\{`, `\x5c{`, `\`, `\{`, "\\{\x00"} {
+	for _, text := range []string{"", `a\n`, `\x41\0\012\{hex 2}`, `\\{`, `\x5c{`, `\`, `\{`, "\\{\x00"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -22,23 +22,15 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// keys are what random texts are made from, for each scope.
-type keys [3]uint64
-
-// keysOf makes the keys for a message.
-func keysOf(of Of) (k keys) {
-	k[scopeGlobal] = key(0, of.Seed)
-	k[scopeConnection] = key(k[scopeGlobal], of.Connection)
-	k[scopeMessage] = key(k[scopeConnection], of.Message)
-	return k
-}
+// messageKey makes the key of a message's random texts.
+func messageKey(of Of) uint64 { return key(key(key(0, of.Seed), of.Connection), of.Message) }
 
 // key makes a key from another one and a number.
 func key(of, number uint64) uint64 { return mix(of ^ number + gamma) }
 
-// random is the generator of an expression. Its index is inverted, so that it is
-// no number of a connection or a message.
-func (k *keys) random(p *piece) random { return random{key(k[p.scope], ^uint64(p.index))} }
+// random returns the generator of an expression in a message. Its index is inverted, so that it is
+// no number of a message.
+func (p *piece) random(message uint64) random { return random{key(message, ^uint64(p.index))} }
 
 // next is 64 random bits.
 func (r *random) next() uint64 {
@@ -59,7 +51,7 @@ func (r *random) below(n uint64) uint64 {
 const batch = 6
 
 // fill appends n random characters of a class of at most 256.
-func (r *random) fill(dst []byte, n int, class []byte) []byte {
+func (r *random) fill(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]
 	size := uint64(len(class))

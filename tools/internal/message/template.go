@@ -5,34 +5,19 @@
 // of a server that echoes can be made again when it comes.
 //
 // The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man
-// page under "Traffic content expressions"), without what has no place here, and
-// with some more.
+// page under "Traffic content expressions"), without regular expressions and arithmetic.
 //
-//	\{connection.uid}      number of the connection, from 0
-//	\{message.uid}         number of the message on its connection, from 0; also \{seq}
-//	\{connection.uid % 10} + - * % and ( ) with these two and with integers
-//	\{message.marker}      16 hexadecimal digits that no other message has
-//	\{re [a-z]{5,10}}      random text that a regular expression matches
-//	\{connection.re ...}   the same, made once for each connection
-//	\{global.re ...}       the same, made once for the run
-//	\{random 100}          100 random printable characters
-//	\{hex 32}              32 random hexadecimal digits
-//	\{number 1-6}          a random integer, both ends included
-//	\{uuid}                a random UUID (version 4)
+//	\{connection.uid}  number of the connection, from 0
+//	\{message.uid}     number of the message on its connection, from 0; also \{seq}
+//	\{message.marker}  16 hexadecimal digits that no other message has
+//	\{random 100}      100 random printable characters
+//	\{hex 32}          32 random hexadecimal digits
+//	\{number 1-6}      a random integer, both ends included
+//	\{uuid}            a random UUID (version 4)
 //
 // Text outside of expressions is literal. In a run of backslashes that stands
 // before a {, two are one: \\{ is a literal \{, and \\\{seq} a backslash and an
 // expression. All other backslashes are literal; see Unescape.
-//
-// Numbers are calculated with 64 bits and a sign, and wrap around. * and % bind
-// more than + and -. % takes an integer above 0 on its right, and its result is
-// never negative.
-//
-// Regular expressions are those of [regexp/syntax], without what matches no text, such as ^
-// and \b, and with ASCII alone in classes. * and + stop at 16, as in tcpkali. Every
-// character of a class, every alternative, those of single characters as those of words,
-// and every number of repetitions is as likely as the others. A dot is one of the 94
-// printable characters from ! to ~; [^...] takes from them.
 package message
 
 import (
@@ -49,8 +34,6 @@ const (
 	MaxExpressions = 256
 	// MaxLen is the longest message that a template may make, in bytes.
 	MaxLen = 1 << 20
-	// MaxOperators is the most operators in an expression of numbers.
-	MaxOperators = 64
 )
 
 // Of says which message to make.
@@ -120,28 +103,13 @@ func literalAt(text string, at int) (literal []byte, next int, open bool) {
 	return literal, at + brace + 1, open
 }
 
-// closing is how many bytes there are from a place behind a \{ to the } that
-// belongs to it. Braces between the two are in pairs, but for those behind a
-// backslash and those in a class.
+// closing returns the number of bytes from a place behind a \{ to its }.
 func closing(text string, at int) (int, error) {
-	depth, class := 0, false
-	for i := at; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '\\':
-			i++
-		case class:
-			class = c != ']'
-		case c == '[':
-			class = true
-		case c == '{':
-			depth++
-		case c == '}' && depth == 0:
-			return i - at, nil
-		case c == '}':
-			depth--
-		}
+	size := strings.IndexByte(text[at:], '}')
+	if size < 0 {
+		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, shorten(text[at:]), at-2)
 	}
-	return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, shorten(text[at:]), at-2)
+	return size, nil
 }
 
 // shorten cuts what an error shows.
@@ -194,22 +162,25 @@ func (t *Template) Fixed() ([]byte, bool) {
 // Append appends a message. It allocates only where dst has less room than the
 // message needs, which is MaxLen at most.
 func (t *Template) Append(dst []byte, of Of) []byte {
-	keys := keysOf(of)
+	key := messageKey(of)
 	for i := range t.pieces {
 		p := &t.pieces[i]
+		r := p.random(key)
 		switch p.kind {
 		case kindText:
 			dst = append(dst, p.text...)
-		case kindNumber:
-			dst = strconv.AppendInt(dst, p.number.value(of), 10)
+		case kindConnection:
+			dst = strconv.AppendUint(dst, of.Connection, 10)
+		case kindMessage:
+			dst = strconv.AppendUint(dst, of.Message, 10)
 		case kindMarker:
 			dst = appendMarker(dst, of)
 		case kindBetween:
-			r := keys.random(p)
 			dst = strconv.AppendUint(dst, p.low+r.below(p.high-p.low+1), 10)
-		case kindPattern:
-			r := keys.random(p)
-			dst = p.pattern.append(dst, &r)
+		case kindCharacters:
+			dst = r.fill(dst, p.count, p.class)
+		case kindUUID:
+			dst = appendUUID(dst, &r)
 		}
 	}
 	return dst
