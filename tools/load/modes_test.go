@@ -244,7 +244,7 @@ func TestSeed(t *testing.T) {
 		var rec recorder
 		s := serve(t, rec.serve)
 		cfg := Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
-			Template: `\{connection.uid} \{seq} \{re [a-z]{3,9}} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
+			Template: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
 		check(t, cfg)
 		await.TrueOr(t, func() bool { return rec.connections() >= conns }, func() string {
 			return fmt.Sprintf("%d connections ended, want %d", rec.connections(), conns)
