@@ -101,6 +101,9 @@ func (a *auto) moveAway(each time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
 
+// next reports false: both are looked at in turns that events bring.
+func (a *auto) next() (at time.Duration, ok bool) { return 0, false }
+
 // run has handlers come back from workers, or the loop use its own buffers.
 func (a *auto) run(now time.Duration) {
 	switch {

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"slices"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -132,8 +133,10 @@ func (w *walk) join() {
 	}
 }
 
+func (c *casts) next() (at time.Duration, ok bool) { return 0, len(c.all) > 0 }
+
 // run goes on with the walk, until the slice is over.
-func (c *casts) run() {
+func (c *casts) run(time.Duration) {
 	if len(c.all) == 0 {
 		return
 	}

@@ -28,6 +28,8 @@ type budget struct {
 	triedAt time.Duration // when too few could give way; 0 if enough did
 }
 
+func (b *budget) next() (at time.Duration, ok bool) { return b.triedAt + retryEvery, b.over }
+
 // run closes the connections with the largest buffers, if all buffers together
 // hold too much.
 func (b *budget) run(now time.Duration) {

@@ -38,12 +38,14 @@ func (l *Loop) applyStop() {
 		l.drain.going = false
 		l.handover.abort(engine.ErrClosed)
 		if l.waiting.end == nil {
-			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
+			l.waiting.end = engine.ErrServerClosed // waiting.run lets go of those that wait
 		}
 		l.Each(func(c *engine.Conn) { l.Abort(c, engine.ErrServerClosed) })
 	}
 	l.stage = told
 }
+
+func (d *drain) next() (at time.Duration, ok bool) { return d.again, d.going }
 
 // run tells as many as may be told by now, for no longer than a slice.
 func (d *drain) run(now time.Duration) {

@@ -126,7 +126,7 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 	cast("1,")
 	cast("2,")
 	cast("3,")
-	l.casts.run()
+	l.casts.run(0)
 	if n := l.casts.walk.to; n == 0 || n > castBatch {
 		t.Fatalf("a turn has reached %d connections, want %d at the most", n, castBatch)
 	}
@@ -135,7 +135,7 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 	if n := l.group.Counters(); n[engine.Casting] != 4 || n[engine.CastBytes] != 8 || n[engine.CastAge] <= 0 {
 		t.Errorf("under way are %d broadcasts of %d bytes, the oldest for %d ns; want 4, 8", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
 	}
-	d.turns(t, castBatch, func() bool { return len(l.casts.all) > 0 }, l.casts.run)
+	d.turns(t, castBatch, func() bool { return len(l.casts.all) > 0 }, func() { l.casts.run(0) })
 	for i, r := range refs {
 		want := []string{"1,2,3,4,"}
 		if i < int(first) {
@@ -155,7 +155,7 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 		c.Finish()
 		l.free(c)
 	}
-	d.turns(t, 0, func() bool { return len(l.casts.all) > 0 }, l.casts.run)
+	d.turns(t, 0, func() bool { return len(l.casts.all) > 0 }, func() { l.casts.run(0) })
 }
 
 // A loop that is held up is reported with what it does, and only a handler is blamed

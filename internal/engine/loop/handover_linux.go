@@ -47,22 +47,22 @@ const (
 
 // handover is a loop's part of one that is under way.
 type handover struct {
-	loop    *Loop
-	parting *parting // nil if none is under way
-	stage   handoverStage
-	asked   int // when it asked for credit, so many loops were done
-	outlets []*outlet
-	next    int           // the outlet that is sent by
-	casts   uint64        // so many broadcasts are to reach all first
-	slot    uint32        // the next to be asked
-	again   time.Duration // when to ask on
-	wake    time.Duration // when to go on at the latest
-	later   bool          // this round has found some that can leave, or could later
-	leaving []engine.Ref  // have been asked; in order
-	left    int           // connections that have left since memory was given back
-	moved   engine.Handover
-	done    func(engine.Handover, error)
-	err     error
+	loop       *Loop
+	parting    *parting // nil if none is under way
+	stage      handoverStage
+	asked      int // when it asked for credit, so many loops were done
+	outlets    []*outlet
+	nextOutlet int           // the outlet that is sent by
+	casts      uint64        // so many broadcasts are to reach all first
+	slot       uint32        // the next to be asked
+	again      time.Duration // when to ask on
+	wake       time.Duration // when to go on at the latest
+	later      bool          // this round has found some that can leave, or could later
+	leaving    []engine.Ref  // have been asked; in order
+	left       int           // connections that have left since memory was given back
+	moved      engine.Handover
+	done       func(engine.Handover, error)
+	err        error
 
 	fds     []int
 	conns   []*engine.Conn
@@ -290,6 +290,8 @@ func (h *handover) finish() {
 	done(moved, err)
 }
 
+func (h *handover) next() (at time.Duration, ok bool) { return h.wake, h.parting != nil }
+
 // run does a turn's part.
 func (h *handover) run(now time.Duration) {
 	if h.parting == nil {
@@ -395,11 +397,11 @@ func (h *handover) atRest(c *engine.Conn) {
 // each loop of the other side gets its share.
 func (h *handover) send(now time.Duration) {
 	for len(h.leaving) > 0 && h.credit() > 0 {
-		o := h.outlets[h.next%len(h.outlets)]
+		o := h.outlets[h.nextOutlet%len(h.outlets)]
 		if o.credit > 0 && !h.sendBatch(o, now) {
 			return
 		}
-		h.next++
+		h.nextOutlet++
 	}
 }
 

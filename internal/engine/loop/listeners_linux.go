@@ -42,6 +42,13 @@ type accept struct {
 	byOperator       bool          // by Engine.Hold
 }
 
+func (a *accept) next() (at time.Duration, ok bool) {
+	if a.loop.group.acceptPaused.Load() != a.byOperator {
+		return 0, true
+	}
+	return a.resume, a.paused
+}
+
 // run pauses and resumes accepting.
 func (a *accept) run(now time.Duration) {
 	if held := a.loop.group.acceptPaused.Load(); held != a.byOperator {

@@ -2,7 +2,6 @@ package loop
 
 import (
 	"log/slog"
-	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -55,11 +54,11 @@ type Loop struct {
 	alone   bool   // there is one processor
 	yielded uint64 // the host's Retained when the loop has last yielded
 
-	// The duties of a turn, each with a state of its own.
+	inOrder  []duty // those below, in the order of a turn
 	accept   accept
-	post     post          // mail that has been taken and not given out
-	dials    []engine.Dial // that have been taken and not started
-	taken    []func()      // chores that have been taken and not done
+	dialling dialling
+	post     post     // mail that has been taken and not given out
+	taken    []func() // chores that have been taken and not done
 	casts    casts
 	pacer    pacer
 	drain    drain
@@ -111,7 +110,8 @@ type Loop struct {
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
 	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
-	l.handover.loop, l.takeover.loop = l, l
+	l.handover.loop, l.takeover.loop, l.dialling.loop, l.waiting.loop = l, l, l, l
+	l.inOrder = l.duties()
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
 	l.box.Counters = &l.counters
 	l.buffers.SetMax(&g.cfg.Limits, g.cfg.Loops)
@@ -231,7 +231,7 @@ func (l *Loop) abandon() {
 }
 
 func (l *Loop) finished() bool {
-	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dials) == 0
+	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dialling.queue) == 0
 }
 
 // turn handles the events that are there, waits if there are none, and runs each duty
@@ -254,16 +254,7 @@ func (l *Loop) turn() {
 	l.doing.Store(upkeep)
 	l.applyStop()
 	l.takeOrders()
-	l.dial()
-	l.casts.run()
-	l.pacer.run()
-	l.drain.run(l.host.Clock())
-	l.handover.run(l.host.Clock())
-	l.tick(l.host.Clock())
-	l.settleTouched()
-	l.budget.run(l.host.Clock())
-	l.retryWaiting(l.host.Clock())
-	l.auto.run(l.host.Clock())
+	l.runDuties()
 	if cutShort {
 		l.takeover.receive() // which confirms what has come
 	}
@@ -272,16 +263,9 @@ func (l *Loop) turn() {
 	l.inTurn = false
 }
 
-// tick runs the duties that time alone brings, also while the loop spins.
-func (l *Loop) tick(now time.Duration) {
-	l.accept.run(now)
-	l.trim.run(now)
-	l.sweep.run(now)
-}
-
 // idle reports whether nothing is left over from the last turn.
 func (l *Loop) idle() bool {
-	return len(l.dials) == 0 && len(l.casts.all) == 0 && !l.post.left() && !l.pacer.due()
+	return !l.post.left() && l.nextDuty() > l.host.Clock()
 }
 
 // beginTurn sets the clock, and sees how long the last turn took.
@@ -360,15 +344,16 @@ func (l *Loop) spin() bool {
 			return true
 		}
 		l.host.SetClock(engine.Since())
-		l.tick(l.host.Clock())
+		if l.nextDuty() <= l.host.Clock() {
+			return true
+		}
 	}
 	return false
 }
 
-// hasRequests says whether something has come from outside, or may have: room in the
-// pool, or a time that was planned.
+// hasRequests reports whether other goroutines have left work for the loop.
 func (l *Loop) hasRequests() bool {
-	return l.box.Waiting() || l.hasOrders.Load() || l.group.acceptPaused.Load() != l.accept.byOperator || l.hasReturned.Load() || l.wanted.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.pacer.due()
+	return l.box.Waiting() || l.hasOrders.Load() || l.hasReturned.Load() || l.wanted.Load() > l.stage
 }
 
 // wait waits for events, unless there is something else to do.
@@ -380,7 +365,10 @@ func (l *Loop) wait() {
 	}
 	now := engine.Since()
 	l.endTurn(now)
-	most := l.waitLimit(now)
+	most := time.Duration(-1) // without a limit
+	if next := l.nextDuty(); next != never {
+		most = max(next-now, 0)
+	}
 	l.driver.Wait(most)
 	l.waited(now, most)
 }
@@ -409,35 +397,6 @@ func (l *Loop) yield() bool {
 	runtime.Gosched()
 	l.waited(now, 0)
 	return true
-}
-
-// never is a time that does not come.
-const never = time.Duration(math.MaxInt64)
-
-// waitLimit is how long the loop may wait for events, negative for ever: until one of its
-// duties has something to do.
-func (l *Loop) waitLimit(now time.Duration) time.Duration {
-	next := l.pacer.at
-	for _, duty := range [...]struct {
-		active bool
-		at     time.Duration
-	}{
-		{l.waiting.n > 0, l.waiting.again},
-		{l.drain.going, l.drain.again},
-		{l.handover.parting != nil, l.handover.wake},
-		{l.accept.paused, l.accept.resume},
-		{l.sweep.active(), l.sweep.at},
-		{l.budget.over, l.budget.triedAt + retryEvery},
-		{l.buffers.Spare(), l.trim.at},
-	} {
-		if duty.active {
-			next = min(next, duty.at)
-		}
-	}
-	if next == never {
-		return -1
-	}
-	return max(next-now, 0)
 }
 
 // AddUrgent counts one more or, with -1, one less reason to sweep the slab.
@@ -582,7 +541,7 @@ func (l *Loop) end() {
 	}
 	l.mu.Lock()
 	l.ended = true
-	l.dials = l.orders // that came between the last look and now
+	l.dialling.queue = l.orders // that came between the last look and now
 	for _, c := range l.casts.all {
 		c.Done()
 	}

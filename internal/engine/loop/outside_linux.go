@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -131,7 +132,7 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 func (l *Loop) takeOrders() {
 	if l.hasOrders.Load() {
 		l.mu.Lock()
-		l.dials = append(l.dials, l.orders...)
+		l.dialling.queue = append(l.dialling.queue, l.orders...)
 		for _, c := range l.posted {
 			l.casts.all = append(l.casts.all, casting{Broadcast: c})
 		}
@@ -149,23 +150,31 @@ func (l *Loop) takeOrders() {
 	l.taken = nil
 }
 
-// dial starts the connections that were ordered, up to a batch a turn.
-func (l *Loop) dial() {
-	for room := dialBatch; room > 0 && len(l.dials) > 0; room-- {
-		if d := l.nextDial(); !l.dialOne(d) {
-			l.dials = slices.Insert(l.dials, 0, d)
+// dialling starts the connections that were ordered.
+type dialling struct {
+	loop  *Loop
+	queue []engine.Dial // that the loop has taken and not started
+}
+
+// run starts up to a batch of them.
+func (q *dialling) run(time.Duration) {
+	for room := dialBatch; room > 0 && len(q.queue) > 0; room-- {
+		if d := q.pop(); !q.loop.dialOne(d) {
+			q.queue = slices.Insert(q.queue, 0, d)
 			return
 		}
 	}
 }
 
-// nextDial takes one connection out of what has been ordered.
-func (l *Loop) nextDial() engine.Dial {
-	d := l.dials[0]
+func (q *dialling) next() (at time.Duration, ok bool) { return 0, len(q.queue) > 0 }
+
+// pop takes one connection out of what has been ordered.
+func (q *dialling) pop() engine.Dial {
+	d := q.queue[0]
 	if d.Count == 1 {
-		l.dials = l.dials[1:]
+		q.queue = q.queue[1:]
 	} else {
-		l.dials[0].Count--
+		q.queue[0].Count--
 	}
 	d.Count = 1
 	return d
@@ -173,8 +182,8 @@ func (l *Loop) nextDial() engine.Dial {
 
 // failDials fails what has been ordered.
 func (l *Loop) failDials() {
-	for len(l.dials) > 0 {
-		l.host.DialFailed(l.nextDial().Owned, engine.ErrClosed)
+	for len(l.dialling.queue) > 0 {
+		l.host.DialFailed(l.dialling.pop().Owned, engine.ErrClosed)
 	}
 }
 

@@ -16,11 +16,10 @@ type pacer struct {
 	touch func(engine.Ref) bool // for Pace, made once; nil without one
 }
 
-// due reports whether a planned time has come.
-func (p *pacer) due() bool { return p.loop.host.Clock() >= p.at }
+func (p *pacer) next() (at time.Duration, ok bool) { return p.at, p.at != never }
 
 // run has what is due done, and settles the connections that were touched.
-func (p *pacer) run() {
+func (p *pacer) run(time.Duration) {
 	if p.touch == nil {
 		return
 	}

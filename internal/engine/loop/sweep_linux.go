@@ -25,6 +25,8 @@ type sweep struct {
 // active reports whether the slab is swept.
 func (s *sweep) active() bool { return s.urgent > 0 || s.period > 0 && s.loop.slab.used > 0 }
 
+func (s *sweep) next() (at time.Duration, ok bool) { return s.at, s.active() }
+
 // run looks at the next slice.
 func (s *sweep) run(now time.Duration) {
 	if !s.active() || now < s.at {

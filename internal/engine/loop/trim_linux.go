@@ -22,6 +22,8 @@ type trim struct {
 	at      time.Duration // the next look
 }
 
+func (t *trim) next() (at time.Duration, ok bool) { return t.at, t.buffers.Spare() }
+
 // run drops what nobody has taken since the last look, when it is time.
 func (t *trim) run(now time.Duration) {
 	if !t.buffers.Spare() || now < t.at {

@@ -42,6 +42,7 @@ const throttleTime = 100 * time.Millisecond
 
 // waiting are the connections that wait for room in the pool.
 type waiting struct {
+	loop *Loop
 	deque[*engine.Conn]
 	why   error         // why the pool took no more
 	again time.Duration // when it is asked again
@@ -49,8 +50,7 @@ type waiting struct {
 	end   error         // why none waits any more: ErrPoolClosed or ErrServerClosed
 }
 
-// due says whether it is time to ask again.
-func (w *waiting) due(now time.Duration) bool { return w.n > 0 && now >= w.again }
+func (w *waiting) next() (at time.Duration, ok bool) { return w.again, w.n > 0 }
 
 // throttled says whether connections are offered sparingly.
 func (w *waiting) throttled(now time.Duration) bool { return w.shed > 0 && now-w.shed < throttleTime }
@@ -109,15 +109,15 @@ func (l *Loop) offer(most int) (taken int) {
 	return taken
 }
 
-// retryWaiting offers those that wait when it is time.
-func (l *Loop) retryWaiting(now time.Duration) {
-	w := &l.waiting
+// run offers those that wait when it is time.
+func (w *waiting) run(now time.Duration) {
+	l := w.loop
 	switch {
 	case w.n == 0:
 		return
 	case w.end != nil:
 		l.closeWaiting()
-	case !w.due(now):
+	case now < w.again:
 		return
 	case w.throttled(now):
 		l.offer(1)
