@@ -69,8 +69,8 @@ func runCoroutine(f func()) (returned bool) {
 // handler don't go on.
 func (c *Conn) abandonEvent() {
 	c.endEvent()
-	if h := c.host; h.Touch != nil && (h.OnLoop == nil || h.OnLoop()) { // not on a worker
-		h.Touch(c)
+	if o := c.host.Owner; o != nil && o.OnLoop() { // not on a worker
+		o.SettleLater(c)
 	}
 }
 

@@ -35,27 +35,14 @@ type Host struct {
 	Shared *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
-	Now func() time.Duration
-	// At finds a connection of this owner by its slot, Mine says whether it is not with a
-	// worker, and Touch has it settled soon: for what an event of one connection does
-	// to another. Without them connections reach each other by mail.
-	At   func(slot uint32) *Conn
-	Mine func(c *Conn) bool
+	Now   func() time.Duration
+	Owner Owner // nil if each connection is its own
 	// NoDetach says that no connection can be given up, and NoFiles that no file can
 	// be handed over: descriptors mean something on one thread only.
 	NoDetach, NoFiles bool
 	// LocalAddr, if set, is our side's address of a connection that can't be closed
 	// meanwhile. Anyone may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
-	// AskLocalAddr is set instead where only the owner can tell: it waits for that, but
-	// not on a loop, where it answers false for the connections of others.
-	AskLocalAddr func(r Ref) (netip.AddrPort, bool)
-	// OnLoop, if set, says whether it is called on a loop, of this engine or another.
-	OnLoop func() bool
-	Touch  func(c *Conn)
-	// Later, if set, has a connection that has yielded take its turn with those that send
-	// much.
-	Later func(c *Conn)
 	// Index numbers the loops.
 	Index int
 	// OnWorkers says that handlers are called by workers: Opened and Received
@@ -78,9 +65,6 @@ type Host struct {
 	direct int
 	// Retained counts calls of Retain: each tells that a goroutine has something to do.
 	Retained atomic.Uint64
-	// Returned gives a connection back to its owner: a worker calls it that
-	// has run it, with nil, or whoever finds that none will, and says why.
-	Returned func(c *Conn, why error)
 	// Timing has every call of the handler timed. The owner may change it
 	// between two events.
 	Timing bool

@@ -107,7 +107,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if err := r.post(q); err != ErrFull {
 		return err
 	}
-	if on := c.host.OnLoop; on != nil && on() {
+	if o := c.host.Owner; o != nil && o.OnLoop() {
 		return ErrOnLoop
 	}
 	all := &c.host.senders

@@ -179,9 +179,9 @@ func (c *Conn) listen(on bool) {
 // send much: for a handler that has done much in one call, and then returns. Where there
 // is no loop it does nothing.
 func (c *Conn) Yield() {
-	if c.host.Later != nil && c.is(open) && c.host.OnLoop() {
+	if o := c.host.Owner; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
-		c.host.Later(c)
+		o.QueueRead(c)
 	}
 }
 

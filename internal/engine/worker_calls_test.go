@@ -16,7 +16,7 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d.Finish()
 	h.notes, h.why = nil, nil
 	d.host.OnWorkers = true
-	d.host.Returned = func(_ *Conn, why error) { *returned = append(*returned, why) }
+	d.host.Owner = awayOwner{returned: returned}
 	d.host.Shed = func(c *Conn, in []byte, why error) int {
 		h.note("shed %q: %v", in, why)
 		return len(in)
@@ -24,6 +24,16 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d.Open(loopback, false)
 	return d, returned
 }
+
+// awayOwner keeps why connections were given back.
+type awayOwner struct {
+	Owner
+	returned *[]error
+}
+
+func (o awayOwner) TakeBack(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
+
+func (awayOwner) OnLoop() bool { return false }
 
 var errNoTime = errors.New("no worker has time")
 

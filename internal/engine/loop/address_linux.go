@@ -28,14 +28,14 @@ func loopHere() *Loop {
 	return l
 }
 
-// onLoop is Host.OnLoop.
-func onLoop() bool { return loopHere() != nil }
+// OnLoop implements engine.Owner.
+func (*Loop) OnLoop() bool { return loopHere() != nil }
 
 // local is Host.LocalAddr.
 func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// askLocalAddr is Host.AskLocalAddr.
-func (l *Loop) askLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
+// AskLocalAddr implements engine.Owner.
+func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch loopHere() {
 	case l:
 		return l.localOf(r)

@@ -426,7 +426,7 @@ func (h *handover) sendBatch(o *outlet, now time.Duration) bool {
 		h.left += len(h.conns)
 		for _, c := range h.conns {
 			c.Left()
-			h.loop.touchLater(c)
+			h.loop.SettleLater(c)
 		}
 		h.loop.settleTouched()
 		return true

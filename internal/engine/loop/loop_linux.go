@@ -118,16 +118,10 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned = index, l.giveBack
-	l.host.OnLoop, l.host.LocalAddr, l.host.Later = onLoop, local, l.QueueRead
-	if g.cfg.Shard > 0 {
-		l.host.AskLocalAddr = l.askLocalAddr
-	}
-	l.host.Direct = direct
+	l.host.Index, l.host.Owner = index, l
+	l.host.LocalAddr, l.host.Direct = local, direct
 	l.alone = runtime.GOMAXPROCS(0) == 1
 	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
-	l.host.At, l.host.Touch = l.Conn, l.touchLater
-	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
@@ -153,8 +147,11 @@ func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll
 // Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
-// Conn finds a connection by its slot, which must be one in use.
+// Conn implements engine.Owner.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
+
+// HasConn implements engine.Owner.
+func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 
 // AcceptBlocking makes accepted and dialled descriptors blocking ones.
 func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }

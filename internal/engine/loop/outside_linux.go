@@ -92,9 +92,9 @@ func (l *Loop) closeWakeups() {
 	l.wakeOver = true
 }
 
-// touchLater is Host.Touch: it notes that a connection is to be settled. It is called
+// SettleLater implements engine.Owner. It is called
 // within events, so that nothing is settled now.
-func (l *Loop) touchLater(c *engine.Conn) {
+func (l *Loop) SettleLater(c *engine.Conn) {
 	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
 		l.touched = append(l.touched, c)
 	}
@@ -124,7 +124,7 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 		l.Later(c, func() { c.Abort(why) })
 	case c.IsOpen():
 		c.Abort(why)
-		l.touchLater(c)
+		l.SettleLater(c)
 	}
 }
 

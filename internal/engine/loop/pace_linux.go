@@ -44,7 +44,7 @@ func (l *Loop) touchOne(r engine.Ref) (ok bool) {
 	if len(l.touched) == touchBatch { // few hold an output buffer at a time
 		l.settleTouched()
 	}
-	l.touchLater(c)
+	l.SettleLater(c)
 	c.Touched()
 	return true
 }

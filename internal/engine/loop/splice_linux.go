@@ -45,7 +45,7 @@ func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.pipe.Close() // with what is in it
 		o.Failed(errno)
-		l.touchLater(o)
+		l.SettleLater(o)
 		return
 	}
 	if l.spill == nil && moved < n {

@@ -153,8 +153,8 @@ type back struct {
 	why  error // why no worker has run it, nil if one has
 }
 
-// giveBack is called by workers, and by whoever finds that none will run c.
-func (l *Loop) giveBack(c *engine.Conn, why error) {
+// TakeBack implements engine.Owner.
+func (l *Loop) TakeBack(c *engine.Conn, why error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, back{c, why})
 	l.hasReturned.Store(true)

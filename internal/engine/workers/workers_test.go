@@ -13,6 +13,14 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
+// owner takes connections back from workers.
+type owner struct {
+	engine.Owner
+	returned chan error
+}
+
+func (o owner) TakeBack(_ *engine.Conn, why error) { o.returned <- why }
+
 // A connection goes to the pool and back without an allocation.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	p, err := pool.New(pool.Config{Max: 1})
@@ -20,7 +28,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	returned := make(chan error, 1)
-	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Returned: func(_ *engine.Conn, why error) { returned <- why }}
+	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Owner: owner{returned: returned}}
 	var c engine.Conn
 	c.Bind(&host, 0, 0)
 	w := workers.Of(p)
