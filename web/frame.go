@@ -1,9 +1,10 @@
 package web
 
 import (
-	"encoding/binary"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
 // Kind is what a WebSocket message is.
@@ -16,24 +17,16 @@ const (
 	Binary Kind = 2
 )
 
-// The opcodes of RFC 6455, 11.8.
 const (
-	opMore  = 0
-	opClose = 8
-	opPing  = 9
-	opPong  = 10
-)
+	opMore  = wsframe.OpContinuation
+	opClose = wsframe.OpClose
+	opPing  = wsframe.OpPing
+	opPong  = wsframe.OpPong
 
-// The bits of a frame's first two bytes: RFC 6455, 5.2, and 7692, 6.
-const (
-	bitFin     = 0x80
-	bitDeflate = 0x40
-	bitsRSV    = 0x70
-	bitMasked  = 0x80
+	bitFin     = wsframe.Fin
+	bitDeflate = wsframe.Compressed
+	maxControl = wsframe.MaxControl
 )
-
-// maxControl is the most bytes of payload of a ping, pong or close.
-const maxControl = 125
 
 // Frame is a message as it goes over the wire, from a server to any number of clients: for
 // Ref.Send, Group.Broadcast and Server.Broadcast, each of which then sends it without
@@ -43,16 +36,7 @@ func Frame[T string | []byte](kind Kind, message T) []byte {
 }
 
 // appendFrameHead appends the head of a last frame.
-func appendFrameHead(b []byte, op byte, n int) []byte {
-	b = append(b, bitFin|op)
-	switch {
-	case n <= 125:
-		return append(b, byte(n))
-	case n <= 0xffff:
-		return binary.BigEndian.AppendUint16(append(b, 126), uint16(n))
-	}
-	return binary.BigEndian.AppendUint64(append(b, 127), uint64(n))
-}
+func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
 
 func appendFrame(b []byte, op byte, payload []byte) []byte {
 	return append(appendFrameHead(b, op, len(payload)), payload...)
@@ -70,51 +54,21 @@ type frameHead struct {
 
 func (h *frameHead) control() bool { return h.op&8 != 0 }
 
-// errLengthForm reports a length that is not in its shortest form (RFC 6455, section 5.2).
-var errLengthForm = &CloseError{CloseProtocolError, "the length of a frame is not in its shortest form"}
-
 // readFrameHead reads the head that in begins with; n is 0 if it is not whole.
 func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
-	if len(in) < 2 {
-		return h, nil
-	}
-	h.op, h.fin, h.deflate = in[0]&0x0f, in[0]&bitFin != 0, in[0]&bitDeflate != 0
-	size := uint64(in[1] &^ bitMasked)
+	head, err := wsframe.ParseHead(in)
+	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
-	case in[0]&bitsRSV&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
+	case err != nil:
+		return h, &CloseError{CloseProtocolError, err.Error()}
+	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
-	case h.op > 2 && h.op < 8 || h.op > opPong:
-		return h, &CloseError{CloseProtocolError, "unknown opcode"}
-	case in[1]&bitMasked == 0:
+	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
-	case h.control() && (!h.fin || size > maxControl):
-		return h, &CloseError{CloseProtocolError, "a control frame is fragmented or has more than 125 bytes"}
-	}
-	n := 2
-	switch size {
-	case 126:
-		if n = 4; len(in) < n {
-			return h, nil
-		}
-		if size = uint64(binary.BigEndian.Uint16(in[2:])); size <= 125 {
-			return h, errLengthForm
-		}
-	case 127:
-		if n = 10; len(in) < n {
-			return h, nil
-		}
-		if size = binary.BigEndian.Uint64(in[2:]); size <= 0xffff {
-			return h, errLengthForm
-		}
-	}
-	if size >= 1<<31 {
+	case head.Size >= 1<<31:
 		return h, &CloseError{CloseTooLarge, "a frame has 2 GiB or more"}
 	}
-	if len(in) < n+4 {
-		return h, nil
-	}
-	h.size, h.n = int(size), n+4
-	copy(h.mask[:], in[n:])
+	h.size, h.n, h.mask = int(head.Size), head.Len, head.Mask
 	return h, nil
 }
 
@@ -122,19 +76,7 @@ func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 func unmask(b, masked []byte, mask [4]byte, at int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	to := b[start:]
-	var key [8]byte
-	for i := range key {
-		key[i] = mask[(at+i)&3]
-	}
-	word := binary.LittleEndian.Uint64(key[:])
-	i := 0
-	for ; i+8 <= len(masked); i += 8 {
-		binary.LittleEndian.PutUint64(to[i:], binary.LittleEndian.Uint64(masked[i:])^word)
-	}
-	for ; i < len(masked); i++ {
-		to[i] = masked[i] ^ key[i&7]
-	}
+	wsframe.Mask(b[start:], masked, mask, at)
 	return b
 }
 

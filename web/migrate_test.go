@@ -33,7 +33,7 @@ func talker() *WebSocket {
 func clientFrame(first byte, payload string) string {
 	mask := [4]byte{1, 20, 75, 200}
 	b := appendFrameHead(nil, first, len(payload))
-	b[0], b[1] = first, b[1]|bitMasked
+	b[0], b[1] = first, b[1]|0x80
 	return string(unmask(append(b, mask[:]...), []byte(payload), mask, 0))
 }
 

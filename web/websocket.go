@@ -13,6 +13,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/myriad-go/myriad/internal/wsframe"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -525,7 +526,7 @@ func (v *variant) control(c *tcp.Conn, op byte, p []byte) bool {
 			why = &CloseError{CloseProtocolError, "a close with half a code"}
 		} else if len(p) > 1 {
 			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
-			if !validCode(why.Code) {
+			if !wsframe.ValidCloseCode(why.Code) {
 				why = &CloseError{CloseProtocolError, "an invalid close code"}
 			} else if !utf8.ValidString(why.Reason) {
 				why = errNoText
@@ -535,10 +536,6 @@ func (v *variant) control(c *tcp.Conn, op byte, p []byte) bool {
 		return false
 	}
 	return true
-}
-
-func validCode(code int) bool {
-	return code >= 3000 && code < 5000 || code >= 1000 && code <= 1014 && code != 1004 && code != CloseNoCode && code != 1006
 }
 
 // fail answers the peer's close, or its mistake, with the same code, and closes.

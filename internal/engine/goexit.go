@@ -69,7 +69,7 @@ func runCoroutine(f func()) (returned bool) {
 // handler don't go on.
 func (c *Conn) abandonEvent() {
 	c.endEvent()
-	if o := c.host.Owner; o != nil && o.OnLoop() { // not on a worker
+	if o := c.host.Loop; o != nil && o.OnLoop() { // not on a worker
 		o.SettleLater(c)
 	}
 }

@@ -35,8 +35,8 @@ type Host struct {
 	Shared *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
-	Now   func() time.Duration
-	Owner Owner // nil if each connection is its own
+	Now  func() time.Duration
+	Loop Loop // nil in the goroutine model
 	// NoDetach says that no connection can be given up, and NoFiles that no file can
 	// be handed over: descriptors mean something on one thread only.
 	NoDetach, NoFiles bool

@@ -208,13 +208,13 @@ func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
 
 // LocalAddr is our side's address; the zero value if it has no port. It answers false
 // when the connection has begun to close, or where it would have to wait on a loop: see
-// Owner.AskLocalAddr.
+// Loop.AskLocalAddr.
 func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
 	case r.Closed():
 		return local, false
 	case r.c.host.NoDetach:
-		return r.c.host.Owner.AskLocalAddr(r)
+		return r.c.host.Loop.AskLocalAddr(r)
 	}
 	ok = r.look(func(c *Conn) {
 		if c.host.LocalAddr != nil {

@@ -8,7 +8,7 @@ import (
 
 // This file is how two connections are joined.
 //
-// Connections of one loop, which have an Owner, know each other by slot, which takes the
+// Connections of one loop, which have a Loop, know each other by slot, which takes the
 // place of seen: a relay needs no memory beside them. What one receives is written to
 // the other at once. When that has more than HighWater unsent, the first is not read from
 // until it has come down to LowWater. The two begin to close in one step,
@@ -75,7 +75,7 @@ func (r Ref) relayRequest() *Shared {
 // that one may be with one of them: then it asks again when it is back.
 func (c *Conn) acceptRelay(from Ref) {
 	o, here := from.On(c.host), c.Ref()
-	near := c.host.Owner != nil && o != nil
+	near := c.host.Loop != nil && o != nil
 	switch {
 	case c.joinedTo(from): // both have asked
 	case !c.joinable(from):
@@ -89,18 +89,18 @@ func (c *Conn) acceptRelay(from Ref) {
 		}
 		from.tellElse(func(o *Conn) { o.joinTo(here, out, in) }, func() { here.closeWith(ErrClosed) })
 		c.join(&remote{partner: from, in: in, out: out})
-	case !c.host.Owner.HasConn(o):
+	case !c.host.Loop.HasConn(o):
 		again := from.relayRequest()
 		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
 	case !o.joinable(here):
 		o.CloseWith(ErrBadUse)
-		c.host.Owner.SettleLater(o)
+		c.host.Loop.SettleLater(o)
 	default:
 		c.join(nil)
 		o.join(nil)
 		c.seen, o.seen = o.slot, c.slot
-		c.host.Owner.SettleLater(c)
-		c.host.Owner.SettleLater(o)
+		c.host.Loop.SettleLater(c)
+		c.host.Loop.SettleLater(o)
 	}
 }
 
@@ -262,7 +262,7 @@ func (c *Conn) joined() *Conn {
 	if c.remote() != nil {
 		return nil
 	}
-	return c.host.Owner.Conn(c.seen)
+	return c.host.Loop.Conn(c.seen)
 }
 
 // forward gives the other connection what this one has received.
@@ -273,7 +273,7 @@ func (c *Conn) forward(p []byte) {
 		if o.is(overHighWater) {
 			c.state |= readPaused
 		}
-		c.host.Owner.SettleLater(o)
+		c.host.Loop.SettleLater(o)
 		return
 	}
 	c.forwardRemote(p)
@@ -375,7 +375,7 @@ func (c *Conn) resumePartner() {
 	}
 	if o := c.joined(); o != nil {
 		o.listen(true)
-		c.host.Owner.SettleLater(o)
+		c.host.Loop.SettleLater(o)
 	}
 }
 
@@ -406,7 +406,7 @@ func (c *Conn) relayEnd() {
 	c.heard = c.host.coarseNow()
 	if o := c.joined(); o != nil {
 		o.CloseWrite()
-		c.host.Owner.SettleLater(o)
+		c.host.Loop.SettleLater(o)
 		return
 	}
 	c.more.remote.partner.tell((*Conn).CloseWrite)
@@ -417,7 +417,7 @@ func (c *Conn) relayClose(why error) {
 	if o := c.joined(); o != nil {
 		if !o.is(closing) {
 			o.CloseWith(why)
-			c.host.Owner.SettleLater(o)
+			c.host.Loop.SettleLater(o)
 		}
 		return
 	}

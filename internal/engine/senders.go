@@ -107,7 +107,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if err := r.post(q); err != ErrFull {
 		return err
 	}
-	if o := c.host.Owner; o != nil && o.OnLoop() {
+	if o := c.host.Loop; o != nil && o.OnLoop() {
 		return ErrOnLoop
 	}
 	all := &c.host.senders

@@ -59,7 +59,7 @@ func (s *sim) joined() {
 }
 
 // near says that connections of a relay reach each other at once.
-func (s *sim) near() bool { return s.host.Owner != nil }
+func (s *sim) near() bool { return s.host.Loop != nil }
 
 // pull notes what a relay has written to a connection, of which at least so many bytes
 // are not on the wire.

@@ -210,22 +210,22 @@ func (s *sim) dress() {
 	}
 	switch {
 	case roll&64 != 0: // as on a loop; otherwise connections reach each other by mail
-		h.Owner = simOwner{sim: s}
+		h.Loop = simLoop{sim: s}
 	case roll&128 != 0: // as where anybody may use a socket
 		h.Pass = s.bypass
 	}
 }
 
-// simOwner is the owner of all connections of a simulation.
-type simOwner struct {
-	Owner // nil: there are no workers
+// simLoop is the owner of all connections of a simulation.
+type simLoop struct {
+	Loop // nil: there are no workers
 	*sim
 }
 
-func (o simOwner) Conn(slot uint32) *Conn { return o.slots[slot] }
-func (o simOwner) HasConn(*Conn) bool     { return o.dice.roll(5) > 0 }
-func (o simOwner) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
-func (simOwner) OnLoop() bool             { return true }
+func (o simLoop) Conn(slot uint32) *Conn { return o.slots[slot] }
+func (o simLoop) HasConn(*Conn) bool     { return o.dice.roll(5) > 0 }
+func (o simLoop) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
+func (simLoop) OnLoop() bool             { return true }
 
 // step lets one thing happen.
 func (s *sim) step() {

@@ -179,7 +179,7 @@ func (c *Conn) listen(on bool) {
 // send much: for a handler that has done much in one call, and then returns. Where there
 // is no loop it does nothing.
 func (c *Conn) Yield() {
-	if o := c.host.Owner; o != nil && c.is(open) && o.OnLoop() {
+	if o := c.host.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
 		o.QueueRead(c)
 	}

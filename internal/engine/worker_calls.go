@@ -64,13 +64,13 @@ func (c *Conn) ran(start time.Duration, times *RunTimes, place int32) {
 	}
 	c.host.Counters.Called(took)
 	c.host.judge(c, took)
-	c.host.Owner.TakeBack(c, nil)
+	c.host.Loop.TakeBack(c, nil)
 }
 
 // Dropped is called instead of Run, when a pool that has taken the connection will
 // not run it. It may be called on any goroutine, the owner's too, within
 // Pool.TrySubmit: it does no more than to give the connection back.
-func (c *Conn) Dropped(why error) { c.host.Owner.TakeBack(c, why) }
+func (c *Conn) Dropped(why error) { c.host.Loop.TakeBack(c, why) }
 
 // MayShed says whether what is due may be shed.
 func (c *Conn) MayShed() bool {

@@ -16,7 +16,7 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d.Finish()
 	h.notes, h.why = nil, nil
 	d.host.OnWorkers = true
-	d.host.Owner = awayOwner{returned: returned}
+	d.host.Loop = awayLoop{returned: returned}
 	d.host.Shed = func(c *Conn, in []byte, why error) int {
 		h.note("shed %q: %v", in, why)
 		return len(in)
@@ -25,15 +25,15 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	return d, returned
 }
 
-// awayOwner keeps why connections were given back.
-type awayOwner struct {
-	Owner
+// awayLoop keeps why connections were given back.
+type awayLoop struct {
+	Loop
 	returned *[]error
 }
 
-func (o awayOwner) TakeBack(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
+func (o awayLoop) TakeBack(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
 
-func (awayOwner) OnLoop() bool { return false }
+func (awayLoop) OnLoop() bool { return false }
 
 var errNoTime = errors.New("no worker has time")
 

@@ -28,13 +28,13 @@ func loopHere() *Loop {
 	return l
 }
 
-// OnLoop implements engine.Owner.
+// OnLoop implements engine.Loop.
 func (*Loop) OnLoop() bool { return loopHere() != nil }
 
 // local is Host.LocalAddr.
 func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// AskLocalAddr implements engine.Owner.
+// AskLocalAddr implements engine.Loop.
 func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch loopHere() {
 	case l:

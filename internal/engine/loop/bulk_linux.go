@@ -30,7 +30,7 @@ func (l *Loop) NoteRead(c *engine.Conn, n int) {
 	}
 }
 
-// QueueRead implements engine.Owner: the loop reads from the connection.
+// QueueRead implements engine.Loop: the loop reads from the connection.
 func (l *Loop) QueueRead(c *engine.Conn) {
 	if c.Armed()&Bulk == 0 && !c.Closing() {
 		c.SetArmed(c.Armed() | Bulk)

@@ -118,7 +118,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Owner = index, l
+	l.host.Index, l.host.Loop = index, l
 	l.host.LocalAddr, l.host.Direct = local, direct
 	l.alone = runtime.GOMAXPROCS(0) == 1
 	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
@@ -147,10 +147,10 @@ func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll
 // Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
-// Conn implements engine.Owner.
+// Conn implements engine.Loop.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
 
-// HasConn implements engine.Owner.
+// HasConn implements engine.Loop.
 func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 
 // AcceptBlocking makes accepted and dialled descriptors blocking ones.

@@ -92,7 +92,7 @@ func (l *Loop) closeWakeups() {
 	l.wakeOver = true
 }
 
-// SettleLater implements engine.Owner. It is called
+// SettleLater implements engine.Loop. It is called
 // within events, so that nothing is settled now.
 func (l *Loop) SettleLater(c *engine.Conn) {
 	if n := len(l.touched); n == 0 || l.touched[n-1] != c {

@@ -153,7 +153,7 @@ type back struct {
 	why  error // why no worker has run it, nil if one has
 }
 
-// TakeBack implements engine.Owner.
+// TakeBack implements engine.Loop.
 func (l *Loop) TakeBack(c *engine.Conn, why error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, back{c, why})

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // owner takes connections back from workers.
 type owner struct {
-	engine.Owner
+	engine.Loop
 	returned chan error
 }
 
@@ -28,7 +28,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	returned := make(chan error, 1)
-	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Owner: owner{returned: returned}}
+	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Loop: owner{returned: returned}}
 	var c engine.Conn
 	c.Bind(&host, 0, 0)
 	w := workers.Of(p)

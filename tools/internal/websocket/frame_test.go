@@ -78,7 +78,7 @@ func FuzzFrame(f *testing.F) {
 			return
 		}
 		kind := []Opcode{OpText, OpBinary, OpClose, OpPing, OpPong}[op%5]
-		if kind.control() && len(payload) > MaxControl {
+		if (kind >= OpClose) && len(payload) > MaxControl {
 			return
 		}
 		out := AppendFrame(append(make([]byte, 0, 4+int(room)), "head"...), kind, [4]byte(mask), payload)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
 // Kind says what a Part is.
@@ -65,15 +67,15 @@ func (r *Reader) Next(in []byte) (part Part, n int, err error) {
 	if r.closed {
 		return Part{}, 0, errors.New("websocket: the server sends more after its close frame; expected nothing")
 	}
-	h, size, err := r.header(in)
+	h, err := r.head(in)
 	switch {
-	case size == 0 || err != nil:
+	case h.Len == 0 || err != nil:
 		return Part{}, 0, err
-	case h.op.control():
-		return r.control(in, h, size)
+	case h.Control():
+		return r.control(in, &h)
 	}
-	r.left, r.last, r.inside = h.size, h.fin, true
-	return r.piece(in, size)
+	r.left, r.last, r.inside = h.Size, h.First&wsframe.Fin != 0, true
+	return r.piece(in, h.Len)
 }
 
 // Fragmented says that the frame at hand is not the last one of its message.
@@ -94,13 +96,13 @@ func (r *Reader) piece(in []byte, from int) (Part, int, error) {
 }
 
 // control takes a frame that belongs to the connection once it's whole.
-func (r *Reader) control(in []byte, h header, from int) (Part, int, error) {
-	n := from + int(h.size)
+func (r *Reader) control(in []byte, h *wsframe.Head) (Part, int, error) {
+	n := h.Len + int(h.Size)
 	if len(in) < n {
 		return Part{}, 0, nil
 	}
-	part := Part{Payload: in[from:n]}
-	switch h.op {
+	part := Part{Payload: in[h.Len:n]}
+	switch Opcode(h.Op()) {
 	case OpPing:
 		part.Kind = Ping
 	case OpPong:
@@ -115,78 +117,22 @@ func (r *Reader) control(in []byte, h header, from int) (Part, int, error) {
 	return part, n, nil
 }
 
-// header is what a frame's first bytes say.
-type header struct {
-	op   Opcode
-	fin  bool
-	size uint64
-}
-
-// header reads a frame's header, which has size bytes; 0 if it is not complete. A
-// wrong byte is an error as soon as it's there.
-func (r *Reader) header(in []byte) (h header, size int, err error) {
-	h.op, h.fin = Opcode(in[0]&bitsOp), in[0]&bitFin != 0
-	if err := r.checkFirst(in[0]); err != nil {
-		return h, 0, err
-	}
-	if len(in) < 2 {
-		return h, 0, nil
-	}
-	if in[1]&bitMasked != 0 {
-		return h, 0, errors.New("websocket: a masked frame; expected none of a server to be")
-	}
-	h.size = uint64(in[1] & bitsSize)
+// head parses a frame's head. A wrong byte is an error as soon as it is there.
+func (r *Reader) head(in []byte) (h wsframe.Head, err error) {
+	h, err = wsframe.ParseHead(in)
 	switch {
-	case h.size < size16:
-		return h, 2, nil
-	case h.op.control():
-		return h, 0, fmt.Errorf("websocket: a control frame (opcode %d) with more than %d bytes; expected at most that", h.op, MaxControl)
-	case h.size == size16:
-		if len(in) < 4 {
-			return h, 0, nil
-		}
-		h.size = uint64(binary.BigEndian.Uint16(in[2:]))
-		return h, 4, checkSize(h.size, size16, 2)
+	case err != nil:
+		err = fmt.Errorf("websocket: %w", err)
+	case h.Reserved() != 0:
+		err = fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
+	case h.Op() == wsframe.OpContinuation && !r.inside:
+		err = errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
+	case h.Op() != wsframe.OpContinuation && !h.Control() && r.inside:
+		err = errors.New("websocket: a new message within another; expected a continuation frame")
+	case h.Masked:
+		err = errors.New("websocket: a masked frame; expected none of a server to be")
 	}
-	if len(in) < 10 {
-		return h, 0, nil
-	}
-	h.size = binary.BigEndian.Uint64(in[2:])
-	return h, 10, checkSize(h.size, 1<<16, 8)
-}
-
-// checkFirst says what is wrong with a frame's first byte.
-func (r *Reader) checkFirst(b byte) error {
-	op := Opcode(b & bitsOp)
-	if b&bitsRSV != 0 {
-		return fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", b)
-	}
-	switch op {
-	case opMore:
-		if !r.inside {
-			return errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
-		}
-	case OpText, OpBinary:
-		if r.inside {
-			return errors.New("websocket: a new message within another; expected a continuation frame")
-		}
-	case OpClose, OpPing, OpPong:
-		if b&bitFin == 0 {
-			return fmt.Errorf("websocket: a control frame (opcode %d) that is fragmented; expected it in one frame", op)
-		}
-	default:
-		return fmt.Errorf("websocket: a frame with opcode %d; expected 0, 1, 2, 8, 9 or 10", op)
-	}
-	return nil
-}
-
-// checkSize says whether a payload's size, written in so many bytes, needs them
-// and is no more than 63 bits.
-func checkSize(size, least uint64, bytes int) error {
-	if size < least || size >= 1<<63 {
-		return fmt.Errorf("websocket: a frame of %d bytes with a length of %d bytes; expected the shortest form, and its top bit 0", size, bytes)
-	}
-	return nil
+	return h, err
 }
 
 // NoCode is the CloseCode of a Close that has none. It's never sent.
@@ -201,16 +147,12 @@ func CloseCode(payload []byte) int {
 	return int(binary.BigEndian.Uint16(payload))
 }
 
-// checkClose says what is wrong with the payload of a Close. The codes are those
-// of RFC 6455, 7.4, with 1012 to 1014 that IANA has registered since.
+// checkClose returns an error if the payload of a Close is wrong.
 func checkClose(payload []byte) error {
 	if len(payload) == 1 {
 		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")
 	}
-	switch code := CloseCode(payload); {
-	case len(payload) == 0:
-	case code >= 1000 && code <= 1003, code >= 1007 && code <= 1014, code >= 3000 && code <= 4999:
-	default:
+	if code := CloseCode(payload); len(payload) > 0 && !wsframe.ValidCloseCode(code) {
 		return fmt.Errorf("websocket: a close frame with code %d; expected 1000 to 1003, 1007 to 1014 or 3000 to 4999", code)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
 // frame is a frame of a server. The first byte is FIN and the opcode.
@@ -107,12 +109,12 @@ func TestBadFrames(t *testing.T) {
 		"continuation after end": {frame(0x81, "a") + "\x00", "no message begun"},
 		"message in another":     {frame(0x01, "a") + "\x81", "within another"},
 		"binary in text":         {frame(0x01, "") + "\x02", "within another"},
-		"fragmented ping":        {"\x09", "opcode 9) that is fragmented"},
-		"long ping":              {"\x89\x7e", "opcode 9) with more than 125 bytes"},
-		"longer close":           {"\x88\x7f", "opcode 8) with more than 125 bytes"},
-		"16 bits for 125":        {"\x81\x7e\x00\x7d", "125 bytes with a length of 2 bytes"},
-		"64 bits for 65535":      {"\x81\x7f\x00\x00\x00\x00\x00\x00\xff\xff", "65535 bytes with a length of 8"},
-		"top bit":                {"\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00", "its top bit 0"},
+		"fragmented ping":        {"\x09", "opcode 9) is fragmented"},
+		"long ping":              {"\x89\x7e", "more than 125 bytes"},
+		"longer close":           {"\x88\x7f", "more than 125 bytes"},
+		"16 bits for 125":        {"\x81\x7e\x00\x7d", "not in its shortest form"},
+		"64 bits for 65535":      {"\x81\x7f\x00\x00\x00\x00\x00\x00\xff\xff", "not in its shortest form"},
+		"top bit":                {"\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00", "its top bit set"},
 		"close of 1 byte":        {frame(0x88, "\x03"), "close frame of 1 byte"},
 		"behind a close":         {frame(0x88, "") + "\x8a", "after its close frame"},
 	} {
@@ -207,7 +209,7 @@ func FuzzMessages(f *testing.F) {
 			n := min(len(rest), 1+int(size)*int(size))
 			last := n == len(rest)
 			if last {
-				first |= bitFin
+				first |= wsframe.Fin
 			}
 			stream += frame(first, string(rest[:n]))
 			if last {

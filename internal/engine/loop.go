@@ -2,10 +2,10 @@ package engine
 
 import "net/netip"
 
-// Owner is a loop, as its connections see it. In the goroutine model each connection is its own owner,
-// and Host.Owner is nil: connections then reach each other by mail. Methods are for the owner's goroutine
+// Loop is a loop, as its connections see it. In the goroutine model each connection is its own owner,
+// and Host.Loop is nil: connections then reach each other by mail. Methods are for the owner's goroutine
 // where nothing else is said.
-type Owner interface {
+type Loop interface {
 	// Conn returns the connection in a slot, which must be in use.
 	Conn(slot uint32) *Conn
 	// HasConn reports whether the owner has a connection itself, and no worker.

@@ -1,0 +1,150 @@
+// Package wsframe reads and writes frames of the WebSocket protocol (RFC 6455, section 5.2), for
+// servers and clients. It does no input and output, and its functions are safe for concurrent use.
+package wsframe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// The opcodes of RFC 6455, section 11.8.
+const (
+	OpContinuation = 0
+	OpText         = 1
+	OpBinary       = 2
+	OpClose        = 8
+	OpPing         = 9
+	OpPong         = 10
+)
+
+// The bits of the first byte of a frame: RFC 6455, section 5.2, and RFC 7692, section 6.
+const (
+	Fin        = 0x80
+	Compressed = 0x40
+	reserved   = 0x70
+	opcode     = 0x0f
+)
+
+// masked is a bit of the second byte.
+const masked = 0x80
+
+// MaxControl is the most bytes of payload of a ping, pong or close.
+const MaxControl = 125
+
+// MaxHead is the most bytes of a head.
+const MaxHead = 14
+
+// Head is the head of a frame.
+type Head struct {
+	First  byte // the bits above and the opcode
+	Masked bool
+	Mask   [4]byte
+	Size   uint64 // of the payload, in bytes
+	Len    int    // of the head itself; 0 if it has not arrived whole
+}
+
+// Op returns the opcode.
+func (h *Head) Op() byte { return h.First & opcode }
+
+// Control reports whether the frame is a ping, pong or close.
+func (h *Head) Control() bool { return h.First&8 != 0 }
+
+// Reserved returns the reserved bits that are set, of which Compressed is one.
+func (h *Head) Reserved() byte { return h.First & reserved }
+
+// AppendHead appends the head of an unmasked frame. first has Fin, Compressed and the opcode.
+func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
+
+// AppendMaskedHead appends the head of a masked frame.
+func AppendMaskedHead(b []byte, first byte, mask [4]byte, size int) []byte {
+	return append(appendHead(b, first, masked, size), mask[:]...)
+}
+
+func appendHead(b []byte, first, masked byte, size int) []byte {
+	switch b = append(b, first); {
+	case size <= 125:
+		return append(b, masked|byte(size))
+	case size <= 0xffff:
+		return binary.BigEndian.AppendUint16(append(b, masked|126), uint16(size))
+	}
+	return binary.BigEndian.AppendUint64(append(b, masked|127), uint64(size))
+}
+
+var (
+	errLength = errors.New("the length of a frame is not in its shortest form, or has its top bit set")
+	errLong   = fmt.Errorf("a control frame has more than %d bytes", MaxControl)
+)
+
+// ParseHead parses the head that in begins with. While in has only a part of it, Len is 0 and err nil, unless
+// a byte is wrong already. Reserved bits, masks and the order of frames are for the caller to check.
+func ParseHead(in []byte) (h Head, err error) {
+	if len(in) == 0 {
+		return h, nil
+	}
+	h.First = in[0]
+	switch op := h.Op(); {
+	case op > OpBinary && op < OpClose || op > OpPong:
+		return h, fmt.Errorf("a frame has the unknown opcode %d", op)
+	case h.Control() && h.First&Fin == 0:
+		return h, fmt.Errorf("a control frame (opcode %d) is fragmented", op)
+	case len(in) < 2:
+		return h, nil
+	}
+	h.Masked, h.Size = in[1]&masked != 0, uint64(in[1]&^masked)
+	n, least := 2, uint64(0)
+	switch {
+	case h.Size <= 125:
+	case h.Control():
+		return h, errLong
+	case h.Size == 126:
+		if n = 4; len(in) < n {
+			return h, nil
+		}
+		h.Size, least = uint64(binary.BigEndian.Uint16(in[2:])), 126
+	default:
+		if n = 10; len(in) < n {
+			return h, nil
+		}
+		h.Size, least = binary.BigEndian.Uint64(in[2:]), 1<<16
+	}
+	switch {
+	case h.Size < least || h.Size >= 1<<63:
+		return h, errLength
+	case !h.Masked:
+		h.Len = n
+	case len(in) >= n+4:
+		h.Len = n + copy(h.Mask[:], in[n:])
+	}
+	return h, nil
+}
+
+// Mask combines src with a mask and writes the result to dst, which is as long or longer and may be src. at is the
+// number of bytes of the payload before src.
+func Mask(dst, src []byte, mask [4]byte, at int) {
+	m := uint32(0)
+	for i := range mask {
+		m |= uint32(mask[(at+i)&3]) << (8 * i)
+	}
+	wide := uint64(m)<<32 | uint64(m)
+	for len(src) >= 32 && len(dst) >= 32 { // the compiler makes one load and one store of 8 bytes
+		binary.LittleEndian.PutUint64(dst, binary.LittleEndian.Uint64(src)^wide)
+		binary.LittleEndian.PutUint64(dst[8:], binary.LittleEndian.Uint64(src[8:])^wide)
+		binary.LittleEndian.PutUint64(dst[16:], binary.LittleEndian.Uint64(src[16:])^wide)
+		binary.LittleEndian.PutUint64(dst[24:], binary.LittleEndian.Uint64(src[24:])^wide)
+		dst, src = dst[32:], src[32:]
+	}
+	for len(src) >= 8 && len(dst) >= 8 {
+		binary.LittleEndian.PutUint64(dst, binary.LittleEndian.Uint64(src)^wide)
+		dst, src = dst[8:], src[8:]
+	}
+	for i, c := range src {
+		dst[i] = c ^ byte(wide>>(8*(i&7)))
+	}
+}
+
+// ValidCloseCode reports whether a close may have this code: those of RFC 6455, section 7.4, and 1012 to 1014, which
+// IANA has registered since.
+func ValidCloseCode(code int) bool {
+	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
+}
