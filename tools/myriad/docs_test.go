@@ -14,7 +14,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/articles/*.md", "../../peers/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/articles/*.md", "../peers/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v, want files", pattern, files, err)
