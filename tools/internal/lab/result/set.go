@@ -122,12 +122,6 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Hardware is what of a machine no update changes. Memory is in whole GiB: a kernel has some
-// of it for itself.
-func (m Machine) Hardware() string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%s %s, %s, %d CPUs, %.0f GiB", m.OS, m.Arch, m.CPU, m.CPUs, float64(m.Memory)/(1<<30))), " ")
-}
-
 // Pinning says which CPUs the server and the load generator run on.
 type Pinning struct {
 	// Server and Load are the CPU numbers of each, nil when nothing is pinned.
@@ -157,16 +151,6 @@ func (r *Report) Note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Report finds the report of a scenario, nil where there is none.
-func (s *Set) Report(name string) *Report {
-	for _, r := range s.Reports {
-		if r.Scenario.Name == name {
-			return r
-		}
-	}
-	return nil
-}
-
 // Runs counts the runs.
 func (s *Set) Runs() (n int) {
 	for _, r := range s.Reports {
@@ -193,14 +177,11 @@ func (s *Set) Failed() (runs, claims int) {
 }
 
 // WriteJSON writes the set as one indented JSON object.
-func (s *Set) WriteJSON(w io.Writer) error { return WriteJSON(w, s) }
-
-// WriteJSON writes a value as one indented JSON object.
-func WriteJSON(w io.Writer, v any) error {
+func (s *Set) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	return e.Encode(s)
 }
 
 // Read reads what Set.WriteJSON has written, of at most 512 MiB.
