@@ -79,9 +79,9 @@ func TestMeasure(t *testing.T) {
 	idle := scenario.Workload{App: "echo", Connections: 10, Size: 8, Phases: []scenario.Phase{{Do: scenario.Hold, For: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 	idleRun := func() *result.Run {
 		return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
-			{Checkpoint: Touched, Server: result.Side{RSS: 1000}, Slab: 5000, Free: 9000, Counts: counts(0, 0, 0)},
+			{Checkpoint: Touched, Server: result.Side{RSS: 1000}, Slab: 5000, Counts: counts(0, 0, 0)},
 			{Checkpoint: Idle, Server: result.Side{RSS: 2000, Anonymous: 500}, Slab: 95000, Counts: counts(10, 0, 0)},
-			{Checkpoint: Exchanged, Server: result.Side{RSS: 3000, PSS: 2500}, Slab: 105000, Free: 1000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
+			{Checkpoint: Exchanged, Server: result.Side{RSS: 3000}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
 		}}
 	}
 	job := func(change func(*result.Jobs)) *result.Run {
@@ -123,13 +123,13 @@ func TestMeasure(t *testing.T) {
 		{"publish/subscribe that loses messages", windowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
 		{"subscribers", func() *result.Run {
 			r := idleRun()
-			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{RSS: 1500, Anonymous: 100}})
+			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{RSS: 1500}})
 			return r
-		}(), idle, map[string]float64{"bytes-subscribed": 50, "anonymous-subscribed": 10, "bytes-idle": 100}, nil},
-		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "kernel-exchanged": 10000, "anonymous-idle": 50, "machine-exchanged": 800,
-			"dial-rate": 10, "rss": 3000, "pss": 2500, "stack": 7}, nil},
+		}(), idle, map[string]float64{"bytes-subscribed": 50, "bytes-idle": 100}, nil},
+		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,
+			"dial-rate": 10, "rss": 3000, "stack": 7}, nil},
 		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
-		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "offered-times": 2, "p99": 0.002, "finished": 100, "good": 80, "peak-memory": 1 << 20, "cores": 0.5}, nil},
+		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
