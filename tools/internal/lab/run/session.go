@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,11 +54,7 @@ type Options struct {
 // this process is killed. There it raises this process's soft limit of open descriptors to the
 // hard one and leaves it so, for its children to inherit.
 func All(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
-	set, err := plan(all, o)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newSession(set, o)
+	s, err := plan(all, o)
 	if err != nil {
 		return nil, err
 	}
@@ -89,61 +86,44 @@ func makeDir(dir string) error {
 	return nil
 }
 
-// plan is a set without a run: the scenarios with the options applied.
-func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
-	if n := len(all); n < 1 || n > scenario.MaxParts {
-		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
-	}
-	command := o.Command
-	if command == "" {
-		command = strings.Join(os.Args, " ")
-	}
-	set := &result.Set{
-		Format: result.Format, Version: version.Myriad(), Machine: result.ThisMachine(), Date: time.Now().UTC(),
-		Command: command, Scale: o.Scale, Strict: o.Strict,
-	}
-	pinned := choosePinning()
-	var none error
-	for _, s := range all {
-		s, err := o.Apply(s)
-		if err != nil {
-			return nil, err
-		}
-		steps, err := s.Plan(o.Only)
-		if err != nil { // of several scenarios Only may leave some out
-			none = err
-			continue
-		}
-		set.Reports = append(set.Reports, &result.Report{
-			Scenario: s, Pinning: pinned, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
-		})
-	}
-	if len(set.Reports) == 0 {
-		return nil, none
-	}
-	return set, nil
-}
-
 // session makes a set: it goes through the steps of all reports in their order. It belongs to
 // one goroutine.
 type session struct {
 	runner
 	options Options
 	set     *result.Set
-	steps   []scenario.Step // of all reports
-	report  []int           // that each step belongs to
+	steps   []scenario.Step  // of all reports
+	reports []*result.Report // that each step belongs to
 }
 
-// newSession plans a set. Nothing is started.
-func newSession(set *result.Set, o Options) (*session, error) {
-	s := &session{set: set, options: o}
-	for i, r := range set.Reports {
-		steps, err := r.Scenario.Plan(o.Only)
+// plan returns the session of scenarios with the options applied. Nothing is started.
+func plan(all []scenario.Scenario, o Options) (*session, error) {
+	if n := len(all); n < 1 || n > scenario.MaxParts {
+		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
+	}
+	s := &session{options: o, set: &result.Set{
+		Format: result.Format, Version: version.Myriad(), Machine: result.ThisMachine(), Date: time.Now().UTC(),
+		Command: cmp.Or(o.Command, strings.Join(os.Args, " ")), Scale: o.Scale, Strict: o.Strict,
+	}}
+	s.pinning = choosePinning()
+	var none error
+	for _, one := range all {
+		one, err := o.Apply(one)
 		if err != nil {
 			return nil, err
 		}
+		steps, err := one.Plan(o.Only)
+		if err != nil { // of several scenarios Only may leave some out
+			none = err
+			continue
+		}
+		r := &result.Report{Scenario: one, Pinning: s.pinning, Notes: one.Notes, Planned: len(steps), Runs: []result.Run{}}
+		s.set.Reports = append(s.set.Reports, r)
 		s.steps = append(s.steps, steps...)
-		s.report = append(s.report, slices.Repeat([]int{i}, len(steps))...)
+		s.reports = append(s.reports, slices.Repeat([]*result.Report{r}, len(steps))...)
+	}
+	if len(s.steps) == 0 {
+		return nil, none
 	}
 	s.progress = newProgress(o.Progress, s.steps)
 	return s, nil
@@ -183,7 +163,6 @@ func (s *session) begin() (end func() error, err error) {
 		}
 		return os.RemoveAll(tmp)
 	}
-	s.pinning = choosePinning()
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
 			return end, err
@@ -220,7 +199,7 @@ func (s *session) all(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return s.interrupted(ctx, i)
 		}
-		r := s.set.Reports[s.report[i]]
+		r := s.reports[i]
 		s.progress.begin(i)
 		run := s.runner.run(ctx, st, &r.Scenario, r.Runs)
 		stopped := ctx.Err() != nil && run.Error != "" // which is why it failed: that says nothing of the server
@@ -239,7 +218,7 @@ func (s *session) all(ctx context.Context) error {
 
 // interrupted says that the set was not made to its end.
 func (s *session) interrupted(ctx context.Context, step int) error {
-	s.set.Reports[s.report[step]].Note("Interrupted in run %d of %d.", step+1, len(s.steps))
+	s.reports[step].Note("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
