@@ -85,7 +85,7 @@ func TestMeasure(t *testing.T) {
 		}}
 	}
 	job := func(change func(*result.Jobs)) *result.Run {
-		j := &result.Jobs{Rate: 100, WarmUp: time.Second, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
+		j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
 			Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
 			P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
 		}}

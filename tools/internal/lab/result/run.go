@@ -229,14 +229,9 @@ func (r *Run) Sample(checkpoint string) *Sample {
 
 // Jobs is what became of jobs that were offered.
 type Jobs struct {
-	// Shape and Load are of the workload: what jobs, and "unloaded", "1x", "10x" or so
-	// many a second. Rate is how many a second that is.
-	Shape string  `json:"shape"`
-	Load  string  `json:"load"`
-	Rate  float64 `json:"rate"`
-	// WarmUp is for how long they were offered without being counted, Window for how long
-	// then, Deadline within what time each had to end.
-	WarmUp   time.Duration `json:"warm_up"`
+	// Rate is how many a second were to be offered, Window for how long they were counted,
+	// Deadline within what time each had to end.
+	Rate     float64       `json:"rate"`
 	Window   time.Duration `json:"window"`
 	Deadline time.Duration `json:"deadline"`
 	// Capacity is how many jobs of the shape a second the machine can do.
