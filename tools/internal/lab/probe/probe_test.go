@@ -64,37 +64,43 @@ func heldRun() *result.Run {
 var heldWorkload = scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{
 	{Do: scenario.Verify}, {Do: scenario.Hold, For: second}, {Do: scenario.Broadcast}, {Do: scenario.Hold, For: 2 * second, Heartbeat: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 
+// windowRun returns a run with the samples of windowed and the result of seen, changed.
+func windowRun(change func(*result.Run, *load.Result)) *result.Run {
+	r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Name: scenario.Load, Result: seen()}}}
+	if change != nil {
+		change(r, r.Phases[0].Result)
+	}
+	return r
+}
+
+// idleRun returns a run of 10 connections whose memory was sampled.
+func idleRun() *result.Run {
+	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
+		{Checkpoint: Touched, Server: result.Side{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
+		{Checkpoint: Idle, Server: result.Side{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
+		{Checkpoint: Exchanged, Server: result.Side{Process: sample.Process{RSS: 3000}}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
+	}}
+}
+
+// job returns a run in which jobs were offered, changed.
+func job(change func(*result.Jobs)) *result.Run {
+	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
+		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
+		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
+	}}
+	if change != nil {
+		change(j)
+	}
+	return &result.Run{Jobs: j}
+}
+
 // Each probe sets its figures, and rules that are broken are marked.
 func TestMeasure(t *testing.T) {
 	closed := scenario.Workload{App: "echo", Connections: 10, Size: 8, Pipeline: 1, Phases: []scenario.Phase{{Do: scenario.Load, For: second}}}
-	windowRun := func(change func(*result.Run, *load.Result)) *result.Run {
-		r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Name: scenario.Load, Result: seen()}}}
-		if change != nil {
-			change(r, r.Phases[0].Result)
-		}
-		return r
-	}
 	beating := scenario.Workload{App: "sink", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Load, For: 2 * second, Heartbeat: second}}}
 	flooded := scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Flood, For: second}}}
 	published := scenario.Workload{App: "pubsub", Connections: 8, Size: 64, Phases: []scenario.Phase{{Do: scenario.Publish, For: second, Topics: 1, Publishers: 1, Slow: 1}}}
 	idle := scenario.Workload{App: "echo", Connections: 10, Size: 8, Phases: []scenario.Phase{{Do: scenario.Hold, For: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
-	idleRun := func() *result.Run {
-		return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
-			{Checkpoint: Touched, Server: result.Side{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
-			{Checkpoint: Idle, Server: result.Side{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
-			{Checkpoint: Exchanged, Server: result.Side{Process: sample.Process{RSS: 3000}}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
-		}}
-	}
-	job := func(change func(*result.Jobs)) *result.Run {
-		j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
-			Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
-			P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
-		}}
-		if change != nil {
-			change(j)
-		}
-		return &result.Run{Jobs: j}
-	}
 	jobWork := scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Jobs, For: second}}}
 	for _, c := range []struct {
 		name  string
