@@ -42,13 +42,13 @@ the scenarios.
 Server and load generator are processes of their own, pinned to CPUs of their
 own where there are at least two and the workload does not say otherwise. The
 subjects are run in turn, in rounds. What this machine cannot run is listed with
-the reason. Ctrl-C ends it; --resume goes on.
+the reason. Ctrl-C ends it; the report has the runs that were made.
 
 It exits with 1 when a run failed, an answer was wrong, or a claim of a scenario
 was not met that has to be; with --strict also when one of size or speed was not.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if f.resume == "" && len(names) == 0 {
+			if len(names) == 0 {
 				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltIns(), ", "), everyScenario)
 			}
 			return f.bench(cmd, names)
@@ -64,7 +64,6 @@ type benchFlags struct {
 	options  run.Options
 	peers    string
 	subjects []string
-	resume   string
 }
 
 func (f *benchFlags) add(flags *pflag.FlagSet) {
@@ -79,7 +78,6 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+
 			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
 	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
-	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
 	flags.BoolVar(&o.Strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
 }
 
@@ -97,21 +95,8 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// bench runs the scenarios that are named, or resumes an earlier bench, and prints the
-// reports.
+// bench runs the scenarios that are named and prints the reports.
 func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
-	if f.resume != "" {
-		cmd.Flags().Visit(func(flag *pflag.Flag) {
-			if flag.Name != "resume" {
-				names = append(names, "--"+flag.Name)
-			}
-		})
-		if len(names) > 0 {
-			return usagef("--resume with %s; expected it alone: the directory says what is to be run", strings.Join(names, ", "))
-		}
-		set, err := run.Resume(cmd.Context(), f.resume, f.runOptions(cmd))
-		return printSet(cmd, set, f.resume, err)
-	}
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory: report.json in it has every run", f.options.Dir)
 	}
@@ -119,7 +104,9 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	o := f.runOptions(cmd)
+	o := f.options
+	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
 		subject, err := scenario.ParseSubject(text, len(chosen) == 1 && chosen[0].OffersJobs())
 		if err != nil {
@@ -136,13 +123,6 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 	}
 	set, err := run.All(cmd.Context(), chosen, o)
 	return printSet(cmd, set, o.Dir, err)
-}
-
-func (f *benchFlags) runOptions(cmd *cobra.Command) run.Options {
-	o := f.options
-	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
-	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
-	return o
 }
 
 // scenarios are those that the command line names, with --peers if that is given.

@@ -60,10 +60,6 @@ func TestBench(t *testing.T) {
 			}
 		}
 	}
-	again := invoke(t, "bench", "--resume", out)
-	if again.code != 0 || !strings.Contains(again.stderr, "nothing is left to do") || !strings.Contains(again.stdout, "\nheld\n") {
-		t.Errorf("resumed: exit code %d, %s", again.code, again.says())
-	}
 }
 
 // A subject that joins by its command line is run as the others are, and one that fails
@@ -159,12 +155,6 @@ func (b *benching) busy(t *testing.T, word string) bool {
 	return false
 }
 
-// records counts the runs in the journal.
-func (b *benching) records() int {
-	text, _ := os.ReadFile(filepath.Join(b.out, "journal.jsonl")) // none at the begin
-	return bytes.Count(text, []byte(`"run":`))
-}
-
 // gone waits until none of its processes is left.
 func (b *benching) gone(t *testing.T) {
 	t.Helper()
@@ -194,47 +184,28 @@ func TestBenchKilled(t *testing.T) {
 	}
 }
 
-// What was interrupted is reported as far as it is, and resumed: in the end every step is
-// there once.
-func TestBenchResumed(t *testing.T) {
+// A bench that is interrupted prints and writes the report of the runs that it has made, and fails.
+func TestBenchInterrupted(t *testing.T) {
 	slow(t)
 	t.Parallel()
-	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
-		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
-		await.True(t, "a run has ended", func() bool { return b.records() > 0 })
+	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--only", "^echo-(100|1000)/net$")
+	await.True(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
 		if err := b.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		if sig != os.Kill {
-			_ = b.Process.Signal(os.Interrupt) // as timeout(1) sends two: they count as one
-		}
-		_ = b.Wait() // the exit code says what it returned
-		made := b.records()
-		if sig != os.Kill {
-			says := "myriad bench --resume " + b.out + " finishes the rest"
-			if code := b.ProcessState.ExitCode(); code != 1 || !strings.Contains(b.printed.String(), says) {
-				t.Errorf("%v: exit code %d, want 1, and %q: %s", sig, code, says, b.printed)
-			}
-			if set := readReport(t, b.out); set.Runs() != made {
-				t.Errorf("%v: the report has %d runs, want the %d of the journal", sig, set.Runs(), made)
-			}
-		}
-		b.gone(t)
-		if got := invoke(t, "bench", "--resume", b.out); got.code != 0 {
-			t.Fatalf("%v: resumed: %s", sig, got.says())
-		}
-		set := readReport(t, b.out)
-		steps := make(map[string]int)
-		for _, r := range set.Reports[0].Runs {
-			steps[fmt.Sprint(r.Subject, r.Round)]++
-		}
-		for _, step := range []string{"net1", "goroutine1", "net2", "goroutine2"} {
-			if steps[step] != 1 || len(steps) != 4 {
-				t.Errorf("%v: got %v, want every step once", sig, steps)
-			}
-		}
-		if b.records() != set.Runs() || set.Runs() < made {
-			t.Errorf("%v: %d runs, %d in the journal, %d made at first", sig, set.Runs(), b.records(), made)
+	}
+	_ = b.Wait() // the exit code says what it returned
+	if code := b.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	for _, word := range []string{"\necho-100\n", "  net  ", "Interrupted in run 2 of 2.", "report in " + b.out, "interrupted in run 2 of 2"} {
+		if !strings.Contains(b.printed.String(), word) {
+			t.Errorf("it does not say %q: %s", word, b.printed)
 		}
 	}
+	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].Counts() {
+		t.Errorf("the report has %+v, want the run that has ended", r.Runs)
+	}
+	b.gone(t)
 }

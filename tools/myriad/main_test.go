@@ -505,9 +505,6 @@ bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, s
 bench overload --peers {no}                 = go build -C tools/peers
 bench quick --peers {x}                     = --peers is given for quick; expected it with overload or peers
 bench soak --duration 1s                    = expected 4s to
-bench quick --resume x                      = --resume with quick; expected it alone
-bench --resume {x}                          = {x} is a file, or below one; expected the directory of a report
-bench --resume {d}                          = has no journal.jsonl; expected the directory of a report
 
 plan                                        = --measure and --from: neither is given; expected one of the two
 plan --measure --from {x}                   = both are given

@@ -293,9 +293,6 @@ func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return nil, usageError{wrong}
 	}
-	if err != nil && set != nil { // and how to finish it
-		return nil, fmt.Errorf("%w; then `myriad plan --from %s` plans", err, o.Dir)
-	}
 	if err == nil {
 		if failed, _ := set.Failed(); failed > 0 {
 			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.Runs(), o.Dir)

@@ -19,30 +19,28 @@ import (
 // What the report of a load, and that of a bench, can be written as.
 var (
 	loadFormats  = []string{"text", "csv", "html", "json"}
-	benchFormats = []string{"text", "html", "json"}
+	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReported bounds the files of a comparison.
+// maxReported bounds the files of a command.
 const maxReported = 64
 
 // reportFlags are the flags of the command report.
 type reportFlags struct {
-	format     string
-	out        string
-	expect     []string
-	merge      bool
-	only       string
-	regression string
+	format string
+	out    string
+	expect []string
+	merge  bool
 }
 
 func newReport() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "report [flags] FILE|DIR [MORE...]",
-		Short: "Write the results of a load or of a bench again, or compare several",
-		Long: `Write the results of a load or of a bench again: as text, CSV, HTML or
-JSON. Or compare several. What a file is, is seen by its content; "-" is
-standard input, and a directory that "bench" has made stands for report.json in it.
+		Short: "Write the results of a load or of a bench again, or compare several loads",
+		Long: `Write the results of a load or of a bench again, or compare several loads.
+What a file is, is seen by its content; "-" is standard input, and a directory
+that "bench" has made stands for report.json in it.
 
 The events of a load, as it writes them with --json, are reported as the run
 reported itself. CSV has a row an interval, HTML is one self-contained page, JSON
@@ -52,30 +50,21 @@ It exits with 1 if an expectation isn't met; --expect is a name, a comparison an
 a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
 
 The report.json of a bench is reported as the bench reported itself, but for CSV.
-Of two or more each figure is compared with that of the first: medians with ±, and
-whether the difference is significant. With 4 rounds in each it is by Mann and
-Whitney's test, p ≤ 0.05; with 2 or 3 if the medians are further apart than both ±
-together; with 1, which has no ±, the figure is not judged: too few rounds. As JSON
-that is one object, whose keys docs/scenarios.md explains. --only REGEXP keeps the
-figures whose "scenario/workload/subject/figure" it matches, such as "quick/.*/tps".
+To compare two write each with --format benchstat, one line a run, for benchstat
+(golang.org/x/perf/cmd/benchstat):
 
-With --fail-on-regression it exits with 1 if a figure is significantly worse by more
-than 5 %, or than --fail-on-regression=10%; if a subject failed in more of its rounds
-than in the first report; and if no figure is judged, as all have too few rounds. Of
-many figures that have not changed one in twenty is called significant by chance: so
-give a bound.`,
+  myriad report before --format benchstat --out before.txt
+  myriad report after --format benchstat --out after.txt
+  benchstat before.txt after.txt`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, html, json, or csv (of a load)")
+	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, html, json, csv (of a load), or benchstat (of a bench)")
 	flags.StringVar(&f.out, "out", "-", "write it to `FILE`; - is standard output")
 	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` of a load is met, such as p99<5ms (repeatable)")
 	flags.BoolVar(&f.merge, "merge", false, "report several generators that ran at the same time as one")
-	flags.StringVar(&f.only, "only", "", "compare the figures of benches that this `REGEXP` matches")
-	flags.StringVar(&f.regression, "fail-on-regression", "", "fail if a figure of a bench is significantly worse by more than `PERCENT`")
-	flags.Lookup("fail-on-regression").NoOptDefVal = "5%"
 	return cmd
 }
 
@@ -97,7 +86,7 @@ func (f *reportFlags) run(cmd *cobra.Command, names []string) error {
 	}
 	formats, report := loadFormats, f.loads
 	if files[0].bench {
-		formats, report = benchFormats, f.benches
+		formats, report = benchFormats, f.bench
 	}
 	if !slices.Contains(formats, f.format) {
 		return usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))

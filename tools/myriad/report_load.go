@@ -53,9 +53,6 @@ func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
 // checkLoads says how the flags were wrong for results of loads, before more of them is
 // read than their beginning.
 func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
-	if f.only != "" || f.regression != "" {
-		return nil, usagef("--only and --fail-on-regression are for reports of a bench; expected two or more report.json")
-	}
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
 	}

@@ -65,23 +65,30 @@ type Sample struct {
 
 // Process is what one process uses, or several together.
 type Process struct {
-	PID int // 0 for several
+	PID int `json:"-"` // 0 for several
 	// User and System are processor time since the process began, of ended threads
 	// too: of this process to the microsecond, of another their sum to the nanosecond
 	// and each of them in steps of about 10 ms.
 	// Children is that of children that it has waited for.
-	User, System, Children time.Duration
-	Threads                int
+	User     time.Duration `json:"user,omitempty"`
+	System   time.Duration `json:"system,omitempty"`
+	Children time.Duration `json:"children,omitempty"`
+	Threads  int           `json:"threads,omitempty"`
 	// RSS is resident memory with each shared page in full, off by some pages for
 	// each thread unless PSS was read too; PeakRSS the most it has been. Anonymous
 	// is what of RSS is in no file: heap and stacks. PSS counts a page that n
 	// processes share as 1/n of it.
-	RSS, PeakRSS, Anonymous, PSS int64
+	RSS       int64 `json:"rss,omitempty"`
+	PeakRSS   int64 `json:"peak_rss,omitempty"`
+	Anonymous int64 `json:"anonymous,omitempty"`
+	PSS       int64 `json:"pss,omitempty"`
 	// Voluntary and Involuntary are context switches of the threads that there are:
 	// of one that waited, and of one that could have gone on.
-	Voluntary, Involuntary int64
+	Voluntary   int64 `json:"voluntary,omitempty"`
+	Involuntary int64 `json:"involuntary,omitempty"`
 	// Descriptors is how many are open, Sockets how many of them are sockets.
-	Descriptors, Sockets int
+	Descriptors int `json:"descriptors,omitempty"`
+	Sockets     int `json:"sockets,omitempty"`
 }
 
 // CPU is user and system time together.

@@ -10,6 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -201,7 +202,7 @@ func set() *result.Set {
 		return scenario.Workload{Name: name, App: "echo", Size: 64, Connections: n, Phases: []scenario.Phase{{Do: scenario.Load}}}
 	}
 	run := func(workload string, n int, rate, cpu float64, each int64) result.Run {
-		side := func(rss int64) result.Side { return result.Side{RSS: rss} }
+		side := func(rss int64) result.Side { return result.Side{Process: sample.Process{RSS: rss}} }
 		r := result.Run{
 			Workload: workload, Subject: "epoll", Command: []string{"myriad", "serve", "--model", "epoll", "--loops", "4"},
 			Figures: map[string]float64{"tps": rate, "cpu": cpu}, Phases: []result.Phase{{Result: &load.Result{Connected: n}}},

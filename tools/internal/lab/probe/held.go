@@ -41,7 +41,6 @@ var held = Probe{
 		{Name: "held-server", Heading: "server bytes/conn", Unit: page.Bytes, Better: Lower},
 		{Name: "held-load", Heading: "generator bytes/conn", Unit: page.Bytes},
 		{Name: "held-kernel", Heading: "kernel bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
-		{Name: "held-machine", Heading: "machine bytes/conn", Unit: page.Bytes, Better: Lower},
 		{Name: "held-connects", Heading: "conn/s", Better: Higher},
 		{Name: "held-echoes", Heading: "echoes/s", Better: Higher},
 		{Name: "held-missing", Heading: "connections missing", Better: Lower, Hidden: true},
@@ -79,7 +78,6 @@ func (h holding) measure(set func(string, float64)) {
 		each("held-server", func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("held-load", func(s *result.Sample) int64 { return s.Load.Anonymous })
 		each("held-kernel", (*result.Sample).Kernel)
-		each("held-machine", func(s *result.Sample) int64 { return -s.Free })
 	}
 	if p := r.Phase(Connected); p != nil {
 		set("held-connects", p.Rate)

@@ -25,16 +25,11 @@ var memory = Probe{
 		{Name: "bytes-subscribed", Heading: "bytes/conn at once", Unit: page.Bytes, Better: Lower},
 		{Name: "bytes-exchanged", Heading: "bytes/conn after one exchange", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-idle", Heading: "anonymous idle", Unit: page.Bytes, Better: Lower},
-		{Name: "anonymous-subscribed", Heading: "anonymous at once", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},
 		{Name: "kernel-idle", Heading: "kernel slab bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
-		{Name: "kernel-exchanged", Heading: "kernel slab after", Unit: page.Bytes, Better: Lower},
-		{Name: "machine-exchanged", Heading: "machine after", Unit: page.Bytes, Better: Lower},
 		{Name: "dial-rate", Heading: "dial conn/s", Better: Higher},
-		{Name: "processes", Heading: "processes", Hidden: true},
 		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
 		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
 		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
@@ -48,27 +43,22 @@ var memory = Probe{
 		if r.ConnectTime > 0 {
 			set("dial-rate", float64(r.Connected)/r.ConnectTime.Seconds())
 		}
-		set("processes", float64(in.Run.Processes))
 		base, idle, after := in.Run.Sample(Touched), in.Run.Sample(Idle), in.Run.Sample(Exchanged)
 		if base == nil || idle == nil || after == nil || r.Connected == 0 {
 			return
 		}
 		each := func(name string, now *result.Sample, of func(*result.Sample) int64) {
-			v := float64(of(now)-of(base)) / float64(r.Connected)
-			set(name, v)
+			set(name, float64(of(now)-of(base))/float64(r.Connected))
 		}
 		each("bytes-idle", idle, func(s *result.Sample) int64 { return s.Server.RSS })
 		if at := in.Run.Sample(Subscribed); at != nil {
 			each("bytes-subscribed", at, func(s *result.Sample) int64 { return s.Server.RSS })
-			each("anonymous-subscribed", at, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		}
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
 		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })
-		each("machine-exchanged", after, func(s *result.Sample) int64 { return -s.Free })
 		if min(idle.Slab, after.Slab) >= base.Slab { // or others gave some back meanwhile
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
-			each("kernel-exchanged", after, func(s *result.Sample) int64 { return s.Slab })
 		}
 		setSide(set, "", "-idle", idle)
 		setSide(set, "", "", after)

@@ -15,11 +15,9 @@ var jobs = Probe{
 		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
 		{Name: "offered", Heading: "offered"},
 		{Name: "finished", Heading: "finished", Better: Higher},
-		{Name: "good", Heading: "within the deadline", Better: Higher},
 		{Name: "rejected", Heading: "rejected"},
 		{Name: "expired", Heading: "expired"},
 		{Name: "shed", Heading: "shed"},
-		{Name: "offered-times", Heading: "offered, of capacity", Write: twoDecimals, Hidden: true},
 		{Name: "offered-rate", Heading: "offered/s", Hidden: true},
 		{Name: "job-p999", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
 		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, Write: megabytes},
@@ -37,14 +35,12 @@ var jobs = Probe{
 		set("goodput", good)
 		set("offered", float64(r.Offered))
 		set("finished", float64(r.Finished))
-		set("good", float64(r.Good))
 		set("rejected", float64(r.Rejected))
 		set("expired", float64(r.Expired))
 		set("shed", float64(r.Shed))
 		set("offered-rate", j.Rate)
 		if j.Capacity > 0 {
 			set("of-capacity", good/j.Capacity)
-			set("offered-times", j.Rate/j.Capacity)
 		}
 		for name, d := range map[string]time.Duration{"p50": r.P50, "p99": r.P99, "job-p999": r.P999, "mean": r.Mean} {
 			if d > 0 {

@@ -1,5 +1,5 @@
 // Package probe works figures out of runs. A probe looks at the samples and the results of a
-// run and sets figures by name; tables, claims, published columns and comparisons know them
+// run and sets figures by name; tables, claims, published columns and benchstat know them
 // by that name. A figure is added where its probe is: in the list of its Figures, and in
 // Measure.
 package probe

@@ -10,6 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -18,10 +19,10 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // windowed are the samples of a window of a second in which the server used half a CPU.
 func windowed() []result.Sample {
 	return []result.Sample{
-		{Checkpoint: "ready", At: start, Server: result.Side{RSS: 1000}},
+		{Checkpoint: "ready", At: start, Server: result.Side{Process: sample.Process{RSS: 1000}}},
 		{Checkpoint: "measuring", At: start, Accepted: 10, SegmentsIn: 5, Busy: time.Second},
 		{Checkpoint: "measured", At: start.Add(time.Second), Accepted: 10, SegmentsIn: 105, SegmentsOut: 50,
-			Server: result.Side{User: 400 * time.Millisecond, System: 100 * time.Millisecond, RSS: 11000}, Busy: 2900 * time.Millisecond},
+			Server: result.Side{Process: sample.Process{User: 400 * time.Millisecond, System: 100 * time.Millisecond, RSS: 11000}}, Busy: 2900 * time.Millisecond},
 	}
 }
 
@@ -44,7 +45,7 @@ func heldRun() *result.Run {
 	r := &result.Run{Broadcaster: &result.Broadcaster{Messages: 1}}
 	at := func(name string, server, slab int64, c *result.Counts) {
 		r.Samples = append(r.Samples, result.Sample{Checkpoint: name, At: start.Add(time.Duration(len(r.Samples)) * time.Second),
-			Server: result.Side{Anonymous: server}, Slab: slab, Counts: c})
+			Server: result.Side{Process: sample.Process{Anonymous: server}}, Slab: slab, Counts: c})
 	}
 	at(Before, 1000, 0, counts(0, 10, 0))
 	at(Connected, 1500, 80000, counts(10, 10, 0))
@@ -63,37 +64,43 @@ func heldRun() *result.Run {
 var heldWorkload = scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{
 	{Do: scenario.Verify}, {Do: scenario.Hold, For: second}, {Do: scenario.Broadcast}, {Do: scenario.Hold, For: 2 * second, Heartbeat: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 
+// windowRun returns a run with the samples of windowed and the result of seen, changed.
+func windowRun(change func(*result.Run, *load.Result)) *result.Run {
+	r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Name: scenario.Load, Result: seen()}}}
+	if change != nil {
+		change(r, r.Phases[0].Result)
+	}
+	return r
+}
+
+// idleRun returns a run of 10 connections whose memory was sampled.
+func idleRun() *result.Run {
+	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
+		{Checkpoint: Touched, Server: result.Side{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
+		{Checkpoint: Idle, Server: result.Side{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
+		{Checkpoint: Exchanged, Server: result.Side{Process: sample.Process{RSS: 3000}}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
+	}}
+}
+
+// job returns a run in which jobs were offered, changed.
+func job(change func(*result.Jobs)) *result.Run {
+	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
+		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
+		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
+	}}
+	if change != nil {
+		change(j)
+	}
+	return &result.Run{Jobs: j}
+}
+
 // Each probe sets its figures, and rules that are broken are marked.
 func TestMeasure(t *testing.T) {
 	closed := scenario.Workload{App: "echo", Connections: 10, Size: 8, Pipeline: 1, Phases: []scenario.Phase{{Do: scenario.Load, For: second}}}
-	windowRun := func(change func(*result.Run, *load.Result)) *result.Run {
-		r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Name: scenario.Load, Result: seen()}}}
-		if change != nil {
-			change(r, r.Phases[0].Result)
-		}
-		return r
-	}
 	beating := scenario.Workload{App: "sink", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Load, For: 2 * second, Heartbeat: second}}}
 	flooded := scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Flood, For: second}}}
 	published := scenario.Workload{App: "pubsub", Connections: 8, Size: 64, Phases: []scenario.Phase{{Do: scenario.Publish, For: second, Topics: 1, Publishers: 1, Slow: 1}}}
 	idle := scenario.Workload{App: "echo", Connections: 10, Size: 8, Phases: []scenario.Phase{{Do: scenario.Hold, For: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
-	idleRun := func() *result.Run {
-		return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
-			{Checkpoint: Touched, Server: result.Side{RSS: 1000}, Slab: 5000, Free: 9000, Counts: counts(0, 0, 0)},
-			{Checkpoint: Idle, Server: result.Side{RSS: 2000, Anonymous: 500}, Slab: 95000, Counts: counts(10, 0, 0)},
-			{Checkpoint: Exchanged, Server: result.Side{RSS: 3000, PSS: 2500}, Slab: 105000, Free: 1000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
-		}}
-	}
-	job := func(change func(*result.Jobs)) *result.Run {
-		j := &result.Jobs{Rate: 100, WarmUp: time.Second, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
-			Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
-			P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
-		}}
-		if change != nil {
-			change(j)
-		}
-		return &result.Run{Jobs: j}
-	}
 	jobWork := scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Jobs, For: second}}}
 	for _, c := range []struct {
 		name  string
@@ -118,18 +125,18 @@ func TestMeasure(t *testing.T) {
 		{"a flood whose rate varies", windowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
 		{"publish/subscribe", windowRun(func(r *result.Run, l *load.Result) {
 			l.Answered, l.Delivered, l.SlowEnded = 100, 10_000, 1
-			r.Timeline = []result.Tick{{Server: result.Side{RSS: 12000}}}
+			r.Timeline = []result.Tick{{Server: result.Side{Process: sample.Process{RSS: 12000}}}}
 		}), published, map[string]float64{"deliveries": 10_000, "publishes": 100, "delivery-p50": 0.001, "delivery-p99": 0.002, "delivery-cpu": 50, "slow-ended": 1, "publish-peak": 12000, "load-busy": 0.3}, nil},
 		{"publish/subscribe that loses messages", windowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
 		{"subscribers", func() *result.Run {
 			r := idleRun()
-			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{RSS: 1500, Anonymous: 100}})
+			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{Process: sample.Process{RSS: 1500}}})
 			return r
-		}(), idle, map[string]float64{"bytes-subscribed": 50, "anonymous-subscribed": 10, "bytes-idle": 100}, nil},
-		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "kernel-exchanged": 10000, "anonymous-idle": 50, "machine-exchanged": 800,
-			"dial-rate": 10, "rss": 3000, "pss": 2500, "stack": 7}, nil},
+		}(), idle, map[string]float64{"bytes-subscribed": 50, "bytes-idle": 100}, nil},
+		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,
+			"dial-rate": 10, "rss": 3000, "stack": 7}, nil},
 		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
-		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "offered-times": 2, "p99": 0.002, "finished": 100, "good": 80, "peak-memory": 1 << 20, "cores": 0.5}, nil},
+		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},

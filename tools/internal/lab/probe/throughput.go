@@ -32,7 +32,6 @@ var throughput = Probe{
 		{Name: "p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "p99.9", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
-		{Name: "max", Heading: "max latency", Unit: page.Seconds, Better: Lower, Hidden: true},
 		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},
 		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, Write: twoDecimals},
 		{Name: "in-flight", Heading: "in flight", Write: mean},
@@ -49,7 +48,6 @@ var throughput = Probe{
 		set("p50", r.Latency.P50.Seconds())
 		set("p99", r.Latency.P99.Seconds())
 		set("p99.9", r.Latency.P999.Seconds())
-		set("max", r.Latency.Max.Seconds())
 		set("mean", r.Latency.Mean.Seconds())
 		if r.Schedule == nil {
 			set("in-flight", r.InFlight())

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
@@ -26,9 +25,6 @@ func Judge(s *result.Set) {
 
 // judge are the verdicts of a claim: one for each subject and workload that it is of.
 func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
-	if len(c.Against) > 0 {
-		return []result.Verdict{against(r, c)}
-	}
 	f, ok := probe.Named(c.Figure)
 	if !ok {
 		return nil
@@ -100,63 +96,4 @@ func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workl
 		outcome = result.Met
 	}
 	return outcome, fmt.Sprintf("%s %s; %s %s%s", f.Heading, f.Text(v), word, f.Text(bound), unit)
-}
-
-// ahead is by how much a subject has to be ahead in each figure.
-const ahead = 1.01
-
-// against looks for subjects that are ahead of the claim's in all of its figures, under the
-// same workload. One that the watchdog has ended is not ahead.
-func against(r *result.Report, c scenario.Claim) result.Verdict {
-	v := result.Verdict{Of: c.Text, Outcome: result.NotMeasured}
-	var found, doubts []string
-	for _, w := range r.Scenario.Workloads {
-		rows := rowsOf(r, w.Name)
-		for _, name := range c.Subjects {
-			ours := rowNamed(rows, name)
-			for _, other := range rows {
-				if len(ours.runs) == 0 || slices.Contains(c.Subjects, other.subject) || strings.HasPrefix(other.subject, name+"-") {
-					continue
-				}
-				v.Outcome = result.Met
-				text, doubted := ours.doubts()
-				if !doubted {
-					text, doubted = other.doubts()
-				}
-				if doubted {
-					doubts = append(doubts, w.Name+": "+text)
-				} else if text, is := aheadInAll(ours, other, c.Against); is {
-					found = append(found, w.Name+"/"+other.subject+" ("+text+")")
-				}
-			}
-		}
-	}
-	switch {
-	case len(found) > 0:
-		v.Outcome, v.Text = result.NotMet, strings.Join(found, "; ")
-	case len(doubts) > 0:
-		v.Outcome, v.Text = result.Uncertain, strings.Join(slices.Compact(doubts), "; ")
-	}
-	return v
-}
-
-func aheadInAll(ours, other row, figures []string) (text string, is bool) {
-	if failed := ours.failed(); failed != "" {
-		return failed, true
-	}
-	var words []string
-	for _, name := range figures {
-		f, _ := probe.Named(name)
-		us, ok := ours.median(name)
-		them, ok2 := other.median(name)
-		lead := us > them*ahead
-		if f.Better == probe.Higher {
-			lead = them > us*ahead
-		}
-		if !ok || !ok2 || !lead || other.ended() != nil {
-			return "", false
-		}
-		words = append(words, fmt.Sprintf("%s %s against %s", f.Heading, f.Text(them), f.Text(us)))
-	}
-	return strings.Join(words, ", "), true
 }

@@ -211,7 +211,6 @@ func overview(s *result.Set) page.Section {
 		problems = append(problems[:maxRemarks], page.Remark{Text: fmt.Sprintf("And %d more, in their sections.", more)})
 	}
 	x.Parts = append(x.Parts, remarks("What was not as it should be", problems)...)
-	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, s.Notes))...)
 	return x
 }
 

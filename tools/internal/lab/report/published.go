@@ -219,17 +219,17 @@ func compare(r *result.Report, p *scenario.Published) *publishedTable {
 // row adds a published row, its design here, and those of ours.
 func (c *publishedTable) row(p *scenario.PublishedRow) {
 	c.publishedLine(p)
-	w, rows := c.workload(p)
-	if len(rows) == 0 {
+	w, rows := c.report.Scenario.Workload(p.Workload), rowsOf(c.report, p.Workload)
+	if w == nil || len(rows) == 0 {
 		c.missing = append(c.missing, p.Name+": not measured: no run of "+p.Workload+" was made.")
 		return
 	}
-	if w.Name != p.Workload || w.Reduced || w.Connections < p.Count {
+	if w.Reduced || w.Connections < p.Count {
 		c.smaller++
 	}
 	design := rowNamed(rows, p.Design)
 	if len(design.runs) > 0 {
-		c.line("its design here: "+p.Design, p, w, rows, design, nil)
+		c.line("its design here: "+p.Design, p, *w, rows, design, nil)
 	}
 	before := len(c.standings)
 	var designs []string
@@ -240,8 +240,8 @@ func (c *publishedTable) row(p *scenario.PublishedRow) {
 		if len(p.Ours) > 0 && !slices.Contains(p.Ours, ours.subject) || len(p.Ours) == 0 && slices.Contains(designs, ours.subject) {
 			continue
 		}
-		all := c.stand(p, w, ours, design)
-		c.line("ours: "+ours.subject, p, w, rows, ours, all)
+		all := c.stand(p, *w, ours, design)
+		c.line("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
 			c.standings = append(c.standings, all)
 		}
@@ -358,39 +358,6 @@ func (c *publishedTable) stand(p *scenario.PublishedRow, w scenario.Workload, ou
 		}
 	}
 	return all
-}
-
-// workload finds the workload whose runs stand below a published row. Of those that the row
-// names it is the first under which the design and one of ours have figures, and the design
-// all the connections; otherwise the first under which both have figures, or else the first
-// with runs.
-func (c *publishedTable) workload(p *scenario.PublishedRow) (found scenario.Workload, rows []row) {
-	best := 0
-	for _, name := range append([]string{p.Workload}, p.Else...) {
-		w := c.report.Scenario.Workload(name)
-		if w == nil {
-			continue
-		}
-		here := rowsOf(c.report, name)
-		complete := func(is func(string) bool) bool {
-			return slices.ContainsFunc(here, func(x row) bool { return is(x.subject) && x.complete() })
-		}
-		both := complete(func(s string) bool { return p.Design == "" || s == p.Design }) &&
-			complete(func(s string) bool { return len(p.Ours) == 0 || slices.Contains(p.Ours, s) })
-		fits := 3
-		switch {
-		case len(here) == 0:
-			fits = 0
-		case !both:
-			fits = 1
-		case connections(c.report, *w, p.Design) < w.Connections:
-			fits = 2
-		}
-		if fits > best {
-			best, found, rows = fits, *w, here
-		}
-	}
-	return found, rows
 }
 
 // summary is how many rows of ours are ahead, and how the others stand.

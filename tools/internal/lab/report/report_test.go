@@ -2,21 +2,23 @@ package report
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/perf/benchfmt"
 
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 func pointer(v float64) *float64 { return &v }
@@ -45,7 +47,6 @@ func set(net, epoll []float64) *result.Set {
 			{Text: "half of few", Workload: "few-100", Subjects: []string{"epoll"}, Figure: "tps", AtLeast: pointer(0.5), Of: "few-10", Fails: scenario.IfNotMet},
 			{Text: "at most 1", Workload: "few-10", Subjects: []string{"net"}, Figure: "tps", AtMost: pointer(1), Fails: scenario.IfStrict},
 			{Text: "of many", Workload: "few-10", Figure: "tps", Subjects: []string{"net"}, AtMost: pointer(1), From: 1000, Fails: scenario.UnlessMet},
-			{Text: "nobody ahead", Subjects: []string{"net"}, Against: []string{"tps"}},
 		},
 	}, Planned: 5 * len(net)}
 	add := func(workload, subject string, round int, tps float64) {
@@ -83,7 +84,7 @@ func TestReport(t *testing.T) {
 		"1 of 1 rows of ours are ahead of the published design in the same run; 1 of 2 published rows not measured at their size.",
 		"none: not measured: no run of gone was made.", "Known fault of what is published: It is wrong.", "by Little's law 2 requests were in flight",
 		"at least 150: met: few-10/epoll: TPS 202; at least 150", "half of few: met: few-100/epoll: TPS 404; at least 101 (202 under few-10)", "at most 1: NOT MET: few-10/net: TPS 101; at most 1",
-		"of many: not measured: few-10/net: 101, of too few connections to tell", "nobody ahead: NOT MET: few-10/epoll",
+		"of many: not measured: few-10/net: 101, of too few connections to tell",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the report does not say %q:\n%s", want, got)
@@ -171,7 +172,6 @@ func TestMarkedRuns(t *testing.T) {
 		"0 of 1 rows of ours are ahead of the published design in the same run; 1 not certain, 2 of 2 published rows not measured at their size.",
 		"ten: epoll is ahead of net in TPS, 2.00 ±0.00 (202 against 101); net is marked unsteady 2/3; not certain: 2 of 3 runs of net were marked unsteady.",
 		"at least 150: met", "at most 1: NOT MET: few-10/net: TPS 101; at most 1; not certain: 2 of 3 runs of net were marked unsteady",
-		"nobody ahead: not certain: few-10: 2 of 3 runs of net were marked unsteady",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the report does not say %q:\n%s", want, got)
@@ -279,80 +279,44 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-func TestCompare(t *testing.T) {
-	before, after := set([]float64{100, 101, 102, 103}, []float64{200, 201, 202, 203}), set([]float64{90, 91, 92, 93}, []float64{200, 202, 201, 203})
-	after.Version, after.Reports[0].Scenario.Workloads[1].Connections = "v2", 99
-	after.Reports[0].Runs = slices.DeleteFunc(after.Reports[0].Runs, func(r result.Run) bool { return r.Subject == "auto" })
-	after.Reports[0].Runs[1].Error = "broken" // epoll under few
-	c, err := Compare([]string{"before", "after"}, []*result.Set{before, after}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	verdicts := make(map[string]string)
-	for _, f := range c.Figures {
-		verdicts[f.Workload+"/"+f.Subject+"/"+f.Figure] = f.Values[1].Change.Verdict
-	}
-	for name, want := range map[string]string{"few-10/net/tps": Worse, "few-10/net/p99": Worse, "few-100/net/tps": Worse, "few-100/epoll/tps": Unchanged, "few-10/epoll/tps": Unchanged} {
-		if verdicts[name] != want {
-			t.Errorf("%s: %q, want %q", name, verdicts[name], want)
-		}
-	}
-	said := strings.Join(slices.Concat(c.Warnings, c.Missing, c.Failed), "\n")
-	for _, want := range []string{`Another version of Myriad: before has "", after has "v2".`, "test/few-100 is not the same workload", "test/few-10/auto: not in after.", "test/few-10/epoll failed in 1 of 4 rounds in after: broken"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("it does not say %q:\n%s", want, said)
-		}
-	}
-	if got := c.Regressions(0.05); len(got) != 5 || !strings.Contains(strings.Join(got, "\n"), "test/few-10/net: TPS is worse in after: -9.9 %, p=0.029 n=4+4") {
-		t.Errorf("regressions: %q", got)
-	}
-	if got := c.Regressions(0.5); len(got) != 1 {
-		t.Errorf("beyond a half: %q, want the subject that failed", got)
-	}
-	if few, all := c.Undecided(); few != 0 || all != 8 {
-		t.Errorf("%d of %d undecided", few, all)
-	}
+// Each run that counts is a benchmark's line, with the figures that are better lower or higher.
+func TestWriteBenchstat(t *testing.T) {
+	s := set([]float64{100, 101}, []float64{200, 202})
+	s.Machine = result.Machine{OS: "linux", Arch: "amd64", CPU: "A CPU"}
+	runs := s.Reports[0].Runs
+	runs[0].Figures["bytes-idle"] = 96
+	runs[0].Figures["p99.9"] = stats.Never
+	runs[1].Error, runs[2].Skipped = "broken", "no room"
 	var b bytes.Buffer
-	if err := c.WriteJSON(&b); err != nil {
+	if err := WriteBenchstat(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	var out Comparison
-	if err := json.Unmarshal(b.Bytes(), &out); err != nil || out.Format != ComparisonFormat || len(out.Figures) != 8 || out.Figures[0].Values[1].Change.Verdict != Worse {
-		t.Errorf("as JSON: %v, %s", err, b.Bytes())
-	}
-	p := c.Page()
-	b.Reset()
-	if err := p.WriteHTML(&b); err != nil || !strings.Contains(b.String(), "worse, p=0.029") {
-		t.Errorf("as a page: %v", err)
-	}
-	for _, only := range []string{"none", "few-10/net/tps"} {
-		c, err := Compare([]string{"a", "b"}, []*result.Set{before, after}, regexp.MustCompile(only))
-		if (err == nil) != (only != "none") || err == nil && len(c.Figures) != 1 {
-			t.Errorf("%s: %v", only, err)
+	in := benchfmt.NewReader(&b, "test")
+	var found []string
+	for in.Scan() {
+		switch line := in.Result().(type) {
+		case *benchfmt.SyntaxError:
+			t.Error(line)
+		case *benchfmt.Result:
+			if cpu := line.GetConfig("cpu"); cpu != "A CPU" || line.Iters != 1 {
+				t.Errorf("%s: %d times on CPU %q", line.Name, line.Iters, cpu)
+			}
+			text := line.Name.String()
+			for _, v := range line.Values {
+				text += fmt.Sprint(" ", v.Value, " ", v.Unit)
+			}
+			found = append(found, text)
 		}
 	}
-	if _, err := Compare([]string{"a"}, []*result.Set{before}, nil); err == nil {
-		t.Error("one set is compared")
+	if err := in.Err(); err != nil || len(found) != len(runs)-2 {
+		t.Fatalf("%d lines, %v, want one for each of %d runs that count", len(found), err, len(runs)-2)
 	}
-}
-
-func TestChange(t *testing.T) {
-	tps, _ := probe.Named("tps")
-	for _, c := range []struct {
-		a, b    []float64
-		verdict string
-		change  float64
-	}{
-		{[]float64{1}, []float64{2}, TooFew, 1},
-		{[]float64{10, 10}, []float64{20, 20}, Better, 1},
-		{[]float64{10, 12}, []float64{11, 14}, Unchanged, 1.5 / 11},
-		{[]float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}, Better, 1.6},
-		{[]float64{5, 5}, []float64{5, 5}, Unchanged, 0},
-		{[]float64{0, 0}, []float64{5, 5}, Better, math.Inf(1)},
-		{[]float64{5, 5}, []float64{stats.Never, stats.Never}, Better, math.Inf(1)},
-	} {
-		if d := change(tps, c.a, c.b); d.Verdict != c.verdict || d.relative != c.change {
-			t.Errorf("%v, %v: %+v, want %s, %v", c.a, c.b, d, c.verdict, c.change)
+	if want := "Test/few-10/net 100 tps 0.01 p99-sec 96 bytes-idle-B"; found[0] != want {
+		t.Errorf("got %q, want %q: neither in-flight, of which no more is better, nor what never was", found[0], want)
+	}
+	for unit, want := range map[string]int{"tps": 1, "p99-sec": -1, "bytes-idle-B": -1} {
+		if got := in.Units().GetBetter(unit); got != want {
+			t.Errorf("%s: better is %d, want %d", unit, got, want)
 		}
 	}
 }
@@ -363,7 +327,7 @@ func TestTimelines(t *testing.T) {
 	run := &s.Reports[0].Runs[0]
 	for i := range 5 {
 		at := time.Duration(i) * time.Second
-		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.Side{User: at / 2, RSS: 1 << 20}, Load: result.Side{RSS: 1}, Answered: int64(100 * i), Slab: int64(1000 + i)})
+		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.Side{Process: sample.Process{User: at / 2, RSS: 1 << 20}}, Load: result.Side{Process: sample.Process{RSS: 1}}, Answered: int64(100 * i), Slab: int64(1000 + i)})
 	}
 	run.Timeline[4].Server.User = 0
 	for _, part := range timelines(s.Reports[0]).Parts {
@@ -387,7 +351,7 @@ func TestFirstLines(t *testing.T) {
 	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
 		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
 	}
-	if want := (page.Remark{Tone: page.Bad, Text: "No run failed, but 2 claims were not met: test: at most 1; test: nobody ahead."}); len(p.Remarks) != 1 || p.Remarks[0] != want {
+	if want := (page.Remark{Tone: page.Bad, Text: "No run failed, but 1 claim was not met: test: at most 1."}); len(p.Remarks) != 1 || p.Remarks[0] != want {
 		t.Errorf("it goes on with %q; want %q", p.Remarks, want)
 	}
 	claim := s.Reports[0].Scenario.Claims[2]
@@ -396,11 +360,11 @@ func TestFirstLines(t *testing.T) {
 		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
 	}
 	Judge(s)
-	if text := Page(s).Remarks[0].Text; !strings.Contains(text, "26 claims were not met: test: at most 1; test: nobody ahead; test: never a; ") || !strings.HasSuffix(text, "; 18 more, in their sections.") {
+	if text := Page(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
 		t.Errorf("of many claims it says %q", text)
 	}
 	s.Reports[0].Scenario.Answer = nil
-	if p := Page(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 26") || len(p.Remarks) > 0 {
+	if p := Page(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 25") || len(p.Remarks) > 0 {
 		t.Errorf("without an answer it begins with %q, %q", p.Lead, p.Remarks)
 	}
 }

@@ -1,6 +1,6 @@
 // Package report makes what was found readable: a page that begins with the answer of each
 // scenario, in a sentence and a picture, then tables, published tables with ours beside them,
-// claims, charts and time lines; and comparisons of several sets.
+// claims, charts and time lines; and the runs in the format of Go benchmarks, for benchstat.
 package report
 
 import (
@@ -103,9 +103,6 @@ func best(rows []row, f probe.Figure, but ...string) (found row) {
 	return found
 }
 
-// complete says whether any run of the row came to its end.
-func (w row) complete() bool { return slices.ContainsFunc(w.runs, (*result.Run).Counts) }
-
 // last is the last run that counts, nil if none does.
 func (w row) last() (last *result.Run) {
 	for _, run := range w.runs {
@@ -116,19 +113,14 @@ func (w row) last() (last *result.Run) {
 	return last
 }
 
-// failures counts the runs that failed, and says why the first of them did.
-func (w row) failures() (n int, why string) {
+// failed says in how many rounds the row failed, "" for none.
+func (w row) failed() string {
+	n, why := 0, ""
 	for _, run := range w.runs {
 		if run.Error != "" {
 			n, why = n+1, cmp.Or(why, run.Failure())
 		}
 	}
-	return n, why
-}
-
-// failed says in how many rounds the row failed, "" for none.
-func (w row) failed() string {
-	n, why := w.failures()
 	if n == 0 {
 		return ""
 	}

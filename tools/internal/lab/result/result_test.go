@@ -50,6 +50,21 @@ func TestReadAndWrite(t *testing.T) {
 	}
 }
 
+// A report that was written before figures, options of scenarios and fields were removed is read.
+func TestReadRecorded(t *testing.T) {
+	s, err := Read(strings.NewReader(`{"format": "` + Format + `", "notes": ["Interrupted."], "reports": [{
+		"scenario": {"claims": [{"against": ["tps"]}], "published": [{"rows": [{"workload": "w", "else": ["v"]}]}]},
+		"runs": [{"figures": {"pss": 1}, "jobs": {"shape": "cpu", "load": "1x", "rate": 5, "warm_up": 7},
+			"samples": [{"server": {"user": 1, "system": 2, "rss": 3, "pss": 4, "anonymous": 5, "processes": 6, "sockets": 7, "voluntary": 8}}]}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	side, run := &s.Reports[0].Runs[0].Samples[0].Server, s.Reports[0].Runs[0]
+	if side.CPU() != 3 || side.RSS != 3 || side.PSS != 4 || side.Anonymous != 5 || side.Processes != 6 || side.Sockets != 7 || side.Voluntary != 8 || run.Jobs.Rate != 5 {
+		t.Errorf("got %+v", run)
+	}
+}
+
 // A file is written at once, or not at all.
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()

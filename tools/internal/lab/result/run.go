@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -171,18 +172,10 @@ func (s *Sample) Open() int {
 	return s.Server.Sockets
 }
 
-// Side is what the processes of one side use together.
+// Side is what the processes of one side use together, and how many they are.
 type Side struct {
-	User      time.Duration `json:"user,omitempty"`
-	System    time.Duration `json:"system,omitempty"`
-	RSS       int64         `json:"rss,omitempty"`
-	PSS       int64         `json:"pss,omitempty"`
-	Anonymous int64         `json:"anonymous,omitempty"`
-	Processes int           `json:"processes,omitempty"`
-	Sockets   int           `json:"sockets,omitempty"`
-	// Voluntary and Involuntary are context switches.
-	Voluntary   int64 `json:"voluntary,omitempty"`
-	Involuntary int64 `json:"involuntary,omitempty"`
+	sample.Process
+	Processes int `json:"processes,omitempty"`
 	// Goroutines and GCs are what Go's runtime says in a Tick, where it can be asked.
 	Goroutines int64 `json:"goroutines,omitempty"`
 	GCs        int64 `json:"gcs,omitempty"`
@@ -191,9 +184,6 @@ type Side struct {
 	Lag   time.Duration `json:"lag,omitempty"`
 	Turns int64         `json:"turns,omitempty"`
 }
-
-// CPU is user and system time together.
-func (s *Side) CPU() time.Duration { return s.User + s.System }
 
 // Counts are counters of the server since its start, but for Open, which is how many
 // connections there are. With worker processes they are those of all.
@@ -229,14 +219,9 @@ func (r *Run) Sample(checkpoint string) *Sample {
 
 // Jobs is what became of jobs that were offered.
 type Jobs struct {
-	// Shape and Load are of the workload: what jobs, and "unloaded", "1x", "10x" or so
-	// many a second. Rate is how many a second that is.
-	Shape string  `json:"shape"`
-	Load  string  `json:"load"`
-	Rate  float64 `json:"rate"`
-	// WarmUp is for how long they were offered without being counted, Window for how long
-	// then, Deadline within what time each had to end.
-	WarmUp   time.Duration `json:"warm_up"`
+	// Rate is how many a second were to be offered, Window for how long they were counted,
+	// Deadline within what time each had to end.
+	Rate     float64       `json:"rate"`
 	Window   time.Duration `json:"window"`
 	Deadline time.Duration `json:"deadline"`
 	// Capacity is how many jobs of the shape a second the machine can do.

@@ -1,5 +1,5 @@
 // Package result has what was seen in runs, as data: records with their phases, samples and
-// figures, the reports that they make, and the journal that they are appended to.
+// figures, and the reports that they make.
 package result
 
 import (
@@ -26,8 +26,7 @@ type Set struct {
 	// Version is that of Myriad, as far as the executable knows it.
 	Version string  `json:"version"`
 	Machine Machine `json:"machine"`
-	// Date is when the first run began, Took the time until the last one ended, without
-	// that between an interruption and its resumption.
+	// Date is when the first run began, Took the time until the last one ended.
 	Date time.Time     `json:"date"`
 	Took time.Duration `json:"took"`
 	// Command is the command line that made it.
@@ -36,8 +35,6 @@ type Set struct {
 	Scale string `json:"scale,omitempty"`
 	// Strict says that claims which are Strict were asked for.
 	Strict bool `json:"strict,omitempty"`
-	// Notes are sentences on what is missing or was different.
-	Notes []string `json:"notes,omitempty"`
 	// Reports are in the order of the runs.
 	Reports []*Report `json:"reports"`
 }
@@ -125,12 +122,6 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Hardware is what of a machine no update changes. Memory is in whole GiB: a kernel has some
-// of it for itself.
-func (m Machine) Hardware() string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%s %s, %s, %d CPUs, %.0f GiB", m.OS, m.Arch, m.CPU, m.CPUs, float64(m.Memory)/(1<<30))), " ")
-}
-
 // Pinning says which CPUs the server and the load generator run on.
 type Pinning struct {
 	// Server and Load are the CPU numbers of each, nil when nothing is pinned.
@@ -155,26 +146,9 @@ func cpuList(cpus []int) string {
 	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ","), "[]")
 }
 
-// Note notes something, once: a report that is resumed has the notes that it had.
+// Note adds a sentence to the report.
 func (r *Report) Note(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(r.Notes, text) {
-		r.Notes = append(r.Notes, text)
-	}
-}
-
-// Note notes something of all reports.
-func (s *Set) Note(format string, args ...any) {
-	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
-}
-
-// Report finds the report of a scenario, nil where there is none.
-func (s *Set) Report(name string) *Report {
-	for _, r := range s.Reports {
-		if r.Scenario.Name == name {
-			return r
-		}
-	}
-	return nil
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
 // Runs counts the runs.
@@ -203,14 +177,11 @@ func (s *Set) Failed() (runs, claims int) {
 }
 
 // WriteJSON writes the set as one indented JSON object.
-func (s *Set) WriteJSON(w io.Writer) error { return WriteJSON(w, s) }
-
-// WriteJSON writes a value as one indented JSON object.
-func WriteJSON(w io.Writer, v any) error {
+func (s *Set) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	return e.Encode(s)
 }
 
 // Read reads what Set.WriteJSON has written, of at most 512 MiB.

@@ -58,22 +58,11 @@ func (j *jobs) run(ctx context.Context, s scenario.Step, rec *result.Run) error 
 	if err != nil {
 		return err
 	}
-	rec.Jobs = &result.Jobs{Load: loadName(j.phase), Rate: float64(j.phase.Rate), Capacity: capacity.PerSecond, Window: j.phase.For.Std()}
+	rec.Jobs = &result.Jobs{Rate: float64(j.phase.Rate), Capacity: capacity.PerSecond, Window: j.phase.For.Std()}
 	if rec.Jobs.Rate == 0 {
 		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
 	}
 	return j.offer(ctx, rec, s.Subject, offering{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
-}
-
-// loadName is what a load is called: "unloaded", "1x", "10x" or so many a second.
-func loadName(p scenario.Phase) string {
-	switch {
-	case p.Times == 0:
-		return format.Count(p.Rate) + "/s"
-	case p.Times < 1:
-		return "unloaded"
-	}
-	return fmt.Sprintf("%gx", p.Times)
 }
 
 // offering is what is offered to a side.
@@ -112,10 +101,10 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 // offer runs a side's process to its end, with a watchdog. What it takes longer than planned
 // is bounded: then it is ended, and what it has counted is its result.
 func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o offering) error {
-	run := rec.Jobs
-	run.Shape, run.WarmUp, run.Deadline = j.phase.Shape, j.phase.WarmUp.Std(), j.phase.Deadline.Std()
+	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
+	run.Deadline = j.phase.Deadline.Std()
 	rec.Command = j.command(s, run.Window, o)
-	bound := run.WarmUp + run.Window + jobsDrain + j.slack
+	bound := warmUp + run.Window + jobsDrain + j.slack
 	late := fmt.Errorf("the side took longer than %v", bound)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
@@ -142,10 +131,10 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 	})
 	line.stop()
 	run.PeakRSS, run.Ended = dog.end()
-	if run.Ended != nil && run.Result == nil && run.WarmUp > 0 {
+	if run.Ended != nil && run.Result == nil && warmUp > 0 {
 		// It was ended before its window began: all that is counted in that is nothing.
 		run.Ended.WarmingUp = true
-		run.Result = &offer.Result{Work: run.Shape, Rate: run.Rate, Warmup: run.WarmUp, Duration: run.Window}
+		run.Result = &offer.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
 			run.Result.PeakRSS, run.Result.PeakGoroutines, run.Result.PeakWorkers = warming.PeakRSS, warming.PeakGoroutines, warming.PeakWorkers
 		}

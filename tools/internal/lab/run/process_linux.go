@@ -1,7 +1,6 @@
 package run
 
 import (
-	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -71,10 +70,4 @@ func raiseFileLimit() error {
 	}
 	limit.Cur = limit.Max
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
-}
-
-// lockFile locks a file for this process, until it is closed. It fails when another one
-// has it locked.
-func lockFile(f *os.File) error {
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 }

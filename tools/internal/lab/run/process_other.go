@@ -4,7 +4,6 @@ package run
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"runtime"
 )
@@ -21,6 +20,3 @@ func allowedCPUs() ([]int, error) {
 }
 
 func raiseFileLimit() error { return nil }
-
-// lockFile locks nothing on this system.
-func lockFile(*os.File) error { return nil }

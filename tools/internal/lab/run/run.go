@@ -1,7 +1,6 @@
 // Package run runs scenarios: it starts a subject's server, waits for it, goes through the
 // phases of a workload with the load generator, samples both at checkpoints, stops them, and
-// has probes work the figures out. Each run is appended to a journal, so that what was
-// interrupted can be resumed.
+// has probes work the figures out.
 //
 // A session belongs to one goroutine, which makes one run at a time. Beside it there are, in a
 // run, the goroutine that follows the time line, that which reads the load generator's

@@ -164,50 +164,24 @@ phases = [{ do = "park" }]
 	return s
 }
 
-// A bench is journalled run by run; what was interrupted is resumed, and what is there stays.
-func TestJournal(t *testing.T) {
+// A bench makes each round, and writes its report once, to a directory that was empty.
+func TestAll(t *testing.T) {
 	t.Setenv(asChild, "1")
-	dir := filepath.Join(t.TempDir(), "out")
+	dir := filepath.Join(t.TempDir(), "new", "out")
 	var wrote []int
-	o := Options{Dir: dir, Self: os.Args[0], Command: "test", Progress: io.Discard, Write: func(_ string, s *result.Set) error { wrote = append(wrote, s.Runs()); return nil }}
+	o := Options{Dir: dir, Self: os.Args[0], Command: "test", Progress: io.Discard, Write: func(to string, s *result.Set) error {
+		wrote = append(wrote, s.Runs())
+		return os.WriteFile(filepath.Join(to, "report"), nil, 0o600)
+	}}
 	set, err := All(t.Context(), []scenario.Scenario{parking(t, 3, "park")}, o)
-	if err != nil || set.Runs() != 3 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
+	if err != nil || set.Runs() != 3 || set.Took <= 0 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
 		t.Fatalf("%v: %+v", err, set)
 	}
-	path := filepath.Join(dir, journalName)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitAfter(string(text), "\n")
-	cut := strings.Join(lines[:2], "") + lines[2][:10] // one whole run, and the beginning of another
-	if err := os.WriteFile(path, []byte(cut), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	set, err = Resume(t.Context(), dir, o)
-	if err != nil || set.Runs() != 3 || len(set.Notes) != 1 || !strings.Contains(set.Notes[0], "after 1 of 3 steps") {
-		t.Errorf("resumed: %v, %+v", err, set)
-	}
-	var said strings.Builder
-	o.Progress = &said
-	if set, err = Resume(t.Context(), dir, o); err != nil || set.Runs() != 3 || !strings.Contains(said.String(), "nothing is left to do: all 3 runs") {
-		t.Errorf("resumed again: %v, %q", err, said.String())
-	}
-	if !slices.Equal(wrote, []int{3, 3, 3}) {
-		t.Errorf("reports of %v runs were written", wrote)
-	}
-	for text, says := range map[string]string{
-		"": "there is no whole line", "{}\n": `format ""; expected`, strings.Join(lines[:1], "") + "x\n": "line 2: ", strings.Join(lines[:1], "") + `{"report": 5}` + "\n": "report 5; expected 0 to 0",
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Resume(t.Context(), dir, o); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("a journal of %.20q: %v, want %q", text, err, says)
-		}
-	}
-	if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "has a report; expected an empty one") {
+	if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "is not empty; expected an empty one") {
 		t.Errorf("a directory with a report: %v", err)
+	}
+	if !slices.Equal(wrote, []int{3}) {
+		t.Errorf("reports of %v runs were written, want one of 3", wrote)
 	}
 }
 
@@ -222,9 +196,11 @@ func TestFailures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o.Progress = writerFunc(func(b []byte) (int, error) { cancel(); return len(b), nil }) // when the first run begins
+	judged, wrote := false, false
+	o.Dir, o.Judge, o.Write = t.TempDir(), func(*result.Set) { judged = true }, func(string, *result.Set) error { wrote = true; return nil }
 	set, err = All(ctx, []scenario.Scenario{parking(t, 2, "hang")}, o)
-	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") {
-		t.Errorf("interrupted: %v, %d runs", err, set.Runs())
+	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") || !judged || !wrote {
+		t.Errorf("interrupted: %v, %d runs, judged: %v, written: %v", err, set.Runs(), judged, wrote)
 	}
 	for _, o := range []Options{{Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
 		var wrong scenario.Error

@@ -103,7 +103,7 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 	select {
 	case <-m.generator.done:
 		state := m.generator.cmd.ProcessState
-		return result.Side{User: state.UserTime(), System: state.SystemTime()}
+		return result.Side{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
 	case <-time.After(time.Second): // it was about to end
 		return result.Side{}
 	}
@@ -111,12 +111,7 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 
 // sideOf is what processes use together.
 func sideOf(s *sample.Sample) result.Side {
-	p := s.Total()
-	return result.Side{
-		User: p.User, System: p.System, RSS: p.RSS, PSS: p.PSS, Anonymous: p.Anonymous,
-		Processes: len(s.Processes), Sockets: p.Sockets,
-		Voluntary: p.Voluntary, Involuntary: p.Involuntary,
-	}
+	return result.Side{Process: s.Total(), Processes: len(s.Processes)}
 }
 
 func fillMachine(s *result.Sample, m *sample.Machine) {

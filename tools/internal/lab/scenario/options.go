@@ -268,7 +268,7 @@ func (x Scale) apply(s Scenario) Scenario {
 			w.Rounds = 0
 		}
 		if !slices.ContainsFunc(s.Workloads, func(before Workload) bool {
-			return Same(w, before) && !Same(*find(was, w.Name), *find(was, before.Name))
+			return same(w, before) && !same(*find(was, w.Name), *find(was, before.Name))
 		}) {
 			s.Workloads = append(s.Workloads, w)
 		}
@@ -348,9 +348,9 @@ func (s *Scenario) noteChanges(was *Scenario, o Options) {
 	}
 }
 
-// Same says whether two workloads are the same load, whatever they are called. How long
+// same says whether two workloads are the same load, whatever they are called. How long
 // connections are held does not count: it serves to sample them.
-func Same(a, b Workload) bool {
+func same(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.Filled()
 		w.Name, w.Caption, w.Rounds, w.Whole, w.Reduced = "", "", 0, false, false

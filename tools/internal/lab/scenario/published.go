@@ -60,15 +60,11 @@ type PublishedRow struct {
 	Workload string   `json:"workload" toml:"workload"`
 	Design   string   `json:"design,omitempty" toml:"design"`
 	Ours     []string `json:"ours,omitempty" toml:"ours"`
-	// Else are workloads that stand in where Design or all of Ours have no figures under
-	// Workload, or Design fewer connections: the first of them of which that is not so.
-	Else []string `json:"else,omitempty" toml:"else"`
 	// About names the figures by which ours is to be ahead of Design in the same run.
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim is what the figures of subjects are held against. Exactly one of AtMost, AtLeast and
-// Against is set.
+// Claim is what the figures of subjects are held against. Either AtMost or AtLeast is set.
 type Claim struct {
 	// Text is the claim in words.
 	Text string `json:"text" toml:"text"`
@@ -79,14 +75,11 @@ type Claim struct {
 	// Figure is the one that is claimed of, AtMost and AtLeast are its bounds. Where Of is
 	// set they are multiples of the same figure under that workload. Plus is added to the
 	// bound.
-	Figure  string   `json:"figure,omitempty" toml:"figure"`
+	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
 	Of      string   `json:"of,omitempty" toml:"of"`
 	Plus    float64  `json:"plus,omitempty" toml:"plus"`
-	// Against names figures: no other subject is to be ahead in all of them by more than
-	// one per cent.
-	Against []string `json:"against,omitempty" toml:"against"`
 	// From is the fewest connections of which it can be judged.
 	From int `json:"from,omitempty" toml:"from"`
 	// Fails says when the claim fails the bench: UnlessMet, also where it was not measured;
@@ -193,7 +186,7 @@ func (r *references) published(i int, p *Published) {
 		if len(row.Cells) != len(p.Columns) {
 			r.wrong("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
 		}
-		r.named("published", i, "workload", r.workloads, append([]string{row.Workload}, row.Else...)...)
+		r.named("published", i, "workload", r.workloads, row.Workload)
 		r.named("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
 		r.figures("published", i, true, row.About...)
 	}
@@ -203,14 +196,11 @@ func (r *references) claim(i int, x *Claim) {
 	r.named("claim", i, "subject", r.subjects, x.Subjects...)
 	r.named("claim", i, "workload", r.workloads, x.Workload, x.Of)
 	r.figures("claim", i, false, x.Figure)
-	r.figures("claim", i, true, x.Against...)
 	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
 		r.wrong("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 	}
-	bounds := x.Figure != "" && (x.AtMost != nil) != (x.AtLeast != nil) && len(x.Against) == 0
-	against := x.Figure == "" && x.AtMost == nil && x.AtLeast == nil && len(x.Against) > 0
-	if !bounds && !against {
-		r.wrong("claim", i, "claim %q; expected a figure with at_most or at_least, or against alone", x.Text)
+	if x.Figure == "" || (x.AtMost != nil) == (x.AtLeast != nil) {
+		r.wrong("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
 	}
 }
 

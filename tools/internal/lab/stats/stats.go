@@ -1,10 +1,8 @@
-// Package stats has the median of repeated rounds, its confidence interval, and the test
-// whether two sets of rounds differ.
+// Package stats has the median of repeated rounds and its confidence interval.
 //
 // From 6 rounds on the interval of 95 % is that between order statistics, which assumes
-// nothing of how values are distributed, and the test is that of Mann and Whitney: both are
-// golang.org/x/perf/benchmath's, as benchstat has them. No such interval exists for fewer
-// rounds. For those the range of the values is multiplied by a factor of E. Lord, "The use of
+// nothing of how values are distributed: it is golang.org/x/perf/benchmath's, as benchstat has
+// it. No such interval exists for fewer rounds. For those the range of the values is multiplied by a factor of E. Lord, "The use of
 // range in place of standard deviation in the t-test", Biometrika 34, 1947, which supposes
 // that values are normal. It is larger than one would like, and has to be: three values say
 // little of what the next three will be. One round has no interval.
@@ -77,34 +75,6 @@ func Ratios(byRound, base map[int]float64) (found []float64) {
 		}
 	}
 	return found
-}
-
-// Alpha is from when on a difference is significant: once in twenty it is called so where
-// there is none.
-const Alpha = 0.05
-
-// Test is the two-sided p of the test of Mann and Whitney: how likely it is that the two
-// lists differ in their ranks by as much as they do, or more, if both are of the same
-// distribution. It is 1 where a list is empty.
-func Test(a, b []float64) float64 {
-	if len(a) == 0 || len(b) == 0 || same(a, b) {
-		return 1
-	}
-	return benchmath.AssumeNothing.Compare(sample(a), sample(b)).P
-}
-
-// same says whether all values are equal: the test has nothing to rank then.
-func same(a, b []float64) bool {
-	return slices.Min(a) == slices.Max(b) && slices.Max(a) == slices.Min(b)
-}
-
-// CanTell says whether lists of so many values can differ significantly: 4 in each.
-func CanTell(n, m int) bool {
-	ways := 1.0
-	for i := range min(n, m) {
-		ways *= float64(n+m-i) / float64(i+1)
-	}
-	return 2/ways <= Alpha
 }
 
 func sample(values []float64) *benchmath.Sample {

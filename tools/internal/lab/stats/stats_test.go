@@ -61,27 +61,7 @@ func TestMarginsAgree(t *testing.T) {
 	}
 }
 
-func TestTest(t *testing.T) {
-	low, high := []float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}
-	for _, c := range []struct {
-		a, b []float64
-		p    float64
-	}{
-		{low, high, 2.0 / 70},
-		{low, low, 1},
-		{[]float64{1, 1}, []float64{1, 1}, 1},
-		{nil, high, 1},
-		{low, []float64{Never, Never, Never, Never}, 2.0 / 70},
-	} {
-		if p := Test(c.a, c.b); math.Abs(p-c.p) > 0.01 {
-			t.Errorf("%v, %v: p is %v, want %v", c.a, c.b, p, c.p)
-		}
-	}
-	for n, want := range map[int]bool{2: false, 3: false, 4: true, 10: true} {
-		if got := CanTell(n, n); got != want {
-			t.Errorf("%d rounds in each can tell: %v, want %v", n, got, want)
-		}
-	}
+func TestRatios(t *testing.T) {
 	if got := Ratios(map[int]float64{1: 4, 2: 9, 3: 1}, map[int]float64{1: 2, 2: 0}); len(got) != 1 || got[0] != 2 {
 		t.Errorf("ratios: %v, want 2 of the first round only", got)
 	}

@@ -1,0 +1,80 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// WriteBenchstat writes the runs of a set that count in the format of Go benchmarks, which
+// benchstat reads: a line for each run, with the figures that are better when they are lower or
+// higher. The latency of no job is left out.
+func WriteBenchstat(w io.Writer, s *result.Set) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
+	if s.Machine.CPU != "" {
+		fmt.Fprintf(&b, "cpu: %s\n", s.Machine.CPU)
+	}
+	for _, f := range probe.Figures() {
+		if f.Better == probe.Neither {
+			continue
+		}
+		better := "lower"
+		if f.Better == probe.Higher {
+			better = "higher"
+		}
+		fmt.Fprintf(&b, "Unit %s better=%s\n", unitOf(f), better)
+	}
+	for _, r := range s.Reports {
+		for i := range r.Runs {
+			run := &r.Runs[i]
+			if values := benchmarkValues(run); values != "" {
+				fmt.Fprintf(&b, "Benchmark%s/%s/%s 1%s\n", capitalized(r.Scenario.Name), run.Workload, run.Subject, values)
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// benchmarkValues returns the values and units of a run's line, "" where there are none.
+func benchmarkValues(run *result.Run) string {
+	if !run.Counts() {
+		return ""
+	}
+	var b strings.Builder
+	for _, f := range probe.Figures() {
+		if v, ok := run.Figures[f.Name]; ok && f.Better != probe.Neither && !stats.IsNever(v) {
+			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + unitOf(f))
+		}
+	}
+	return b.String()
+}
+
+// unitOf returns the unit of a figure for benchstat, which has a table for each: the figure's
+// name, and sec or B where its values are seconds or bytes.
+func unitOf(f probe.Figure) string {
+	switch f.Unit {
+	case page.Seconds:
+		return f.Name + "-sec"
+	case page.Bytes:
+		return f.Name + "-B"
+	}
+	return f.Name
+}
+
+// capitalized returns a name with a first letter that the format accepts behind "Benchmark".
+func capitalized(name string) string {
+	runes := []rune(name)
+	if len(runes) > 0 {
+		runes[0] = unicode.ToUpper(runes[0])
+	}
+	return string(runes)
+}
