@@ -51,7 +51,7 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
 	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
 	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
-	f.secret.add(flags, "agents-secret", agentsVariable, "that both sides have to know")
+	f.secret.add(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
 }
 
 // meeting are the flags of where both sides meet, which local agents don't need.
@@ -86,7 +86,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 			return err
 		}
 	}
-	if f.options.NATS, err = f.nats.agents(); err != nil {
+	if f.options.NATS, err = f.nats.agents(&f.secret); err != nil {
 		return err
 	}
 	if f.cert != "" {
@@ -96,11 +96,8 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		}
 		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	if f.options.Secret, err = f.secret.read(); err != nil {
-		return err
-	}
-	if !f.agents.local && f.options.URL == "" && f.options.Secret == "" && !local(f.options.Listen) {
-		return usagef("--agents-addr is %q, and whoever reaches it could have agents load what he likes; expected a secret (--agents-secret or %s), or an address of loopback", f.options.Listen, agentsVariable)
+	if err := f.options.Check(); err != nil {
+		return usageError{err}
 	}
 	whole := *cfg
 	if f.agents.local {
@@ -128,8 +125,8 @@ func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error
 		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
 	}
 	if f.agents.agents.local {
-		o.Secret, o.Listen = rand.Text(), "127.0.0.1:0"
-		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Secret) }
+		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
+		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Token) }
 		cfg.Sources = nil
 	}
 	return agents.Run(ctx, o, cfg)
@@ -160,7 +157,7 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	}
 	for i := range f.agents.agents.n {
 		child := exec.CommandContext(ctx, executable, append(args, "--name", fmt.Sprintf("local-%d", i+1))...)
-		child.Env = append(os.Environ(), agentsVariable+"="+secret)
+		child.Env = append(os.Environ(), agents.SecretVariable+"="+secret)
 		child.Stderr = os.Stderr
 		if err := child.Start(); err != nil {
 			cancel()
@@ -174,6 +171,3 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 
 // localEnd is how long local agents may take to end.
 const localEnd = 10 * time.Second
-
-// agentsVariable is the variable of the environment that can have the secret of agents.
-const agentsVariable = "MYRIAD_AGENTS_SECRET"

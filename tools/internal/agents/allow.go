@@ -18,17 +18,17 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	// MaxAllowed is how many times Allowed can be given.
+	// MaxAllowed limits Agent.Allow.
 	MaxAllowed = 1024
 )
 
-// Allowed is what an agent may load: the addresses of a network, or a unix socket.
+// Allowed is a target that an agent may load: the addresses of a network, or a unix socket.
 type Allowed struct {
 	network netip.Prefix
 	path    string
 }
 
-// ParseAllowed reads an address, a network such as 10.0.0.0/8, or unix:PATH.
+// ParseAllowed parses an address, a network such as 10.0.0.0/8, or unix:PATH.
 func ParseAllowed(text string) (Allowed, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
 		return Allowed{path: path}, nil
@@ -43,8 +43,8 @@ func ParseAllowed(text string) (Allowed, error) {
 	return Allowed{network: network}, nil
 }
 
-// mayLoad says what forbids loading targets, and what addresses these have. Unix sockets have to
-// be allowed; other targets only where something is.
+// mayLoad resolves targets and returns an error if one is not allowed. Unix sockets have to be in Allow; other targets
+// only if Allow is not empty.
 func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -80,8 +80,8 @@ func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.Ad
 	return addrs, nil
 }
 
-// examine answers a call.
-func (a *Agent) examine(ctx context.Context, c call) here {
+// examine returns what the doctor says about a call.
+func (a *Agent) examine(ctx context.Context, c call) agentInfo {
 	h := a.about()
 	addrs, err := a.mayLoad(ctx, c.Targets)
 	if err != nil {
@@ -107,8 +107,7 @@ func (a *Agent) examine(ctx context.Context, c call) here {
 	return h
 }
 
-// configure makes the configuration of a plan, with its certificates in a file that remove
-// takes away.
+// configure returns the configuration of a plan, whose certificates are in a file until remove is called.
 func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, remove func(), err error) {
 	remove = func() {}
 	if err := noFiles(p.Config); err != nil {
@@ -144,8 +143,7 @@ func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, remove 
 	return cfg, remove, nil
 }
 
-// noFiles says which key of a configuration would have a file of this machine read, or is
-// the agent's own to say.
+// noFiles returns an error if a key of a configuration names a file or an address of this machine.
 func noFiles(config []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(config, &keys); err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shares divides connections among agents: by their processors, and none gets more than it
-// carries. Agents on one machine share what that has.
-func shares(total int, crew []here) ([]float64, error) {
+// partition divides connections among agents in proportion to their processors, up to what each can carry. Agents on
+// one machine share its resources.
+func partition(total int, members []agentInfo) ([]float64, error) {
 	on := make(map[string]int)
-	for _, h := range crew {
+	for _, h := range members {
 		on[h.Machine]++
 	}
-	speed, most, all := make([]float64, len(crew)), make([]float64, len(crew)), 0.0
-	for i, h := range crew {
+	speed, most, all := make([]float64, len(members)), make([]float64, len(members)), 0.0
+	for i, h := range members {
 		beside := float64(on[h.Machine])
 		speed[i], most[i] = float64(max(h.CPUs, 1))/beside, math.Inf(1)
 		if h.Holds > 0 {
@@ -29,19 +29,19 @@ func shares(total int, crew []here) ([]float64, error) {
 		all += most[i]
 	}
 	if all < float64(total) {
-		return nil, tooMany(total, crew, most)
+		return nil, tooMany(total, members, most)
 	}
-	parts, full, left := make([]float64, len(crew)), make([]bool, len(crew)), float64(total)
+	parts, full, left := make([]float64, len(members)), make([]bool, len(members)), float64(total)
 	for again := true; again; {
 		again = false
 		sum := 0.0
-		for i := range crew {
+		for i := range members {
 			if !full[i] {
 				sum += speed[i]
 			}
 		}
 		each := left / sum
-		for i := range crew {
+		for i := range members {
 			if full[i] {
 				continue
 			}
@@ -55,9 +55,9 @@ func shares(total int, crew []here) ([]float64, error) {
 }
 
 // tooMany says who carries how many.
-func tooMany(total int, crew []here, most []float64) error {
+func tooMany(total int, members []agentInfo, most []float64) error {
 	all, text := 0.0, ""
-	for i, h := range crew {
+	for i, h := range members {
 		wall := h.Wall
 		if h.Most > 0 && most[i] == float64(h.Most) {
 			wall = "--max-connections"
