@@ -218,7 +218,6 @@ func (w *worker) leave(why string) {
 	}
 	w.run.end(why)
 	w.run.running.Wait()
-	w.run.remove()
 	w.run, w.lastCall, w.served = nil, "", true
 	w.heartbeat.Reset(DefaultSilence / heartbeats)
 }

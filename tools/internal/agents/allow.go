@@ -2,12 +2,13 @@ package agents
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -107,40 +108,28 @@ func (a *Agent) examine(ctx context.Context, c call) agentInfo {
 	return h
 }
 
-// configure returns the configuration of a plan, whose certificates are in a file until remove is called.
-func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, remove func(), err error) {
-	remove = func() {}
+// configure returns the configuration of a plan.
+func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, err error) {
 	if err := noFiles(p.Config); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
-		return cfg, remove, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
+		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
 	if _, err := a.mayLoad(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if len(p.CA) > 0 && cfg.TLS != nil {
-		file, err := os.CreateTemp("", "myriad-agent-*.pem")
-		if err != nil {
-			return cfg, remove, err
+		cfg.TLS.Config = &tls.Config{RootCAs: x509.NewCertPool()}
+		if !cfg.TLS.Config.RootCAs.AppendCertsFromPEM(p.CA) {
+			return cfg, errors.New("--tls-ca has no certificates; expected a PEM file")
 		}
-		remove = func() { os.Remove(file.Name()) }
-		_, err = file.Write(p.CA)
-		if err = errors.Join(err, file.Close()); err != nil {
-			remove()
-			return cfg, func() {}, err
-		}
-		cfg.TLS.CAFile = file.Name()
 	}
 	cfg.Sources = a.Sources
-	if err := cfg.Validate(); err != nil {
-		remove()
-		return cfg, func() {}, err
-	}
-	return cfg, remove, nil
+	return cfg, cfg.Validate()
 }
 
 // noFiles returns an error if a key of a configuration names a file or an address of this machine.

@@ -120,7 +120,7 @@ func TestClean(t *testing.T) {
 // TestOtherRun has messages of another coordinator leave a run alone.
 func TestOtherRun(t *testing.T) {
 	w := &worker{Agent: &Agent{Say: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
-	w.run = &agentRun{agent: w, id: newID(), remove: func() {}, cancel: func() {}}
+	w.run = &agentRun{agent: w, id: newID(), cancel: func() {}}
 	for _, from := range []string{newID(), w.run.id} {
 		data, err := encode("", heartbeatKind, from, orders{Over: true})
 		if err != nil {

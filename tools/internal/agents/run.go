@@ -22,7 +22,6 @@ type agentRun struct {
 	silence time.Duration
 
 	cfg       *load.Config // nil before the plan
-	remove    func()       // removes the files of the plan
 	started   bool
 	step      int           // the last one that has begun
 	begin     chan float64  // receives the rate of each step
@@ -59,7 +58,7 @@ func (w *worker) handle(ctx context.Context, msg *nats.Msg, now time.Time) {
 		}
 		w.run = &agentRun{
 			agent: w, id: m.From, silence: min(max(c.Silence, minSilence), maxSilence),
-			begin: make(chan float64, 1), enough: make(chan struct{}), published: make(chan []int64, 1), over: make(chan report, 1), remove: func() {}, cancel: func() {},
+			begin: make(chan float64, 1), enough: make(chan struct{}), published: make(chan []int64, 1), over: make(chan report, 1), cancel: func() {},
 		}
 		w.heartbeat.Reset(w.run.silence / heartbeats)
 	}
@@ -79,10 +78,9 @@ func (r *agentRun) handle(ctx context.Context, m *message, replyTo string, now t
 		if r.started || m.read(&p) != nil {
 			return
 		}
-		r.remove()
-		cfg, remove, err := r.agent.configure(ctx, p)
+		cfg, err := r.agent.configure(ctx, p)
 		var reply planReply
-		if r.remove = remove; err != nil {
+		if err != nil {
 			reply.Refuses = err.Error()
 			r.agent.Say("run %s: refused: %v", short(r.id), err)
 		} else {

@@ -72,7 +72,7 @@ func (t *timers) stop() {
 // attend processes messages while waits returns true for an active agent.
 func (c *coordinator) attend(waits func(*member) bool) {
 	t := c.timers
-	for slices.ContainsFunc(c.members, func(m *member) bool { return m.active() && waits(m) }) {
+	for slices.ContainsFunc(c.active(), waits) {
 		select {
 		case <-t.stopping:
 			t.stopping, t.patience = nil, time.After(stopTime)
@@ -308,39 +308,33 @@ const maxIntervals = 256
 func (c *coordinator) observeCommon() {
 	c.sendTotals()
 	for _, phase := range commonPhases {
-		for {
-			var of []load.Event
-			waits := false
-			for _, m := range c.members {
-				switch {
-				case len(m.pending[phase]) > 0:
-					of = append(of, m.pending[phase][0])
-				case m.active():
-					waits = true
-				}
-			}
-			if waits || len(of) == 0 {
-				break
-			}
-			for _, m := range c.members {
-				if len(m.pending[phase]) > 0 {
-					m.pending[phase] = m.pending[phase][1:]
-				}
-			}
+		for events := c.common(phase); events != nil; events = c.common(phase) {
 			c.began = true // the first phase of all
-			e := load.MergeEvents(of...)
-			if phase == load.Part {
+			if e := load.MergeEvents(events...); phase == load.Part {
 				c.receive(e.Received)
-				continue
+			} else {
+				c.observe(e)
 			}
-			c.observe(e)
 		}
 	}
 }
 
+// common removes and returns the next event of each agent in a phase, or nil if it is missing from an active agent.
+func (c *coordinator) common(phase load.Phase) (events []load.Event) {
+	if slices.ContainsFunc(c.active(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
+		return nil
+	}
+	for _, m := range c.members {
+		if waiting := m.pending[phase]; len(waiting) > 0 {
+			events, m.pending[phase] = append(events, waiting[0]), waiting[1:]
+		}
+	}
+	return events
+}
+
 // sendTotals orders all agents to wait for what all publishers have published, as soon as that is known.
 func (c *coordinator) sendTotals() {
-	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.members, func(m *member) bool { return m.active() && m.published == nil }) {
+	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.active(), func(m *member) bool { return m.published == nil }) {
 		return
 	}
 	var all []int64
