@@ -45,23 +45,23 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	}
 	var g flagGroups
 	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
-		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
+		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
 		f.secret.add(flags, "secret", agents.SecretVariable, "of the coordinator, or with the token of the NATS server")
-		flags.StringVar(&f.agent.Name, "name", "", "be called this `NAME` (default: that of the machine)")
+		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: that of the machine)")
 		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
 	})
 	g.add("Work", "", func(flags *pflag.FlagSet) {
 		flags.Var(&list[agents.Allowed]{&f.agent.Allow, f.allowed}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
-		flag(flags, &f.agent.MaxConnections, quantity.Positive, "max-connections", "", "open `N` connections at most (default: as many as the doctor says)")
+		flag(flags, &f.agent.MaxConnections, quantity.Positive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
 		flags.Var(&f, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
 		flags.StringVar(&f.agent.Keep, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
-		flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+		flags.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	})
 	g.giveTo(cmd)
 	return cmd
 }
 
-// Set takes an address to connect from.
+// Set adds an address to connect from.
 func (f *agentCommand) Set(text string) error {
 	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
@@ -71,7 +71,7 @@ func (f *agentCommand) Set(text string) error {
 func (f *agentCommand) String() string { return "" }
 func (f *agentCommand) Type() string   { return "value" }
 
-// allowed reads what may be loaded.
+// allowed parses a target that may be loaded.
 func (f *agentCommand) allowed(text string) ([]agents.Allowed, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d of them", agents.MaxAllowed))
@@ -89,7 +89,7 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	}
 	if f.agent.Keep != "" {
 		if at, err := os.Stat(f.agent.Keep); err != nil || !at.IsDir() {
-			return usagef("--keep is %q; expected a directory that is there", f.agent.Keep)
+			return usagef("--keep is %q; expected an existing directory", f.agent.Keep)
 		}
 	}
 	var lock sync.Mutex

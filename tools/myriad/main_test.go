@@ -451,7 +451,7 @@ agent --nats nats://10.0.0.1:4222           = --nats: there are no credentials f
 agent --allow here                          = --allow is "here"; expected an address, a network such as 10.0.0.0/8, or unix:PATH
 agent --src here                            = --src is "here"; expected an IP address of this machine
 agent --max-connections 0                   = --max-connections is "0"; expected
-agent --keep {no}                           = --keep is "{no}"; expected a directory that is there
+agent --keep {no}                           = --keep is "{no}"; expected an existing directory
 
 report                                      = FILE
 report {no}                                 = {no}: no such file

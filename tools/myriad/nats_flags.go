@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are where servers of NATS are.
+// natsFlags are the flags of NATS servers and the credentials for them.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {

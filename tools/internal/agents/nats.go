@@ -39,6 +39,8 @@ type NATS struct {
 	Token string
 	// TLS configures connections to tls:// URLs. Default nil: the certificates that the system trusts.
 	TLS *tls.Config
+
+	dialer nats.CustomDialer // for tests
 }
 
 // Check returns an error if the URL leads to another machine without credentials.
@@ -88,6 +90,9 @@ func (n *NATS) options(name string) []nats.Option {
 	}
 	if n.TLS != nil {
 		all = append(all, nats.Secure(n.TLS))
+	}
+	if n.dialer != nil {
+		all = append(all, nats.SetCustomDialer(n.dialer))
 	}
 	return all
 }
