@@ -181,7 +181,9 @@ const stopTime = 20 * time.Second
 
 // finished tells the coordinator the result of the run.
 func (w *worker) finished(last *report) {
-	w.run.last = last
+	if w.run.last = last; last.Failed != "" {
+		last.Failed = cmp.Or(w.run.why, last.Failed)
+	}
 	how := last.Failed
 	if last.Event != nil {
 		how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))

@@ -252,12 +252,8 @@ func (r *agentRun) tell() {
 		_ = r.send(runSubject+r.id, kind, body) // the next one repeats it
 		return
 	}
-	last := *r.last
-	if last.Failed != "" && r.why != "" {
-		last.Failed = r.why
-	}
-	if err := r.send(runSubject+r.id, eventKind, last); err != nil && r.agent.conn.IsConnected() {
-		r.last = &report{At: last.At, Failed: fmt.Sprintf("its result can't be sent: %v", err)}
+	if err := r.send(runSubject+r.id, eventKind, r.last); err != nil && r.agent.conn.IsConnected() {
+		r.last = &report{At: r.last.At, Failed: fmt.Sprintf("its result can't be sent: %v", err)}
 	}
 }
 
