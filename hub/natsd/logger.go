@@ -25,6 +25,8 @@ var (
 	// secrets differ. Who connects does so from a port that means nothing.
 	refusing = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
 	refused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
+	// refusedClient is what a server says of a client whose token is wrong or missing.
+	refusedClient = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
 // explain returns what a line of nats-server means, where that does not say so.
@@ -34,6 +36,9 @@ func explain(line string) string {
 	}
 	if m := refused.FindStringSubmatch(line); m != nil {
 		return "a server from " + m[1] + " is refused: its cluster secret differs from that of this one; expected the same secret on all"
+	}
+	if m := refusedClient.FindStringSubmatch(line); m != nil {
+		return "a client from " + m[1] + " is refused: its token is wrong or missing; expected the same secret on both sides"
 	}
 	return line
 }

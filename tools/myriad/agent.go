@@ -2,10 +2,7 @@ package main
 
 import (
 	"fmt"
-	"net"
-	"net/url"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -21,11 +18,10 @@ const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agent
 
 // agentCommand is the command agent.
 type agentCommand struct {
-	agent    agents.Agent
-	nats     natsFlags
-	secret   secretFlag
-	quiet    bool
-	insecure bool
+	agent  agents.Agent
+	nats   natsFlags
+	secret secretFlag
+	quiet  bool
 }
 
 func newAgent() *cobra.Command {
@@ -35,37 +31,37 @@ func newAgent() *cobra.Command {
 		Short: "Wait for work of \"myriad load --agents\" on another machine",
 		Long: `Wait for work of "myriad load --agents" on another machine.
 
-It connects to the NATS server of the coordinator, or one of yours, and waits: before there is
-a coordinator, and after a run for the next one. The doctor says how many connections this
-machine carries, and what is loaded is divided by that. A coordinator needs the same secret and
-the same version of Myriad.
+Connects to the NATS server of the coordinator, or one of yours, and waits for runs, one after the
+other. The doctor determines how many connections this machine can carry; the load is divided
+accordingly. The coordinator needs the same version of Myriad and, at its own server, the same
+secret. A server on another machine must require credentials, because everyone it admits
+can have this machine load what --allow permits; without TLS they are sent in clear.
 
-The run ends when the coordinator says so, or has not been heard of for 5 s. SIGINT or SIGTERM ends
-the run, tells the coordinator what came of it, and ends the agent; a second one ends it at once.`,
+A run ends when the coordinator ends it or is silent for 5 s. SIGINT or SIGTERM ends the run, reports
+the result to the coordinator and ends the agent; a second one ends it at once.`,
 		Example: agentExamples,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	var g flagGroups
 	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
-		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
-		f.secret.add(flags, "secret", agentsVariable, "that both sides have to know")
-		flags.BoolVar(&f.insecure, "insecure", false, "without a secret, take work of everybody who reaches the NATS server of another machine")
-		flags.StringVar(&f.agent.Name, "name", "", "be called this `NAME` (default: that of the machine)")
+		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
+		f.secret.add(flags, "secret", agents.SecretVariable, "of the coordinator, or with the token of the NATS server")
+		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: that of the machine)")
 		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
 	})
 	g.add("Work", "", func(flags *pflag.FlagSet) {
 		flags.Var(&list[agents.Allowed]{&f.agent.Allow, f.allowed}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
-		flag(flags, &f.agent.MaxConnections, quantity.Positive, "max-connections", "", "open `N` connections at most (default: as many as the doctor says)")
+		flag(flags, &f.agent.MaxConnections, quantity.Positive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
 		flags.Var(&f, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
 		flags.StringVar(&f.agent.Keep, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
-		flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+		flags.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	})
 	g.giveTo(cmd)
 	return cmd
 }
 
-// Set takes an address to connect from.
+// Set adds an address to connect from.
 func (f *agentCommand) Set(text string) error {
 	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
@@ -75,7 +71,7 @@ func (f *agentCommand) Set(text string) error {
 func (f *agentCommand) String() string { return "" }
 func (f *agentCommand) Type() string   { return "value" }
 
-// allowed reads what may be loaded.
+// allowed parses a target that may be loaded.
 func (f *agentCommand) allowed(text string) ([]agents.Allowed, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d of them", agents.MaxAllowed))
@@ -85,18 +81,15 @@ func (f *agentCommand) allowed(text string) ([]agents.Allowed, error) {
 }
 
 func (f *agentCommand) run(cmd *cobra.Command) (err error) {
-	if f.agent.Secret, err = f.secret.read(); err != nil {
+	if f.agent.NATS, err = f.nats.agents(&f.secret); err != nil {
 		return err
 	}
-	if f.agent.NATS, err = f.nats.agents(); err != nil {
-		return err
-	}
-	if f.agent.Secret == "" && !f.insecure && !localNATS(f.agent.URL) {
-		return usagef("--nats is %q, and whoever reaches it could have this machine load what he likes; expected a secret (--secret or %s), or --insecure", f.agent.URL, agentsVariable)
+	if err := f.agent.Check(); err != nil {
+		return usagef("--nats: %w", err)
 	}
 	if f.agent.Keep != "" {
 		if at, err := os.Stat(f.agent.Keep); err != nil || !at.IsDir() {
-			return usagef("--keep is %q; expected a directory that is there", f.agent.Keep)
+			return usagef("--keep is %q; expected an existing directory", f.agent.Keep)
 		}
 	}
 	var lock sync.Mutex
@@ -113,15 +106,4 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	return f.agent.Serve(cmd.Context())
-}
-
-// localNATS says whether all servers are of this machine, by their URLs.
-func localNATS(urls string) bool {
-	for text := range strings.SplitSeq(urls, ",") {
-		u, err := url.Parse(text)
-		if err != nil || !local(net.JoinHostPort(u.Hostname(), "0")) {
-			return false
-		}
-	}
-	return true
 }

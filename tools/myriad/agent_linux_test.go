@@ -16,6 +16,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/internal/agents"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -140,15 +141,15 @@ func TestAgents(t *testing.T) {
 	const at, nats = "10.78.0.1:9000", "10.78.0.1:4222"
 	startProcess(t, n.in(n.hub, process(t, "serve", "--app", "lines", "--addr", at)))
 	secret := func(cmd *exec.Cmd, text string) *exec.Cmd {
-		cmd.Env = append(cmd.Env, agentsVariable+"="+text)
+		cmd.Env = append(cmd.Env, agents.SecretVariable+"="+text)
 		return cmd
 	}
 	dirs := []string{t.TempDir(), t.TempDir()}
-	var agents []*exec.Cmd
+	var processes []*exec.Cmd
 	for i, name := range []string{"a", "b"} {
 		cmd := secret(n.in(n.ends[i], process(t, "agent", "--nats", "nats://"+nats, "--name", name, "--keep", dirs[i], "--allow", "10.78.0.0/24")), "sesame")
 		background(t, cmd)
-		agents = append(agents, cmd)
+		processes = append(processes, cmd)
 	}
 	_, liar, _ := background(t, secret(n.in(n.ends[0], process(t, "agent", "--nats", "nats://"+nats, "--name", "liar")), "another"))
 
@@ -184,13 +185,13 @@ func TestAgents(t *testing.T) {
 	if recorded != whole.Latency.Count {
 		t.Errorf("the agents have recorded %d latencies, and %d are merged", recorded, whole.Latency.Count)
 	}
-	await.True(t, "the agent with another secret is let in nowhere", func() bool {
-		return strings.Contains(liar.String(), "expected the secret of the coordinator")
-	})
+	if !strings.Contains(got.stderr, "a client from 10.78.1.2 is refused: its token is wrong or missing") || !strings.Contains(liar.String(), "the token is wrong") {
+		t.Errorf("the coordinator says %q and the agent with another secret %q; want both to say that the token is wrong", got.stderr, liar)
+	}
 
 	stdout, stderr, wait := background(t, cmd("-T", "8s"))
 	await.True(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
-	if err := agents[1].Process.Kill(); err != nil {
+	if err := processes[1].Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if code := wait(); code != 1 || !strings.Contains(stderr.String(), "agent b is lost, with 100 of 200 connections: not heard of for") {

@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentFlags are the flags of load and hold that have other machines do it.
+// agentFlags are the flags of load and hold that divide the load among agents.
 type agentFlags struct {
 	agents  agentCount
 	options agents.Options
@@ -29,7 +29,7 @@ type agentFlags struct {
 	key     string
 }
 
-// agentCount is how many agents there are to be, and whether on this machine.
+// agentCount is the number of agents, and whether they are processes of this machine.
 type agentCount struct {
 	n     int
 	local bool
@@ -45,19 +45,19 @@ func parseAgents(text string) (c agentCount, err error) {
 }
 
 func (f *agentFlags) add(flags *pflag.FlagSet) {
-	flag(flags, &f.agents, parseAgents, "agents", "", "have `N` agents do it together, as \"myriad agent\" starts them on other machines; local:N starts N processes here")
-	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "have agents come to this `ADDRESS`, where a NATS server listens")
+	flag(flags, &f.agents, parseAgents, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
+	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
-	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
-	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
-	f.secret.add(flags, "agents-secret", agentsVariable, "that both sides have to know")
+	f.nats.add(flags, "", "meet the agents at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
+	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
+	f.secret.add(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
 }
 
-// meeting are the flags of where both sides meet, which local agents don't need.
+// meeting lists the flags of the NATS server, which local agents don't need.
 var meeting = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
-// check says how the flags were wrong. Without agents there are none.
+// check validates the flags and completes the options.
 func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
 	if f.agents.n == 0 {
 		for _, name := range append([]string{"agents-wait"}, meeting...) {
@@ -86,7 +86,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 			return err
 		}
 	}
-	if f.options.NATS, err = f.nats.agents(); err != nil {
+	if f.options.NATS, err = f.nats.agents(&f.secret); err != nil {
 		return err
 	}
 	if f.cert != "" {
@@ -96,11 +96,8 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		}
 		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	if f.options.Secret, err = f.secret.read(); err != nil {
-		return err
-	}
-	if !f.agents.local && f.options.URL == "" && f.options.Secret == "" && !local(f.options.Listen) {
-		return usagef("--agents-addr is %q, and whoever reaches it could have agents load what he likes; expected a secret (--agents-secret or %s), or an address of loopback", f.options.Listen, agentsVariable)
+	if err := f.options.Check(); err != nil {
+		return usageError{err}
 	}
 	whole := *cfg
 	if f.agents.local {
@@ -112,8 +109,8 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	return nil
 }
 
-// start runs the load, here or elsewhere. It says where the agents are on standard error where events
-// are on standard output.
+// start runs the load in this process or on agents. Lines about agents go to standard error if standard output has
+// events.
 func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.spare()
@@ -128,14 +125,14 @@ func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error
 		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
 	}
 	if f.agents.agents.local {
-		o.Secret, o.Listen = rand.Text(), "127.0.0.1:0"
-		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Secret) }
+		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
+		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Token) }
 		cfg.Sources = nil
 	}
 	return agents.Run(ctx, o, cfg)
 }
 
-// localAgents starts agents as processes of this machine, which end with the run.
+// localAgents starts agents as processes of this machine. They end with the run.
 func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -160,7 +157,7 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	}
 	for i := range f.agents.agents.n {
 		child := exec.CommandContext(ctx, executable, append(args, "--name", fmt.Sprintf("local-%d", i+1))...)
-		child.Env = append(os.Environ(), agentsVariable+"="+secret)
+		child.Env = append(os.Environ(), agents.SecretVariable+"="+secret)
 		child.Stderr = os.Stderr
 		if err := child.Start(); err != nil {
 			cancel()
@@ -174,6 +171,3 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 
 // localEnd is how long local agents may take to end.
 const localEnd = 10 * time.Second
-
-// agentsVariable is the variable of the environment that can have the secret of agents.
-const agentsVariable = "MYRIAD_AGENTS_SECRET"

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are where servers of NATS are.
+// natsFlags are the flags of NATS servers and the credentials for them.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {
@@ -60,14 +60,18 @@ func (f *natsFlags) read() (urls []string, trust *tls.Config, err error) {
 	return urls, trust, err
 }
 
-// agents are the flags as agents take them.
-func (f *natsFlags) agents() (n agents.NATS, err error) {
+// agents returns the server of NATS of agents and their coordinator.
+func (f *natsFlags) agents(secret *secretFlag) (n agents.NATS, err error) {
+	token, err := secret.read()
+	if err != nil {
+		return n, err
+	}
 	urls, trust, err := f.read()
-	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, TLS: trust}, err
+	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecret is the most bytes of a secret.
-const maxSecret = 4096
+// maxSecret is the most bytes of a secret; NATS takes about 4,000 with what it is sent in.
+const maxSecret = 1024
 
 // secretFlag is where a secret is: in a file or in a variable of the environment, as flags are
 // seen in the list of processes.
@@ -82,7 +86,11 @@ func (f *secretFlag) add(flags *pflag.FlagSet, name, variable, whose string) {
 // read reads the secret, "" for none.
 func (f *secretFlag) read() (string, error) {
 	if f.file == "" {
-		return os.Getenv(f.variable), nil
+		secret := os.Getenv(f.variable)
+		if len(secret) > maxSecret {
+			return "", usagef("%s has %d bytes; expected at most %d", f.variable, len(secret), maxSecret)
+		}
+		return secret, nil
 	}
 	text, err := os.ReadFile(f.file)
 	secret := strings.TrimSpace(string(text))

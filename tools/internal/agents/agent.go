@@ -19,233 +19,217 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent loads what a coordinator has it load, one run after the other. Its fields are not to be changed
+// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields must not be changed
 // while it serves.
 type Agent struct {
-	// NATS is where to meet. Its URL is DefaultURL by default.
+	// NATS is the server at which it meets coordinators. The default of its URL is DefaultURL.
 	NATS
-	// Name is what the coordinator calls it. Default: the name of the machine.
+	// Name identifies the agent for people. Default: the name of the machine.
 	Name string
-	// Secret is what the coordinator has to know; "" for none.
-	Secret string
 	// Sources are the local addresses to connect from, as in load.Config.
 	Sources []netip.Addr
-	// Allow is what it may load, at most MaxAllowed. Default: every TCP server, and no unix socket.
+	// Allow lists the targets that it may load, at most MaxAllowed. Default: every TCP server, and no unix socket.
 	Allow []Allowed
-	// MaxConnections is the most connections that it opens in a run. Default 0: as many as its
-	// doctor says.
+	// MaxConnections limits the connections of a run. Default 0: the limit that its doctor finds.
 	MaxConnections int
 	// Keep is a directory to which the events of each run are written, as RUN.jsonl. Default: none.
 	Keep string
-	// Once has Serve return after one run, or when NATS can't be reached for DefaultSilence.
+	// Once makes Serve return after one run, or if NATS can't be reached for DefaultSilence.
 	Once bool
-	// Say is told what happens, a line at a time, on several goroutines; what strangers can cause, once a second.
-	// Default: nobody is.
+	// Say receives a line for everything that happens, from several goroutines. Default: the lines are dropped.
 	Say func(format string, args ...any)
-	// Observe gets the events of each run, as that of load.Config does. Default: nobody does.
+	// Observe receives the events of each run, as that of load.Config does. Default: none.
 	Observe func(load.Event)
 
-	version string // of Myriad, as tests have it
+	version string // of Myriad, for tests
 }
 
-// servant is an Agent that serves.
-type servant struct {
+// worker is an Agent that serves.
+type worker struct {
 	*Agent
-	warn    func(format string, args ...any) // Say, for what strangers can cause
-	conn    *nats.Conn
-	id      string
-	nonce   string // for the next session
-	calls   chan *nats.Msg
-	letters chan *nats.Msg
-	session *session // nil for none
-	// lastRun is the run that called last, and answer what it was told.
-	lastRun string
-	answer  here
-	beat    *time.Ticker
-	trouble atomic.Pointer[string] // why NATS can't be reached, as it was said last
-	gone    time.Time              // since when NATS can't be reached, zero while it can
+	conn      *nats.Conn
+	id        string
+	calls     chan *nats.Msg
+	messages  chan *nats.Msg
+	run       *agentRun // nil for none
+	served    bool      // a run has ended
+	lastCall  string    // the run that called last, and info the reply to it
+	info      agentInfo
+	heartbeat *time.Ticker
+	said      atomic.Pointer[string] // the last line of sayOnce
+	lost      time.Time              // when NATS became unreachable, zero if it isn't
 }
 
-// Serve takes part in runs until ctx ends, which ends the run that is going on too: then what came of it
-// is told the coordinator first. While NATS can't be reached it tries again, twice a second at the most.
+// Serve takes part in runs until ctx ends. That ends the current run too, and the coordinator gets its result first.
+// Serve reconnects to NATS at most twice a second. It returns an error if NATS requires no credentials although it is
+// not on loopback.
 func (a *Agent) Serve(ctx context.Context) error {
-	own := *a
-	own.URL = cmp.Or(a.URL, DefaultURL)
-	if own.Say == nil {
-		own.Say = func(string, ...any) {}
-	}
-	if own.version == "" {
-		own.version = version.Myriad()
+	w := &worker{Agent: new(*a), id: newID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
+	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.Myriad())
+	if w.Say == nil {
+		w.Say = func(string, ...any) {}
 	}
 	host, _ := os.Hostname()
-	own.Name = cmp.Or(a.Name, host, "agent")
-	if len(own.Name) > maxName || strings.ContainsFunc(own.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("agents: the name %q; expected at most %d bytes, without control characters", own.Name, maxName)
+	w.Name = cmp.Or(a.Name, host, "agent")
+	if len(w.Name) > maxName || strings.ContainsFunc(w.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("agents: the name %q; expected at most %d bytes, without control characters", w.Name, maxName)
 	}
-	if len(own.Allow) > MaxAllowed {
-		return fmt.Errorf("agents: %d targets are allowed; expected at most %d", len(own.Allow), MaxAllowed)
+	if len(w.Allow) > MaxAllowed {
+		return fmt.Errorf("agents: %d targets are allowed; expected at most %d", len(w.Allow), MaxAllowed)
 	}
-	s := &servant{
-		Agent: &own, warn: rateLimited(own.Say), id: randomID(), nonce: randomID(),
-		calls: make(chan *nats.Msg, 16), letters: make(chan *nats.Msg, maxLetters),
+	if err := w.Check(); err != nil {
+		return fmt.Errorf("agents: %w", err)
 	}
-	if err := s.connect(); err != nil {
+	if err := w.connect(); err != nil {
 		return err
 	}
-	defer s.conn.Close()
-	return s.serve(ctx)
+	defer w.conn.Close()
+	return w.serve(ctx)
 }
 
-// maxName is how long names are that are shown, in bytes.
+// maxName limits names, in bytes.
 const maxName = 64
 
-// connect begins to connect.
-func (s *servant) connect() (err error) {
-	s.conn, err = nats.Connect(s.URL, append(s.NATS.options("myriad agent "+s.Name, s.Secret),
-		nats.RetryOnFailedConnect(true), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { s.unreachable(err) }),
-		nats.ConnectHandler(func(c *nats.Conn) { s.Say("ready, as %s, for the coordinator at %s", s.Name, c.ConnectedAddr()) }),
-		nats.ReconnectHandler(func(c *nats.Conn) { s.Say("ready again, for the coordinator at %s", c.ConnectedAddr()) }),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.trouble.Store(new("")) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.warn("NATS: %s", explain(err)) }))...)
-	if err != nil {
-		return fmt.Errorf("agents: NATS at %s: %w", s.shown(), err)
+// connect starts to connect to NATS.
+func (w *worker) connect() (err error) {
+	ready := func(c *nats.Conn) {
+		w.said.Store(nil)
+		if checkServer(c) == nil { // otherwise serve returns
+			w.Say("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
+		}
 	}
-	if _, err = s.conn.ChanSubscribe(callSubject, s.calls); err == nil {
-		_, err = s.conn.ChanSubscribe(agentSubject+s.id, s.letters)
+	w.conn, err = nats.Connect(w.URL, append(w.options("myriad agent "+w.Name),
+		nats.RetryOnFailedConnect(true), nats.ConnectHandler(ready), nats.ReconnectHandler(ready),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.unreachable(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { w.sayOnce("NATS: %s", w.explain(err)) }))...)
+	if err != nil {
+		return fmt.Errorf("agents: NATS at %s: %w", redact(w.URL), err)
+	}
+	if _, err = w.conn.ChanSubscribe(callSubject, w.calls); err == nil {
+		_, err = w.conn.ChanSubscribe(agentSubject+w.id, w.messages)
 	}
 	if err != nil {
-		s.conn.Close()
+		w.conn.Close()
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	return nil
 }
 
-// unreachable says why NATS can't be reached, once for each reason.
-func (s *servant) unreachable(err error) {
-	if err == nil || errors.Is(err, nats.ErrNoServers) { // that has a cause, which comes too
-		return
-	}
-	if was := s.trouble.Swap(new(err.Error())); was == nil || *was != err.Error() {
-		s.Say("waiting for NATS at %s: %s", s.shown(), explain(err))
+// sayOnce passes a line to Say unless it equals the last one.
+func (w *worker) sayOnce(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if last := w.said.Swap(&line); last == nil || *last != line {
+		w.Say("%s", line)
 	}
 }
 
-// explain says what an error of NATS may come from.
-func explain(err error) string {
-	text := strings.TrimPrefix(err.Error(), "nats: ")
-	if errors.Is(err, nats.ErrAuthorization) {
-		text += "; expected the secret of the coordinator, or in the URL the user of the server"
+// unreachable reports why NATS can't be reached.
+func (w *worker) unreachable(err error) {
+	if err != nil && !errors.Is(err, nats.ErrNoServers) { // that has a cause, which is reported too
+		w.sayOnce("waiting for NATS at %s: %s", redact(w.URL), w.explain(err))
 	}
-	return text
 }
 
-// shown is the URL without what is not to be seen.
-func (s *servant) shown() string { return redact(s.URL) }
-
-// redact leaves passwords out of URLs.
-func redact(urls string) string {
-	var shown []string
-	for u := range strings.SplitSeq(urls, ",") {
-		if scheme, rest, ok := strings.Cut(u, "://"); ok {
-			if _, host, found := strings.Cut(rest, "@"); found {
-				u = scheme + "://…@" + host
-			}
-		}
-		shown = append(shown, u)
-	}
-	return strings.Join(shown, ",")
-}
-
-// serve reads letters until ctx has ended, and then until the coordinator knows what came of the run.
-func (s *servant) serve(ctx context.Context) error {
-	s.beat = time.NewTicker(DefaultSilence / beatEvery)
-	defer s.beat.Stop()
-	defer s.leave("")
+// serve processes messages until ctx has ended and the coordinator has the result of the current run.
+func (w *worker) serve(ctx context.Context) error {
+	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
+	defer w.heartbeat.Stop()
+	defer w.leave("")
 	stopping, leaving := ctx.Done(), (<-chan time.Time)(nil)
 	for {
-		var over <-chan told
-		if s.session != nil {
-			over = s.session.over
+		var over <-chan report
+		if w.run != nil {
+			over = w.run.over
 		}
+		var call, msg *nats.Msg
 		select {
 		case <-stopping:
-			if s.session == nil || !s.session.started {
+			if w.run == nil || !w.run.started {
 				return nil
 			}
 			stopping, leaving = nil, time.After(stopTime)
-			s.session.end("the agent was stopped")
+			w.run.end("the agent was stopped")
 		case <-leaving:
 			return nil
-		case m := <-s.calls:
-			s.called(ctx, m)
-		case m := <-s.letters:
-			s.obey(ctx, m, time.Now())
+		case call = <-w.calls:
+		case msg = <-w.messages:
 		case last := <-over:
-			s.session.last = &last
-			how := last.Failed
-			if last.Event != nil {
-				how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))
-			}
-			s.Say("run %s: over, %s", s.session.short(), how)
-			s.session.tell()
-		case now := <-s.beat.C:
-			s.tick(now)
+			w.finished(&last)
+		case now := <-w.heartbeat.C:
+			w.tick(now)
 		}
-		if s.session == nil && (ctx.Err() != nil || s.Once && s.nonce == "") {
+		if err := checkServer(w.conn); err != nil { // before a message of that server is processed
+			return err
+		}
+		if call != nil {
+			w.called(ctx, call)
+		}
+		if msg != nil {
+			w.handle(ctx, msg, time.Now())
+		}
+		if w.run == nil && (ctx.Err() != nil || w.Once && w.served) {
 			return nil
 		}
-		if s.Once && s.session == nil && !s.gone.IsZero() && time.Since(s.gone) > DefaultSilence {
-			return fmt.Errorf("agents: NATS at %s can't be reached", s.shown())
+		if w.Once && w.run == nil && !w.lost.IsZero() && time.Since(w.lost) > DefaultSilence {
+			return fmt.Errorf("agents: NATS at %s can't be reached", redact(w.URL))
 		}
 	}
 }
 
-// stopTime bounds how long an end takes whose results are to be told: the run's own, and the telling.
+// stopTime limits the end of a run whose result is to be told.
 const stopTime = 20 * time.Second
 
-// tick sends a beat, and ends the session of a coordinator that is gone.
-func (s *servant) tick(now time.Time) {
-	switch {
-	case s.conn.IsConnected():
-		s.gone = time.Time{}
-	default:
-		s.unreachable(s.conn.LastError()) // who is not let in isn't told otherwise
-		if s.gone.IsZero() {
-			s.gone = now
+// finished tells the coordinator the result of the run.
+func (w *worker) finished(last *report) {
+	if w.run.last = last; last.Failed != "" {
+		last.Failed = cmp.Or(w.run.why, last.Failed)
+	}
+	how := last.Failed
+	if last.Event != nil {
+		how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))
+	}
+	w.Say("run %s: over, %s", short(w.run.id), how)
+	w.run.tell()
+}
+
+// tick sends a heartbeat, and ends the run of a lost coordinator.
+func (w *worker) tick(now time.Time) {
+	if w.conn.IsConnected() {
+		w.lost = time.Time{}
+	} else {
+		w.unreachable(w.conn.LastError()) // an authorization error is reported nowhere else
+		if w.lost.IsZero() {
+			w.lost = now
 		}
 	}
-	if s.session == nil {
+	if w.run == nil {
 		return
 	}
-	if silent := now.Sub(s.session.heard); silent > s.session.silence {
-		s.Say("run %s: nothing heard of the coordinator for %v; the run ends", s.session.short(), silent.Round(time.Millisecond))
-		s.leave("the coordinator is gone")
+	if silent := now.Sub(w.run.heard); silent > w.run.silence {
+		w.Say("run %s: nothing heard of the coordinator for %v; the run ends", short(w.run.id), silent.Round(time.Millisecond))
+		w.leave("the coordinator is lost")
 		return
 	}
-	s.session.tell()
+	w.run.tell()
 }
 
-// leave ends the session, and waits for its run.
-func (s *servant) leave(why string) {
-	if s.session == nil {
+// leave ends the run and waits for it.
+func (w *worker) leave(why string) {
+	if w.run == nil {
 		return
 	}
-	s.session.end(why)
-	s.session.running.Wait()
-	s.session.remove()
-	s.session, s.lastRun = nil, ""
-	s.beat.Reset(DefaultSilence / beatEvery)
-	if s.nonce = randomID(); s.Once {
-		s.nonce = "" // no more
-	}
+	w.run.end(why)
+	w.run.running.Wait()
+	w.run, w.lastCall, w.served = nil, "", true
+	w.heartbeat.Reset(DefaultSilence / heartbeats)
 }
 
-// about is what an agent says of itself.
-func (a *Agent) about() here {
-	return here{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: machine(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+// about returns the description of the agent and its machine.
+func (a *Agent) about() agentInfo {
+	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: machine(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// machine names the machine, as it is since it was started.
+// machine identifies the machine until it is restarted.
 func machine() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil {
@@ -255,44 +239,34 @@ func machine() string {
 	return host
 }
 
-// called answers a call.
-func (s *servant) called(ctx context.Context, m *nats.Msg) {
-	k := newKey(s.Secret, "call")
-	l, err := k.open(m.Data, s.version)
-	answer := s.about()
-	switch {
-	case l == nil:
+// called replies to a call.
+func (w *worker) called(ctx context.Context, msg *nats.Msg) {
+	m, err := decode(msg.Data, w.version)
+	if m == nil || m.Kind != callKind || w.run != nil && w.run.id == m.From {
 		return
-	case s.session != nil && s.session.run == l.From:
-		return // it is in it
-	case err != nil:
-		answer.Refuses = err.Error()
-		if errors.Is(err, errVersion) {
-			answer.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(s.version, "(devel)"), cmp.Or(clean(l.Version), "(devel)"))
-		}
-		if s.lastRun != l.From {
-			s.warn("refused a coordinator: %s", answer.Refuses)
-		}
-		s.lastRun = l.From
-	case s.session != nil:
-		answer.Refuses = "it is in another run"
-	case s.lastRun != l.From:
-		var c call
-		if l.read(&c) != nil {
-			return
-		}
-		s.lastRun, s.answer = l.From, s.examine(ctx, c)
-		fallthrough
-	default:
-		answer = s.answer
-		answer.Nonce = s.nonce
 	}
-	if data, err := k.write(s.version, hereKind, s.id, 0, answer); err == nil {
-		_ = publish(s.conn, m.Reply, data) // it calls again
+	var c call
+	info := w.about()
+	switch {
+	case err != nil:
+		info.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(w.version, "(devel)"), cmp.Or(clean(m.Version), "(devel)"))
+		w.sayOnce("refused a coordinator: %s", info.Refuses)
+	case w.run != nil:
+		info.Refuses = "it is in another run"
+	case w.lastCall == m.From:
+		info = w.info
+	case m.read(&c) != nil:
+		return
+	default:
+		info = w.examine(ctx, c)
+		w.lastCall, w.info = m.From, info
+	}
+	if data, err := encode(w.version, infoKind, w.id, info); err == nil {
+		_ = publish(w.conn, msg.Reply, data) // it calls again
 	}
 }
 
-// clean is a text that came from elsewhere, to be shown.
+// clean makes a received text fit to be shown.
 func clean(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {

@@ -221,16 +221,16 @@ func TestSteadyTogether(t *testing.T) {
 	} {
 		c := &coordinator{conn: inProcess(t)}
 		for _, name := range []string{"a", "b"} {
-			c.crew = append(c.crew, &member{here: here{Name: name}, pending: make(map[load.Phase][]load.Event)})
+			c.members = append(c.members, &member{agentInfo: agentInfo{Name: name}, pending: make(map[load.Phase][]load.Event)})
 		}
 		for n := range 10 {
-			if c.crew[0].orders.Enough {
+			if c.members[0].orders.Steady {
 				t.Fatalf("%s: enough after %d of 10 parts", name, n)
 			}
-			c.told(c.crew[0], told{Event: &load.Event{Phase: load.Part, Received: test.a[n%2]}})
-			c.told(c.crew[1], told{Event: &load.Event{Phase: load.Part, Received: test.b[n%2]}})
+			c.handleReport(c.members[0], report{Event: &load.Event{Phase: load.Part, Received: test.a[n%2]}})
+			c.handleReport(c.members[1], report{Event: &load.Event{Phase: load.Part, Received: test.b[n%2]}})
 		}
-		if got := c.crew[0].orders.Enough && c.crew[1].orders.Enough; got != test.enough {
+		if got := c.members[0].orders.Steady && c.members[1].orders.Steady; got != test.enough {
 			t.Errorf("%s: enough %v, want %v", name, got, test.enough)
 		}
 	}

@@ -1,47 +1,39 @@
-// Package agents loads servers from many machines at once: an Agent on each, which waits for
-// work, and a coordinator (Run), which divides a load.Config among them and makes one
-// load.Result of what they saw. They talk through NATS: a server inside the coordinator's
-// process, or one of the user's.
+// Package agents loads servers from several machines: an Agent on each waits for work, and a coordinator (Run)
+// divides a load.Config among the agents and merges their results into one load.Result. Both sides meet at a NATS
+// server, which runs in the coordinator's process or elsewhere.
 //
 // # A run
 //
-//	coordinator                                 agent
-//	call     what is to be loaded          ─▶
-//	                                       ◀─   here    what its doctor says it can carry
-//	take     it is this run's from now on  ─▶           to those that were chosen
-//	clock    what time is it there?        ⇄            round trips: offset and uncertainty
-//	plan     its part of the configuration ⇄            looked at, and taken or refused
-//	beat     start at this time            ─▶           connects
-//	                                       ◀─   event   connected
-//	beat     begin at this time            ─▶           the traffic begins; in a search, at this rate
-//	                                       ◀─   event   each interval, each phase
-//	                                       ◀─   event   published, or a rate tried, until it is answered
-//	beat     what all have published,      ─▶           waits for that
-//	         it is steady, the next rate   ─▶
-//	                                       ◀─   event   done, with its result, until it is confirmed
-//	beat     it is here; the run is over   ─▶           waits for the next call
+//	coordinator                                      agent
+//	call       the targets                      ─▶
+//	                                            ◀─   info       what its doctor says it can carry
+//	clock      the first one claims the agent,  ⇄               round trips: offset and uncertainty
+//	plan       its part of the configuration    ⇄               accepts or refuses it
+//	heartbeat  start at this time               ─▶              connects
+//	                                            ◀─   event      connected
+//	heartbeat  begin at this time               ─▶              sends; in a search, at this rate
+//	                                            ◀─   event      each interval, each phase
+//	                                            ◀─   event      published, or a rate tried, until answered
+//	heartbeat  the totals published, steady,    ─▶
+//	           the next rate
+//	                                            ◀─   event      done, with its result, until confirmed
+//	heartbeat  the run is over                  ─▶              waits for the next call
 //
-// A beat says the whole state that the coordinator wants the agent in, and comes each
-// second, so that one that is lost does no harm. So does an agent's. Take, clock and plan are requests
-// that are repeated while there is no answer. Whoever is not heard of for Silence is gone: the coordinator goes on
-// without an agent, whose part is then named as missing in the result, and an agent ends its run.
+// A coordinator's heartbeat contains the complete state that it wants the agent in, so the next one replaces one
+// that was lost. Clock and plan are requests, repeated until there is a reply. A side that is silent for longer than
+// Silence is lost: the coordinator continues without the agent and names the missing part in the result; the agent
+// ends its run.
 //
-// # Trust
+// # Authentication
 //
-// Whoever knows the secret may have agents load what they allow; see Agent. The secret itself is
-// never sent: each letter has a MAC (HMAC-SHA-256) with a key that is made of it, and in a run of
-// both sides' random numbers as well, and a number that grows, so that nothing can be said again later.
-// Nothing is encrypted, unless NATS is reached with TLS (Options.ListenTLS, NATS.TLS).
+// NATS authenticates both sides: with the token of the coordinator's server, or with the users, tokens or nkeys of
+// another server. Any client that it admits may have agents load what they allow. Both sides therefore refuse a
+// server beyond loopback that requires no credentials. TLS encrypts (Options.ListenTLS, NATS.TLS). A message of an
+// authenticated peer is still parsed strictly and within limits.
 //
-// # Who owns what
+// # Concurrency
 //
-// An Agent has one goroutine that reads letters and owns what it knows of a run, and during
-// a run a second one that calls load.Run; Serve waits for both. The second one shares the
-// session's way of sending, which has a lock, and the channel that begins the traffic.
-//
-// A coordinator is one goroutine, which reads letters, and owns all it knows of the agents;
-// while they are asked to take their parts there is one for each, which it waits for. It alone
-// calls load.Config.Observe.
-//
-// Letters wait in channels of a fixed size; what does not fit is lost, and said again.
+// One goroutine of an Agent reads messages and owns the agent's run; a second one calls load.Run. Serve waits for
+// both. A coordinator is one goroutine, which alone calls load.Config.Observe; requests to several agents run
+// concurrently, and it waits for them. Messages queue in channels of a fixed size; those that do not fit are dropped.
 package agents

@@ -1,8 +1,8 @@
 package agents
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -15,40 +15,45 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// A letter is refused if anything in it has been changed, and if it is of another key.
-func TestLetter(t *testing.T) {
-	k := newKey(secret, "session", "run", "agent", "nonce")
-	data, err := k.write("v1", beatKind, "me", 7, orders{Begin: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := k.open(data, "v1")
-	var o orders
-	if err != nil || l.Number != 7 || l.From != "me" || l.read(&o) != nil || o.Begin != 5 {
-		t.Fatalf("%+v, %v", l, err)
-	}
-	for name, change := range map[string]func(*letter){
-		"kind":   func(l *letter) { l.Kind = planKind },
-		"from":   func(l *letter) { l.From = "you" },
-		"number": func(l *letter) { l.Number++ },
-		"body":   func(l *letter) { l.Body = bytes.ToUpper(l.Body) },
-		"MAC":    func(l *letter) { l.MAC = nil },
+// Both sides drop malformed messages, also those of authenticated peers.
+func TestMalformed(t *testing.T) {
+	id := newID()
+	good := message{header{protocol, "v1", heartbeatKind, id}, []byte(`{"begin":5}`)}
+	for name, change := range map[string]func(m *message){
+		"good":            func(*message) {},
+		"protocol":        func(m *message) { m.Protocol-- },
+		"version":         func(m *message) { m.Version = "v2" },
+		"sender, a path":  func(m *message) { m.From = "../../../../../../../../etc/passwd" },
+		"sender, long":    func(m *message) { m.From += id },
+		"unknown field":   func(m *message) { m.Body = []byte(`{"begin":5,"mac":"x"}`) },
+		"type":            func(m *message) { m.Body = []byte(`{"begin":"5"}`) },
+		"too many bytes":  func(m *message) { m.Version = strings.Repeat("v", maxMessage) },
+		"body is missing": func(m *message) { m.Body = nil },
 	} {
-		changed := *l
-		change(&changed)
-		again, _ := json.Marshal(&changed)
-		if _, err := k.open(again, "v1"); err != errSecret {
-			t.Errorf("another %s: %v, want %v", name, err, errSecret)
+		m := good
+		change(&m)
+		data, err := json.Marshal(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o orders
+		got, err := decode(data, "v1")
+		if err == nil {
+			err = got.read(&o)
+		}
+		if ok := err == nil && o.Begin == 5; ok != (name == "good") {
+			t.Errorf("%s: %v, %+v", name, err, o)
 		}
 	}
-	if _, err := k.open(data, "v2"); err != errVersion {
-		t.Errorf("another version: %v", err)
+	c, m := &coordinator{step: 1}, &member{id: id, agentInfo: agentInfo{Name: "a"}, publishers: 1}
+	c.members, m.pending = []*member{m}, make(map[load.Phase][]load.Event)
+	for _, e := range []string{
+		`{"phase":"nonsense"}`, `{"phase":"began"}`, `{"phase":"measuring","plan":{}}`, `{"phase":"progress"}`, `{"phase":"tried","result":{}}`, `{"phase":"published","published":[1,2]}`, `[]`, ``,
+	} {
+		c.hear(&nats.Msg{Data: fmt.Appendf(nil, `{"protocol":%d,"kind":"event","from":"%s","body":{"event":%s}}`, protocol, id, e)})
 	}
-	if _, err := newKey(secret, "session", "run", "agentnonce", "").open(data, "v1"); err != errSecret {
-		t.Errorf("a key of the same letters, cut otherwise: %v", err)
-	}
-	if _, err := k.open([]byte("nonsense"), "v1"); err == nil {
-		t.Error("nonsense is taken for a letter")
+	if len(m.pending)+len(m.intervals)+len(m.published) > 0 || m.tried != nil || !m.active() {
+		t.Errorf("%+v; want nothing to be believed", m)
 	}
 }
 
@@ -73,19 +78,19 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func TestShares(t *testing.T) {
+func TestPartition(t *testing.T) {
 	for name, test := range map[string]struct {
-		total int
-		crew  []here
-		want  []float64
+		total   int
+		members []agentInfo
+		want    []float64
 	}{
-		"by processors":       {90, []here{{CPUs: 1, Machine: "a"}, {CPUs: 2, Machine: "b"}}, []float64{30, 60}},
-		"none too many":       {90, []here{{CPUs: 1, Machine: "a"}, {CPUs: 1, Machine: "b", Holds: 10}, {CPUs: 1, Machine: "c", Most: 50}}, []float64{40, 10, 40}},
-		"one after the other": {100, []here{{CPUs: 8, Machine: "a", Holds: 10}, {CPUs: 1, Machine: "b", Holds: 20}, {CPUs: 1, Machine: "c"}}, []float64{10, 20, 70}},
-		"one machine":         {90, []here{{CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 1, Machine: "b"}}, []float64{30, 30, 30}},
-		"no more":             {30, []here{{CPUs: 4, Machine: "a", Holds: 10}, {CPUs: 4, Machine: "b", Holds: 20}}, []float64{10, 20}},
+		"by processors":       {90, []agentInfo{{CPUs: 1, Machine: "a"}, {CPUs: 2, Machine: "b"}}, []float64{30, 60}},
+		"none too many":       {90, []agentInfo{{CPUs: 1, Machine: "a"}, {CPUs: 1, Machine: "b", Holds: 10}, {CPUs: 1, Machine: "c", Most: 50}}, []float64{40, 10, 40}},
+		"one after the other": {100, []agentInfo{{CPUs: 8, Machine: "a", Holds: 10}, {CPUs: 1, Machine: "b", Holds: 20}, {CPUs: 1, Machine: "c"}}, []float64{10, 20, 70}},
+		"one machine":         {90, []agentInfo{{CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 1, Machine: "b"}}, []float64{30, 30, 30}},
+		"no more":             {30, []agentInfo{{CPUs: 4, Machine: "a", Holds: 10}, {CPUs: 4, Machine: "b", Holds: 20}}, []float64{10, 20}},
 	} {
-		got, err := shares(test.total, test.crew)
+		got, err := partition(test.total, test.members)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -97,7 +102,7 @@ func TestShares(t *testing.T) {
 			}
 		}
 	}
-	_, err := shares(31, []here{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
+	_, err := partition(31, []agentInfo{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
 	if err == nil || !strings.Contains(err.Error(), "30 of 31 connections: a 10 (ports), b 20 (nofile)") {
 		t.Errorf("%v; want who carries how many", err)
 	}
@@ -112,62 +117,49 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestRepeated has letters that were said before, or that another coordinator says, do nothing.
-func TestRepeated(t *testing.T) {
-	s := &servant{Agent: &Agent{Secret: secret, Say: func(string, ...any) {}}, id: "agent", nonce: "nonce", beat: time.NewTicker(time.Hour)}
-	k := newKey(secret, "session", "run", s.id, s.nonce)
-	s.session = &session{agent: s, run: "run", key: k, remove: func() {}, cancel: func() {}, number: 5}
-	for _, l := range []struct {
-		key    key
-		from   string
-		number uint64
-		over   bool
-	}{
-		{k, "run", 4, false}, {k, "run", 5, false}, {k, "another", 6, false},
-		{newKey(secret, "session", "run", s.id, "an older nonce"), "run", 6, false}, {k, "run", 6, true},
-	} {
-		data, err := l.key.write("", beatKind, l.from, l.number, orders{Over: true})
+// TestOtherRun has messages of another coordinator leave a run alone.
+func TestOtherRun(t *testing.T) {
+	w := &worker{Agent: &Agent{Say: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
+	w.run = &agentRun{agent: w, id: newID(), cancel: func() {}}
+	for _, from := range []string{newID(), w.run.id} {
+		data, err := encode("", heartbeatKind, from, orders{Over: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.obey(t.Context(), &nats.Msg{Data: data}, time.Now())
-		if over := s.session == nil; over != l.over {
-			t.Fatalf("letter %d from %s: over %v, want %v", l.number, l.from, over, l.over)
+		own := from == w.run.id
+		if w.handle(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
+			t.Errorf("the run is over: %v; want %v", w.run == nil, own)
 		}
-	}
-	if s.nonce == "nonce" {
-		t.Error("the next session has the random number of this one")
 	}
 }
 
-// TestConnectedAgain has a beat say what a lost event would have: that an agent is connected.
+// TestConnectedAgain has a heartbeat repeat what a lost event said: that an agent is connected.
 func TestConnectedAgain(t *testing.T) {
-	conn := inProcess(t)
-	said, err := conn.SubscribeSync(runSubject + "run")
+	conn, run, agent := inProcess(t), newID(), newID()
+	said, err := conn.SubscribeSync(runSubject + run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := newKey(secret, "session", "run", "agent", "nonce")
-	s := &session{agent: &servant{Agent: &Agent{}, id: "agent", conn: conn}, run: "run", key: k}
-	m := &member{id: "agent", key: k}
-	c := &coordinator{conn: conn, run: "run", crew: []*member{m}}
+	r := &agentRun{agent: &worker{Agent: &Agent{}, id: agent, conn: conn}, id: run}
+	m := &member{id: agent}
+	c := &coordinator{conn: conn, run: run, members: []*member{m}}
 	next := func() *nats.Msg {
 		t.Helper()
-		letter, err := said.NextMsg(await.Patience)
+		msg, err := said.NextMsg(await.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return letter
+		return msg
 	}
-	s.tell()
-	if c.hear(next()); m.connected || m.number != 1 {
-		t.Fatalf("connected %v by letter %d before it is", m.connected, m.number)
+	r.tell()
+	if c.hear(next()); m.connected || m.heard.IsZero() {
+		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
-	s.observe(load.Event{Phase: load.Connected})
+	r.observe(load.Event{Phase: load.Connected})
 	next() // is lost
-	s.tell()
-	if c.hear(next()); !m.connected || m.number != 3 {
-		t.Errorf("connected %v after letter %d, want it by the third", m.connected, m.number)
+	r.tell()
+	if c.hear(next()); !m.connected {
+		t.Error("the next heartbeat does not say that it is connected")
 	}
 }
 
@@ -191,7 +183,7 @@ func inProcess(t *testing.T) *nats.Conn {
 func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: inProcess(t)}
-	m := &member{here: here{Name: "b"}, offset: time.Hour}
+	m := &member{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
 	c.finished(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
 		t.Errorf("%+v, %+v; want noon", m.result, m.orders)

@@ -3,7 +3,6 @@ package agents
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,26 +15,26 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// lead is how long ahead a common time is: longer than it takes to tell everybody.
+// lead returns how far ahead a common time is set, longer than an order takes to reach all agents.
 func (c *coordinator) lead() time.Duration {
-	most := time.Duration(0)
-	for _, m := range c.crew {
-		most = max(most, m.uncertainty)
+	worst := time.Duration(0)
+	for _, m := range c.members {
+		worst = max(worst, m.uncertainty)
 	}
-	return leastLead + 4*most
+	return minLead + 4*worst
 }
 
-const leastLead = 50 * time.Millisecond
+const minLead = 50 * time.Millisecond
 
-// watch has the agents load, and makes one run of what they tell.
+// watch runs the load on the agents and merges their results.
 func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 	start := time.Now().Add(c.lead()).Round(0)
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		m.heard = time.Now()
 		m.orders.Start = start.Add(m.offset).UnixNano()
 	}
-	c.beat()
-	c.timers = newTimers(ctx, time.Until(start), cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/beatEvery)
+	c.sendOrders()
+	c.timers = newTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
 	defer c.timers.stop()
 	c.attend(func(m *member) bool { return !m.connected })
 	conclude, failed := func(end *load.Result) *load.Result { return end }, error(nil)
@@ -48,99 +47,98 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 	return result, cmp.Or(err, failed)
 }
 
-// timers are what a coordinator waits for besides letters.
+// timers wake a coordinator besides messages.
 type timers struct {
-	stopping <-chan struct{}  // closed, the run is to end; nil from then on
-	patience <-chan time.Time // nil until then
-	every    time.Duration
-	first    *time.Timer // for intervals to be shown
-	show     *time.Ticker
-	beat     *time.Ticker
+	stopping  <-chan struct{}  // closed when the run is to end; nil from then on
+	patience  <-chan time.Time // nil until then
+	every     time.Duration    // between shows
+	showAt    time.Time
+	show      *time.Timer
+	heartbeat *time.Ticker
 }
 
-// newTimers makes timers for a run that begins in a while. Agents tell at times that follow from its start, so
-// what all tell is here half an interval later.
-func newTimers(ctx context.Context, in, every, beat time.Duration) *timers {
-	t := &timers{stopping: ctx.Done(), every: every, first: time.NewTimer(in + every + every/2), show: time.NewTicker(time.Hour), beat: time.NewTicker(beat)}
-	t.show.Stop()
-	return t
+// newTimers returns timers for a run that starts at a given time. Agents report at multiples of every after the start;
+// half an interval later all reports have come.
+func newTimers(ctx context.Context, start time.Time, every, heartbeat time.Duration) *timers {
+	showAt := start.Add(every + every/2)
+	return &timers{stopping: ctx.Done(), every: every, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeat)}
 }
 
 func (t *timers) stop() {
-	t.first.Stop()
 	t.show.Stop()
-	t.beat.Stop()
+	t.heartbeat.Stop()
 }
 
-// attend listens to the agents as long as it waits for one that has something more to tell.
+// attend processes messages while waits returns true for an active agent.
 func (c *coordinator) attend(waits func(*member) bool) {
 	t := c.timers
-	for slices.ContainsFunc(c.crew, func(m *member) bool { return m.there() && waits(m) }) {
+	for slices.ContainsFunc(c.active(), waits) {
 		select {
 		case <-t.stopping:
 			t.stopping, t.patience = nil, time.After(stopTime)
-			for _, m := range c.crew {
+			for _, m := range c.members {
 				m.orders.Stop = true
 			}
-			c.beat()
+			c.sendOrders()
 		case <-t.patience:
 			c.lose(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
-		case m := <-c.letters:
+		case m := <-c.messages:
 			c.hear(m)
-		case <-t.first.C:
-			t.show.Reset(t.every)
-			c.catchUp()
-			c.show()
 		case <-t.show.C:
+			t.showAt = t.showAt.Add(t.every)
+			t.show.Reset(time.Until(t.showAt))
 			c.catchUp()
 			c.show()
-		case now := <-t.beat.C:
+		case now := <-t.heartbeat.C:
+			c.sayWarning()
 			c.catchUp()
+			insecure := c.checkServer()
 			c.lose(func(m *member) string {
+				if insecure != nil {
+					return insecure.Error()
+				}
 				if silent := now.Sub(m.heard); silent > c.Silence {
 					return fmt.Sprintf("not heard of for %v", silent.Round(time.Millisecond))
 				}
 				return ""
 			})
-			c.beat()
+			c.sendOrders()
 		}
 	}
 }
 
-// catchUp takes the letters that wait: to show intervals takes a while.
+// catchUp processes the queued messages, which may have waited while intervals were shown.
 func (c *coordinator) catchUp() {
-	for range len(c.letters) {
-		c.hear(<-c.letters)
+	for range len(c.messages) {
+		c.hear(<-c.messages)
 	}
 }
 
-// begin has the traffic begin on all at the same time: in a search so many messages a second, 0 for nothing
-// more.
+// begin orders all agents to begin the next step of traffic at the same time. In a search rate is the sum of their
+// messages a second, 0 after the last step.
 func (c *coordinator) begin(rate float64) {
 	c.step++
 	connections := 0
-	for _, m := range c.crew {
-		if m.there() {
-			connections += m.connections
-		}
+	for _, m := range c.active() {
+		connections += m.connections
 	}
 	begin := time.Now().Add(c.lead()).Round(0)
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		m.tried = nil
 		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
 		m.orders.Rate = rate * float64(m.connections) / float64(max(connections, 1))
 	}
-	c.beat()
+	c.sendOrders()
 }
 
-// errAlone ends a search that nobody is left for, as the results and the losses say.
-var errAlone = errors.New("agents: nobody is left")
+// errNoAgents ends a search without agents; the result or conclude says why.
+var errNoAgents = errors.New("agents: no agent is left")
 
-// search tries rates on all, and returns what makes of the last result that of the search.
+// search tries rates. The function that it returns makes the result of the search from the last one.
 func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.try(ctx, rate) }, func(step load.Step) {
-		for _, m := range c.crew {
+		for _, m := range c.members {
 			if steps == 0 || step.Kept {
 				m.best = m.tried
 			}
@@ -148,59 +146,56 @@ func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *
 		steps++
 		c.observe(&load.Event{Phase: load.Tried, Step: &step})
 	})
-	if errors.Is(err, errAlone) {
+	if errors.Is(err, errNoAgents) {
 		err = nil
 	}
 	return s.Conclude, err
 }
 
-// try has all try a rate: once more with those who are left, where one is gone meanwhile.
+// try measures a rate, and again if an agent was lost meanwhile.
 func (c *coordinator) try(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
 	for {
-		there := func() (n int) {
-			for _, m := range c.crew {
-				if m.there() {
-					n++
-				}
-			}
-			return n
-		}
-		before := there()
+		before := len(c.active())
 		c.begin(rate)
 		c.attend(func(m *member) bool { return m.tried == nil })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, context.Cause(ctx)
-		case there() == 0:
-			return nil, 0, errAlone
-		case there() < before:
+		case len(c.active()) == 0:
+			return nil, 0, errNoAgents
+		case len(c.active()) < before:
 			continue
 		}
 		var results []*load.Result
-		for _, m := range c.crew {
-			if m.there() {
-				results, open = append(results, m.tried), open+m.snapshot.Open
-			}
+		for _, m := range c.active() {
+			results, open = append(results, m.tried), open+m.snapshot.Open
 		}
 		result, err = load.Merge(results...)
 		return result, open, err
 	}
 }
 
-// lose gives up the agents that there is a reason for.
-func (c *coordinator) lose(why func(*member) string) {
-	for _, m := range c.crew {
-		if !m.there() {
-			continue
+// active returns the agents that have something more to report.
+func (c *coordinator) active() (active []*member) {
+	for _, m := range c.members {
+		if m.active() {
+			active = append(active, m)
 		}
+	}
+	return active
+}
+
+// lose gives up the active agents for which why returns a reason.
+func (c *coordinator) lose(why func(*member) string) {
+	for _, m := range c.active() {
 		if reason := why(m); reason != "" {
 			c.loseOne(m, reason)
 		}
 	}
-	c.pass()
+	c.observeCommon()
 }
 
-// loseOne gives up an agent, which is told to stop if it hears that.
+// loseOne gives up an agent and orders it to stop, if it still listens.
 func (c *coordinator) loseOne(m *member, why string) {
 	m.lost, m.orders.Stop, m.orders.Over = why, true, true
 	c.Say("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), why)
@@ -211,84 +206,83 @@ func (c *coordinator) loseOne(m *member, why string) {
 	c.order(m)
 }
 
-// hear takes a letter of an agent.
+// hear processes a message of a member.
 func (c *coordinator) hear(msg *nats.Msg) {
-	var from letter
-	if json.Unmarshal(msg.Data, &from) != nil {
+	from, err := decode(msg.Data, c.version)
+	if err != nil {
 		return
 	}
 	m := c.member(from.From)
-	if m == nil || !m.there() {
+	if m == nil || !m.active() {
 		return
 	}
-	l, err := m.key.open(msg.Data, c.version)
-	if err != nil || l.Number <= m.number {
-		return
-	}
-	m.number, m.heard = l.Number, time.Now()
+	m.heard = time.Now()
 	var (
-		t  told
-		is state
+		t  report
+		is agentState
 	)
 	switch {
-	case l.Kind == eventKind && l.read(&t) == nil:
-		c.told(m, t)
-	case l.Kind == beatKind && l.read(&is) == nil:
+	case from.Kind == eventKind && from.read(&t) == nil:
+		c.handleReport(m, t)
+	case from.Kind == heartbeatKind && from.read(&is) == nil:
 		m.connected = m.connected || is.Connected
 	}
 }
 
-// told takes an event of an agent.
-func (c *coordinator) told(m *member, t told) {
+// commonPhases are the phases that are observed when all agents have reported them.
+var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
+
+// handleReport processes an event of an agent.
+func (c *coordinator) handleReport(m *member, t report) {
 	e := t.Event
 	if e == nil {
-		c.loseOne(m, cmp.Or(clean(t.Failed), "it has told nothing of its end"))
-		c.pass()
+		c.loseOne(m, cmp.Or(clean(t.Failed), "it ended without a result"))
+		c.observeCommon()
 		return
 	}
-	if e.Phase == load.Done {
+	if e.Phase != load.Done {
+		m.snapshot = e.Snapshot
+	}
+	switch e.Phase {
+	case load.Done:
 		c.finished(m, e.Result, clean(t.Failed))
-		c.pass()
-		return
-	}
-	m.snapshot = e.Snapshot
-	switch {
-	case e.Phase == load.Measuring:
-		m.measuring = ours(t.At, m.offset)
-	case e.Phase == load.Began && e.Plan != nil:
-		e.Plan.Host = m.Name + ": " + clean(e.Plan.Host)
-	}
-	if e.Phase == load.Progress {
+	case load.Progress:
 		if e.Interval == nil {
 			return
 		}
-		if len(m.intervals) == maxIntervals { // nobody has shown them
+		if len(m.intervals) == maxIntervals { // none has been shown
 			m.intervals = m.intervals[1:]
 		}
 		m.intervals = append(m.intervals, *e)
 		return
-	}
-	switch e.Phase {
 	case load.Published:
 		if len(e.Published) == m.publishers {
 			m.published = e.Published
 		}
-		c.pass()
-		return
 	case load.Tried:
 		if t.Step == c.step && m.tried == nil && e.Result != nil {
 			m.tried = m.ours(e.Result)
 		}
 		return
+	default:
+		if !slices.Contains(commonPhases, e.Phase) || (e.Phase == load.Began) != (e.Plan != nil) {
+			return
+		}
+		if e.Phase == load.Began {
+			e.Plan.Host = m.Name + ": " + clean(e.Plan.Host)
+		}
+		if e.Phase == load.Measuring {
+			m.measuring = ours(t.At, m.offset)
+		}
+		if len(m.pending[e.Phase]) < maxIntervals {
+			m.pending[e.Phase] = append(m.pending[e.Phase], *e)
+		}
+		m.connected = m.connected || e.Phase == load.Connected
 	}
-	if len(m.pending[e.Phase]) < maxIntervals {
-		m.pending[e.Phase] = append(m.pending[e.Phase], *e)
-	}
-	m.connected = m.connected || e.Phase == load.Connected
-	c.pass()
+	c.observeCommon()
 }
 
-// finished takes a result, and lets the agent go.
+// finished stores an agent's result and releases the agent.
 func (c *coordinator) finished(m *member, result *load.Result, early string) {
 	if result == nil {
 		c.loseOne(m, "it has no result")
@@ -298,7 +292,7 @@ func (c *coordinator) finished(m *member, result *load.Result, early string) {
 	c.order(m)
 }
 
-// ours is a result that begins when it did by our clock, and whose limits name the agent.
+// ours converts the start of a result to our clock, and adds the agent's name to its limits.
 func (m *member) ours(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -307,100 +301,93 @@ func (m *member) ours(result *load.Result) *load.Result {
 	return result
 }
 
-// maxIntervals is how many events of a kind wait for those of other agents.
+// maxIntervals limits the events of a phase that wait for those of other agents.
 const maxIntervals = 256
 
-// pass tells of the phases that all agents have come to.
-func (c *coordinator) pass() {
-	c.passPublished()
-	for _, phase := range []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged} {
-		for {
-			var of []load.Event
-			waits := false
-			for _, m := range c.crew {
-				switch {
-				case len(m.pending[phase]) > 0:
-					of = append(of, m.pending[phase][0])
-				case m.there():
-					waits = true
-				}
-			}
-			if waits || len(of) == 0 {
-				break
-			}
-			for _, m := range c.crew {
-				if len(m.pending[phase]) > 0 {
-					m.pending[phase] = m.pending[phase][1:]
-				}
-			}
+// observeCommon observes the phases that all active agents have reached.
+func (c *coordinator) observeCommon() {
+	c.sendTotals()
+	for _, phase := range commonPhases {
+		for events := c.common(phase); events != nil; events = c.common(phase) {
 			c.began = true // the first phase of all
-			e := load.MergeEvents(of...)
-			if phase == load.Part {
+			if e := load.MergeEvents(events...); phase == load.Part {
 				c.receive(e.Received)
-				continue
+			} else {
+				c.observe(e)
 			}
-			c.observe(e)
 		}
 	}
 }
 
-// passPublished tells all what all have published, as soon as that is known.
-func (c *coordinator) passPublished() {
-	if c.cfg.PubSub == nil || c.crew[0].orders.Published != nil || slices.ContainsFunc(c.crew, func(m *member) bool { return m.there() && m.published == nil }) {
+// common removes and returns the next event of each agent in a phase, or nil if it is missing from an active agent.
+func (c *coordinator) common(phase load.Phase) (events []load.Event) {
+	if slices.ContainsFunc(c.active(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
+		return nil
+	}
+	for _, m := range c.members {
+		if waiting := m.pending[phase]; len(waiting) > 0 {
+			events, m.pending[phase] = append(events, waiting[0]), waiting[1:]
+		}
+	}
+	return events
+}
+
+// sendTotals orders all agents to wait for what all publishers have published, as soon as that is known.
+func (c *coordinator) sendTotals() {
+	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.active(), func(m *member) bool { return m.published == nil }) {
 		return
 	}
 	var all []int64
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		if m.published == nil { // it is lost
 			m.published = slices.Repeat([]int64{-1}, m.publishers)
 		}
 		all = append(all, m.published...)
 	}
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		m.orders.Published = all
 	}
-	c.beat()
+	c.sendOrders()
 }
 
-// receive takes how many bytes a second all have received in a part of the window, which is over when that is
-// steady.
+// receive adds the bytes a second that all have received in a part of the window. The window ends when they are steady.
 func (c *coordinator) receive(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}
-	for _, m := range c.crew {
-		m.orders.Enough = true
+	for _, m := range c.members {
+		m.orders.Steady = true
 	}
-	c.beat()
+	c.sendOrders()
 }
 
-// observe tells of an event with what all agents have come to.
+// observe passes an event to the configuration's observer, with the sum of all agents' snapshots.
 func (c *coordinator) observe(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
 	}
 	e.Snapshot = load.Snapshot{}
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		if m.lost == "" {
 			e.Snapshot.Add(m.snapshot)
 		}
 	}
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
-		if c.cfg.Goal.Under > 0 {
-			e.Plan.Rate.PerSecond /= float64(len(c.crew)) // each has said where a search begins
+		if c.cfg.Goal.Under > 0 && e.Plan.Rate != nil {
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each has said where a search begins
 		}
 	}
 	c.cfg.Observe(*e)
 }
 
-// show tells of the intervals that have come since the last time.
+// show observes the sum of the intervals that have come since the last time.
 func (c *coordinator) show() {
 	if !c.began {
 		return
 	}
 	var parts []load.Event
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		if len(m.intervals) == 0 {
 			continue
 		}
@@ -427,13 +414,13 @@ func (c *coordinator) show() {
 	c.observe(e)
 }
 
-// conclude makes one result of those of all.
+// conclude merges the results. The function of converts the merged result.
 func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.show()
 	var results []*load.Result
 	var early error
 	first := time.Time{}
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		if m.result != nil {
 			results = append(results, m.result)
 			if m.ended != "" && early == nil {
@@ -445,7 +432,7 @@ func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *l
 		}
 	}
 	if len(results) == 0 {
-		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; %s: %s", c.crew[0].Name, c.crew[0].lost))
+		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; %s: %s", c.members[0].Name, c.members[0].lost))
 	}
 	result, err := load.Merge(results...)
 	if err != nil {
@@ -455,14 +442,14 @@ func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *l
 		result.Variation = c.steady.Variation()
 	}
 	result.Connections = c.cfg.Total()
-	for _, m := range c.crew {
+	for _, m := range c.members {
 		result.Agents = append(result.Agents, m.about(first))
 	}
 	c.observe(&load.Event{Phase: load.Done, Result: result})
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// about is what the result says of an agent.
+// about returns an agent's line of the result.
 func (m *member) about(first time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -2,12 +2,13 @@ package agents
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -18,17 +19,17 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	// MaxAllowed is how many times Allowed can be given.
+	// MaxAllowed limits Agent.Allow.
 	MaxAllowed = 1024
 )
 
-// Allowed is what an agent may load: the addresses of a network, or a unix socket.
+// Allowed is a target that an agent may load: the addresses of a network, or a unix socket.
 type Allowed struct {
 	network netip.Prefix
 	path    string
 }
 
-// ParseAllowed reads an address, a network such as 10.0.0.0/8, or unix:PATH.
+// ParseAllowed parses an address, a network such as 10.0.0.0/8, or unix:PATH.
 func ParseAllowed(text string) (Allowed, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
 		return Allowed{path: path}, nil
@@ -43,8 +44,8 @@ func ParseAllowed(text string) (Allowed, error) {
 	return Allowed{network: network}, nil
 }
 
-// mayLoad says what forbids loading targets, and what addresses these have. Unix sockets have to
-// be allowed; other targets only where something is.
+// mayLoad resolves targets and returns an error if one is not allowed. Unix sockets have to be in Allow; other targets
+// only if Allow is not empty.
 func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -80,8 +81,8 @@ func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.Ad
 	return addrs, nil
 }
 
-// examine answers a call.
-func (a *Agent) examine(ctx context.Context, c call) here {
+// examine returns what the doctor says about a call.
+func (a *Agent) examine(ctx context.Context, c call) agentInfo {
 	h := a.about()
 	addrs, err := a.mayLoad(ctx, c.Targets)
 	if err != nil {
@@ -107,45 +108,31 @@ func (a *Agent) examine(ctx context.Context, c call) here {
 	return h
 }
 
-// configure makes the configuration of a plan, with its certificates in a file that remove
-// takes away.
-func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, remove func(), err error) {
-	remove = func() {}
+// configure returns the configuration of a plan.
+func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, err error) {
 	if err := noFiles(p.Config); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
-		return cfg, remove, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
+		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
 	if _, err := a.mayLoad(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
-		return cfg, remove, err
+		return cfg, err
 	}
 	if len(p.CA) > 0 && cfg.TLS != nil {
-		file, err := os.CreateTemp("", "myriad-agent-*.pem")
-		if err != nil {
-			return cfg, remove, err
+		cfg.TLS.Config = &tls.Config{RootCAs: x509.NewCertPool()}
+		if !cfg.TLS.Config.RootCAs.AppendCertsFromPEM(p.CA) {
+			return cfg, errors.New("--tls-ca has no certificates; expected a PEM file")
 		}
-		remove = func() { os.Remove(file.Name()) }
-		_, err = file.Write(p.CA)
-		if err = errors.Join(err, file.Close()); err != nil {
-			remove()
-			return cfg, func() {}, err
-		}
-		cfg.TLS.CAFile = file.Name()
 	}
 	cfg.Sources = a.Sources
-	if err := cfg.Validate(); err != nil {
-		remove()
-		return cfg, func() {}, err
-	}
-	return cfg, remove, nil
+	return cfg, cfg.Validate()
 }
 
-// noFiles says which key of a configuration would have a file of this machine read, or is
-// the agent's own to say.
+// noFiles returns an error if a key of a configuration names a file or an address of this machine.
 func noFiles(config []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(config, &keys); err != nil {

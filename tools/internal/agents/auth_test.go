@@ -1,0 +1,142 @@
+package agents
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub/natsd"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// TestWrongToken has an agent with a wrong token, and one without, be named on both sides, once each.
+func TestWrongToken(t *testing.T) {
+	var coordinator, wrong, without said
+	url := make(chan string, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", Wait: await.Patience, Say: func(format string, args ...any) {
+			coordinator.say(format, args...)
+			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
+				at, _, _ := strings.Cut(rest, " ")
+				url <- at
+			}
+		}}
+		_, _ = Run(ctx, o, load.Config{Target: "127.0.0.1:1", Connections: 1})
+	})
+	at := await.Receive(t, url, "the server")
+	for token, say := range map[string]*said{"another": &wrong, "": &without} {
+		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Say: say.say}).Serve(ctx) })
+	}
+	await.True(t, "all are named", func() bool {
+		return wrong.has("Authorization Violation: the token is wrong") && without.has("there are no credentials; expected the secret") &&
+			coordinator.has("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
+	})
+	if wrong.has(secret) || wrong.has("another") || coordinator.has("another") {
+		t.Error("a token is shown")
+	}
+	cancel()
+	running.Wait()
+	for _, s := range []*said{&wrong, &without} {
+		if len(s.lines) != 1 {
+			t.Errorf("an agent says %q; expected one line, however often it tries", s.lines)
+		}
+	}
+}
+
+// TestWarnings has a flood of refused clients fill no log.
+func TestWarnings(t *testing.T) {
+	var said said
+	c := &coordinator{Options: Options{Say: said.say}, warnings: make(chan string, 1)}
+	for _, line := range []string{"a", "a", "b"} {
+		for range 1000 {
+			c.warn(line)
+		}
+		c.sayWarning()
+		c.sayWarning()
+	}
+	if got := said.String(); got != "NATS: a\nNATS: b" {
+		t.Errorf("it says %q", got)
+	}
+}
+
+// TestCheck has both sides insist on credentials beyond loopback.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		nats NATS
+		want string
+	}{
+		{NATS{URL: "nats://127.0.0.1:4222,nats://[::1]:1,nats://localhost"}, ""},
+		{NATS{URL: "nats://192.0.2.1:4222"}, "there are no credentials for NATS at nats://192.0.2.1:4222, which is not on loopback; expected a secret (MYRIAD_AGENTS_SECRET)"},
+		{NATS{URL: "nats://u:p@192.0.2.1,tls://a.invalid"}, "NATS at tls://a.invalid"},
+		{NATS{URL: "nats://u:p@192.0.2.1"}, ""},
+		{NATS{URL: "nats://192.0.2.1", Token: secret}, ""},
+		{NATS{URL: "nats://192.0.2.1", Creds: "file"}, ""},
+		{NATS{URL: "nats://u:p@:x"}, "the URL nats://…@:x of NATS can't be parsed"},
+	} {
+		err := (&Options{NATS: c.nats}).Check()
+		if c.want != "" && err != nil {
+			err = (&Agent{NATS: c.nats}).Serve(t.Context())
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: error %v; want %q", c.nats, err, c.want)
+		}
+	}
+	for listen, ok := range map[string]bool{"": true, "127.0.0.1:0": true, "[::1]:0": true, ":4222": false, "0.0.0.0:0": false, "192.0.2.1:1": false} {
+		if err := (&Options{Listen: listen}).Check(); (err == nil) != ok {
+			t.Errorf("an own server at %q without a token: %v", listen, err)
+		}
+		if err := (&Options{Listen: listen, NATS: NATS{Token: secret}}).Check(); err != nil {
+			t.Errorf("an own server at %q with a token: %v", listen, err)
+		}
+	}
+}
+
+// elsewhere makes a connection look like one to another machine.
+type elsewhere struct{ net.Conn }
+
+func (elsewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 4222} }
+
+// Dial implements nats.CustomDialer.
+func (elsewhere) Dial(network, addr string) (net.Conn, error) {
+	conn, err := net.Dial(network, addr)
+	return elsewhere{conn}, err
+}
+
+// TestCheckServer has both sides refuse a server on another machine that ignores credentials.
+func TestCheckServer(t *testing.T) {
+	for _, token := range []string{secret, ""} {
+		server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		n := NATS{URL: "nats://" + server.Addr().String(), Token: secret}
+		for _, n.dialer = range []nats.CustomDialer{nil, elsewhere{}} {
+			conn, err := nats.Connect(n.URL, n.options("test")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := checkServer(conn); (err != nil) != (token == "" && n.dialer != nil) {
+				t.Errorf("token %q, elsewhere %v: error %v", token, n.dialer != nil, err)
+			}
+			conn.Close()
+		}
+		if token != "" {
+			continue
+		}
+		_, err = Run(t.Context(), Options{Agents: 1, NATS: n}, load.Config{Target: "127.0.0.1:1", Connections: 1})
+		for by, err := range map[string]error{"agent": (&Agent{NATS: n}).Serve(t.Context()), "coordinator": err} {
+			if err == nil || !strings.Contains(err.Error(), "NATS at 192.0.2.1:4222 admits clients without credentials") {
+				t.Errorf("the %s: error %v", by, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package agents
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// protocol is the version of the messages. It changes with their meaning.
+const protocol = 2
+
+// The subjects.
+const (
+	callSubject  = "myriad.load.call"
+	agentSubject = "myriad.load.agent." // and the agent's ID
+	runSubject   = "myriad.load.run."   // and the run's ID
+)
+
+// The kinds of messages.
+const (
+	callKind      = "call"
+	infoKind      = "info"
+	clockKind     = "clock"
+	planKind      = "plan"
+	heartbeatKind = "heartbeat"
+	eventKind     = "event"
+	replyKind     = "reply" // to clock and plan
+)
+
+// header is the part of a message that all kinds share.
+type header struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // of Myriad
+	Kind     string `json:"kind"`
+	From     string `json:"from"` // the ID of a run or of an agent
+}
+
+// message is a received message whose body has not been parsed.
+type message struct {
+	header
+	Body json.RawMessage `json:"body"`
+}
+
+// maxMessage limits a message in bytes: a configuration with a payload of load.MaxMessage, or a result with its
+// histograms.
+const maxMessage = 8 << 20
+
+var errVersion = errors.New("its version is different")
+
+// encode returns a message. Bodies are plain data of this package and of load.
+func encode(version, kind, from string, body any) ([]byte, error) {
+	return json.Marshal(struct {
+		header
+		Body any `json:"body"`
+	}{header{protocol, version, kind, from}, body})
+}
+
+// decode parses a message up to its body. With errVersion it returns the message too, for its sender to be named.
+func decode(data []byte, version string) (*message, error) {
+	if len(data) > maxMessage {
+		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
+	}
+	m := new(message)
+	if err := json.Unmarshal(data, m); err != nil {
+		return nil, err
+	}
+	if id, err := hex.DecodeString(m.From); err != nil || len(id) != idBytes {
+		return nil, fmt.Errorf("the sender of a message is %.64q; expected an ID", m.From)
+	}
+	if m.Protocol != protocol || m.Version != version {
+		return m, errVersion
+	}
+	return m, nil
+}
+
+// read parses the body. It rejects unknown fields and trailing data.
+func (m *message) read(body any) error {
+	d := json.NewDecoder(bytes.NewReader(m.Body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(body); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("a message has data after its body")
+	}
+	return nil
+}
+
+const idBytes = 16
+
+// newID returns a unique ID of an agent or a run.
+func newID() string {
+	var id [idBytes]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// call describes the load to the doctors of the agents.
+type call struct {
+	Targets     []string `json:"targets"`
+	Model       string   `json:"model,omitempty"`
+	Connections int      `json:"connections"`
+	Closing     int      `json:"closing,omitempty"`
+}
+
+// agentInfo describes an agent, in reply to a call.
+type agentInfo struct {
+	Name string `json:"name"`
+	Host string `json:"host"`
+	// Machine is equal for agents on one machine, which share its resources.
+	Machine string `json:"machine"`
+	CPUs    int    `json:"cpus"`
+	// Holds is the number of connections that the machine can carry according to its doctor, and Wall the
+	// resource that limits it; 0 for no limit. Most is the agent's own limit, 0 for none.
+	Holds int64  `json:"holds,omitempty"`
+	Wall  string `json:"wall,omitempty"`
+	Most  int    `json:"most,omitempty"`
+	// Refuses is the reason why the agent can't take part, "" if it can.
+	Refuses string `json:"refuses,omitempty"`
+}
+
+// clockRequest asks an agent for the time. The first one makes the agent a member of the run.
+type clockRequest struct {
+	Silence time.Duration `json:"silence"`
+}
+
+// clock replies to a clockRequest: when it arrived and when the reply left, in nanoseconds.
+type clock struct {
+	Came int64 `json:"came"`
+	Left int64 `json:"left"`
+}
+
+// plan is an agent's part of the load.
+type plan struct {
+	Config json.RawMessage `json:"config"`
+	CA     []byte          `json:"ca,omitempty"` // the certificates that TLS trusts, PEM
+}
+
+// planReply replies to a plan; Refuses is "" if the agent accepts it.
+type planReply struct {
+	Refuses string `json:"refuses,omitempty"`
+}
+
+// orders are the body of the coordinator's heartbeat: the state in which it wants the agent. Times are by the
+// agent's clock, in nanoseconds, 0 for not yet.
+type orders struct {
+	Start int64 `json:"start,omitempty"` // connect
+	Begin int64 `json:"begin,omitempty"` // send
+	// Step numbers the phases of traffic, from 1. Rate is the one that a search tries, 0 to end the search.
+	Step   int     `json:"step,omitempty"`
+	Rate   float64 `json:"rate,omitempty"`
+	Steady bool    `json:"steady,omitempty"`
+	// Published is the number of messages of each publisher, -1 if unknown.
+	Published []int64 `json:"published,omitempty"`
+	Stop      bool    `json:"stop,omitempty"` // end the run early
+	Over      bool    `json:"over,omitempty"` // leave the run
+}
+
+// report is an event of an agent's run.
+type report struct {
+	At    int64       `json:"at"` // by its clock
+	Event *load.Event `json:"event,omitempty"`
+	// Step numbers the rates that a search has tried, from 1. The report is repeated until the next is ordered.
+	Step int `json:"step,omitempty"`
+	// Failed is the reason why there is no result, or why the run ended early.
+	Failed string `json:"failed,omitempty"`
+}
+
+// agentState is the body of an agent's heartbeat, because events can get lost.
+type agentState struct {
+	Connected bool `json:"connected,omitempty"`
+}
