@@ -2,16 +2,12 @@ package web
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"net/textproto"
 	"os"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/myriad-go/myriad/tcp"
 )
 
 // maxChunkLine is the most bytes of the line before a chunk, its extensions included.
@@ -197,14 +193,13 @@ func (b *body) Read(p []byte) (int, error) {
 // sendContinue lets a client go on that waits for that. The handler may write its response
 // meanwhile. It is called with the lock, which it lets go while the mailbox is full.
 func (b *body) sendContinue() {
-	for b.told = true; !b.late && !b.x.gone; {
-		if err := b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n")); !errors.Is(err, tcp.ErrFull) {
-			return
+	b.told = true
+	b.x.retry(func() error {
+		if b.late {
+			return nil
 		}
-		b.x.mu.Unlock()
-		time.Sleep(time.Millisecond)
-		b.x.mu.Lock()
-	}
+		return b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
+	})
 }
 
 func (b *body) take(p []byte) int {
@@ -214,7 +209,7 @@ func (b *body) take(p []byte) int {
 	}
 	if b.paused && len(b.buf)-b.off <= maxUnread/2 {
 		b.paused = false
-		b.x.ask((*exchange).resume)
+		b.x.post(b.x.resume)
 	}
 	return n
 }
@@ -247,7 +242,7 @@ func (b *body) drop() {
 	b.buf, b.off = nil, 0
 	if b.paused {
 		b.paused = false
-		b.x.ask((*exchange).resume)
+		b.x.post(b.x.resume)
 	}
 }
 

@@ -39,18 +39,19 @@ func (w *response) EnableFullDuplex() error { return nil }
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
 // *tcp.NetConn where it can't be detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	switch x := w.x; {
+	switch {
 	case w.conn != nil:
 		return nil, nil, errors.New("web: a Quick handler can't hijack its connection")
-	case x.handed:
+	case w.state >= responseSwitching:
 		return nil, nil, http.ErrHijacked
 	}
-	if w.committed {
+	if w.state != responsePending {
 		_ = w.FlushError()
 	}
 	got := make(chan detached, 1)
 	w.x.mu.Lock()
-	w.x.ask(func(x *exchange, c *tcp.Conn) {
+	w.x.post(func(c *tcp.Conn) {
+		x := w.x
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.off:]...)
 		x.body.paused = false // nobody else is to resume it
@@ -82,7 +83,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	select {
 	case d := <-got:
 		return w.hijacked(d)
-	case <-w.x.closing():
+	case <-w.x.connDone():
 	}
 	select {
 	case d := <-got: // before the server forgot the connection
@@ -93,7 +94,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
-	w.x.handed = true
+	w.setState(responseHijacked)
 	r := io.Reader(d.nc)
 	if len(d.unread) > 0 {
 		r = io.MultiReader(bytes.NewReader(d.unread), d.nc)

@@ -89,7 +89,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	switch {
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
-	case res.committed || res.x.handed:
+	case res.state != responsePending:
 		return fmt.Errorf("%w: it is answered already", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
 		status, why = http.StatusMethodNotAllowed, "expected GET, without a body"
@@ -107,7 +107,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	out := appendStatus(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
 	res.out = append(appendField(out, "Date", date()), "\r\n"...)
-	res.become(stream{e}, value, func(c *tcp.Conn) {
+	res.setHandler(stream{e}, value, func(c *tcp.Conn) {
 		if e.Opened != nil {
 			e.Opened(c)
 		}
@@ -115,15 +115,15 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// become has the connection be another handler's behind the response, of which the head is
-// in out.
-func (w *response) become(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
-	w.committed, w.x.handed = true, true
-	w.x.then = func(c *tcp.Conn) {
+// setHandler gives the connection to another tcp.Handler when this one has returned, behind the
+// head in out.
+func (w *response) setHandler(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
+	w.setState(responseSwitching)
+	w.x.switched = func(c *tcp.Conn) {
 		_ = c.SetHandler(h)
 		c.SetValue(value)
 		opened(c)
-		if d, ok := h.(tcp.DrainingHandler); ok && w.x.drains {
+		if d, ok := h.(tcp.DrainingHandler); ok && w.x.draining {
 			d.Draining(c) // HTTP was told meanwhile
 		}
 	}

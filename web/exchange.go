@@ -11,23 +11,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// exchange is one request and its response.
+// exchange is one request and its response; state.go describes its states.
 //
 // One whose handler runs off the event loop is the connection's Value from the end of its
 // head to the end of the response, and of the body if that is later: the owner puts what
-// arrives into body, and the handler's goroutine has all the rest until it has posted finish,
-// which the owner calls. What both use is guarded by mu. Nothing of it is used again
-// for another request, because a handler may keep the Request and the ResponseWriter.
+// arrives into body, and the handler's goroutine has all the rest until its handler has
+// returned. Nothing of it is used for another request, because a handler may keep the Request
+// and the ResponseWriter. The exchange of a Quick handler is used again.
 //
-// Pipelined requests that have come at once are a list, which doesn't change any more when
-// it is started. One worker runs them in turn. The first that is not finished yet is the
-// connection's Value; a worker posts finish for that alone, and it ends those behind it
-// whose handlers have returned by then.
-//
-// One that is answered on the owner is used again: see Quick.
+// Pipelined requests that arrive together are a list, which does not change after dispatch. One
+// worker runs their handlers in turn. The first that is not done is the connection's Value. The
+// owner finishes it, and those behind it whose responses are complete in memory.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
@@ -39,28 +37,23 @@ type exchange struct {
 	memory scratch
 	head
 
-	next   *exchange     // the pipelined request behind it, if that came with it
-	req    *http.Request // a blank one until the handler gets its own
-	res    response
-	cancel context.CancelFunc
-	handed bool // the connection is not HTTP's any more
-	files  int8 // how many the connection takes, of this response and those behind it
-	then   func(c *tcp.Conn)
+	next      *exchange     // the pipelined request behind it, if that came with it
+	req       *http.Request // a blank one until the handler gets its own
+	res       response
+	cancelCtx context.CancelFunc
+	files     int8              // how many the connection takes, of this response and those behind it
+	switched  func(c *tcp.Conn) // gives the connection to another handler, after responseSwitching
 
 	mu       sync.Mutex
 	readable sync.Cond
 	body     body
-	gone     bool
-	ended    chan struct{} // nil if nobody waits for the connection's end
-	drains   bool
-	current  bool // the connection's Value
-	over     bool // its handler has returned
-	returned bool // and finish need not be posted for it
+	closed   chan struct{} // closed with the connection; nil if nobody waits for that
+	draining bool          // the server is: no further request is accepted
+	state    exchangeState
 
 	// The owner's:
-	answered bool // only the rest of the body is still to come
-	paused   bool // requests behind this one wait
-	skipped  int  // bytes of that rest
+	heldBack bool // input is paused, because another request waits behind this one
+	skipped  int  // bytes of the body in stateDiscarding
 	cost     int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
 }
 
@@ -77,21 +70,23 @@ var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(h
 // blankRequests are what heads are read into.
 var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
-// prepare has it take a request of a connection.
-func (x *exchange) prepare(h *HTTP, c *tcp.Conn) {
+// newExchange returns an exchange for the next request of c.
+func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
+	x := quickExchanges.Get().(*exchange)
 	x.h, x.handler, x.ref, x.limits = h, h.handler(), c.Ref(), &c.Server().Limits
 	if x.req == nil {
 		x.req = blankRequests.Get().(*http.Request)
 	}
 	*x.req = http.Request{Header: x.header}
+	return x
 }
 
 // maxKeptFields is the most fields of a header that is used again: a map stays as large as it
 // was, and clearing it takes as long.
 const maxKeptFields = 64
 
-// recycle makes it ready for another one.
-func (x *exchange) recycle() {
+// putExchange makes x, which no worker has seen, available for another request.
+func putExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
 	}
@@ -99,38 +94,50 @@ func (x *exchange) recycle() {
 	clear(x.memory.values[:x.memory.used])
 	x.memory.used, x.memory.text = 0, ""
 	x.res.reset()
-	x.handed, x.then = false, nil
+	x.switched = nil
 	quickExchanges.Put(x)
 }
 
-// ends says whether nothing may follow this request, or the client can't be relied on to send
-// the rest of its body: it waits for 100 Continue, or there is too much of it.
-func (x *exchange) ends() bool {
+// mustClose reports whether nothing may follow this request, or the client can't be relied on to
+// send the rest of its body: it waits for 100 Continue, or there is too much of it.
+func (x *exchange) mustClose() bool {
 	if x.head.close || x.res.conn != nil {
 		return x.head.close
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &x.body
-	return x.drains || !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
+	return x.draining || !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
-// start has the handler called by a worker, and those of the requests behind it.
-func (x *exchange) start(c *tcp.Conn) {
+// dispatch has a worker run the handler, and those of the requests behind it.
+func (x *exchange) dispatch(c *tcp.Conn) {
+	state := stateActive
 	for y := x; y != nil; y = y.next {
-		y.begin()
+		y.makeRequest()
 		x.cost += y.ownCost()
+		y.setState(state)
+		state = statePipelined
 	}
 	x.job = new(job)
 	x.job.x.Store(x)
 	x.files = int8(fileCapacity(c))
-	x.become(c)
+	x.attach(c)
 	c.Retain()
-	x.h.run(c, x)
+	if x.h.pool().TrySubmitTask(pool.Task{Job: x.job}) == nil {
+		return
+	}
+	for y := x.job.take(); y != nil; y = y.next {
+		y.refuse()
+		y.mu.Lock()
+		y.responseReady()
+		y.mu.Unlock()
+	}
+	x.finish(c)
 }
 
-// become makes it the connection's Value. It says whether its handler has returned already.
-func (x *exchange) become(c *tcp.Conn) (returned bool) {
+// attach makes x the connection's Value. It reports whether the response is complete in memory.
+func (x *exchange) attach(c *tcp.Conn) (complete bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
@@ -138,8 +145,14 @@ func (x *exchange) become(c *tcp.Conn) (returned bool) {
 	reserve(c, x.cost, false)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.current = true
-	return x.returned
+	switch x.state {
+	case statePipelined:
+		x.setState(stateActive)
+	case stateBuffered:
+		x.setState(stateReturned)
+		return true
+	}
+	return false
 }
 
 // What a request that a worker handles takes, beside its head, and a goroutine that waits
@@ -158,11 +171,11 @@ func (x *exchange) ownCost() int {
 	return n
 }
 
-// begin makes what its handler uses.
-func (x *exchange) begin() {
+// makeRequest makes what the handler uses.
+func (x *exchange) makeRequest() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel((*connContext)(x))
-	x.cancel = cancel
+	x.cancelCtx = cancel
 	blank := x.req
 	x.req = blank.WithContext(ctx)
 	*blank = http.Request{}
@@ -192,12 +205,12 @@ func (j *job) Run(context.Context) {
 	}
 }
 
-// runOne calls the handler, and says which request is next, and how many bytes of responses
-// wait for the owner.
+// runOne calls the handler. It returns the request that is next, and how many bytes of
+// responses wait for the owner.
 func (x *exchange) runOne(before int) (next *exchange, waiting int) {
-	defer func() { next = x.end() }() // also where the handler ends its goroutine
+	defer func() { next = x.handlerReturned() }() // also where the handler ends its goroutine
 	x.serve()
-	if waiting = before + len(x.res.out); x.next != nil && !x.handed {
+	if waiting = before + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.files = x.files; waiting > maxOut {
 			x.res.flush()
 			waiting = 0
@@ -208,44 +221,67 @@ func (x *exchange) runOne(before int) (next *exchange, waiting int) {
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
 func (j *job) Dropped(error) {
-	for x := j.take(); x != nil; x = x.end() {
+	for x := j.take(); x != nil; x = x.handlerReturned() {
 		x.refuse()
 	}
 }
 
-// end gives the connection back when the handler has returned. It says which request is next.
-func (x *exchange) end() (next *exchange) {
+// handlerReturned leaves the response to the owner. It returns the request that is next; if
+// there is none because the connection ends, it releases those behind x.
+func (x *exchange) handlerReturned() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.stop()
-	if x.over = true; x.gone {
-		x.res.last.close()
+	last := x.res.state == responseSwitching || x.res.close
+	if x.responseReady() {
+		x.post(x.finish)
 	}
-	if x.handed && x.then == nil {
-		return nil
-	}
-	if x.returned = !x.res.sent; x.current || x.res.sent {
-		x.ask((*exchange).finish) // behind what it has sent itself
-	}
-	if x.handed || x.gone || x.res.close {
+	if last || x.state == stateDone {
+		x.next.abandon()
 		return nil
 	}
 	return x.next
 }
 
-// stop ends what the handler could still use. It is called with the lock.
-func (x *exchange) stop() {
+// responseReady notes that the handler has returned, or will not run. It reports whether the
+// owner is to finish the response now. It is called with the lock.
+func (x *exchange) responseReady() (finish bool) {
+	x.cancelRequest()
+	switch {
+	case x.state == stateAborted || x.res.state == responseHijacked:
+		x.res.last.close()
+		x.setState(stateDone)
+	case x.state == statePipelined:
+		x.setState(stateBuffered)
+	default:
+		x.setState(stateReturned)
+		return true
+	}
+	return false
+}
+
+// abandon releases x and the requests behind it, whose handlers will not run.
+func (x *exchange) abandon() {
+	for ; x != nil; x = x.next {
+		x.mu.Lock()
+		x.cancelRequest()
+		x.setState(stateDone)
+		x.mu.Unlock()
+	}
+}
+
+// cancelRequest ends what the handler could still use. It is called with the lock.
+func (x *exchange) cancelRequest() {
 	x.body.by.end()
 	x.res.by.end()
 	x.body.drop()
-	x.cancel()
+	x.cancelCtx()
 }
 
 // refuse makes the response that there is no worker.
 func (x *exchange) refuse() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
-	x.res.finish()
+	x.res.finishRequest()
 }
 
 // serve calls the handler.
@@ -267,8 +303,8 @@ func (x *exchange) serve() {
 	default:
 		x.handler.ServeHTTP(&x.res, x.req)
 	}
-	if !x.handed {
-		x.res.finish()
+	if x.res.state < responseSwitching {
+		x.res.finishRequest()
 	}
 	returned = true
 }
@@ -278,42 +314,57 @@ func (x *exchange) panicked(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
+	if x.res.state == responseHijacked {
+		_ = x.ref.Close() // does nothing if the server has forgotten the connection
+		return
+	}
 	x.res.out, x.res.close = x.res.out[:0], true
 	x.res.last.close()
-	if x.handed = false; x.then != nil {
-		x.then = nil
+	x.switched = nil
+	x.res.setState(responseAborted)
+}
+
+// sendsFromHandler notes that the handler's goroutine sends a part of the response, so that the
+// owner must not finish it before what has been sent.
+func (x *exchange) sendsFromHandler() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.state == statePipelined {
+		x.setState(stateActive)
 	}
 }
 
-// ask has f called by the owner. It is called with the lock, which it lets go while the
-// mailbox is full.
-func (x *exchange) ask(f func(*exchange, *tcp.Conn)) {
-	for !x.gone {
-		if err := x.ref.Do(func(c *tcp.Conn) { f(x, c) }); !errors.Is(err, tcp.ErrFull) {
-			return
-		}
+// post has the owner call f.
+func (x *exchange) post(f func(*tcp.Conn)) {
+	x.retry(func() error { return x.ref.Do(f) })
+}
+
+// retry calls send until the mailbox is not full any more. It is called with the lock, which it
+// releases while it waits.
+func (x *exchange) retry(send func() error) {
+	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
 		time.Sleep(time.Millisecond)
 		x.mu.Lock()
 	}
 }
 
-// closing is closed when the connection has.
-func (x *exchange) closing() <-chan struct{} {
+// connDone returns a channel that is closed when the connection has closed.
+func (x *exchange) connDone() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.ended == nil {
-		if x.ended = make(chan struct{}); x.gone {
-			close(x.ended)
+	if x.closed == nil {
+		if x.closed = make(chan struct{}); x.state >= stateAborted {
+			close(x.closed)
 		}
 	}
-	return x.ended
+	return x.closed
 }
 
 // What the connection's owner calls.
 
-// received takes input behind the request's head, and says how much of it was its body.
-func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
+// readBody takes input behind the request's head, and returns how much of it was its body.
+func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
 	}
@@ -321,14 +372,14 @@ func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
 	defer x.mu.Unlock()
 	b := &x.body
 	used = b.arrived(in)
-	if !x.answered {
+	if x.state != stateDiscarding {
 		reserve(c, x.cost+cap(b.buf), false)
 	}
 	x.readable.Broadcast()
 	switch {
-	case x.answered:
+	case x.state == stateDiscarding:
 		if x.skipped += used; b.complete() {
-			x.idle(c)
+			x.awaitNext(c)
 		} else if b.err != nil || x.skipped > maxSkipped {
 			c.Close()
 		}
@@ -336,7 +387,7 @@ func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
 		b.paused = true
 		c.Pause()
 	case b.err != nil && used < len(in):
-		x.paused = true
+		x.heldBack = true
 		c.Pause()
 	}
 	return used
@@ -344,23 +395,22 @@ func (x *exchange) received(c *tcp.Conn, in []byte) (used int) {
 
 // resume has more of the body read.
 func (x *exchange) resume(c *tcp.Conn) {
-	if !x.paused {
+	if !x.heldBack {
 		c.Resume()
 	}
 }
 
-// finish ends the exchange when the handler has returned, and those behind it whose handlers
-// have returned, too.
+// finish sends the response, and those behind it that are complete in memory.
 func (x *exchange) finish(c *tcp.Conn) {
-	for x.conclude(c) {
-		if x = x.next; !x.become(c) {
+	for x.sendResponse(c) {
+		if x = x.next; !x.attach(c) {
 			return
 		}
 	}
 }
 
-// conclude sends the response, and says whether the next request behind it goes on.
-func (x *exchange) conclude(c *tcp.Conn) (more bool) {
+// sendResponse sends the response, and reports whether the next request behind it goes on.
+func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
@@ -370,48 +420,54 @@ func (x *exchange) conclude(c *tcp.Conn) (more bool) {
 		}
 		l.close()
 	}
-	x.res.release()
+	x.res.putBuffers()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.h.WriteTimeout > 0 {
 		c.SetDeadline(0)
 	}
-	ends := x.then != nil || x.res.close || x.body.err != nil && x.body.err != io.EOF
-	if x.next != nil && !ends {
-		x.next.paused, x.next.cost = x.paused, x.cost-x.ownCost()
+	closes := x.res.close || x.body.err != nil && x.body.err != io.EOF
+	if x.next != nil && x.switched == nil && !closes {
+		x.next.heldBack, x.next.cost = x.heldBack, x.cost-x.ownCost()
+		x.setState(stateDone)
 		return true
 	}
 	reserve(c, 0, false)
 	c.Release()
 	switch {
-	case x.then != nil:
+	case x.switched != nil:
+		x.setState(stateDone)
 		c.SetValue(nil)
-		x.then(c)
+		x.switched(c)
 		c.Resume()
-	case ends && errors.Is(x.res.err, tcp.ErrWriteTimeout):
-		c.CloseWith(x.res.err)
-	case ends:
-		c.Close()
+	case closes:
+		x.setState(stateDone)
+		if errors.Is(x.res.err, tcp.ErrWriteTimeout) {
+			c.CloseWith(x.res.err)
+		} else {
+			c.Close()
+		}
 	case x.body.complete():
-		x.idle(c)
+		x.awaitNext(c)
 	default:
-		x.answered = true
+		x.setState(stateDiscarding)
 		c.SetDeadline(maxRest)
 		c.Resume()
 	}
 	return false
 }
 
-// idle has the connection wait for its next request.
-func (x *exchange) idle(c *tcp.Conn) {
+// awaitNext ends the exchange: the connection waits for its next request.
+func (x *exchange) awaitNext(c *tcp.Conn) {
 	c.SetValue(nil)
-	if x.answered {
+	if x.state == stateDiscarding {
 		c.SetDeadline(0)
 	}
-	if x.paused {
+	if x.heldBack {
 		c.Resume()
 	}
-	x.h.idle(c)
+	x.setState(stateDone)
+	x.h.startIdleTimer(c)
 }
 
 // peerEnded notes that nothing more will come.
@@ -422,30 +478,31 @@ func (x *exchange) peerEnded() {
 		x.body.err = io.ErrUnexpectedEOF
 	}
 	x.readable.Broadcast()
-	x.cancel()
+	x.cancelCtx()
 }
 
 // connClosed notes that the connection has closed.
 func (x *exchange) connClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.gone = true; x.over {
+	switch x.state {
+	case statePipelined, stateActive:
+		x.setState(stateAborted)
+	case stateBuffered, stateReturned, stateDiscarding:
 		x.res.last.close()
+		x.setState(stateDone)
 	}
 	if x.body.err == nil {
 		if x.body.err = why; why == nil || why == io.EOF {
 			x.body.err = io.ErrUnexpectedEOF
 		}
 	}
-	if x.ended != nil {
-		close(x.ended)
+	if x.closed != nil {
+		close(x.closed)
 	}
 	x.readable.Broadcast()
-	if x.job != nil && x.job.take() != nil {
-		x.stop() // nobody else will
-	}
 	if why != tcp.ErrDetached {
-		x.cancel()
+		x.cancelCtx()
 	}
 }
 

@@ -14,24 +14,22 @@ import (
 // io.CopyN has it, is sent by the kernel.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := filePart(src)
-	if ok && w.x.handed {
+	if ok && w.state >= responseSwitching {
 		return 0, http.ErrHijacked
 	}
-	if ok && !w.committed {
-		w.WriteHeader(http.StatusOK)
+	if ok {
+		w.writeOK()
 	}
 	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
 		return io.Copy(writerOnly{w}, src)
 	}
-	if !w.headSent && w.header["Content-Type"] == nil {
+	if w.state < responseHead && w.header["Content-Type"] == nil {
 		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
 	}
 	if err := w.body.Flush(); err != nil {
 		return 0, err
 	}
-	if !w.headSent {
-		w.head(nil)
-	}
+	w.finishHead()
 	if !w.keepFile(f, offset, n) {
 		if w.flush(); w.err != nil {
 			return 0, w.err
@@ -85,7 +83,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.sent = true
+	w.x.sendsFromHandler()
 	w.x.files = max(w.x.files-1, 0)
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
@@ -97,7 +95,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 			w.x.h.sendsFiles.Store(w.x.limits)
 		}
 		return err
-	case <-w.x.closing():
+	case <-w.x.connDone():
 		return tcp.ErrClosed
 	}
 }

@@ -120,29 +120,15 @@ func (h *HTTP) pool() *pool.Pool {
 	return h.Pool
 }
 
-// run has a worker call the handler.
-func (h *HTTP) run(c *tcp.Conn, x *exchange) {
-	if err := h.pool().TrySubmitTask(pool.Task{Job: x.job}); err != nil {
-		for y := x; y != nil; y = y.next {
-			y.refuse()
-			y.mu.Lock()
-			y.stop()
-			y.returned = true
-			y.mu.Unlock()
-		}
-		x.finish(c)
-	}
-}
-
-// idle has the connection closed if no request comes.
-func (h *HTTP) idle(c *tcp.Conn) {
+// startIdleTimer has the connection closed if no request comes.
+func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
 		c.SetTimer(h.IdleTimeout)
 	}
 }
 
 // Opened implements tcp.Handler.
-func (h *HTTP) Opened(c *tcp.Conn) { h.idle(c) }
+func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
 // maxPipelined is how many pipelined requests are answered, by one worker or in one call,
 // before other connections have their turn.
@@ -156,9 +142,9 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 			break
 		}
 		if x, ok := c.Value().(*exchange); ok {
-			n := x.received(c, in[used:])
+			n := x.readBody(c, in[used:])
 			used += n
-			if x.paused || n == 0 {
+			if x.heldBack || n == 0 {
 				break
 			}
 			continue
@@ -198,20 +184,19 @@ func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
 		c.SetTimer(0)
 	}
 	if x.length == 0 && x.route() {
-		return n, x.answer(c)
+		return n, x.serveOnOwner(c)
 	}
 	n += x.readAhead(c, in[n:])
-	x.start(c)
+	x.dispatch(c)
 	return n, true
 }
 
 // read makes an exchange of a whole head.
 func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
-	x := quickExchanges.Get().(*exchange)
-	x.prepare(h, c)
+	x := h.newExchange(c)
 	var err error
 	if x.head, err = parseHead(head, x.req, &x.memory); err != nil {
-		x.recycle()
+		putExchange(x)
 		return nil, err
 	}
 	x.req.RemoteAddr = x.remoteAddr(c)
@@ -237,7 +222,7 @@ func (x *exchange) readAhead(c *tcp.Conn, in []byte) (used int) {
 			break
 		}
 		if y.length != 0 {
-			y.recycle()
+			putExchange(y)
 			break
 		}
 		x.next, x = y, y
@@ -259,8 +244,8 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.memory.addrText
 }
 
-// answer has the handler called at once, and says whether the connection is still HTTP's.
-func (x *exchange) answer(c *tcp.Conn) (more bool) {
+// serveOnOwner calls a Quick handler, and reports whether the connection is still HTTP's.
+func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
@@ -268,13 +253,13 @@ func (x *exchange) answer(c *tcp.Conn) (more bool) {
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
-	more = x.then == nil && !x.res.close
-	if x.then != nil {
-		x.then(c)
+	more = x.switched == nil && !x.res.close
+	if x.switched != nil {
+		x.switched(c)
 	} else if x.res.close {
 		_ = c.Close()
 	}
-	x.recycle()
+	putExchange(x)
 	return more
 }
 
@@ -301,8 +286,11 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 // Closed implements tcp.Handler.
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
-	for ; x != nil; x = x.next {
-		x.connClosed(why)
+	for y := x; y != nil; y = y.next {
+		y.connClosed(why)
+	}
+	if x != nil && x.job != nil {
+		x.job.take().abandon() // if no worker has it
 	}
 }
 
@@ -311,7 +299,7 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
-		x.drains = true
+		x.draining = true
 		x.mu.Unlock()
 	}
 }

@@ -21,24 +21,22 @@ import (
 // (Content-Length, chunks, Connection) and the order of fields is what net/http's server
 // does, so that a client sees the same bytes.
 //
-// It belongs to the handler's goroutine, or on an event loop to the connection's owner.
+// It belongs to the handler's goroutine until the handler has returned, then to the
+// connection's owner.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set while the handler runs on the connection's owner
 
-	header    http.Header
-	status    int
-	length    int64 // as the handler has declared it; -1 if it has not
-	written   int64
-	committed bool // WriteHeader was called
-	headSent  bool // the head is in out, or sent
-	chunked   bool
-	close     bool // behind this response
-	done      bool // the handler has returned
-	trailers  []string
-	sent      bool // something of it, by another goroutine than the connection's owner
-	last      lastFile
-	by        deadline
+	header   http.Header
+	status   int
+	length   int64 // as the handler has declared it; -1 if it has not
+	written  int64
+	state    responseState
+	chunked  bool
+	close    bool // behind this response
+	trailers []string
+	last     lastFile
+	by       deadline
 
 	*buffers
 	err error // of the connection
@@ -52,8 +50,8 @@ type buffers struct {
 
 var freeBuffers = sync.Pool{New: func() any { return &buffers{body: bufio.NewWriterSize(nil, beforeChunks)} }}
 
-// release gives the memory back. A handler that writes later has an error.
-func (w *response) release() {
+// putBuffers makes the memory available to others. A handler that writes later has an error.
+func (w *response) putBuffers() {
 	b := w.buffers
 	if w.buffers = nil; b == nil {
 		return
@@ -102,10 +100,10 @@ func (w *response) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	switch {
-	case w.x.handed:
+	case w.state >= responseSwitching:
 		w.x.h.logf("web: WriteHeader on a connection that was hijacked or upgraded")
 		return
-	case w.committed:
+	case w.state != responsePending:
 		w.x.h.logf("web: superfluous WriteHeader for %s %s", w.x.req.Method, w.x.req.RequestURI)
 		return
 	case status < 100 || status > 999:
@@ -114,7 +112,8 @@ func (w *response) WriteHeader(status int) {
 		w.informational(status)
 		return
 	}
-	w.committed, w.status = true, status
+	w.setState(responseStatus)
+	w.status = status
 	if w.x.expects && w.conn == nil {
 		w.x.mu.Lock()
 		w.x.body.late = true
@@ -128,6 +127,13 @@ func (w *response) WriteHeader(status int) {
 			w.x.h.logf("web: invalid Content-Length of %q", v)
 			w.header.Del("Content-Length")
 		}
+	}
+}
+
+// writeOK calls WriteHeader if the handler has not.
+func (w *response) writeOK() {
+	if w.state == responsePending {
+		w.WriteHeader(http.StatusOK)
 	}
 }
 
@@ -149,7 +155,7 @@ func (w *response) informational(status int) {
 
 // Write implements io.Writer.
 func (w *response) Write(p []byte) (int, error) {
-	if err := w.begin(len(p)); err != nil || len(p) == 0 {
+	if err := w.startBody(len(p)); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	return w.body.Write(p)
@@ -157,7 +163,7 @@ func (w *response) Write(p []byte) (int, error) {
 
 // WriteString implements io.StringWriter.
 func (w *response) WriteString(s string) (int, error) {
-	if err := w.begin(len(s)); err != nil || s == "" {
+	if err := w.startBody(len(s)); err != nil || s == "" {
 		return 0, err
 	}
 	return w.body.WriteString(s)
@@ -165,16 +171,15 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: the response was written to when its handler had returned")
 
-// begin says why n bytes of body can't be written.
-func (w *response) begin(n int) error {
+// startBody calls WriteHeader if the handler has not, and reports why n bytes of body can't follow.
+func (w *response) startBody(n int) error {
 	switch {
-	case w.x.handed:
+	case w.state >= responseSwitching:
 		return http.ErrHijacked
 	case w.buffers == nil:
 		return errReturned
-	case !w.committed:
-		w.WriteHeader(http.StatusOK)
 	}
+	w.writeOK()
 	switch {
 	case n == 0:
 		return nil
@@ -195,8 +200,8 @@ func bodyAllowed(status int) bool {
 // Write frames a piece of the body.
 func (f *frame) Write(p []byte) (int, error) {
 	w, n := (*response)(f), len(p)
-	if !w.headSent {
-		w.head(p)
+	if w.state < responseHead {
+		w.writeHead(p)
 	}
 	if w.x.req.Method == http.MethodHead {
 		return n, w.err
@@ -236,7 +241,7 @@ func (w *response) send(p []byte) error {
 		_, err := w.conn.Write(p)
 		return err
 	}
-	w.sent = true
+	w.x.sendsFromHandler()
 	most := maxPiece
 	if limit := w.x.limits.MaxUnsent; limit != 0 {
 		most = min(most, limit)
@@ -252,10 +257,11 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// head decides how the body is framed, of which p is the beginning, and all of it if the
-// handler has returned, and writes the head.
-func (w *response) head(p []byte) {
-	w.headSent = true
+// writeHead decides how the body is framed, of which p is the beginning, and all of it in
+// responseWhole, and writes the head.
+func (w *response) writeHead(p []byte) {
+	whole := w.state == responseWhole
+	w.setState(responseHead)
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
 	allowed := bodyAllowed(w.status)
@@ -273,7 +279,7 @@ func (w *response) head(p []byte) {
 	}
 	closes := wish != "" && hasToken(wish, "close")
 
-	if w.done && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
+	if whole && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
 		w.length = int64(len(p))
 		length = strconv.Itoa(len(p))
 	}
@@ -282,7 +288,7 @@ func (w *response) head(p []byte) {
 	}
 	// A client of HTTP/1.0 that hears nothing else ends its connection.
 	keeps := w.x.keep10 && (connection != "" || hasToken(wish, "keep-alive"))
-	if closes || r.ProtoMinor == 0 && !keeps || w.x.ends() {
+	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustClose() {
 		w.close = true
 	}
 	if allowed {
@@ -326,6 +332,13 @@ func (w *response) head(p []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
+// finishHead writes the head if that has not been done, of a body without a first part.
+func (w *response) finishHead() {
+	if w.state < responseHead {
+		w.writeHead(nil)
+	}
+}
+
 // frameBody decides how the client sees the body's end, and says which fields of the handler
 // do not go with that.
 func (w *response) frameBody(encoding string, none bool) (skip fields) {
@@ -367,22 +380,21 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finish ends the response when the handler has returned; what of it is not sent is in out.
-func (w *response) finish() {
-	w.done = true
-	if !w.committed {
-		w.WriteHeader(http.StatusOK)
+// finishRequest ends the response when the handler has returned; what is not sent is in out.
+func (w *response) finishRequest() {
+	w.writeOK()
+	if w.state == responseStatus {
+		w.setState(responseWhole)
 	}
 	if err := w.body.Flush(); err != nil && w.err == nil {
 		w.err = err
 	}
 	if w.err != nil {
 		w.out, w.close = w.out[:0], true // the client hears that it is cut off
+		w.setState(responseComplete)
 		return
 	}
-	if !w.headSent {
-		w.head(nil)
-	}
+	w.finishHead()
 	if w.chunked && w.x.req.Method != http.MethodHead {
 		w.out = append(w.out, "0\r\n"...)
 		if w.hasTrailers() {
@@ -393,6 +405,7 @@ func (w *response) finish() {
 	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && bodyAllowed(w.status) {
 		w.close = true // the client still expects some
 	}
+	w.setState(responseComplete)
 }
 
 // trailer is what the handler has set by now of the fields behind the body.
@@ -416,18 +429,14 @@ func (w *response) Flush() { _ = w.FlushError() }
 
 // FlushError sends what has been written, for http.ResponseController.
 func (w *response) FlushError() error {
-	if w.x.handed {
+	if w.state >= responseSwitching {
 		return http.ErrHijacked
 	}
-	if !w.committed {
-		w.WriteHeader(http.StatusOK)
-	}
+	w.writeOK()
 	if err := w.body.Flush(); err != nil {
 		return err
 	}
-	if !w.headSent {
-		w.head(nil)
-	}
+	w.finishHead()
 	w.flush()
 	if l := &w.last; l.f != nil && w.err == nil {
 		w.err = w.sendFile(l.f, l.offset, l.n)

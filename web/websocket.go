@@ -216,7 +216,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	case status != 0:
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
-	case res.committed || res.x.handed:
+	case res.state != responsePending:
 		return fmt.Errorf("%w: it is answered already", ErrNoUpgrade)
 	}
 	if status != 0 {
@@ -239,7 +239,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	}
 	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
 	res.out = append(out, "\r\n"...)
-	res.become(v, value, func(c *tcp.Conn) { v.Handler.Opened(Socket{c, v}) })
+	res.setHandler(v, value, func(c *tcp.Conn) { v.Handler.Opened(Socket{c, v}) })
 	return nil
 }
 
