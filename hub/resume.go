@@ -53,7 +53,7 @@ var (
 
 // enter has a client subscribed to a name, but for what is published, which it gets from
 // a resumption on.
-func (h *Hub) enter(c *client, ref tcp.Ref, k kind, name string) (*topic, error) {
+func (h *Hub) enter(c *client, ref tcp.Ref, k Kind, name string) (*topic, error) {
 	t, err := h.join(c, ref, k, name, h.Limits)
 	return t, h.refuse(err)
 }
@@ -72,7 +72,7 @@ func (s *resumption) begin() (at Position, ok bool) {
 	}
 	s.at = r.at
 	for _, t := range s.topics {
-		if message, kept := s.h.last.of(t.name); kept && t.kind == topicKind {
+		if message, kept := s.h.last.of(t.name); kept && t.kind == Topic {
 			s.out = s.client.format.append(s.out, t, t.name, []byte(message), "")
 		}
 	}
@@ -308,7 +308,7 @@ func (s *resumption) step() (joined bool) {
 	s.skip()
 	globs := make([]glob, len(s.topics))
 	for i, t := range s.topics {
-		if t.kind == patternKind {
+		if t.kind == Pattern {
 			globs[i] = compileGlob(t.name)
 		}
 	}
@@ -318,7 +318,7 @@ func (s *resumption) step() (joined bool) {
 		}
 		s.at.Seq = m.seq
 		for i, t := range s.topics {
-			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globs[i].matches(m.topic) {
+			if t.kind == Topic && t.name == m.topic || t.kind == Pattern && globs[i].matches(m.topic) {
 				before := len(s.out)
 				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
 				r.replayed.Add(1)

@@ -78,6 +78,15 @@ func (s *Server) Publish(p Publication) (receivers int, err error) {
 	return h.Published(p), nil // before the start
 }
 
+// Upgrading reports whether an upgrade is in progress: in the old process from before SaveState is
+// called until it ends, or the upgrade has failed, and in the new one from its start until the old one
+// has ended. While it is false, Publish does nothing but call Published. A handler may then do that
+// itself, for less; its SaveState has to wait until all such calls have returned whose check of Upgrading came first.
+func (s *Server) Upgrading() bool {
+	g := s.published.Load()
+	return g != nil && g.Upgrading()
+}
+
 var errNoPublisher = badUse("Publish: the Handler is no PublishHandler")
 
 // maxHeld is the most bytes that are held in an upgrade.

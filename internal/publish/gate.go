@@ -82,6 +82,9 @@ type heldMessage struct {
 	at   time.Time
 }
 
+// Upgrading reports whether messages are held, or go to another process as well.
+func (g *Gate) Upgrading() bool { return g.state.Load() < 0 || g.links.Load() != nil }
+
 // Publish runs a message, or holds a copy of it. Then it says that its receivers are Held.
 func (g *Gate) Publish(m Message) (receivers int, err error) {
 	for {
