@@ -53,7 +53,7 @@ var sections = []struct {
 		return []any{"total_connections_received", s.Accepted, "total_commands_processed", t.h.ran.Load(),
 			"total_net_input_bytes", s.BytesIn, "total_net_output_bytes", s.BytesOut, "rejected_connections", s.Refused.Total(),
 			"pubsub_channels", t.h.topics.n.Load(), "pubsub_patterns", t.h.patterns.n.Load(), "pubsubshard_channels", t.h.shards.n.Load(),
-			"pubsub_published", t.h.published.completed.Load(), "pubsub_delivered", t.h.delivered.Load(),
+			"pubsub_published", t.h.published.Load(), "pubsub_delivered", t.h.delivered.Load(),
 			"messages_dropped", s.Dropped, "slow_clients_closed", s.Closed.SlowConsumer + s.Closed.Write + s.Closed.Budget}
 	}},
 	{"Replication", func(t *turn) []any { return []any{"role", "master", "connected_slaves", 0} }},

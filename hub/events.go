@@ -105,9 +105,9 @@ func (f *front) enlist(c *tcp.Conn, o *opening) error {
 					return err
 				}
 			} else if !o.client.subscribed(Kind(k), name) {
-				t, err := f.hub.enter(o.client, c.Ref(), Kind(k), name)
+				t, err := f.hub.join(o.client, c.Ref(), Kind(k), name, f.hub.Limits)
 				if err != nil {
-					return err
+					return f.hub.refuse(err)
 				}
 				s.topics = append(s.topics, t)
 			}

@@ -296,7 +296,8 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
 		return
 	}
-	receivers, err := 0, f.hub.authorise(u, f.hub.postRate(addressOf(r)), Topic, name, message)
+	withinRate := func(now time.Time, rate int) bool { return f.hub.posts.take(addressOf(r), now, rate, time.Second) }
+	receivers, err := 0, f.hub.authorise(u, withinRate, Topic, name, message)
 	if err == nil {
 		receivers, err = f.hub.fanOut(Topic, name, message)
 	}
@@ -305,11 +306,6 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
-}
-
-// postRate returns the limit of what an address publishes.
-func (h *Hub) postRate(from netip.Addr) (within func(now time.Time, rate int) bool) {
-	return func(now time.Time, rate int) bool { return h.posts.take(from, now, rate, time.Second) }
 }
 
 // addressOf is where a request comes from; the zero Addr by a unix socket.

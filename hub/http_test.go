@@ -80,7 +80,7 @@ func TestRoutes(t *testing.T) {
 				t.Errorf("%s: WWW-Authenticate: %s", credential, have)
 			}
 		}
-		if n := h.published.completed.Load(); n != 4 {
+		if n := h.published.Load(); n != 4 {
 			t.Errorf("%d messages were published; expected 4", n)
 		}
 	})

@@ -52,7 +52,8 @@ func (h *Hub) publishAs(c *client, name string) error {
 
 // postFrom publishes as a request of an address does.
 func (h *Hub) postFrom(from netip.Addr, name string) error {
-	err := h.authorise(anyone, h.postRate(from), Topic, name, nil)
+	withinRate := func(now time.Time, rate int) bool { return h.posts.take(from, now, rate, time.Second) }
+	err := h.authorise(anyone, withinRate, Topic, name, nil)
 	if err == nil {
 		_, err = h.fanOut(Topic, name, nil)
 	}

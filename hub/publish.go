@@ -3,50 +3,28 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file publishes in two steps: authorise decides whether a message may be published, and
-// fanOut sends it to the other hubs of the cluster and to the subscribers of this one.
+// Publishing has two steps: authorise decides whether a message may be published, and fanOut sends it
+// to the other hubs of the cluster and to the subscribers of this one.
 //
-// Concurrency: both run on the publisher's goroutine, and any number of goroutines publish at a
-// time. The locks are those of the parts: of the topic's table while the topic is found, of the
-// pattern index while patterns are matched, of a group while it posts to mailboxes, and, if last values
-// are kept, the topic's order lock from before the table's lock until the topic's groups have the message.
-//
-// During an upgrade the server, not the publisher, has messages delivered, in both processes. The
-// moment at which that begins must not fall between the check of Server.Upgrading and the delivery.
-// So fanOut counts a publication as begun before the check and as completed after the delivery.
-// The server reports an upgrade before it calls SaveState, and moves no connection before
-// SaveState has returned; SaveState waits until all that has begun is completed. It never waits long, because
-// a delivery waits for no subscriber.
-
-// publications counts messages that were published here.
-type publications struct{ begun, completed atomic.Int64 }
-
-func (p *publications) add(n int64) {
-	p.begun.Add(n)
-	p.completed.Add(n)
-}
-
-// wait returns once no publication is in progress. It polls, so that publishers need not signal.
-func (p *publications) wait() {
-	for p.completed.Load() != p.begun.Load() { // in this order: begun may run ahead, completed may not
-		time.Sleep(50 * time.Microsecond)
-	}
-}
+// Concurrency: both run on the publisher's goroutine, any number at a time. They hold the lock of a table or
+// of the pattern index to look up, that of a group to post to mailboxes, and with last values the topic's
+// order lock around the topic's own. During an upgrade the server has messages delivered in both
+// processes, so none may begin between fanOut's check and its delivery: fanOut counts a message in begun
+// before it loads Server.Upgrading, and in published after the delivery. SaveState, which the server
+// calls after that has changed and before connections move, waits until both are equal.
 
 // errHeld refuses what is published during an upgrade.
 var errHeld = errors.New("the hub is being upgraded, and too many messages wait for the end of that")
 
-// Publish sends a message to all subscribers of a topic, and of patterns that match it. It
-// returns to how many of this hub it is on its way, without those of others in a cluster, and does not wait for
-// them. Messages that one goroutine publishes to a topic arrive in the order of its calls. While
-// an upgrade hands the subscribers over, the message is held and sent afterwards, and the number is that of
-// the subscribers in this process; if too many messages are held, Publish fails.
+// Publish sends a message to all subscribers of a topic, and of patterns that match it. It returns how
+// many they are on this hub, not on others of a cluster, and does not wait for them. Messages that one
+// goroutine publishes to a topic arrive in the order of its calls. While an upgrade moves subscribers, it holds the
+// message, and returns how many there are in this process; if too many are held, it fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.authorise(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
@@ -54,33 +32,33 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.fanOut(Topic, name, message)
 }
 
-// authorise returns why a user may not publish a message: its rights, Limits.PublishRate, the name,
-// or the size. withinRate counts one message of the publisher, and reports whether it comes in time; nil means no limit.
+// authorise returns why a user may not publish a message: its rights, its rate, the name, or the size.
+// withinRate counts one message and reports whether the publisher keeps to rate; nil is no limit.
 func (h *Hub) authorise(u *user, withinRate func(now time.Time, rate int) bool, k Kind, name string, message []byte) error {
-	if !u.mayPublish(k, name) {
-		return h.refuse(errDenied)
+	var err error
+	switch rate, most := h.Limits.PublishRate, h.Limits.maxMessage(); {
+	case !u.mayPublish(k, name):
+		err = errDenied
+	case rate > 0 && withinRate != nil && !withinRate(time.Now(), rate):
+		err = fmt.Errorf("%w: at most %d messages a second are allowed", errRate, rate)
+	case h.checkName(name) != nil:
+		err = h.checkName(name)
+	case len(message) > most:
+		err = fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most)
+	default:
+		return nil
 	}
-	if rate := h.Limits.PublishRate; rate > 0 && withinRate != nil && !withinRate(time.Now(), rate) {
-		return h.refuse(fmt.Errorf("%w: at most %d messages a second are allowed", errRate, rate))
-	}
-	if err := h.checkName(name); err != nil {
-		return h.refuse(err)
-	}
-	if most := h.Limits.maxMessage(); len(message) > most {
-		return h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
-	}
-	return nil
+	return h.refuse(err)
 }
 
-// fanOut sends a message that is authorised to the other hubs, and to the subscribers of this one, of
-// which it returns the number. During an upgrade it leaves the latter to the server; while the
-// server holds the message, the subscribers in this process stand for the receivers.
+// fanOut sends an authorised message to the other hubs, and to the subscribers of this one, whose number it
+// returns. During an upgrade it leaves the latter to the server, which may hold the message.
 func (h *Hub) fanOut(k Kind, name string, message []byte) (receivers int, err error) {
 	if h.keeps(k, name) { // the cluster calls DeliverKept once the message is stored
 		if err := h.Cluster.Keep(name, message); err != nil {
 			return 0, h.refuse(fmt.Errorf("%w: %w", errUnkept, err))
 		}
-		h.published.add(1)
+		h.countPublished(1)
 		return h.receivers(k, name), nil
 	}
 	if h.Cluster != nil {
@@ -88,14 +66,14 @@ func (h *Hub) fanOut(k Kind, name string, message []byte) (receivers int, err er
 			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
 		}
 	}
-	h.published.begun.Add(1)
+	h.begun.Add(1)
 	s := h.server.Load()
 	if s == nil || !s.Upgrading() {
-		defer h.published.completed.Add(1)
+		defer h.published.Add(1)
 		return h.deliver(k, name, message, ""), nil
 	}
-	h.published.begun.Add(-1) // the server calls Published, which counts it
-	receivers, err = s.Publish(tcp.Publication{Kind: uint32(k), Topic: name, Message: message})
+	h.begun.Add(-1) // the server calls SendToGroup, which counts it
+	receivers, err = s.Broadcast(tcp.Broadcast{Kind: uint32(k), Group: name, Message: message})
 	if err != nil {
 		return 0, errHeld
 	}
@@ -126,9 +104,8 @@ func (h *Hub) deliver(k Kind, name string, message []byte, id string) (receivers
 	return all.sent
 }
 
-// Deliver sends a message that was published to another hub to the subscribers of this one, and
-// returns to how many it is on its way. Messages that one goroutine delivers arrive in the order of
-// its calls. It does not wait for the subscribers. k is Topic or Sharded.
+// Deliver sends a message that was published to another hub to the subscribers of this one. It returns
+// their number and waits for none; the order is that of the caller's goroutine. k is Topic or Sharded.
 func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
 	return h.deliver(k, name, message, "")
 }
@@ -143,10 +120,10 @@ func (h *Hub) receivers(k Kind, name string) int {
 }
 
 func (h *Hub) checkName(name string) error {
-	switch most := h.Limits.maxName(); {
-	case name == "":
+	if name == "" {
 		return errNoName
-	case len(name) > most:
+	}
+	if most := h.Limits.maxName(); len(name) > most {
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongName, len(name), most)
 	}
 	return nil

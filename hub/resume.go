@@ -51,13 +51,6 @@ var (
 	errReplayTime = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
 )
 
-// enter has a client subscribed to a name, but for what is published, which it gets from
-// a resumption on.
-func (h *Hub) enter(c *client, ref tcp.Ref, k Kind, name string) (*topic, error) {
-	t, err := h.join(c, ref, k, name, h.Limits)
-	return t, h.refuse(err)
-}
-
 // begin says from where on the client is going to get all; ok is false if that is not known. The newest
 // value of a topic, where these are kept, is what a client begins with that has seen nothing.
 func (s *resumption) begin() (at Position, ok bool) {

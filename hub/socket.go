@@ -386,9 +386,9 @@ func (s socketCall) resume(q *socketRequest, k Kind, name string) error {
 			return mistake("since: %w", err)
 		}
 	}
-	t, err := s.hub.enter(s.client, s.socket.Ref(), k, name)
+	t, err := s.hub.join(s.client, s.socket.Ref(), k, name, s.hub.Limits)
 	if err != nil {
-		return err
+		return s.hub.refuse(err)
 	}
 	r := &resumption{h: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, at: since, fail: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgain, why.Error())

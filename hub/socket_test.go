@@ -203,7 +203,7 @@ func TestSocketLeaves(t *testing.T) {
 		}
 		listens(t, h, "a", 0)
 		await.True(t, "a pattern is left", func() bool { return h.patterns.n.Load() == 0 })
-		if n := h.published.completed.Load(); n != 0 {
+		if n := h.published.Load(); n != 0 {
 			t.Errorf("%d messages were published", n)
 		}
 	})

@@ -6,26 +6,25 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/saved"
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file keeps a hub the same in two processes while one takes the other's place. The server holds
-// what is published while subscribers are on their way, and has it delivered in both processes: see
-// fanOut. Counters and last values go along. In a cluster each process delivers what comes from the
-// other nodes, except while subscribers are on their way: a publication of a kind of its own, which
-// is held as long as the others, ends that pause.
+// This file keeps a hub the same in two processes while one takes the other's place. The server delivers
+// what is published in both: see fanOut. Counters and last values go along. In a cluster each process
+// delivers what comes from the other nodes, except while subscribers move: resumeKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
 
-// Published implements tcp.PublishHandler.
-func (h handler) Published(p tcp.Publication) (receivers int) {
-	switch k := Kind(p.Kind); k {
+// SendToGroup implements tcp.BroadcastHandler.
+func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
+	switch k := Kind(b.Kind); k {
 	case Topic, Sharded:
-		h.hub.published.add(1)
-		return h.hub.deliver(k, p.Topic, p.Message, "")
+		h.hub.countPublished(1)
+		return h.hub.deliver(k, b.Group, b.Message, "")
 	case resumeKind:
 		if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 			m.Resume()
@@ -34,15 +33,14 @@ func (h handler) Published(p tcp.Publication) (receivers int) {
 	return 0
 }
 
-// resumeKind is of a publication that ends a pause of the cluster.
+// resumeKind is of a broadcast that ends a pause of the cluster, and is held as long as the others.
 const resumeKind = Kind(kinds)
 
 // resumeBehind ends the pause when what is held now is delivered.
 func (h *Hub) resumeBehind(m ClusterMigrator) {
-	s := h.server.Load()
-	if s == nil {
+	if s := h.server.Load(); s == nil {
 		m.Resume()
-	} else if _, err := s.Publish(tcp.Publication{Kind: uint32(resumeKind)}); err != nil {
+	} else if _, err := s.Broadcast(tcp.Broadcast{Kind: uint32(resumeKind)}); err != nil {
 		m.Resume()
 	}
 }
@@ -61,7 +59,9 @@ type savedCounters struct {
 
 // SaveState implements tcp.StateMigrator.
 func (h handler) SaveState(w io.Writer) error {
-	h.hub.published.wait()
+	for h.hub.published.Load() != h.hub.begun.Load() { // in this order: only begun may run ahead
+		time.Sleep(50 * time.Microsecond)
+	}
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 		cluster = m.Pause()
@@ -126,7 +126,7 @@ func (h handler) RestoreState(r io.Reader) error {
 
 // goOn has the counters begin with those of another process.
 func (h *Hub) goOn(s savedCounters) {
-	h.published.add(s.Published)
+	h.countPublished(s.Published)
 	h.delivered.Add(s.Delivered)
 	h.dropped.Add(s.Dropped)
 	h.lost.Add(s.Lost)

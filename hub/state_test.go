@@ -71,7 +71,7 @@ func TestSaved(t *testing.T) {
 func TestSaveStateWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(Hub)
-		h.published.begun.Add(1)
+		h.begun.Add(1)
 		saved := make(chan error, 1)
 		go func() { saved <- (handler{hub: h}).SaveState(io.Discard) }()
 		time.Sleep(time.Minute)
@@ -80,7 +80,7 @@ func TestSaveStateWaits(t *testing.T) {
 			t.Fatalf("saved while a message is delivered: %v", err)
 		default:
 		}
-		h.published.completed.Add(1)
+		h.published.Add(1)
 		if err := <-saved; err != nil {
 			t.Error(err)
 		}
@@ -91,7 +91,7 @@ func TestSaveStateWaits(t *testing.T) {
 func TestPublishedKinds(t *testing.T) {
 	h := new(Hub)
 	for _, k := range []Kind{Topic, Pattern, Sharded, kinds} {
-		(handler{hub: h}).Published(tcp.Publication{Kind: uint32(k), Topic: "a"})
+		(handler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
 	}
 	if n := h.Stats().Published; n != 2 {
 		t.Errorf("%d are published, want 2", n)

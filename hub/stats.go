@@ -7,10 +7,16 @@ import (
 
 // counters are what is counted of a Hub.
 type counters struct {
-	published                         publications
+	begun, published                  atomic.Int64 // messages: see fanOut
 	subscriptions, delivered, dropped atomic.Int64
 	deliveredBytes, lost, lostBytes   atomic.Int64
 	refused                           [refusals]atomic.Int64
+}
+
+// countPublished counts messages that fanOut has not delivered itself.
+func (c *counters) countPublished(n int64) {
+	c.begun.Add(n)
+	c.published.Add(n)
 }
 
 // Stats are a Hub's counters at one moment. They count since its first use, but for those that
@@ -93,7 +99,7 @@ func (c *counters) refuse(err error) error {
 func (h *Hub) Stats() Stats {
 	s := Stats{
 		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
-		Published: h.published.completed.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
+		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
 		Lost: h.lost.Load(), LostBytes: h.lostBytes.Load(),
 	}
 	for i := range causes {
