@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -41,7 +42,7 @@ func (m *more) empty() bool {
 }
 
 // find is the client's subscription to a name, or nil.
-func (c *client) find(k kind, name string) *topic {
+func (c *client) find(k Kind, name string) *topic {
 	if c.first != nil && c.first.kind == k && c.first.name == name {
 		return c.first
 	}
@@ -51,18 +52,18 @@ func (c *client) find(k kind, name string) *topic {
 	return c.more.topics[k][name]
 }
 
-func (c *client) subscribed(k kind, name string) bool { return c.find(k, name) != nil }
+func (c *client) subscribed(k Kind, name string) bool { return c.find(k, name) != nil }
 
 // count is how many subscriptions the client has, of all kinds.
 func (c *client) count() (n int) {
-	for k := range kind(kinds) {
+	for k := range Kind(kinds) {
 		n += c.number(k)
 	}
 	return n
 }
 
 // number is how many it has of a kind.
-func (c *client) number(k kind) (n int) {
+func (c *client) number(k Kind) (n int) {
 	if c.first != nil && c.first.kind == k {
 		n++
 	}
@@ -73,11 +74,11 @@ func (c *client) number(k kind) (n int) {
 }
 
 // counted is how many are told with those of a kind: shards are counted apart.
-func (c *client) counted(k kind) int {
-	if k == shardKind {
-		return c.number(shardKind)
+func (c *client) counted(k Kind) int {
+	if k == Sharded {
+		return c.number(Sharded)
 	}
-	return c.number(topicKind) + c.number(patternKind)
+	return c.number(Topic) + c.number(Pattern)
 }
 
 // patternCost is what the client's patterns cost, of Limits.MaxPatternCost.
@@ -153,6 +154,11 @@ func (c *client) withMore() *more {
 	return c.more
 }
 
+// mayPublishNow reports whether the client has not used up rate messages a second, and counts one.
+func (c *client) mayPublishNow(now time.Time, rate int) bool {
+	return c.withMore().pace.take(now, rate, time.Second)
+}
+
 func (c *client) resumes() bool { return c.more != nil && c.more.stop != nil }
 
 // resumed says that the client has been sent what it has missed.
@@ -175,7 +181,7 @@ func (c *client) add(t *topic) {
 }
 
 // remove takes a subscription out and returns it; nil if there is none.
-func (c *client) remove(k kind, name string) *topic {
+func (c *client) remove(k Kind, name string) *topic {
 	t := c.find(k, name)
 	switch {
 	case t == nil:
@@ -193,7 +199,7 @@ func (c *client) remove(k kind, name string) *topic {
 }
 
 // names are the client's subscriptions of a kind, in no order.
-func (c *client) names(k kind) (names []string) {
+func (c *client) names(k Kind) (names []string) {
 	if c.first != nil && c.first.kind == k {
 		names = append(names, c.first.name)
 	}

@@ -6,17 +6,6 @@ import (
 	"time"
 )
 
-// Kind says what a name is: of a topic, of a pattern of topics, or of a topic of SSUBSCRIBE and
-// SPUBLISH, which are a name space of their own.
-type Kind = kind
-
-// The kinds of names.
-const (
-	Topic   = topicKind
-	Pattern = patternKind
-	Sharded = shardKind
-)
-
 // Cluster is what joins a Hub with others, so that who publishes to one reaches the subscribers
 // of all. Package hub/cluster has one. Its methods are called from event loops: they do not
 // block. They are safe for concurrent use.
@@ -98,15 +87,6 @@ type NodeStats struct {
 	Received, Lost int64
 }
 
-// Deliver sends a message that was published to another hub to the subscribers of this one. It
-// says to how many it is on its way. Messages that one goroutine delivers arrive in the order of
-// its calls. It does not wait for the subscribers. kind is Topic or Sharded.
-func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
-	all := h.sendKind(k, name, message, "")
-	h.count(all)
-	return all.sent
-}
-
 // Subscribers is how many subscribers a name has on this hub.
 func (h *Hub) Subscribers(k Kind, name string) int { return h.tableOf(k).subscribers(name) }
 
@@ -126,7 +106,7 @@ const othersTime = 200 * time.Millisecond
 
 // othersNames are the names of a kind that match a pattern on the other hubs, where there are
 // some, each once; more is how many do not fit into so many bytes.
-func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) (names []string, more int) {
+func (h *Hub) othersNames(ctx context.Context, k Kind, pattern string, most int) (names []string, more int) {
 	if h.Cluster == nil {
 		return nil, 0
 	}
@@ -138,7 +118,7 @@ func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int)
 }
 
 // notHere is how many of some names have no subscribers on this hub.
-func (h *Hub) notHere(k kind, names []string) (n int) {
+func (h *Hub) notHere(k Kind, names []string) (n int) {
 	for _, name := range names {
 		if h.Subscribers(k, name) == 0 {
 			n++
@@ -148,7 +128,7 @@ func (h *Hub) notHere(k kind, names []string) (n int) {
 }
 
 // allSubscribers is how many subscribers names have on all hubs.
-func (h *Hub) allSubscribers(ctx context.Context, k kind, names []string) []int {
+func (h *Hub) allSubscribers(ctx context.Context, k Kind, names []string) []int {
 	counts := make([]int, len(names))
 	if h.Cluster != nil {
 		ctx, cancel := context.WithTimeout(ctx, othersTime)
@@ -162,7 +142,7 @@ func (h *Hub) allSubscribers(ctx context.Context, k kind, names []string) []int 
 }
 
 // changed tells the cluster, if there is one, of a first or last subscriber.
-func (h *Hub) changed(k kind, name string) {
+func (h *Hub) changed(k Kind, name string) {
 	if h.Cluster != nil {
 		h.Cluster.Changed(k, name)
 	}

@@ -65,7 +65,7 @@ func (n *neighbours) Largest(ctx context.Context, prefix string, limit, _ int) (
 }
 
 // subscribed subscribes to names, each as often as it is there.
-func subscribed(t *testing.T, h *Hub, k kind, names ...string) {
+func subscribed(t *testing.T, h *Hub, k Kind, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, _, err := h.tableOf(k).join(name, k, socket, h.Limits); err != nil {
@@ -77,12 +77,12 @@ func subscribed(t *testing.T, h *Hub, k kind, names ...string) {
 // amongThree is a hub in a cluster with two others.
 func amongThree(t *testing.T) *Hub {
 	a, b, c := &Hub{}, &Hub{}, &Hub{}
-	subscribed(t, a, topicKind, "t1", "t1", "t2", "a")
-	subscribed(t, b, topicKind, "t1", "t3", "t3", "t3", "t3")
-	subscribed(t, c, topicKind, "t1", "t2", "t2", "t3", "t4")
-	subscribed(t, a, patternKind, "x*", "y*", "a-long-one*")
-	subscribed(t, b, patternKind, "x*", "z*")
-	subscribed(t, c, patternKind, "a-long-one*")
+	subscribed(t, a, Topic, "t1", "t1", "t2", "a")
+	subscribed(t, b, Topic, "t1", "t3", "t3", "t3", "t3")
+	subscribed(t, c, Topic, "t1", "t2", "t2", "t3", "t4")
+	subscribed(t, a, Pattern, "x*", "y*", "a-long-one*")
+	subscribed(t, b, Pattern, "x*", "z*")
+	subscribed(t, c, Pattern, "a-long-one*")
 	a.Cluster = &neighbours{hubs: []*Hub{b, c}}
 	return a
 }
@@ -132,7 +132,7 @@ func TestPatternsOfAll(t *testing.T) {
 	p = s.Dial()
 	p.Send("PUBSUB NUMPAT\r\n")
 	p.Expect(":5\r\n")
-	subscribed(t, h.Cluster.(*neighbours).hubs[0], topicKind, strings.Repeat("m", 101))
+	subscribed(t, h.Cluster.(*neighbours).hubs[0], Topic, strings.Repeat("m", 101))
 	s = virtual(t, h, tcp.Limits{MaxUnsent: 400})
 	p = s.Dial()
 	p.Send("PUBSUB CHANNELS m*\r\n")

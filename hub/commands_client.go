@@ -92,7 +92,7 @@ func appendClient(to []byte, c *tcp.Conn) []byte {
 		if k.count() > 0 {
 			flag = "P"
 		}
-		sub, psub, ssub = k.number(topicKind), k.number(patternKind), k.number(shardKind)
+		sub, psub, ssub = k.number(Topic), k.number(Pattern), k.number(Sharded)
 		if k.user != nil {
 			who = k.user.name
 		}

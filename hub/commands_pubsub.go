@@ -10,12 +10,16 @@ import (
 // noTopic is Redis's answer to who may not use a topic.
 const noTopic = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
-func (t *turn) publish(k kind) {
+func (t *turn) publish(k Kind) {
 	if t.count() > 0 { // its own message comes behind the replies before, and the number behind it
 		t.flush()
 	}
 	spent := t.h.index.spent.Load()
-	n, err := t.h.publishFor(&t.client, k, string(t.args[1]), t.args[2])
+	name, message := string(t.args[1]), t.args[2]
+	n, err := 0, t.h.authorise(t.user, t.mayPublishNow, k, name, message)
+	if err == nil {
+		n, err = t.h.fanOut(k, name, message)
+	}
 	if err != nil {
 		t.refuse(err)
 		return
@@ -35,7 +39,7 @@ func (t *turn) refuse(err error) {
 
 // subscribe subscribes to all names that are given, or to none where one is denied. What a
 // limit ends, ends behind those that were still possible.
-func (t *turn) subscribe(k kind, word string) {
+func (t *turn) subscribe(k Kind, word string) {
 	names, first := t.args[1:], t.begun()
 	for _, name := range names {
 		if first == 0 && !t.user.maySubscribe(k, string(name)) {
@@ -54,7 +58,7 @@ func (t *turn) subscribe(k kind, word string) {
 			break
 		}
 		t.work++
-		if k == patternKind { // it is compiled
+		if k == Pattern { // it is compiled
 			t.work += len(t.name) / compileWork
 		}
 	}
@@ -62,7 +66,7 @@ func (t *turn) subscribe(k kind, word string) {
 }
 
 // unsubscribe unsubscribes from all names that are given, or from all of a kind.
-func (t *turn) unsubscribe(k kind, word string) {
+func (t *turn) unsubscribe(k Kind, word string) {
 	names, first := t.args[1:], t.begun()
 	t.word = word
 	if len(names) > 0 {
@@ -92,7 +96,7 @@ func (t *turn) unsubscribe(k kind, word string) {
 	t.finished()
 }
 
-func (t *turn) leave(k kind, name string) {
+func (t *turn) leave(k Kind, name string) {
 	t.h.unsubscribe(&t.client, t.ref, k, name)
 	t.name = name
 	t.confirmation(t.counted(k))
@@ -150,7 +154,7 @@ func (t *turn) posted() {
 	}
 }
 
-func (t *turn) channels(k kind) {
+func (t *turn) channels(k Kind) {
 	if len(t.args) > 3 {
 		t.error("ERR unknown subcommand or wrong number of arguments for '" + shown(t.args[1]) + "'. Try PUBSUB HELP.")
 		return
@@ -205,7 +209,7 @@ func (r *replies) listOf(of *table, pattern string, most int, others []string, m
 	}
 }
 
-func (t *turn) numsub(k kind) {
+func (t *turn) numsub(k Kind) {
 	if h := t.h; h.Cluster != nil {
 		names := make([]string, 0, len(t.args)-2)
 		for _, name := range t.args[2:] {
@@ -236,8 +240,8 @@ func (t *turn) pubsubNumpat() {
 		return
 	}
 	t.later(func(ctx context.Context, r *replies) error {
-		others, more := h.othersNames(ctx, patternKind, "*", most)
-		r.integer(int(h.patterns.n.Load()) + h.notHere(patternKind, others) + more)
+		others, more := h.othersNames(ctx, Pattern, "*", most)
+		r.integer(int(h.patterns.n.Load()) + h.notHere(Pattern, others) + more)
 		return nil
 	})
 }

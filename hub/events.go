@@ -31,7 +31,7 @@ func (f *front) events(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	o := &opening{client: &client{format: stream, user: u}, names: [2][]string{topicKind: q["topic"], patternKind: q["pattern"]}}
+	o := &opening{client: &client{format: stream, user: u}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
 	err := f.check(o)
 	if err == nil {
 		err = f.begins(o, r, q)
@@ -52,7 +52,7 @@ func (f *front) check(o *opening) error {
 			if err := f.hub.checkName(name); err != nil {
 				return err
 			}
-			if !o.client.user.maySubscribe(kind(k), name) {
+			if !o.client.user.maySubscribe(Kind(k), name) {
 				return errDenied
 			}
 			n++
@@ -69,7 +69,7 @@ func (f *front) check(o *opening) error {
 func (f *front) begins(o *opening, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range o.names {
-		kept = kept || slices.ContainsFunc(names, func(name string) bool { return f.hub.keeps(kind(k), name) })
+		kept = kept || slices.ContainsFunc(names, func(name string) bool { return f.hub.keeps(Kind(k), name) })
 	}
 	switch last := r.Header.Get("Last-Event-ID"); {
 	case !kept && q.Has("since"):
@@ -100,14 +100,14 @@ func (f *front) enlist(c *tcp.Conn, o *opening) error {
 	s := &resumption{h: f.hub, client: o.client, ref: c.Ref(), at: o.since, fail: f.end}
 	for k, names := range o.names {
 		for _, name := range names {
-			if !f.hub.keeps(kind(k), name) {
-				if err := f.hub.subscribe(o.client, c.Ref(), kind(k), name, func(int) {}); err != nil {
+			if !f.hub.keeps(Kind(k), name) {
+				if err := f.hub.subscribe(o.client, c.Ref(), Kind(k), name, func(int) {}); err != nil {
 					return err
 				}
-			} else if !o.client.subscribed(kind(k), name) {
-				t, err := f.hub.enter(o.client, c.Ref(), kind(k), name)
+			} else if !o.client.subscribed(Kind(k), name) {
+				t, err := f.hub.join(o.client, c.Ref(), Kind(k), name, f.hub.Limits)
 				if err != nil {
-					return err
+					return f.hub.refuse(err)
 				}
 				s.topics = append(s.topics, t)
 			}

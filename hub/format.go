@@ -37,10 +37,10 @@ func (f format) append(to []byte, t *topic, name string, message []byte, id stri
 	}
 	to = append(to, head)
 	switch t.kind {
-	case patternKind:
+	case Pattern:
 		to = append(to, "4\r\n$8\r\npmessage\r\n"...)
 		to = appendBulk(to, t.name)
-	case shardKind:
+	case Sharded:
 		to = append(to, "3\r\n$8\r\nsmessage\r\n"...)
 	default:
 		to = append(to, "3\r\n$7\r\nmessage\r\n"...)
@@ -67,7 +67,7 @@ func event(t *topic, name string, message []byte, id string) []byte {
 		Data    string `json:"data,omitempty"`
 		Base64  string `json:"base64,omitempty"`
 	}{Op: "message", ID: id, Topic: name}
-	if t.kind == patternKind {
+	if t.kind == Pattern {
 		e.Pattern = t.name
 	}
 	if utf8.Valid(message) {
@@ -99,7 +99,7 @@ func (f format) appendGap(to []byte, topics []*topic, at Position) []byte {
 		Pattern string `json:"pattern,omitempty"`
 		Topic   string `json:"topic,omitempty"`
 	}{Op: "gap", ID: at.String()}
-	if t := topics[0]; len(topics) == 1 && t.kind == patternKind {
+	if t := topics[0]; len(topics) == 1 && t.kind == Pattern {
 		e.Pattern = t.name
 	} else if len(topics) == 1 {
 		e.Topic = t.name

@@ -47,7 +47,7 @@ func virtual(t testing.TB, h *Hub, l tcp.Limits) *tcptest.Server {
 // expectEmpty fails the test if a topic, pattern or subscription is left.
 func expectEmpty(t testing.TB, h *Hub) {
 	t.Helper()
-	for k := range kind(kinds) {
+	for k := range Kind(kinds) {
 		if n := h.tableOf(k).n.Load(); n != 0 {
 			t.Errorf("%d topics of kind %d are left", n, k)
 		}

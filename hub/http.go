@@ -296,7 +296,11 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
 		return
 	}
-	receivers, err := f.hub.post(u, addressOf(r), name, message)
+	withinRate := func(now time.Time, rate int) bool { return f.hub.posts.take(addressOf(r), now, rate, time.Second) }
+	receivers, err := 0, f.hub.authorise(u, withinRate, Topic, name, message)
+	if err == nil {
+		receivers, err = f.hub.fanOut(Topic, name, message)
+	}
 	if err != nil {
 		refuse(w, statusOf(err), err)
 		return
@@ -326,7 +330,7 @@ func (f *front) topic(w http.ResponseWriter, r *http.Request) {
 		refuse(w, statusOf(err), err)
 		return
 	}
-	writeJSON(w, http.StatusOK, presence{name, f.hub.allSubscribers(r.Context(), topicKind, []string{name})[0]})
+	writeJSON(w, http.StatusOK, presence{name, f.hub.allSubscribers(r.Context(), Topic, []string{name})[0]})
 }
 
 // mayCount says why a user may not know how many subscribers a topic has.
@@ -418,14 +422,14 @@ func (h *Hub) largestOfAll(ctx context.Context, prefix string, limit int) (large
 	cancel()
 	slices.Sort(names)
 	names = slices.Compact(names)
-	total += more + h.notHere(topicKind, names)
+	total += more + h.notHere(Topic, names)
 	for _, p := range largest {
 		names = append(names, p.Topic)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	largest = largest[:0]
-	for i, n := range h.allSubscribers(ctx, topicKind, names) {
+	for i, n := range h.allSubscribers(ctx, Topic, names) {
 		largest = append(largest, presence{names[i], n})
 	}
 	return cut(largest, limit), total

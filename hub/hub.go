@@ -16,10 +16,8 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -81,122 +79,11 @@ var (
 	errUnkept        = errors.New("the message can't be kept")
 )
 
-// Publish sends a message to all subscribers of a topic, and of patterns that match it. It
-// says to how many it is on its way, of this hub: not of others in a cluster. It does not wait for
-// them. Messages that one goroutine publishes to a topic arrive in the order of its calls. While
-// an upgrade hands the subscribers over, the message is kept and sent afterwards, and it says how
-// many there are in this process; if too many wait, it fails.
-func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
-	return h.publishKind(topicKind, name, message)
-}
-
-func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, err error) {
-	if err := h.checkName(name); err != nil {
-		return 0, h.refuse(err)
-	}
-	if most := h.Limits.maxMessage(); len(message) > most {
-		return 0, h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
-	}
-	if h.keeps(k, name) {
-		if err := h.Cluster.Keep(name, message); err != nil {
-			return 0, h.refuse(fmt.Errorf("%w: %w", errUnkept, err))
-		}
-		h.published.Add(1)
-		return h.receivers(k, name), nil // to whom it goes when it comes back
-	}
-	if h.Cluster != nil {
-		if err := h.Cluster.Publish(k, name, message); err != nil {
-			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
-		}
-	}
-	if s := h.server.Load(); s != nil {
-		return h.publishByServer(s, k, name, message)
-	}
-	return h.publishHere(k, name, message), nil
-}
-
-// publishHere sends a message to the subscribers of this process.
-func (h *Hub) publishHere(k kind, name string, message []byte) (receivers int) {
-	h.published.Add(1)
-	return h.Deliver(k, name, message)
-}
-
-// sendKind sends a message to the subscribers of its topic, and of patterns that match it.
-func (h *Hub) sendKind(k kind, name string, message []byte, id string) (all tally) {
-	if k == shardKind {
-		if t := h.shards.find(name); t != nil {
-			return t.send(name, message, id)
-		}
-		return tally{}
-	}
-	all = h.send(name, message, id)
-	if h.patterns.n.Load() > 0 {
-		h.index.match(name, func(p *topic) {
-			all.add(p.send(name, message, id))
-		})
-	}
-	return all
-}
-
-// send sends a message to the subscribers of its topic.
-func (h *Hub) send(name string, message []byte, id string) tally {
-	if h.Limits.LastValues > 0 {
-		order := h.last.orderOf(name)
-		order.Lock()
-		defer order.Unlock()
-		h.last.keep(name, message, h.Limits)
-	}
-	if t := h.topics.find(name); t != nil {
-		return t.send(name, message, id)
-	}
-	return tally{}
-}
-
-// publish is Publish for a client.
-func (h *Hub) publish(c *client, name string, message []byte) (receivers int, err error) {
-	return h.publishFor(c, topicKind, name, message)
-}
-
-func (h *Hub) publishFor(c *client, k kind, name string, message []byte) (receivers int, err error) {
-	if k == shardKind && !c.user.maySpublish(name) || k != shardKind && !c.user.mayPublish(name) {
-		return 0, h.refuse(errDenied)
-	}
-	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate, time.Second) {
-		return 0, h.refuse(tooFast(rate))
-	}
-	return h.publishKind(k, name, message)
-}
-
-// post is Publish for a user who is no client, by an address.
-func (h *Hub) post(u *user, from netip.Addr, name string, message []byte) (receivers int, err error) {
-	if !u.mayPublish(name) {
-		return 0, h.refuse(errDenied)
-	}
-	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate, time.Second) {
-		return 0, h.refuse(tooFast(rate))
-	}
-	return h.Publish(name, message)
-}
-
-func tooFast(rate int) error {
-	return fmt.Errorf("%w: at most %d messages a second are allowed", errRate, rate)
-}
-
-func (h *Hub) checkName(name string) error {
-	switch most := h.Limits.maxName(); {
-	case name == "":
-		return errNoName
-	case len(name) > most:
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongName, len(name), most)
-	}
-	return nil
-}
-
 // subscribe has a client get what is published to a topic. joined is called, with the number
 // of the client's subscriptions, before any message can be on its way to it, whether it is a
 // new subscription or not. Right behind it goes the topic's newest message, if it is kept and
 // the subscription is new. It is for one call at a time of each client.
-func (h *Hub) subscribe(c *client, ref tcp.Ref, k kind, name string, joined func(count int)) error {
+func (h *Hub) subscribe(c *client, ref tcp.Ref, k Kind, name string, joined func(count int)) error {
 	if c.subscribed(k, name) {
 		joined(c.counted(k))
 		return nil
@@ -205,13 +92,13 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, k kind, name string, joined func
 	if err != nil {
 		return h.refuse(err)
 	}
-	if k == topicKind && h.Limits.LastValues > 0 {
+	if k == Topic && h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
 		defer order.Unlock()
 	}
 	joined(c.counted(k))
-	if k == topicKind && h.Limits.LastValues > 0 {
+	if k == Topic && h.Limits.LastValues > 0 {
 		h.sendLast(c, ref, t)
 	}
 	t.group(c.format).Add(ref)
@@ -219,7 +106,7 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, k kind, name string, joined func
 }
 
 // join counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
-func (h *Hub) join(c *client, ref tcp.Ref, k kind, name string, l Limits) (*topic, error) {
+func (h *Hub) join(c *client, ref tcp.Ref, k Kind, name string, l Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
 	}
@@ -236,7 +123,7 @@ func (h *Hub) join(c *client, ref tcp.Ref, k kind, name string, l Limits) (*topi
 	if first {
 		h.changed(k, name)
 	}
-	if k == patternKind {
+	if k == Pattern {
 		cost, err := h.index.add(t, l, h.patternCostLeft(c, ref, l))
 		if err != nil {
 			h.leave(t)
@@ -252,7 +139,7 @@ func (h *Hub) join(c *client, ref tcp.Ref, k kind, name string, l Limits) (*topi
 // leave counts a client out among a topic's subscribers.
 func (h *Hub) leave(t *topic) {
 	if h.tableOf(t.kind).leave(t) {
-		if t.kind == patternKind {
+		if t.kind == Pattern {
 			h.index.remove(t, h.Limits)
 		}
 		h.changed(t.kind, t.name)
@@ -277,14 +164,14 @@ func (h *Hub) sendLast(c *client, ref tcp.Ref, t *topic) {
 }
 
 // unsubscribe ends a subscription. It reports whether there was one.
-func (h *Hub) unsubscribe(c *client, ref tcp.Ref, k kind, name string) bool {
+func (h *Hub) unsubscribe(c *client, ref tcp.Ref, k Kind, name string) bool {
 	t := c.remove(k, name)
 	if t == nil {
 		return false
 	}
 	h.subscriptions.Add(-1)
 	t.group(c.format).Remove(ref)
-	if k == patternKind {
+	if k == Pattern {
 		h.chargePattern(c, ref, -int(t.cost))
 	}
 	h.leave(t)
@@ -296,13 +183,13 @@ func (h *Hub) closed(c *client, ref tcp.Ref) {
 	if c.resumes() {
 		c.more.stop()
 	}
-	for k := range kind(kinds) {
+	for k := range Kind(kinds) {
 		for _, name := range c.names(k) {
 			h.unsubscribe(c, ref, k, name)
 		}
 	}
 }
 
-func (h *Hub) tableOf(k kind) *table {
-	return [kinds]*table{topicKind: &h.topics, patternKind: &h.patterns, shardKind: &h.shards}[k]
+func (h *Hub) tableOf(k Kind) *table {
+	return [kinds]*table{Topic: &h.topics, Pattern: &h.patterns, Sharded: &h.shards}[k]
 }

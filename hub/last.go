@@ -43,6 +43,15 @@ func (l *lastValues) orderOf(name string) *sync.Mutex {
 	return &l.order[maphash.String(seed, name)%uint64(len(l.order))]
 }
 
+// replace makes a message its topic's newest, and calls send before the topic's order goes on.
+func (l *lastValues) replace(name string, message []byte, limits Limits, send func()) {
+	order := l.orderOf(name)
+	order.Lock()
+	defer order.Unlock()
+	l.keep(name, message, limits)
+	send()
+}
+
 // keep makes a message its topic's newest. One that is too large for the limits leaves the
 // topic without a value: an older one would be wrong.
 func (l *lastValues) keep(name string, message []byte, limits Limits) {

@@ -141,7 +141,7 @@ func TestLastValueBounds(t *testing.T) {
 		h := &Hub{Limits: c.limits}
 		for step := range strings.FieldsSeq(c.script) {
 			if len(step) == 1 {
-				if err := h.subscribed(&client{user: anyone}, topicKind, step); err != nil {
+				if err := h.subscribed(&client{user: anyone}, Topic, step); err != nil {
 					t.Fatal(err)
 				}
 			} else if _, err := h.Publish(step[:1], []byte(step[1:])); err != nil {

@@ -41,8 +41,27 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// publishAs publishes as a client does.
+func (h *Hub) publishAs(c *client, name string) error {
+	err := h.authorise(c.user, c.mayPublishNow, Topic, name, nil)
+	if err == nil {
+		_, err = h.fanOut(Topic, name, nil)
+	}
+	return err
+}
+
+// postFrom publishes as a request of an address does.
+func (h *Hub) postFrom(from netip.Addr, name string) error {
+	withinRate := func(now time.Time, rate int) bool { return h.posts.take(from, now, rate, time.Second) }
+	err := h.authorise(anyone, withinRate, Topic, name, nil)
+	if err == nil {
+		_, err = h.fanOut(Topic, name, nil)
+	}
+	return err
+}
+
 // subscribed subscribes a client that has no connection.
-func (h *Hub) subscribed(c *client, k kind, name string) error {
+func (h *Hub) subscribed(c *client, k Kind, name string) error {
 	return h.subscribe(c, tcp.Ref{}, k, name, func(int) {})
 }
 
@@ -52,7 +71,7 @@ func TestLimits(t *testing.T) {
 	full := func(h *Hub, names ...string) *client {
 		c := &client{user: anyone}
 		for _, name := range names {
-			if err := h.subscribed(c, topicKind, name); err != nil {
+			if err := h.subscribed(c, Topic, name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,7 +85,7 @@ func TestLimits(t *testing.T) {
 		errNoName: {Limits{}, func(h *Hub) error { _, err := h.Publish("", nil); return err }, Refused{Names: 1}},
 		errLongName: {Limits{MaxName: 3}, func(h *Hub) error {
 			full(h, "abc")
-			return h.subscribed(&client{user: anyone}, patternKind, "abcd")
+			return h.subscribed(&client{user: anyone}, Pattern, "abcd")
 		}, Refused{Names: 1}},
 		errLongMessage: {Limits{MaxMessage: 3}, func(h *Hub) error {
 			if _, err := h.Publish("a", []byte("123")); err != nil {
@@ -77,22 +96,22 @@ func TestLimits(t *testing.T) {
 		}, Refused{Messages: 1}},
 		errSubscriptions: {Limits{MaxSubscriptions: 2}, func(h *Hub) error {
 			c := full(h, "a", "b")
-			if err := h.subscribed(c, topicKind, "b"); err != nil {
+			if err := h.subscribed(c, Topic, "b"); err != nil {
 				t.Errorf("subscribing once more: %v", err)
 			}
-			return h.subscribed(c, patternKind, "c")
+			return h.subscribed(c, Pattern, "c")
 		}, Refused{Subscriptions: 1}},
 		errSubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
 			full(h, "a")
 			full(h, "a", "b")
-			return h.subscribed(&client{user: anyone}, topicKind, "a")
+			return h.subscribed(&client{user: anyone}, Topic, "a")
 		}, Refused{Subscribers: 1}},
 		errTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
 			full(h, "a", "b")
-			if err := h.subscribed(&client{user: anyone}, patternKind, "a*"); err != nil {
+			if err := h.subscribed(&client{user: anyone}, Pattern, "a*"); err != nil {
 				t.Errorf("a pattern: %v", err)
 			}
-			return h.subscribed(full(h, "a"), topicKind, "c")
+			return h.subscribed(full(h, "a"), Topic, "c")
 		}, Refused{Topics: 1}},
 		errPatterns: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {
 			a, b, c := &client{user: anyone}, &client{user: anyone}, &client{user: anyone}
@@ -108,7 +127,7 @@ func TestLimits(t *testing.T) {
 				{c, "***", "would take 23, at most 20 are allowed"},
 				{c, "*", ""}, // is there, and costs each client the same
 			} {
-				e := h.subscribed(step.client, patternKind, step.pattern)
+				e := h.subscribed(step.client, Pattern, step.pattern)
 				if step.want == "" && e != nil || step.want != "" && (e == nil || !strings.HasSuffix(e.Error(), step.want)) {
 					t.Errorf("%s: %v, want %q", step.pattern, e, step.want)
 				}
@@ -119,7 +138,7 @@ func TestLimits(t *testing.T) {
 			if cost := []int{a.patternCost(), b.patternCost(), c.patternCost()}; !slices.Equal(cost, []int{11, 5, 5}) {
 				t.Errorf("the clients' patterns cost %d", cost)
 			}
-			h.unsubscribe(b, tcp.Ref{}, patternKind, "x1*")
+			h.unsubscribe(b, tcp.Ref{}, Pattern, "x1*")
 			for _, c := range []*client{a, b, c} {
 				h.closed(c, tcp.Ref{})
 			}
@@ -129,11 +148,11 @@ func TestLimits(t *testing.T) {
 			return err
 		}, Refused{Patterns: 3}},
 		errDenied: {Limits{}, func(h *Hub) error {
-			_, err := h.publish(&client{}, "a", nil)
+			err := h.publishAs(&client{}, "a")
 			if err == nil {
 				t.Error("a client without a user publishes")
 			}
-			return h.subscribed(&client{}, topicKind, "a")
+			return h.subscribed(&client{}, Topic, "a")
 		}, Refused{Denied: 2}},
 	} {
 		h := &Hub{Limits: row.limits}
@@ -154,8 +173,8 @@ func TestPublishRate(t *testing.T) {
 		c := &client{user: anyone}
 		from := netip.MustParseAddr("2001:db8::1")
 		publish := map[string]func() error{
-			"client": func() error { _, err := h.publish(c, "a", nil); return err },
-			"post":   func() error { _, err := h.post(anyone, from, "a", nil); from = from.Next(); return err },
+			"client": func() error { return h.publishAs(c, "a") },
+			"post":   func() error { err := h.postFrom(from, "a"); from = from.Next(); return err },
 		}
 		for who, publish := range publish {
 			time.Sleep(time.Hour)
@@ -175,10 +194,10 @@ func TestPublishRate(t *testing.T) {
 				t.Errorf("%s, another: %v, want %v", who, err, errRate)
 			}
 		}
-		if _, err := h.post(anyone, netip.MustParseAddr("2001:db8:0:1::"), "a", nil); err != nil {
+		if err := h.postFrom(netip.MustParseAddr("2001:db8:0:1::"), "a"); err != nil {
 			t.Errorf("another network: %v", err)
 		}
-		if _, err := h.publish(&client{user: anyone}, "a", nil); err != nil {
+		if err := h.publishAs(&client{user: anyone}, "a"); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 		if s := h.Stats(); s.Refused.Rate != 4 || s.Published != 2*(rate+1)+2 {
@@ -213,7 +232,7 @@ func TestClient(t *testing.T) {
 	h := &Hub{}
 	c := &client{user: anyone}
 	for i := range 5 {
-		for _, k := range []kind{topicKind, patternKind} {
+		for _, k := range []Kind{Topic, Pattern} {
 			if err := h.subscribed(c, k, fmt.Sprint(i)); err != nil {
 				t.Fatal(err)
 			}
@@ -223,7 +242,7 @@ func TestClient(t *testing.T) {
 		if n := c.count(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
 			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
 		}
-		for _, k := range []kind{patternKind, topicKind} {
+		for _, k := range []Kind{Pattern, Topic} {
 			if !h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) {
 				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
 			}

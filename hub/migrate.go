@@ -50,7 +50,7 @@ func (s *savedClient) append(to []byte) []byte {
 		user = s.user.name
 	}
 	to = saved.AppendString(saved.AppendString(to, user), s.name)
-	for k := range kind(kinds) {
+	for k := range Kind(kinds) {
 		for _, topic := range s.names(k) {
 			to = saved.AppendString(append(to, byte(k)), topic)
 		}
@@ -85,7 +85,7 @@ func (h *Hub) rejoin(c *client, ref tcp.Ref, r *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(r.Rest()) > 0 {
-		k := kind(r.Byte())
+		k := Kind(r.Byte())
 		name := r.String()
 		if !r.OK() || k >= kinds || c.subscribed(k, name) {
 			return errState

@@ -34,9 +34,9 @@ func TestState(t *testing.T) {
 // same again, and has all its subscriptions, until it leaves.
 func FuzzState(f *testing.F) {
 	some := &savedClient{client: client{format: stream, ordered: true, user: &user{name: "u"}, first: &topic{name: "a"}}, more: 3, name: "n"}
-	some.client.add(&topic{name: "b*", kind: patternKind})
+	some.client.add(&topic{name: "b*", kind: Pattern})
 	f.Add(some.append(nil))
-	f.Add([]byte{stateVersion, byte(resp3), 1, 0, 1, 'u', 0, byte(shardKind), 1, 's'})
+	f.Add([]byte{stateVersion, byte(resp3), 1, 0, 1, 'u', 0, byte(Sharded), 1, 's'})
 	f.Add([]byte{stateVersion, byte(stream), 1, 0, 1, 'u', 0, 0, 1, 's', 0, 1, 's', 0, 1, 's'}) // one thrice
 	f.Fuzz(func(t *testing.T, state []byte) {
 		h := &Hub{}

@@ -29,7 +29,7 @@ type indexed struct {
 func (x *indexed) put(pattern string) {
 	t := x.all[pattern]
 	if t == nil {
-		t = &topic{name: pattern, kind: patternKind}
+		t = &topic{name: pattern, kind: Pattern}
 		if x.all == nil {
 			x.all = make(map[string]*topic)
 		}
@@ -160,7 +160,7 @@ func TestPatternWork(t *testing.T) {
 	put := func(want int, patterns ...string) {
 		t.Helper()
 		for _, p := range patterns {
-			all = append(all, &topic{name: p, kind: patternKind})
+			all = append(all, &topic{name: p, kind: Pattern})
 			if _, err := x.add(all[len(all)-1], l, 1000); err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +252,7 @@ func TestPatternPublishYields(t *testing.T) {
 	for i := range uint64(4) {
 		subscriber := &client{user: anyone}
 		for _, p := range bombs(i, 200) {
-			if h.subscribed(subscriber, patternKind, p) != nil {
+			if h.subscribed(subscriber, Pattern, p) != nil {
 				break
 			}
 		}
@@ -272,7 +272,7 @@ func TestPatternBucket(t *testing.T) {
 	limits := Limits{MaxPatternWork: 1 << 30}
 	all := make([]*topic, 5*chunkSize+1)
 	for i := range all {
-		all[i] = &topic{name: "a" + strings.Repeat("?", i) + "*", kind: patternKind}
+		all[i] = &topic{name: "a" + strings.Repeat("?", i) + "*", kind: Pattern}
 	}
 	in := map[*topic]bool{}
 	for step := range 4000 {
@@ -351,7 +351,7 @@ func TestPatternCostOfAnAddress(t *testing.T) {
 		t.Errorf("the patterns of one address take %d, want at most %d", work, 2*limits.MaxPatternCost)
 	}
 	other := &client{user: anyone}
-	if err := h.subscribed(other, patternKind, "*"); err != nil {
+	if err := h.subscribed(other, Pattern, "*"); err != nil {
 		t.Errorf("a client of no address is refused: %v", err)
 	}
 }

@@ -95,16 +95,16 @@ func (r *Replay) check(l Limits) error {
 const maxKeptName = 256
 
 // keeps says whether the messages of a topic are kept, or those of some that a pattern may match.
-func (r *Replay) keeps(k kind, name string) bool {
+func (r *Replay) keeps(k Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
 		switch {
-		case k == shardKind:
+		case k == Sharded:
 			return false
-		case k == patternKind && begins:
+		case k == Pattern && begins:
 			literal := literalOf(name)
 			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
-		case k == patternKind:
+		case k == Pattern:
 			return compileGlob(name).matches(topic)
 		case begins:
 			return strings.HasPrefix(name, beginning)
@@ -123,7 +123,7 @@ func literalOf(pattern string) string {
 
 // Keeps says whether all messages of a name are kept: those of a topic, or of all topics that a pattern matches.
 func (r *Replay) Keeps(k Kind, name string) bool {
-	if k != patternKind {
+	if k != Pattern {
 		return r.keeps(k, name)
 	}
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
@@ -133,7 +133,7 @@ func (r *Replay) Keeps(k Kind, name string) bool {
 }
 
 // keeps says whether the hub keeps messages of a name.
-func (h *Hub) keeps(k kind, name string) bool {
+func (h *Hub) keeps(k Kind, name string) bool {
 	return h.Replay != nil && h.Cluster != nil && h.Replay.keeps(k, name)
 }
 
@@ -270,9 +270,7 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	if m.Old {
 		return 0
 	}
-	all := h.sendKind(topicKind, m.Topic, m.Data, m.At.String())
-	h.count(all)
-	return all.sent
+	return h.deliver(Topic, m.Topic, m.Data, m.At.String())
 }
 
 // missed notes that the numbers up to next have not come, because the stream has thrown them away: nobody
@@ -287,7 +285,7 @@ func (r *Replay) missed(h *Hub, next uint64) {
 	}
 	r.gaps.Add(1)
 	r.at.Seq = next - 1
-	for _, k := range []kind{topicKind, patternKind} {
+	for _, k := range []Kind{Topic, Pattern} {
 		h.tableOf(k).eachTopic(func(t *topic) {
 			if r.keeps(k, t.name) {
 				t.tellGap(r.at)
@@ -349,7 +347,7 @@ func (m *memory) behind(seq uint64) []keptMessage {
 
 // lacks says whether some of a topic's messages behind a number may be gone, or of a pattern's.
 func (m *memory) lacks(t *topic, seq uint64) bool {
-	if t.kind == patternKind {
+	if t.kind == Pattern {
 		return seq+1 < m.first
 	}
 	return seq < max(m.floor, m.dropped[t.name])

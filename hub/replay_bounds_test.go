@@ -153,7 +153,7 @@ func TestReplayMemory(t *testing.T) {
 			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d", r.first, len(r.messages)-r.head, r.bytes, cap(r.messages), first, messages, size)
 		}
 	}
-	lacks := func(h *Hub, k kind, name string, seq uint64, want bool) {
+	lacks := func(h *Hub, k Kind, name string, seq uint64, want bool) {
 		t.Helper()
 		if have := h.Replay.lacks(&topic{kind: k, name: name}, seq); have != want {
 			t.Errorf("%s lacks something behind %d: %v; expected %v", name, seq, have, want)
@@ -172,12 +172,12 @@ func TestReplayMemory(t *testing.T) {
 		put(h, seq, "busy", 1)
 	}
 	wants(h, 991, 10, 10*(len("busy")+1+keptSize))
-	lacks(h, topicKind, "quiet", 0, true)
-	lacks(h, topicKind, "quiet", 1, false) // whatever is gone of others
-	lacks(h, topicKind, "busy", 989, true)
-	lacks(h, topicKind, "busy", 990, false)
-	lacks(h, patternKind, "q*", 989, true)
-	lacks(h, patternKind, "q*", 990, false)
+	lacks(h, Topic, "quiet", 0, true)
+	lacks(h, Topic, "quiet", 1, false) // whatever is gone of others
+	lacks(h, Topic, "busy", 989, true)
+	lacks(h, Topic, "busy", 990, false)
+	lacks(h, Pattern, "q*", 989, true)
+	lacks(h, Pattern, "q*", 990, false)
 
 	h = fresh(&Replay{MaxBytes: 1000})
 	for seq := uint64(1); seq <= 20; seq++ {
@@ -194,8 +194,8 @@ func TestReplayMemory(t *testing.T) {
 	wants(h, 15, 6, 6*(2+keptSize))
 	h.Replay.Forget(began.Add(time.Hour))
 	wants(h, 21, 0, 0)
-	lacks(h, topicKind, "a", 19, true)
-	lacks(h, topicKind, "a", 20, false)
+	lacks(h, Topic, "a", 19, true)
+	lacks(h, Topic, "a", 20, false)
 
 	h = fresh(&Replay{MaxMessages: 1})
 	put(h, 1, "a", 1)
@@ -205,8 +205,8 @@ func TestReplayMemory(t *testing.T) {
 	if n := len(h.Replay.dropped); n > maxDropped {
 		t.Errorf("of %d topics it is known what is gone; expected %d at the most", n, maxDropped)
 	}
-	lacks(h, topicKind, "a", 2, true) // it is not known any more, so it may be
-	lacks(h, topicKind, "a", maxDropped+9, false)
+	lacks(h, Topic, "a", 2, true) // it is not known any more, so it may be
+	lacks(h, Topic, "a", maxDropped+9, false)
 }
 
 // TestReplayGaps: what a node is late for, because the stream has thrown it away, those who are there are told,
@@ -401,13 +401,13 @@ func TestReplayConfig(t *testing.T) {
 		t.Error(err)
 	}
 	for _, row := range []struct {
-		k    kind
+		k    Kind
 		name string
 		want bool
 	}{
-		{topicKind, "news.a", true}, {topicKind, "news.", true}, {topicKind, "news", false}, {topicKind, "chat:7", true}, {topicKind, "chat:77", false},
-		{shardKind, "news.a", false}, {patternKind, "news.a*", true}, {patternKind, "n*", true}, {patternKind, "*", true}, {patternKind, "?", true},
-		{patternKind, "newt*", false}, {patternKind, "chat:?", true}, {patternKind, "chat:[89]", false}, {patternKind, "sport*", false}, {patternKind, "news.a", true},
+		{Topic, "news.a", true}, {Topic, "news.", true}, {Topic, "news", false}, {Topic, "chat:7", true}, {Topic, "chat:77", false},
+		{Sharded, "news.a", false}, {Pattern, "news.a*", true}, {Pattern, "n*", true}, {Pattern, "*", true}, {Pattern, "?", true},
+		{Pattern, "newt*", false}, {Pattern, "chat:?", true}, {Pattern, "chat:[89]", false}, {Pattern, "sport*", false}, {Pattern, "news.a", true},
 	} {
 		if have := h.keeps(row.k, row.name); have != row.want {
 			t.Errorf("%d %q is kept: %v; expected %v", row.k, row.name, have, row.want)
@@ -418,7 +418,7 @@ func TestReplayConfig(t *testing.T) {
 			t.Errorf("all that %q matches is kept: %v; expected %v", pattern, have, want)
 		}
 	}
-	if h.Cluster = nil; h.keeps(topicKind, "news.a") {
+	if h.Cluster = nil; h.keeps(Topic, "news.a") {
 		t.Error("a hub that is alone keeps messages")
 	}
 }

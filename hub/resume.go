@@ -51,13 +51,6 @@ var (
 	errReplayTime = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
 )
 
-// enter has a client subscribed to a name, but for what is published, which it gets from
-// a resumption on.
-func (h *Hub) enter(c *client, ref tcp.Ref, k kind, name string) (*topic, error) {
-	t, err := h.join(c, ref, k, name, h.Limits)
-	return t, h.refuse(err)
-}
-
 // begin says from where on the client is going to get all; ok is false if that is not known. The newest
 // value of a topic, where these are kept, is what a client begins with that has seen nothing.
 func (s *resumption) begin() (at Position, ok bool) {
@@ -72,7 +65,7 @@ func (s *resumption) begin() (at Position, ok bool) {
 	}
 	s.at = r.at
 	for _, t := range s.topics {
-		if message, kept := s.h.last.of(t.name); kept && t.kind == topicKind {
+		if message, kept := s.h.last.of(t.name); kept && t.kind == Topic {
 			s.out = s.client.format.append(s.out, t, t.name, []byte(message), "")
 		}
 	}
@@ -308,7 +301,7 @@ func (s *resumption) step() (joined bool) {
 	s.skip()
 	globs := make([]glob, len(s.topics))
 	for i, t := range s.topics {
-		if t.kind == patternKind {
+		if t.kind == Pattern {
 			globs[i] = compileGlob(t.name)
 		}
 	}
@@ -318,7 +311,7 @@ func (s *resumption) step() (joined bool) {
 		}
 		s.at.Seq = m.seq
 		for i, t := range s.topics {
-			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globs[i].matches(m.topic) {
+			if t.kind == Topic && t.name == m.topic || t.kind == Pattern && globs[i].matches(m.topic) {
 				before := len(s.out)
 				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
 				r.replayed.Add(1)

@@ -140,7 +140,7 @@ func (s *Slow) add(c *tcp.Conn, k *client) {
 	if k.user != nil {
 		one.User = k.user.name
 	}
-	one.Topic = append(k.names(topicKind), k.names(patternKind)...)[0]
+	one.Topic = append(k.names(Topic), k.names(Pattern)...)[0]
 	s.Top = slices.Insert(s.Top, at, one)
 	s.Top = s.Top[:min(len(s.Top), topSlow)]
 }

@@ -177,12 +177,12 @@ func (q *socketRequest) fields() (names []string) {
 }
 
 // target is what a request is to subscribe to.
-func (q *socketRequest) target() (kind, string, error) {
+func (q *socketRequest) target() (Kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
-		return topicKind, *q.Topic, nil
+		return Topic, *q.Topic, nil
 	case q.Topic == nil && q.Pattern != nil:
-		return patternKind, *q.Pattern, nil
+		return Pattern, *q.Pattern, nil
 	}
 	return 0, "", mistake("%s is to have either topic or pattern", q.Op)
 }
@@ -306,7 +306,7 @@ func (s socketCall) count(q *socketRequest) error {
 		return err
 	}
 	reply := func(ctx context.Context) socketReply {
-		return socketReply{Op: "count", Topic: q.Topic, Subscribers: &s.hub.allSubscribers(ctx, topicKind, []string{name})[0]}
+		return socketReply{Op: "count", Topic: q.Topic, Subscribers: &s.hub.allSubscribers(ctx, Topic, []string{name})[0]}
 	}
 	if s.hub.Cluster == nil {
 		s.tell(q, reply(context.Background()))
@@ -334,7 +334,10 @@ func (s socketCall) publish(q *socketRequest) error {
 		}
 	}
 	spent := s.hub.index.spent.Load()
-	n, err := s.hub.publish(s.client, name, message)
+	if err = s.hub.authorise(s.client.user, s.client.mayPublishNow, Topic, name, message); err != nil {
+		return err
+	}
+	n, err := s.hub.fanOut(Topic, name, message)
 	if err != nil {
 		return err
 	}
@@ -375,7 +378,7 @@ func (s socketCall) subscribe(q *socketRequest) error {
 }
 
 // resume subscribes to what is kept, with what is missed since a position.
-func (s socketCall) resume(q *socketRequest, k kind, name string) error {
+func (s socketCall) resume(q *socketRequest, k Kind, name string) error {
 	var since Position
 	if q.Since != nil {
 		var err error
@@ -383,9 +386,9 @@ func (s socketCall) resume(q *socketRequest, k kind, name string) error {
 			return mistake("since: %w", err)
 		}
 	}
-	t, err := s.hub.enter(s.client, s.socket.Ref(), k, name)
+	t, err := s.hub.join(s.client, s.socket.Ref(), k, name, s.hub.Limits)
 	if err != nil {
-		return err
+		return s.hub.refuse(err)
 	}
 	r := &resumption{h: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, at: since, fail: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgain, why.Error())

@@ -5,27 +5,26 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/saved"
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file is how a hub is the same in two processes while one takes the other's place: what is
-// published goes by the server (tcp.Server.Publish), which holds it while subscribers are on
-// their way, and has it delivered in both; counters and last values go along. In a cluster each
-// delivers what comes from the other nodes, but for the time that subscribers are on their way: what ends that is
-// a publication of a kind of its own, which is held as long as the others.
+// This file keeps a hub the same in two processes while one takes the other's place. The server delivers
+// what is published in both: see fanOut. Counters and last values go along. In a cluster each process
+// delivers what comes from the other nodes, except while subscribers move: resumeKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
 
-// Published implements tcp.PublishHandler.
-func (h handler) Published(p tcp.Publication) (receivers int) {
-	switch k := kind(p.Kind); k {
-	case topicKind, shardKind:
-		return h.hub.publishHere(k, p.Topic, p.Message)
+// SendToGroup implements tcp.BroadcastHandler.
+func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
+	switch k := Kind(b.Kind); k {
+	case Topic, Sharded:
+		h.hub.countPublished(1)
+		return h.hub.deliver(k, b.Group, b.Message, "")
 	case resumeKind:
 		if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 			m.Resume()
@@ -34,42 +33,16 @@ func (h handler) Published(p tcp.Publication) (receivers int) {
 	return 0
 }
 
-// resumeKind is of a publication that ends a pause of the cluster.
-const resumeKind = kind(kinds)
+// resumeKind is of a broadcast that ends a pause of the cluster, and is held as long as the others.
+const resumeKind = Kind(kinds)
 
 // resumeBehind ends the pause when what is held now is delivered.
 func (h *Hub) resumeBehind(m ClusterMigrator) {
-	s := h.server.Load()
-	if s == nil {
+	if s := h.server.Load(); s == nil {
 		m.Resume()
-	} else if _, err := s.Publish(tcp.Publication{Kind: uint32(resumeKind)}); err != nil {
+	} else if _, err := s.Broadcast(tcp.Broadcast{Kind: uint32(resumeKind)}); err != nil {
 		m.Resume()
 	}
-}
-
-// errHeld refuses what is published during an upgrade.
-var errHeld = errors.New("the hub is being upgraded, and too many messages wait for the end of that")
-
-// publishByServer publishes so that it is right during an upgrade. How many receivers a message
-// has that is held is not known: the subscribers here stand for them.
-func (h *Hub) publishByServer(s *tcp.Server, k kind, name string, message []byte) (receivers int, err error) {
-	receivers, err = s.Publish(tcp.Publication{Kind: uint32(k), Topic: name, Message: message})
-	if err != nil {
-		return 0, errHeld
-	}
-	if receivers == tcp.Held {
-		receivers = h.receivers(k, name)
-	}
-	return receivers, nil
-}
-
-// receivers is how many subscribers get a message here, as it is now.
-func (h *Hub) receivers(k kind, name string) int {
-	n := h.Subscribers(k, name)
-	if k == topicKind {
-		h.index.match(name, func(p *topic) { n += h.Subscribers(patternKind, p.name) })
-	}
-	return n
 }
 
 // savedVersion is of what SaveState writes: counters, as JSON, and what the cluster has to say, each behind its
@@ -86,6 +59,9 @@ type savedCounters struct {
 
 // SaveState implements tcp.StateMigrator.
 func (h handler) SaveState(w io.Writer) error {
+	for h.hub.published.Load() != h.hub.begun.Load() { // in this order: only begun may run ahead
+		time.Sleep(50 * time.Microsecond)
+	}
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 		cluster = m.Pause()
@@ -150,7 +126,7 @@ func (h handler) RestoreState(r io.Reader) error {
 
 // goOn has the counters begin with those of another process.
 func (h *Hub) goOn(s savedCounters) {
-	h.published.Add(s.Published)
+	h.countPublished(s.Published)
 	h.delivered.Add(s.Delivered)
 	h.dropped.Add(s.Dropped)
 	h.lost.Add(s.Lost)

@@ -3,7 +3,10 @@ package hub
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -64,11 +67,31 @@ func TestSaved(t *testing.T) {
 	}
 }
 
+// TestSaveStateWaits has the state saved only when every delivery is complete that has begun before.
+func TestSaveStateWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(Hub)
+		h.begun.Add(1)
+		saved := make(chan error, 1)
+		go func() { saved <- (handler{hub: h}).SaveState(io.Discard) }()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-saved:
+			t.Fatalf("saved while a message is delivered: %v", err)
+		default:
+		}
+		h.published.Add(1)
+		if err := <-saved; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestPublishedKinds has nothing published by a kind that is none.
 func TestPublishedKinds(t *testing.T) {
 	h := new(Hub)
-	for _, k := range []kind{topicKind, patternKind, shardKind, kinds} {
-		(handler{hub: h}).Published(tcp.Publication{Kind: uint32(k), Topic: "a"})
+	for _, k := range []Kind{Topic, Pattern, Sharded, kinds} {
+		(handler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
 	}
 	if n := h.Stats().Published; n != 2 {
 		t.Errorf("%d are published, want 2", n)

@@ -7,9 +7,16 @@ import (
 
 // counters are what is counted of a Hub.
 type counters struct {
-	subscriptions, published, delivered, dropped atomic.Int64
-	deliveredBytes, lost, lostBytes              atomic.Int64
-	refused                                      [refusals]atomic.Int64
+	begun, published                  atomic.Int64 // messages: see fanOut
+	subscriptions, delivered, dropped atomic.Int64
+	deliveredBytes, lost, lostBytes   atomic.Int64
+	refused                           [refusals]atomic.Int64
+}
+
+// countPublished counts messages that fanOut has not delivered itself.
+func (c *counters) countPublished(n int64) {
+	c.begun.Add(n)
+	c.published.Add(n)
 }
 
 // Stats are a Hub's counters at one moment. They count since its first use, but for those that

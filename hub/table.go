@@ -50,7 +50,7 @@ func (ts *table) subscribers(name string) int {
 }
 
 // join counts a subscriber of a name in, and gives its topic. It reports whether it is the first.
-func (ts *table) join(name string, k kind, f format, l Limits) (t *topic, first bool, err error) {
+func (ts *table) join(name string, k Kind, f format, l Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(seed, name)
 	p := ts.part(hash)
 	p.mu.Lock()

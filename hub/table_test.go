@@ -76,7 +76,7 @@ func TestTopicMemory(t *testing.T) {
 	}
 	before := heap()
 	for _, name := range names {
-		if _, _, err := ts.join(name, topicKind, resp2, Limits{}); err != nil {
+		if _, _, err := ts.join(name, Topic, resp2, Limits{}); err != nil {
 			t.Fatal(err)
 		}
 	}

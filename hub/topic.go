@@ -6,14 +6,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// kind tells topics and patterns of topics apart.
-type kind uint8
+// Kind tells what a name is of.
+type Kind uint8
 
+// The kinds of names.
 const (
-	topicKind kind = iota
-	patternKind
-	shardKind // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
-	kinds     = iota
+	Topic Kind = iota
+	Pattern
+	Sharded // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
+	kinds   = iota
 )
 
 // topic is a topic, or a pattern, that has subscribers: a group for each format in which
@@ -28,7 +29,7 @@ type topic struct {
 	hash    uint32 // of the name: where it is in its table
 	members int32  // subscribers; guarded by the table's lock
 	cost    uint32 // of a pattern that is in the index; guarded by its lock
-	kind    kind
+	kind    Kind
 	first   format
 	indexed bool // a pattern is in the index; guarded by its lock
 }
@@ -68,7 +69,9 @@ func (t *tally) add(more tally) {
 func (c *counters) count(t tally) {
 	c.delivered.Add(int64(t.sent))
 	c.deliveredBytes.Add(int64(t.bytes))
-	c.dropped.Add(int64(t.full))
+	if t.full > 0 {
+		c.dropped.Add(int64(t.full))
+	}
 }
 
 // send sends a message of a topic, which may be t or one that t matches.

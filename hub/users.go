@@ -121,23 +121,22 @@ func (u *user) mayRun(command string) bool {
 	return bit&freeBits != 0 || u.may(func(s *selector) bool { return s.commands&bit != 0 })
 }
 
-func (u *user) mayPublish(name string) bool {
-	return u.may(func(s *selector) bool { return s.commands&publishBit != 0 && s.hasTopic(name) })
-}
-
-// maySpublish is mayPublish for SPUBLISH.
-func (u *user) maySpublish(name string) bool {
-	return u.may(func(s *selector) bool { return s.commands&spublishBit != 0 && s.hasTopic(name) })
+func (u *user) mayPublish(k Kind, name string) bool {
+	bit := publishBit
+	if k == Sharded {
+		bit = spublishBit
+	}
+	return u.may(func(s *selector) bool { return s.commands&bit != 0 && s.hasTopic(name) })
 }
 
 // maySubscribe goes by Redis's rule for a pattern: it must be, byte by byte, one of those
 // that the user has.
-func (u *user) maySubscribe(k kind, name string) bool {
+func (u *user) maySubscribe(k Kind, name string) bool {
 	return u.may(func(s *selector) bool {
 		switch k {
-		case patternKind:
+		case Pattern:
 			return s.commands&psubscribeBit != 0 && s.hasPattern(name)
-		case shardKind:
+		case Sharded:
 			return s.commands&ssubscribeBit != 0 && s.hasTopic(name)
 		}
 		return s.commands&subscribeBit != 0 && s.hasTopic(name)
@@ -260,7 +259,7 @@ func (c *client) revoked() bool {
 	if c.user.active() == nil {
 		return true
 	}
-	for k := range kind(kinds) {
+	for k := range Kind(kinds) {
 		for _, name := range c.names(k) {
 			if !c.user.maySubscribe(k, name) {
 				return true

@@ -28,9 +28,9 @@ func may(u *user, what string) bool {
 	case !named:
 		return u.mayRun(what)
 	case verb == "publish":
-		return u.mayPublish(name)
+		return u.mayPublish(Topic, name)
 	default:
-		return u.maySubscribe(map[string]kind{"subscribe": topicKind, "psubscribe": patternKind}[verb], name)
+		return u.maySubscribe(map[string]Kind{"subscribe": Topic, "psubscribe": Pattern}[verb], name)
 	}
 }
 
@@ -179,7 +179,7 @@ user erin on >x nopass >erins`)
 }
 
 func TestNewcomer(t *testing.T) {
-	if u := new(Hub).newcomer(); !u.mayPublish("a") {
+	if u := new(Hub).newcomer(); !u.mayPublish(Topic, "a") {
 		t.Error("a hub without users: a client may not publish")
 	}
 	for file, want := range map[string]string{
@@ -208,16 +208,16 @@ func TestReload(t *testing.T) {
 	if err := h.Users.Reload(strings.NewReader("user alice on >a\nfrob")); err == nil {
 		t.Fatal("a file with an error was taken")
 	}
-	if !alice.mayPublish("x") || !bob.mayPublish("x") {
+	if !alice.mayPublish(Topic, "x") || !bob.mayPublish(Topic, "x") {
 		t.Error("a file with an error has changed rights")
 	}
 	if err := h.Users.Reload(strings.NewReader("user alice on >aa +subscribe &x")); err != nil {
 		t.Fatal(err)
 	}
-	if alice.mayPublish("x") || !alice.maySubscribe(topicKind, "x") {
+	if alice.mayPublish(Topic, "x") || !alice.maySubscribe(Topic, "x") {
 		t.Error("alice does not have her new rights")
 	}
-	if bob.mayPublish("x") || bob.mayRun("ping") {
+	if bob.mayPublish(Topic, "x") || bob.mayRun("ping") {
 		t.Error("bob, who is gone, has rights")
 	}
 	for name, password := range map[string]string{"alice": "a", "bob": "b"} {
@@ -264,7 +264,7 @@ func FuzzUsers(f *testing.F) {
 			if strings.ContainsAny(name, " \n") || who.account.Load().on && !who.mayRun("auth") {
 				t.Errorf("user %q", name)
 			}
-			_ = who.mayPublish(file)
+			_ = who.mayPublish(Topic, file)
 		}
 	})
 }

@@ -14,22 +14,24 @@ import (
 
 func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 	var idle Server
-	if err := idle.Broadcast([]byte("x")); !errors.Is(err, ErrServerClosed) {
+	if _, err := idle.Broadcast(Broadcast{All: true, Message: []byte("x")}); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("Broadcast before the start: %v, want %v", err, ErrServerClosed)
 	}
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
 		c := dial(t, s.addr)
 		ask(t, c, "hello")
-		if err := s.Broadcast(make([]byte, 1001)); !errors.Is(err, ErrTooLarge) {
+		if _, err := s.Broadcast(Broadcast{All: true, Message: make([]byte, 1001)}); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("Broadcast of too much: %v, want %v", err, ErrTooLarge)
 		}
-		ok(t, s.Broadcast([]byte("news\n")))
+		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("news\n")}); err != nil {
+			t.Error(err)
+		}
 		if line, err := bufio.NewReader(c).ReadString('\n'); line != "news\n" {
 			t.Errorf("got %q, %v", line, err)
 		}
 		s.Close()
-		if err := s.Broadcast([]byte("late")); !errors.Is(err, ErrServerClosed) {
+		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("late")}); !errors.Is(err, ErrServerClosed) {
 			t.Errorf("Broadcast after the end: %v, want %v", err, ErrServerClosed)
 		}
 		if n := s.Stats().Broadcasts; n != 1 {

@@ -183,6 +183,12 @@ func overload(why error) error {
 	return errOverloadShed
 }
 
+// StartHandler is a Handler, or a MessageHandler, that wants to know which Server serves it.
+type StartHandler interface {
+	// Starting is called once, before s serves.
+	Starting(s *Server)
+}
+
 // extension gives what a handler does beyond a Handler, nil if it does not.
 func extension[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {

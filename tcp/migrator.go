@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"io"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -69,4 +70,17 @@ func (s *Server) addMigration(cfg *engine.Config) {
 		}
 		return err
 	}
+}
+
+// StateMigrator is a Handler, or a MessageHandler, with state that belongs to no connection and is
+// to move in an upgrade: see Server.Upgrade.
+type StateMigrator interface {
+	// SaveState writes, in the old process, at most 1 GiB, before the first connection leaves.
+	// From then on broadcasts are held, so that state that changes by SendToGroup alone is
+	// the same in both processes. It changes nothing: the upgrade may fail after it.
+	SaveState(w io.Writer) error
+	// RestoreState reads that in the new process, before the first connection is restored, while
+	// others may have come already. The handler gives the form a version. An error of either is
+	// logged, and the state lost; the connections move.
+	RestoreState(r io.Reader) error
 }

@@ -131,7 +131,7 @@ func TestBlockingIdle(t *testing.T) {
 		value := make(chan any, 1)
 		eventually(t, func() bool { under, _ := callsOf(b); return under == 0 }, func() string { return "the call goes on" })
 		var ref Ref
-		if err := s.Broadcast([]byte("b\n")); err != nil { // it gets them while it is idle
+		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("b\n")}); err != nil { // it gets them while it is idle
 			t.Fatal(err)
 		}
 		expect(t, c, "b\n")

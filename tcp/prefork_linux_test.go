@@ -193,7 +193,7 @@ func TestBroadcastToProcesses(t *testing.T) {
 			t.Errorf("connection %d got %q, and the first one %q", i, got, first)
 		}
 	}
-	if err := s.Broadcast([]byte("from above\n")); err != nil {
+	if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("from above\n")}); err != nil {
 		t.Errorf("the supervisor's: %v", err)
 	}
 	for i, p := range peers {

@@ -30,7 +30,7 @@ func workerMain() int {
 	}
 	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
 		if p, ok := bytes.CutPrefix(line, []byte("cast ")); ok {
-			if err := srv.Broadcast(append(p, '\n')); err != nil {
+			if _, err := srv.Broadcast(Broadcast{All: true, Message: append(p, '\n')}); err != nil {
 				fmt.Fprintln(c, err)
 			}
 			return

@@ -400,7 +400,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 		s.chose(model, passed)
 	}
 	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
-	s.addPublishing(e, limits)
+	s.addBroadcasts(e, limits)
 	s.names.begin()
 	return e, nil
 }

@@ -428,6 +428,6 @@ type migration struct {
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
-	published   atomic.Pointer[publish.Gate]
+	broadcasts  atomic.Pointer[publish.Gate]
 	travels
 }

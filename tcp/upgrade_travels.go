@@ -18,21 +18,20 @@ import (
 )
 
 // This file is what goes to the new process beside connections: counters, the handler's state, and
-// what is published meanwhile.
+// broadcasts.
 //
-// The old process holds what is published, saves the state, and sends that with one end of a link.
-// It hands the connections over, says its counters, and releases what was held, here and to the
-// link. The new process has held what is published there since its start. It runs what comes by
-// the link at once, until it hears that there is no more of what was held, and then its own. After
-// that both pass on what is published, until one of them ends. The old one says at its end what it
-// has counted since.
+// The old process holds broadcasts, saves the state, and sends that with one end of a link. It hands
+// the connections over, says its counters, and releases what was held, here and to the link. The new
+// process has held broadcasts since its start. It runs what comes by the link at once, until it hears
+// that there is no more of what was held, and then its own. After that both pass broadcasts on, until
+// one of them ends. The old one says at its end what it has counted since.
 
 // maxSavedState is the most bytes that SaveState writes.
 const maxSavedState = 1 << 30
 
-// publishTimeout bounds how long Hold waits for who publishes, and for how long more messages are held
+// broadcastTimeout bounds how long Hold waits for broadcasts in progress, and for how long more messages are held
 // while those that were are run; holdTimeout how long they are held before.
-var publishTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
+var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // travels is a Server's part in that.
 type travels struct {
@@ -43,7 +42,7 @@ type travels struct {
 	links     map[*publish.Link]bool   // those that are read
 	ended     bool                     // there are to be no more
 	reading   sync.WaitGroup
-	released  sync.Once     // what is published, after a predecessor
+	released  sync.Once     // broadcasts, after a predecessor
 	here      chan struct{} // closed when a predecessor has handed everything over; nil without
 	caughtUp  chan struct{} // closed when what was held until then has been run; nil without
 }
@@ -72,14 +71,14 @@ func (s *Server) awaitArrival(ctx context.Context) error {
 	return nil
 }
 
-// depart holds what is published, and saves the state.
+// depart holds broadcasts, and saves the state.
 func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	d = &departure{s: s}
-	waiting, cancel := context.WithTimeout(ctx, publishTimeout)
+	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
-	if err = s.published.Load().Hold(waiting); err != nil {
+	if err = s.broadcasts.Load().Hold(waiting); err != nil {
 		d.end(false)
-		return nil, fmt.Errorf("what is being published does not end: %w", err)
+		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
 	}
 	if d.state, err = s.saveState(); err != nil {
 		s.log().Error("the handler's state is lost", "error", err)
@@ -102,15 +101,15 @@ func (d *departure) begin() {
 	d.late = time.AfterFunc(holdTimeout, func() { d.release(d.link) })
 }
 
-// release lets what is published go on.
+// release lets broadcasts go on.
 func (d *departure) release(to *publish.Link) {
 	d.released.Do(func() {
 		if to != nil && !d.s.addLink(to, true) {
 			to = nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.published.Load().Release(ctx, to)
+		d.s.broadcasts.Load().Release(ctx, to)
 	})
 }
 
@@ -193,7 +192,7 @@ func (s *Server) arrive(state, socket *os.File) {
 	}
 	l, err := publish.NewLink(socket, s.maxHeld(), true)
 	if err != nil {
-		s.log().Error("what is published in the old process does not come here", "error", err)
+		s.log().Error("broadcasts of the old process do not come here", "error", err)
 		return
 	}
 	s.addLink(l, false)
@@ -214,9 +213,9 @@ func (s *Server) arrived() {
 func (s *Server) release(to *publish.Link) {
 	s.released.Do(func() {
 		defer close(s.caughtUp)
-		ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.published.Load().Release(ctx, to)
+		s.broadcasts.Load().Release(ctx, to)
 	})
 }
 
@@ -240,9 +239,9 @@ func (s *Server) addLink(l *publish.Link, successor bool) bool {
 }
 
 func (s *Server) readLink(l *publish.Link, successor bool) {
-	g, ahead := s.published.Load(), !successor
+	g, ahead := s.broadcasts.Load(), !successor
 	err := l.Receive(publish.Receiver{
-		Message: func(m publish.Message) {
+		Message: func(m publish.Broadcast) {
 			if ahead {
 				g.RunNow(m)
 			} else {
@@ -263,7 +262,7 @@ func (s *Server) readLink(l *publish.Link, successor bool) {
 		},
 	})
 	if err != nil {
-		s.log().Error("what is published does not come from the other process any more", "error", err)
+		s.log().Error("broadcasts of the other process do not come here any more", "error", err)
 	}
 	if !successor {
 		s.release(nil) // it has died before

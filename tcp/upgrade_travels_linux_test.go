@@ -120,7 +120,7 @@ func TestUpgradeCounters(t *testing.T) {
 	}
 }
 
-// rooms is a handler of rooms, to whose members messages go by Publish, and of numbered messages
+// rooms is a handler of rooms, to whose members messages go by Broadcast, and of numbered messages
 // from inside: to each room, and to all. It keeps the newest message of each room.
 type rooms struct {
 	MessageFunc
@@ -179,12 +179,15 @@ func (h *rooms) publishInside() {
 	toRoom := func(room int, last string) {
 		n[room]++
 		publish(func() error {
-			_, err := h.srv.Publish(Publication{Topic: strconv.Itoa(room), Message: fmt.Appendf(nil, "inside-%d %d%s", os.Getpid(), n[room], last)})
+			_, err := h.srv.Broadcast(Broadcast{Group: strconv.Itoa(room), Message: fmt.Appendf(nil, "inside-%d %d%s", os.Getpid(), n[room], last)})
 			return err
 		})
 	}
 	toAll := func(i int, last string) {
-		publish(func() error { return h.srv.Broadcast(fmt.Appendf(nil, "all-%d %d%s\n", os.Getpid(), i, last)) })
+		publish(func() error {
+			_, err := h.srv.Broadcast(Broadcast{All: true, Message: fmt.Appendf(nil, "all-%d %d%s\n", os.Getpid(), i, last)})
+			return err
+		})
 	}
 	for i := 0; ; i++ {
 		select {
@@ -203,15 +206,15 @@ func (h *rooms) publishInside() {
 	}
 }
 
-func (h *rooms) Published(p Publication) (receivers int) {
+func (h *rooms) SendToGroup(b Broadcast) (receivers int) {
 	h.mu.Lock()
-	g := h.members[p.Topic]
-	h.newest[p.Topic] = string(p.Message)
+	g := h.members[b.Group]
+	h.newest[b.Group] = string(b.Message)
 	h.mu.Unlock()
 	if g == nil {
 		return 0
 	}
-	receivers, full := g.Broadcast(append(p.Message[:len(p.Message):len(p.Message)], '\n'))
+	receivers, full := g.Broadcast(append(b.Message[:len(b.Message):len(b.Message)], '\n'))
 	if full > 0 {
 		panic("a mailbox is full")
 	}
@@ -238,7 +241,7 @@ func (h *rooms) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, "joined")
 	case "say":
 		room, text, _ := strings.Cut(rest, " ")
-		if _, err := h.srv.Publish(Publication{Topic: room, Message: []byte(text)}); err != nil {
+		if _, err := h.srv.Broadcast(Broadcast{Group: room, Message: []byte(text)}); err != nil {
 			fmt.Fprintln(c, "full")
 			return
 		}

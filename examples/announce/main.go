@@ -41,7 +41,7 @@ func main() {
 		for n := 1; ; n++ {
 			select {
 			case <-time.After(*every):
-				if err := srv.Broadcast(fmt.Appendf(nil, "news %d\n", n)); err != nil {
+				if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: fmt.Appendf(nil, "news %d\n", n)}); err != nil {
 					log.Print(err) // ErrFull: too many are under way; nobody gets this one
 				}
 				details.Broadcast(fmt.Appendf(nil, "details of %d\n", n))

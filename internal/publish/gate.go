@@ -1,17 +1,15 @@
-// Package publish is how what is published in a process reaches the connections of two, while one
-// hands its connections to the other: see tcp.Server.Publish.
+// Package publish delivers each broadcast exactly once while a server hands its connections to a new
+// process: see tcp.Server.Broadcast.
 //
-// A Gate runs each message at once, on the goroutine that publishes it, until it is told to Hold.
-// Then it keeps messages, in order, while connections are on their way, which would otherwise get
-// them in both processes or in none. Release runs what was kept, in order, and opens the gate.
-// A Link takes messages to the gate of the other process: those that were kept, and from then on
-// what is published here. So each process runs each message once, and messages of one goroutine
-// arrive in its order. The old process is released first; what the new one has kept comes behind.
+// A Gate runs each broadcast at once, on the caller's goroutine, until Hold. Then it queues them, in
+// order, because a connection on its way would get them in both processes or in neither. Release runs
+// the queue and opens the gate. A Link takes broadcasts to the gate of the other process: the queue,
+// and from then on what is broadcast here. So each process runs each broadcast once, and those of one
+// goroutine in its order. The old process is released first; what the new one has queued follows.
 //
-// state counts the publishers at work, and is below 0 while messages are held: who publishes adds
-// itself, and finds out with that whether it may go on. Hold waits until those that were before it
-// have ended. The lock guards what is held, and the links; publishers take it only while messages
-// are held.
+// Concurrency: state counts the callers inside Broadcast and is negative while broadcasts are held. A
+// caller increments it first; the result tells it whether it may proceed. Hold waits for earlier
+// callers. mu guards the queue and the links; callers take it only while broadcasts are held.
 package publish
 
 import (
@@ -25,17 +23,16 @@ import (
 	"time"
 )
 
-// Message is what is published: to all connections, or of a kind and topic that the application
-// knows.
-type Message struct {
-	All   bool
-	Kind  uint32
-	Topic string
-	Bytes []byte
+// Broadcast is a message to all connections, or to those that the application finds by Kind and Group.
+type Broadcast struct {
+	All     bool
+	Kind    uint32
+	Group   string
+	Message []byte
 }
 
 // size is what it counts for, with its place in a queue.
-func (m Message) size() int { return len(m.Topic) + len(m.Bytes) + 64 }
+func (m Broadcast) size() int { return len(m.Group) + len(m.Message) + 64 }
 
 // Held is the number of receivers of a message that is held: it is not known yet.
 const Held = -1
@@ -52,11 +49,11 @@ const faster = 8
 // retryEvery is how often a message is tried again for which there is no room.
 const retryEvery = time.Millisecond
 
-// Gate is where messages are published. Its fields are set before it is used. Its methods are safe
+// Gate runs broadcasts, or holds them. Its fields are set before it is used. Its methods are safe
 // for concurrent use, but that each Hold is followed by one Release before the next.
 type Gate struct {
 	// Run gives a message to the connections of this process, and says to how many.
-	Run func(Message) (receivers int, err error)
+	Run func(Broadcast) (receivers int, err error)
 	// Full is the error of Run, and of Publish, if there is no room.
 	Full error
 	// Failed is told why a message that was accepted is not run.
@@ -70,23 +67,26 @@ type Gate struct {
 
 	mu     sync.Mutex
 	opened sync.Cond // nothing is held any more
-	held   []heldMessage
+	held   []heldBroadcast
 	n      int  // how many this Hold has taken,
 	bytes  int  // and their size
 	late   bool // it takes no more: Release has no time left
 }
 
-type heldMessage struct {
-	Message
+type heldBroadcast struct {
+	Broadcast
 	from *Link // nil if it is from here
 	at   time.Time
 }
 
+// Upgrading reports whether messages are held, or go to another process as well.
+func (g *Gate) Upgrading() bool { return g.state.Load() < 0 || g.links.Load() != nil }
+
 // Publish runs a message, or holds a copy of it. Then it says that its receivers are Held.
-func (g *Gate) Publish(m Message) (receivers int, err error) {
+func (g *Gate) Broadcast(m Broadcast) (receivers int, err error) {
 	for {
 		if g.enter() {
-			return g.publish(m)
+			return g.broadcast(m)
 		}
 		if err = g.hold(m, nil); err != errOpen {
 			return Held, err
@@ -95,7 +95,7 @@ func (g *Gate) Publish(m Message) (receivers int, err error) {
 }
 
 // publish runs a message of this process, and leaves.
-func (g *Gate) publish(m Message) (receivers int, err error) {
+func (g *Gate) broadcast(m Broadcast) (receivers int, err error) {
 	defer g.leave()
 	links := g.links.Load()
 	if links == nil {
@@ -113,10 +113,11 @@ func (g *Gate) publish(m Message) (receivers int, err error) {
 }
 
 // Forwarded runs a message that has come by a link, or holds it, for which it waits for room.
-func (g *Gate) Forwarded(m Message, from *Link) {
+func (g *Gate) Forwarded(m Broadcast, from *Link) {
 	for {
 		if g.enter() {
-			g.runForwarded(m, from)
+			defer g.leave()
+			g.deliver(context.Background(), m, from)
 			return
 		}
 		if err := g.hold(m, from); err == nil {
@@ -127,16 +128,11 @@ func (g *Gate) Forwarded(m Message, from *Link) {
 	}
 }
 
-func (g *Gate) runForwarded(m Message, from *Link) {
-	defer g.leave()
-	g.deliver(context.Background(), m, from)
-}
-
 // RunNow runs a message that has come by a link while others are held: it is ahead of them.
-func (g *Gate) RunNow(m Message) { g.deliver(context.Background(), m, nil) }
+func (g *Gate) RunNow(m Broadcast) { g.deliver(context.Background(), m, nil) }
 
 // deliver runs a message that was accepted: again until there is room, or ctx ends.
-func (g *Gate) deliver(ctx context.Context, m Message, from *Link) {
+func (g *Gate) deliver(ctx context.Context, m Broadcast, from *Link) {
 	err := g.contain(m)
 	for errors.Is(err, g.Full) && ctx.Err() == nil {
 		select {
@@ -152,7 +148,7 @@ func (g *Gate) deliver(ctx context.Context, m Message, from *Link) {
 }
 
 // contain runs a message on a goroutine of ours.
-func (g *Gate) contain(m Message) (err error) {
+func (g *Gate) contain(m Broadcast) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -163,7 +159,7 @@ func (g *Gate) contain(m Message) (err error) {
 }
 
 // forward sends a message by all links but one, and may wait for room there.
-func (g *Gate) forward(m Message, from *Link, wait bool) {
+func (g *Gate) forward(m Broadcast, from *Link, wait bool) {
 	links := g.links.Load()
 	if links == nil {
 		return
@@ -193,7 +189,7 @@ func (g *Gate) leave() {
 }
 
 // hold keeps a copy of a message.
-func (g *Gate) hold(m Message, from *Link) error {
+func (g *Gate) hold(m Broadcast, from *Link) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -204,8 +200,8 @@ func (g *Gate) hold(m Message, from *Link) error {
 	}
 	g.n++
 	g.bytes += m.size()
-	m.Bytes = slices.Clone(m.Bytes)
-	g.held = append(g.held, heldMessage{m, from, time.Now()})
+	m.Message = slices.Clone(m.Message)
+	g.held = append(g.held, heldBroadcast{m, from, time.Now()})
 	return nil
 }
 
@@ -267,17 +263,17 @@ func (g *Gate) Release(ctx context.Context, to *Link) {
 			case <-ctx.Done():
 			}
 		}
-		g.deliver(ctx, m.Message, m.from)
+		g.deliver(ctx, m.Broadcast, m.from)
 	}
 }
 
 // next takes the next message that is held. If there is none the gate opens.
-func (g *Gate) next(ctx context.Context, to *Link) (m heldMessage, ok bool) {
+func (g *Gate) next(ctx context.Context, to *Link) (m heldBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.late = ctx.Err() != nil
 	if len(g.held) > 0 {
-		m, g.held[0] = g.held[0], heldMessage{}
+		m, g.held[0] = g.held[0], heldBroadcast{}
 		g.held = g.held[1:]
 		return m, true
 	}

@@ -25,17 +25,17 @@ type sink struct {
 	lost    []error
 }
 
-func (s *sink) run(m Message) (int, error) {
+func (s *sink) run(m Broadcast) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.Topic == "panics" {
+	if m.Group == "panics" {
 		panic("oh")
 	}
 	if s.refuses > 0 {
 		s.refuses--
 		return 0, errFull
 	}
-	s.got = append(s.got, m.Topic+string(m.Bytes))
+	s.got = append(s.got, m.Group+string(m.Message))
 	return 1, nil
 }
 
@@ -51,11 +51,11 @@ func newGate(messages, bytes int) (*Gate, *sink) {
 	return &Gate{Run: s.run, Full: errFull, Failed: failed, MaxMessages: messages, MaxBytes: bytes}, s
 }
 
-func message(text string) Message { return Message{Topic: text} }
+func message(text string) Broadcast { return Broadcast{Group: text} }
 
 func publishes(t *testing.T, g *Gate, text string, receivers int) {
 	t.Helper()
-	if n, err := g.Publish(message(text)); n != receivers || err != nil {
+	if n, err := g.Broadcast(message(text)); n != receivers || err != nil {
 		t.Fatalf("%q: %d receivers, %v; want %d", text, n, err, receivers)
 	}
 }
@@ -76,7 +76,7 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := []byte("b")
-	if n, err := g.Publish(Message{Bytes: p}); n != Held || err != nil {
+	if n, err := g.Broadcast(Broadcast{Message: p}); n != Held || err != nil {
 		t.Fatalf("%d, %v; want Held", n, err)
 	}
 	p[0] = 'x'
@@ -84,9 +84,9 @@ func TestHold(t *testing.T) {
 	wants(t, s, "a")
 	s.refuses = 3 // tried again until there is room
 	run := g.Run
-	g.Run = func(m Message) (int, error) {
+	g.Run = func(m Broadcast) (int, error) {
 		n, err := run(m)
-		if m.Topic == "c" && err == nil {
+		if m.Group == "c" && err == nil {
 			publishes(t, g, "d", Held) // from within
 		}
 		return n, err
@@ -104,7 +104,7 @@ func TestHoldBounds(t *testing.T) {
 		for range c.fit {
 			publishes(t, g, "x", Held)
 		}
-		if n, err := g.Publish(message("y")); !errors.Is(err, errFull) {
+		if n, err := g.Broadcast(message("y")); !errors.Is(err, errFull) {
 			t.Errorf("%+v: one more: %d, %v; want that there is no room", c, n, err)
 		}
 		g.Release(context.Background(), nil)
@@ -121,8 +121,8 @@ func TestHoldWaits(t *testing.T) {
 	g, s := newGate(10, 1000)
 	entered, leave := make(chan bool), make(chan bool)
 	run := g.Run
-	g.Run = func(m Message) (int, error) {
-		if m.Topic == "slow" {
+	g.Run = func(m Broadcast) (int, error) {
+		if m.Group == "slow" {
 			close(entered)
 			<-leave
 		}
@@ -187,7 +187,7 @@ func TestReleaseEnds(t *testing.T) {
 		var want []string
 		publish := func() {
 			text := fmt.Sprint(accepted)
-			if n, err := g.Publish(message(text)); err == nil {
+			if n, err := g.Broadcast(message(text)); err == nil {
 				accepted++
 				want = append(want, text)
 			} else if n != Held || !errors.Is(err, errFull) {
@@ -197,7 +197,7 @@ func TestReleaseEnds(t *testing.T) {
 			}
 		}
 		run := g.Run
-		g.Run = func(m Message) (int, error) {
+		g.Run = func(m Broadcast) (int, error) {
 			if g.state.Load() < 0 && accepted < 1000 { // two come while one is run
 				publish()
 				publish()
@@ -224,11 +224,11 @@ func TestReleaseEnds(t *testing.T) {
 }
 
 // BenchmarkPublish is what a gate costs that is open.
-func BenchmarkPublish(b *testing.B) {
-	g := &Gate{Run: func(Message) (int, error) { return 1, nil }, Full: errFull}
+func BenchmarkBroadcast(b *testing.B) {
+	g := &Gate{Run: func(Broadcast) (int, error) { return 1, nil }, Full: errFull}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			_, _ = g.Publish(Message{Topic: "a"})
+			_, _ = g.Broadcast(Broadcast{Group: "a"})
 		}
 	})
 }

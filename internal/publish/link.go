@@ -14,7 +14,7 @@ import (
 )
 
 // A link is a stream of frames both ways: a byte that says what it is, and for messages the kind, as
-// a varint, and topic and bytes, each behind its length. Counters have bytes alone.
+// a varint, and group and bytes, each behind its length. Counters have bytes alone.
 const (
 	frameMessage byte = iota + 1
 	frameAll
@@ -22,8 +22,8 @@ const (
 	frameCounters
 )
 
-// MaxTopic is the most bytes of a topic.
-const MaxTopic = 1 << 20
+// MaxGroup is the most bytes of a group's name.
+const MaxGroup = 1 << 20
 
 const (
 	maxFrame = 1 << 30
@@ -52,7 +52,7 @@ type Link struct {
 func NewLink(socket *os.File, max int, mayMiss bool) (*Link, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
-		return nil, fmt.Errorf("a link for what is published: %w", err)
+		return nil, fmt.Errorf("a link for broadcasts: %w", err)
 	}
 	l := &Link{conn: conn, max: max, mayMiss: mayMiss}
 	l.changed.L = &l.mu
@@ -94,18 +94,18 @@ func (l *Link) end() {
 }
 
 // room says whether a message could be sent now, or never will be.
-func (l *Link) room(m Message) bool {
+func (l *Link) room(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed || l.fits(m)
 }
 
-func (l *Link) fits(m Message) bool { return len(l.out) == 0 || len(l.out)+m.size() <= l.max }
+func (l *Link) fits(m Broadcast) bool { return len(l.out) == 0 || len(l.out)+m.size() <= l.max }
 
 // send sends a message. A link that may miss some ends where there is no room. Of others who
 // publishes has asked for room before, and several may have found the same; who delivers what was
 // accepted before waits.
-func (l *Link) send(m Message, wait bool) {
+func (l *Link) send(m Broadcast, wait bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && !l.fits(m) {
@@ -164,19 +164,19 @@ func (l *Link) Close() {
 	_ = l.conn.Close()
 }
 
-func (m Message) append(to []byte) []byte {
+func (m Broadcast) append(to []byte) []byte {
 	if m.All {
 		to = append(to, frameAll)
 	} else {
 		to = binary.AppendUvarint(append(to, frameMessage), uint64(m.Kind))
-		to = append(binary.AppendUvarint(to, uint64(len(m.Topic))), m.Topic...)
+		to = append(binary.AppendUvarint(to, uint64(len(m.Group))), m.Group...)
 	}
-	return append(binary.AppendUvarint(to, uint64(len(m.Bytes))), m.Bytes...)
+	return append(binary.AppendUvarint(to, uint64(len(m.Message))), m.Message...)
 }
 
 // Receiver is what becomes of what a link brings.
 type Receiver struct {
-	Message  func(Message)
+	Message  func(Broadcast)
 	Released func() // the other side holds nothing any more
 	Counters func(p []byte)
 }
@@ -194,7 +194,7 @@ func (l *Link) Receive(to Receiver) error {
 		}
 		switch word {
 		case frameMessage, frameAll:
-			var m Message
+			var m Broadcast
 			if m, err = readMessage(in, word == frameAll); err == nil {
 				to.Message(m)
 			}
@@ -214,19 +214,19 @@ func (l *Link) Receive(to Receiver) error {
 	}
 }
 
-func readMessage(in *bufio.Reader, all bool) (m Message, err error) {
+func readMessage(in *bufio.Reader, all bool) (m Broadcast, err error) {
 	if m.All = all; !all {
 		kind, err := binary.ReadUvarint(in)
 		if err != nil {
 			return m, err
 		}
-		topic, err := readBytes(in, MaxTopic)
+		group, err := readBytes(in, MaxGroup)
 		if err != nil {
 			return m, err
 		}
-		m.Kind, m.Topic = uint32(kind), string(topic)
+		m.Kind, m.Group = uint32(kind), string(group)
 	}
-	m.Bytes, err = readBytes(in, maxFrame)
+	m.Message, err = readBytes(in, maxFrame)
 	return m, err
 }
 

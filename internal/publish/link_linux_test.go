@@ -46,13 +46,13 @@ func TestLink(t *testing.T) {
 	var over sync.WaitGroup
 	defer over.Wait()
 	over.Go(func() {
-		_ = out.Receive(Receiver{Message: func(m Message) { old.Forwarded(m, out) }, Released: func() {}})
+		_ = out.Receive(Receiver{Message: func(m Broadcast) { old.Forwarded(m, out) }, Released: func() {}})
 	})
 	counted := make(chan string, 1)
 	over.Go(func() {
 		ahead := true
 		err := in.Receive(Receiver{
-			Message: func(m Message) {
+			Message: func(m Broadcast) {
 				if ahead {
 					next.RunNow(m)
 				} else {
@@ -101,25 +101,25 @@ func TestLinkFull(t *testing.T) {
 	next.Release(context.Background(), in)
 	_ = old.Hold(context.Background())
 	old.Release(context.Background(), out)
-	big := Message{Bytes: make([]byte, 1<<19)}
+	big := Broadcast{Message: make([]byte, 1<<19)}
 	if err := out.conn.(*net.UnixConn).SetWriteBuffer(1 << 16); err != nil {
 		t.Fatal(err)
 	}
 	const most = 2 // one that is being written, and one that waits for that
 	var err error
 	await.True(t, "there is no room", func() bool {
-		_, err = old.Publish(big)
+		_, err = old.Broadcast(big)
 		return err != nil && len(from.all()) == most || len(from.all()) > most
 	})
 	if !errors.Is(err, errFull) {
 		t.Fatalf("the new process takes nothing: %v; want that there is no room", err)
 	}
 	n := len(from.all())
-	if _, err := old.Publish(big); !errors.Is(err, errFull) || len(from.all()) != n {
+	if _, err := old.Broadcast(big); !errors.Is(err, errFull) || len(from.all()) != n {
 		t.Errorf("refused: %v, and run here: %d times", err, len(from.all())-n)
 	}
 	for i := range 100 {
-		if _, err := next.Publish(big); err != nil {
+		if _, err := next.Broadcast(big); err != nil {
 			t.Fatalf("message %d of the new process, which may go on without the old one: %v", i, err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		out.Close()
-		if err := in.Receive(Receiver{Message: func(m Message) { t.Errorf("%v: %v", wrong, m) }}); err == nil {
+		if err := in.Receive(Receiver{Message: func(m Broadcast) { t.Errorf("%v: %v", wrong, m) }}); err == nil {
 			t.Errorf("%v is taken", wrong)
 		}
 	}

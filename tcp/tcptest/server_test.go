@@ -220,7 +220,7 @@ func TestGroupAndBroadcast(t *testing.T) {
 	}
 	ann.Expect("news\nnews\nnews\n")
 	cat.Expect("news\nnews\nnews\n")
-	if err := srv.Broadcast([]byte("all\n")); err != nil {
+	if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: []byte("all\n")}); err != nil {
 		t.Fatal(err)
 	}
 	ann.Expect("all\n")
@@ -274,7 +274,7 @@ func TestDrain(t *testing.T) {
 	s.Advance(time.Second)
 	stuck.ExpectClosed(tcp.ErrServerClosed)
 	s.Drain()
-	if err := srv.Broadcast(nil); !errors.Is(err, tcp.ErrServerClosed) || stopping != 1 {
+	if _, err := srv.Broadcast(tcp.Broadcast{All: true}); !errors.Is(err, tcp.ErrServerClosed) || stopping != 1 {
 		t.Errorf("Broadcast: %v; Stopping was called %d times", err, stopping)
 	}
 }

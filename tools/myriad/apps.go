@@ -205,7 +205,7 @@ func (p push) message(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {
 	case toAll:
-		if err := p.server.Broadcast(append(bytes.Clone(news), '\n')); err != nil {
+		if _, err := p.server.Broadcast(tcp.Broadcast{All: true, Message: append(bytes.Clone(news), '\n')}); err != nil {
 			fmt.Fprintf(c, "error: %v\n", err)
 		}
 	case string(text) == heartbeatAnswer:

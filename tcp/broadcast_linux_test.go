@@ -42,9 +42,9 @@ func serveRooms(t *testing.T, srv *Server, n int) (h *rooms, all []*guest) {
 	return h, all
 }
 
-// TestPublishUpgradeFails has the new process die in the middle: what is held then reaches those
+// TestBroadcastUpgradeFails has the new process die in the middle: what is held then reaches those
 // who are left, once, and what is published afterwards is not held.
-func TestPublishUpgradeFails(t *testing.T) {
+func TestBroadcastUpgradeFails(t *testing.T) {
 	for _, model := range []string{"epoll", "uring", "goroutine"} {
 		t.Run(model, func(t *testing.T) {
 			const n = 400
@@ -59,7 +59,7 @@ func TestPublishUpgradeFails(t *testing.T) {
 			if err == nil || u.Lost < 50 {
 				t.Fatalf("Upgrade: %+v, %v; want an error, and at least 50 lost", u, err)
 			}
-			receivers, err := srv.Publish(Publication{Topic: "none"})
+			receivers, err := srv.Broadcast(Broadcast{Group: "none"})
 			if receivers != 0 || err != nil {
 				t.Errorf("published to nobody: %d receivers, %v", receivers, err)
 			}
@@ -81,8 +81,8 @@ func TestPublishUpgradeFails(t *testing.T) {
 	}
 }
 
-// TestPublishHeldTooLong has publishing go on in the middle of a hand-over that takes too long.
-func TestPublishHeldTooLong(t *testing.T) {
+// TestBroadcastHeldTooLong has publishing go on in the middle of a hand-over that takes too long.
+func TestBroadcastHeldTooLong(t *testing.T) {
 	was := holdTimeout
 	holdTimeout = 50 * time.Millisecond
 	defer func() { holdTimeout = was }()
@@ -91,7 +91,7 @@ func TestPublishHeldTooLong(t *testing.T) {
 	srv.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Rooms: true})
 	h, all := serveRooms(t, srv, n)
 	publish := func() int {
-		n, err := srv.Publish(Publication{Topic: "none"})
+		n, err := srv.Broadcast(Broadcast{Group: "none"})
 		if err != nil {
 			t.Error(err)
 		}
@@ -137,8 +137,8 @@ type slowPublisher struct {
 	entered, leave chan struct{}
 }
 
-func (s *slowPublisher) Published(p Publication) (receivers int) {
-	if p.Topic == "slow" {
+func (s *slowPublisher) SendToGroup(b Broadcast) (receivers int) {
+	if b.Group == "slow" {
 		close(s.entered)
 		<-s.leave
 	}
@@ -146,11 +146,11 @@ func (s *slowPublisher) Published(p Publication) (receivers int) {
 }
 
 // TestUpgradeWaitsForPublishers has an upgrade give up where the one before has not caught up, ahead
-// of a new process, or where what is being published does not end; then publishing goes on.
+// of a new process, or where broadcasts in progress do not end; then publishing goes on.
 func TestUpgradeWaitsForPublishers(t *testing.T) {
-	was := publishTimeout
-	publishTimeout = 50 * time.Millisecond
-	defer func() { publishTimeout = was }()
+	was := broadcastTimeout
+	broadcastTimeout = 50 * time.Millisecond
+	defer func() { broadcastTimeout = was }()
 	h := &slowPublisher{entered: make(chan struct{}), leave: make(chan struct{})}
 	srv := &Server{Addr: "127.0.0.1:0", Model: "epoll", Handler: h, Log: slog.New(slog.DiscardHandler)}
 	started := 0
@@ -166,7 +166,7 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), says) || started != processes {
 			t.Errorf("Upgrade: %v, with %d processes; want that %q, with %d", err, started, says, processes)
 		}
-		if n, err := s.Publish(Publication{}); n != 1 || err != nil {
+		if n, err := s.Broadcast(Broadcast{}); n != 1 || err != nil {
 			t.Errorf("published afterwards: %d receivers, %v", n, err)
 		}
 	}
@@ -177,9 +177,9 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 	fails(ctx, "the upgrade before has not ended", 0)
 	close(srv.caughtUp)
 	var publishing sync.WaitGroup
-	publishing.Go(func() { _, _ = s.Publish(Publication{Topic: "slow"}) })
+	publishing.Go(func() { _, _ = s.Broadcast(Broadcast{Group: "slow"}) })
 	<-h.entered
-	fails(context.Background(), "what is being published does not end", 1)
+	fails(context.Background(), "broadcasts in progress do not end", 1)
 	close(h.leave)
 	publishing.Wait()
 }
@@ -227,10 +227,10 @@ func (l *lockedLog) String() string {
 	return string(l.text)
 }
 
-// TestPublish is Publish without an upgrade, and what may be held at the most.
-func TestPublish(t *testing.T) {
-	if _, err := (&Server{Handler: Base{}}).Publish(Publication{}); !errors.Is(err, ErrBadUse) {
-		t.Errorf("without a PublishHandler: %v, want ErrBadUse", err)
+// TestBroadcastToGroup is Broadcast to a group without an upgrade, and what may be held at the most.
+func TestBroadcastToGroup(t *testing.T) {
+	if _, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{}); !errors.Is(err, ErrBadUse) {
+		t.Errorf("without a BroadcastHandler: %v, want ErrBadUse", err)
 	}
 	srv := &Server{Model: "epoll"}
 	srv.Limits.MaxMailBytes = 3*64 + len("to all\n") + 2*len("0held")
@@ -238,23 +238,24 @@ func TestPublish(t *testing.T) {
 	srv.Stopping() // no numbers from inside
 	for _, topic := range []string{"0", "1"} {
 		want := map[string]int{"0": len(all)}[topic]
-		if n, err := srv.Publish(Publication{Topic: topic, Message: []byte("hello")}); n != want || err != nil {
+		if n, err := srv.Broadcast(Broadcast{Group: topic, Message: []byte("hello")}); n != want || err != nil {
 			t.Errorf("room %s: %d receivers, %v; want %d", topic, n, err, want)
 		}
 	}
-	if _, err := srv.Publish(Publication{Topic: strings.Repeat("x", 1<<20+1)}); !errors.Is(err, ErrTooLarge) {
+	if _, err := srv.Broadcast(Broadcast{Group: strings.Repeat("x", 1<<20+1)}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a topic that is too long: %v, want ErrTooLarge", err)
 	}
-	g := srv.published.Load()
+	g := srv.broadcasts.Load()
 	must(t, g.Hold(context.Background()))
-	must(t, srv.Broadcast([]byte("to all\n")))
+	_, err := srv.Broadcast(Broadcast{All: true, Message: []byte("to all\n")})
+	must(t, err)
 	for i := range 3 {
-		n, err := srv.Publish(Publication{Topic: "0", Message: []byte("held")})
+		n, err := srv.Broadcast(Broadcast{Group: "0", Message: []byte("held")})
 		if full := i == 2; full != errors.Is(err, ErrFull) || !full && n != Held {
 			t.Errorf("message %d of 3 that may be held: %d receivers, %v", i+2, n, err)
 		}
 	}
-	if err := srv.Broadcast([]byte("x")); !errors.Is(err, ErrFull) {
+	if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte("x")}); !errors.Is(err, ErrFull) {
 		t.Errorf("broadcast beyond what may be held: %v", err)
 	}
 	g.Release(context.Background(), nil)
