@@ -110,12 +110,14 @@ func (h *Hub) chargePattern(c *client, ref tcp.Ref, cost int) {
 	}
 }
 
-// patternCostLeft returns what one more pattern of the client may cost: of Limits.MaxPatternCost, and of twice as
-// much for all clients of its address.
+// patternCostLeft returns what one more pattern of the client may cost: of Limits.MaxPatternCost, of twice as
+// much for all clients of its address, and of what is free of Limits.MaxPatternWork less what its address has. So
+// a few addresses can't take all of it (see fairLimit).
 func (h *Hub) patternCostLeft(c *client, ref tcp.Ref, l Limits) int {
 	left := l.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-		left = min(left, 2*l.maxPatternCost()-h.patternCosts.of(sourceOf(addr.Addr())))
+		held := h.patternCosts.of(sourceOf(addr.Addr()))
+		left = min(left, 2*l.maxPatternCost()-held, l.maxPatternWork()-int(h.index.work.Load())-held)
 	}
 	return left
 }

@@ -10,10 +10,12 @@ import (
 )
 
 // fairLimit admits at most max holders at a time, of these at most each for one user, and twice as many for one
-// address, because users may share a proxy. Of those that wait, it admits the one next whose owners have the least,
+// address, because users may share a proxy. With spare, it admits no owner that holds as much as is free, so that
+// a few owners can't take all of it (Choudhury and Hahne: Dynamic Queue Length Thresholds, 1998). Of those that wait, it admits the one next whose owners have the least,
 // and that has waited longest. Its methods are safe for concurrent use.
 type fairLimit struct {
 	max, each int
+	spare     bool
 
 	mu      sync.Mutex
 	n       int
@@ -96,10 +98,14 @@ func (l *fairLimit) admit(owners []owner) bool {
 // hasRoom reports whether a holder can be admitted.
 func (l *fairLimit) hasRoom(owners []owner) bool {
 	return l.n < l.max && !slices.ContainsFunc(owners, func(o owner) bool {
+		most := l.each
 		if o.user == nil {
-			return l.held[o] >= 2*l.each
+			most *= 2
 		}
-		return l.held[o] >= l.each
+		if l.spare {
+			most = min(most, l.max-l.n)
+		}
+		return l.held[o] >= most
 	})
 }
 

@@ -287,3 +287,61 @@ func TestFairLimitAddress(t *testing.T) {
 		}
 	}
 }
+
+// A step is bounded in the work of patterns, and what it makes is dropped where it can't be sent: a client that waits
+// holds no messages.
+func TestReplayStepBounds(t *testing.T) {
+	h := &Hub{Replay: &Replay{Topics: []string{"*"}}}
+	r := h.Replay
+	r.Begin("e", 1)
+	const messages = 1000
+	for seq := range uint64(messages) {
+		r.add(keptMessage{seq: seq + 1, topic: strings.Repeat("x", 1000), data: make([]byte, 100)})
+	}
+	r.Ready(messages)
+	replay := func(kind Kind, names ...string) *resumption {
+		s := &resumption{h: h, client: &client{user: anyone, format: stream}, at: Position{"e", 0}}
+		for _, name := range names {
+			s.topics = append(s.topics, &topic{kind: kind, name: name})
+		}
+		s.match()
+		return s
+	}
+	var patterns []string
+	work := lookWork
+	for i := range 22 {
+		patterns = append(patterns, "*"+strings.Repeat("?", 500+i)+"[b]*")
+		work += compileGlob(patterns[i]).work(1000)
+	}
+	s := replay(Pattern, patterns...)
+	if s.step(laterStep) || s.at.Seq > uint64(laterStep.work/work+1) {
+		t.Errorf("a step with patterns of %d units looks at %d messages", work, s.at.Seq)
+	}
+	s = replay(Topic, strings.Repeat("x", 1000))
+	if s.step(laterStep) || s.at.Seq == 0 || len(s.made.out) < laterStep.bytes || len(s.made.out) > 2*laterStep.bytes {
+		t.Errorf("a step makes %d bytes of %d messages", len(s.made.out), s.at.Seq)
+	}
+	if s.undo(); s.at.Seq != 0 || s.made.out != nil {
+		t.Errorf("what is left when it is undone is %d bytes, at %v", len(s.made.out), s.at)
+	}
+	r.messages[0].data = make([]byte, 1<<20)
+	if s.step(firstStep) || len(s.made.out) > 0 {
+		t.Errorf("the first step makes %d bytes of a large message", len(s.made.out))
+	}
+	if s.undo(); h.Stats().Replay.Replayed != 0 {
+		t.Errorf("%d messages count as sent", h.Stats().Replay.Replayed)
+	}
+}
+
+// A few owners leave room for others, however many places they ask for.
+func TestSpareLimit(t *testing.T) {
+	l := fairLimit{max: 4160, each: 1040, spare: true}
+	for i := range byte(8) {
+		owners := []owner{{from: netip.AddrFrom4([4]byte{127, 0, 0, i})}}
+		for l.tryAcquire(owners) {
+		}
+	}
+	if honest := []owner{{from: netip.AddrFrom4([4]byte{127, 0, 1, 0})}}; !l.tryAcquire(honest) {
+		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holders(), l.max)
+	}
+}

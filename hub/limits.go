@@ -38,7 +38,8 @@ type Limits struct {
 	MaxPatternWork int
 	// MaxPatternCost is the most that the patterns of one client may cost. A pattern costs the work that it
 	// adds to that of MaxPatternWork, which is mostly none, and one unit for each 64 bytes that it takes to
-	// match it. The patterns of all clients of one address may cost twice as much. The default is 25,000.
+	// match it. The patterns of all clients of one address may cost twice as much, and no
+	// more than is free of MaxPatternWork, so that a few addresses leave some for others. The default is 25,000.
 	MaxPatternCost int
 	// MaxFailedLogins is the most failed logins of one connection in a row, and a tenth of those that are free in a
 	// minute for one address, or an IPv6 network of 64 bits. Then a client of the Redis protocol waits for a

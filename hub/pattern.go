@@ -223,7 +223,7 @@ func costsTooMuch(cost, rest int, l Limits) error {
 	if cost <= max(rest, 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: the pattern costs %d, and the client and its address have %d left of %d", errPatterns, cost, max(rest, 0), l.maxPatternCost())
+	return fmt.Errorf("%w: the pattern costs %d, and the client has %d left of %d: its address and all clients together have limits, too", errPatterns, cost, max(rest, 0), l.maxPatternCost())
 }
 
 // remove takes a pattern out.

@@ -36,7 +36,7 @@ type Replay struct {
 	// when it has. The default is 64.
 	MaxReplays int
 	// MaxReplaysEach is the number of these turns that one user may have at a time, and half of those that one address
-	// may have (for IPv6 a network of 64 bits); 64 times as many of its clients wait. A hub without Users goes by the
+	// may have (for IPv6 a network of 64 bits); 64 times as many of its clients wait, but no more than as many as places are free. A hub without Users goes by the
 	// address alone. Where all clients have one user, or come through one proxy, MaxReplays is right. The default is a
 	// quarter of MaxReplays.
 	MaxReplaysEach int
@@ -200,6 +200,10 @@ type memory struct {
 	asked   time.Time
 
 	limits replayLimits // by Replay.limited alone
+
+	// stepping is held while a goroutine makes a step for a client, so that replays together take one processor at
+	// the most, and each message that is delivered waits for one of them.
+	stepping sync.Mutex
 
 	replays, replayed, gaps, refusals, unissued, stalled atomic.Int64
 }

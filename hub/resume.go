@@ -12,8 +12,10 @@ import (
 
 // resumption is a client that is sent what it has missed, and then joins those who get what is
 // published. It is sent that in steps, each from the memory, with its lock for reading; the last one
-// holds the lock until the client has joined. The first step is made at once. If something is left,
-// a goroutine makes the others, and sends no faster than the client reads; until it ends, the
+// holds the lock until the client has joined. A step is bounded in its work and in what it makes. The first
+// step is made at once, and is small: it sends all that is missing, or nothing. If something is left,
+// a goroutine makes the others, one at a time in the whole hub, and sends no faster than the client reads. A client
+// that has no turn has nothing made for it, so waiting takes no memory. Until the goroutine ends, the
 // client's requests wait, and it is retained, so that a drain waits for it, and is not saved for
 // another process. It ends within Replay.Timeout.
 type resumption struct {
@@ -23,7 +25,11 @@ type resumption struct {
 	topics []*topic // of one or more subscriptions
 	at     Position // all up to it has been sent; without an epoch, nothing is missed
 	astray bool     // at has not been issued
-	out    []byte
+	first  []byte   // the newest values, which go before all that is missed
+	names  map[string]*topic
+	globs  []topicGlob
+
+	made step // what the last step has made and nobody has been sent
 
 	owners []owner
 	place  *fairLimit // that it is counted in: early or queue, of replayLimits
@@ -32,10 +38,37 @@ type resumption struct {
 	fail func(*tcp.Conn, error)
 }
 
+// topicGlob is a topic of a pattern.
+type topicGlob struct {
+	*topic
+	glob
+}
+
+// step is what a step has made.
+type step struct {
+	out            []byte
+	replayed, gaps int64
+	unissued       int64
+	sent           tally
+	at             Position // from where it has begun
+	astray         bool
+}
+
+// stepLimits bound a step: the units of work, see tryWork, and the bytes to send, of which the last message may be more
+// where one is allowed to be.
+type stepLimits struct {
+	work, bytes int
+	all         bool // it is made to the end or not at all
+}
+
+var (
+	firstStep = stepLimits{work: 4_000, bytes: 16 << 10, all: true}
+	laterStep = stepLimits{work: 40_000, bytes: 64 << 10}
+)
+
 const (
-	// A step ends when it has looked at so many messages, or has so many bytes to send.
-	stepMessages = 4096
-	stepBytes    = 64 << 10
+	// lookWork is the work of looking at one message.
+	lookWork = 8
 	// waitingTurns is how many clients may wait, for each that is sent something.
 	waitingTurns = 64
 	// A client that does not take a step within stallTime gives its turn back.
@@ -66,7 +99,7 @@ func (s *resumption) begin() (at Position, ok bool) {
 	s.at = r.at
 	for _, t := range s.topics {
 		if message, kept := s.h.last.of(t.name); kept && t.kind == Topic {
-			s.out = s.client.format.append(s.out, t, t.name, []byte(message), "")
+			s.first = s.client.format.append(s.first, t, t.name, []byte(message), "")
 		}
 	}
 	return s.at, true
@@ -74,9 +107,11 @@ func (s *resumption) begin() (at Position, ok bool) {
 
 // start makes the first step, and has a goroutine make the others, for a handler's call for c.
 func (s *resumption) start(c *tcp.Conn) error {
-	if s.step() {
+	s.match()
+	if s.step(firstStep) {
 		return nil
 	}
+	s.undo()
 	r := s.h.Replay
 	s.owners, s.place = ownersOf(s.client, s.ref), &r.limited().queue
 	if !r.has(s.at) {
@@ -128,36 +163,84 @@ func (s *resumption) rest(ctx context.Context) error {
 				return err
 			}
 		}
-		if s.step() {
+		s.h.Replay.stepping.Lock()
+		joined := s.step(laterStep)
+		s.h.Replay.stepping.Unlock()
+		if joined {
 			return nil
 		}
 	}
 }
 
-// send sends what the steps have made, as fast as the client reads, and ends a turn in which it doesn't.
+// send sends what the last step has made, as fast as the client reads. It ends a turn in which the client doesn't:
+// then the step is undone, and the next one waits until the client has read.
 func (s *resumption) send(ctx context.Context) error {
-	if len(s.out) == 0 {
+	if len(s.made.out) == 0 {
 		return nil
 	}
-	if s.turn {
-		turn, cancel := context.WithTimeout(ctx, stallTime)
-		err := s.ref.SendWait(turn, s.out)
-		cancel()
-		switch {
-		case err == nil:
-			s.out = s.out[:0]
-			return nil
-		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
-			return s.problem(ctx, err)
-		}
-		s.endTurn()
-		s.h.Replay.stalled.Add(1)
-	}
-	if err := s.ref.SendWait(ctx, s.out); err != nil {
+	turn, cancel := context.WithTimeout(ctx, stallTime)
+	err := s.ref.SendWait(turn, s.made.out)
+	cancel()
+	switch {
+	case err == nil:
+		s.done()
+		return nil
+	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 		return s.problem(ctx, err)
 	}
-	s.out = s.out[:0]
-	return nil
+	s.undo()
+	s.endTurn()
+	s.h.Replay.stalled.Add(1)
+	return s.awaitReader(ctx)
+}
+
+// done counts what the last step has made, which the client is sent.
+func (s *resumption) done() {
+	r := s.h.Replay
+	r.replayed.Add(s.made.replayed)
+	r.gaps.Add(s.made.gaps)
+	r.unissued.Add(s.made.unissued)
+	if s.made.sent.sent > 0 {
+		s.h.count(s.made.sent)
+	}
+	s.first, s.made = nil, step{out: s.made.out[:0]}
+}
+
+// undo drops what the last step has made. The next one makes it again.
+func (s *resumption) undo() {
+	if s.made.at != (Position{}) {
+		s.at, s.astray = s.made.at, s.made.astray
+	}
+	s.made = step{}
+}
+
+// The times between two looks at whether a client has read.
+const leastLook, mostLook = 100 * time.Millisecond, 2 * time.Second
+
+// awaitReader waits until the client has read most of what it was sent.
+func (s *resumption) awaitReader(ctx context.Context) error {
+	pending := make(chan int, 1)
+	for wait := leastLook; ; wait = min(2*wait, mostLook) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return s.problem(ctx, ctx.Err())
+		}
+		switch err := s.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
+		case errors.Is(err, tcp.ErrFull):
+			continue
+		case err != nil:
+			return s.problem(ctx, err)
+		}
+		select {
+		case n := <-pending:
+			if n <= laterStep.bytes {
+				return nil
+			}
+		case <-ctx.Done():
+			return s.problem(ctx, ctx.Err())
+		}
+	}
 }
 
 // takeTurn waits for a turn, unless it has one.
@@ -219,7 +302,8 @@ func (r *Replay) limited() *replayLimits {
 		most, each := r.maxReplays(), r.maxReplaysEach()
 		l.turns.max, l.turns.each = most, each
 		l.queue.max, l.queue.each = (waitingTurns+1)*most, (waitingTurns+1)*each
-		l.early.max, l.early.each = l.queue.max, l.queue.each
+		l.queue.spare = each < most
+		l.early.max, l.early.each, l.early.spare = l.queue.max, l.queue.each, l.queue.spare
 	})
 	return l
 }
@@ -283,9 +367,21 @@ func (m *memory) reached(at Position) bool {
 	return m.ready && (at.Epoch != m.at.Epoch || at.Seq <= m.at.Seq)
 }
 
-// step adds what comes next to out, of which it says whether it has sent that, as all that is missed, and
+// match prepares for finding the topics of a message.
+func (s *resumption) match() {
+	s.names = make(map[string]*topic)
+	for _, t := range s.topics {
+		if t.kind == Pattern {
+			s.globs = append(s.globs, topicGlob{t, compileGlob(t.name)})
+		} else {
+			s.names[t.name] = t
+		}
+	}
+}
+
+// step makes what comes next, within limits. It reports whether it has sent that, as all that is missing, and
 // the client has joined.
-func (s *resumption) step() (joined bool) {
+func (s *resumption) step(most stepLimits) (joined bool) {
 	r := s.h.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -298,30 +394,41 @@ func (s *resumption) step() (joined bool) {
 	if !r.reached(s.at) && !s.astray {
 		return false
 	}
+	s.made.at, s.made.astray = s.at, s.astray
 	s.skip()
-	globs := make([]glob, len(s.topics))
-	for i, t := range s.topics {
-		if t.kind == Pattern {
-			globs[i] = compileGlob(t.name)
-		}
-	}
-	for n, m := range r.behind(s.at.Seq) {
-		if n >= stepMessages || len(s.out) >= stepBytes {
+	work := 0
+	for _, m := range r.behind(s.at.Seq) {
+		if work >= most.work || len(s.made.out) >= most.bytes || most.all && len(s.made.out)+len(m.data) > most.bytes {
 			return false
 		}
 		s.at.Seq = m.seq
-		for i, t := range s.topics {
-			if t.kind == Topic && t.name == m.topic || t.kind == Pattern && globs[i].matches(m.topic) {
-				before := len(s.out)
-				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
-				r.replayed.Add(1)
-				s.h.count(tally{sent: 1, bytes: len(s.out) - before})
-			}
-		}
+		work += s.add(&m)
 	}
 	s.at = r.at
-	s.out = s.client.format.appendPosition(s.out, s.at)
+	s.made.out = s.client.format.appendPosition(s.made.out, s.at)
 	return s.join()
+}
+
+// add makes what a message is for the client. It returns the work.
+func (s *resumption) add(m *keptMessage) (work int) {
+	work = lookWork
+	if t := s.names[m.topic]; t != nil {
+		s.appendMessage(t, m)
+	}
+	for i := range s.globs {
+		g := &s.globs[i]
+		if work += g.work(len(m.topic)); g.matches(m.topic) {
+			s.appendMessage(g.topic, m)
+		}
+	}
+	return work
+}
+
+func (s *resumption) appendMessage(t *topic, m *keptMessage) {
+	before := len(s.made.out)
+	s.made.out = s.client.format.append(s.made.out, t, m.topic, m.data, s.at.String())
+	s.made.replayed++
+	s.made.sent.add(tally{sent: 1, bytes: len(s.made.out) - before})
 }
 
 // skip tells the client of what it lacks that is gone, and goes on behind that.
@@ -331,7 +438,7 @@ func (s *resumption) skip() {
 	switch {
 	case s.astray:
 		to = r.at
-		r.unissued.Add(1)
+		s.made.unissued++
 	case s.at.Epoch != r.at.Epoch:
 		to = Position{r.at.Epoch, r.first - 1}
 	default:
@@ -343,21 +450,19 @@ func (s *resumption) skip() {
 	}
 	if to != s.at {
 		s.at, s.astray = to, false
-		s.out = s.client.format.appendGap(s.out, s.topics, to)
-		r.gaps.Add(1)
+		s.made.out = s.client.format.appendGap(s.made.out, s.topics, to)
+		s.made.gaps++
 	}
 }
 
 // join has the client get what is published, if there is room for what is to come before.
 func (s *resumption) join() bool {
-	if len(s.out) > 0 {
-		switch err := s.ref.Send(s.out); {
-		case err == nil:
-			s.out = nil
-		case !errors.Is(err, tcp.ErrClosed):
+	if out := append(s.first, s.made.out...); len(out) > 0 {
+		if err := s.ref.Send(out); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false
 		}
 	}
+	s.done()
 	for _, t := range s.topics {
 		t.group(s.client.format).Add(s.ref)
 	}
