@@ -186,6 +186,9 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 		w.h.WriteTimeout, w.h.ReadTimeout = time.Minute, 5*time.Millisecond
 	}
 	srv := &tcp.Server{Handler: w.h, Log: slog.New(slog.DiscardHandler), Limits: tcp.Limits{MaxUnsent: 64 << 10, ShutdownTimeout: time.Second}}
+	if w.dice.IntN(2) == 0 {
+		w.h.sendsFiles.Store(&srv.Limits) // as after the first file
+	}
 	if model == "virtual" {
 		s := tcptest.NewServer(t, srv)
 		w.connect = func() walkPeer { return s.Dial() }
@@ -336,7 +339,7 @@ func (w *walk) request() string {
 		return "NONSENSE\r\n\r\n"
 	}
 	quick := w.dice.IntN(5) == 0
-	letters, path := "wwwWWffiiskrRbdDF........cpPgHhue", "/pool/x"
+	letters, path := "wwwWWffiiskrRbdDFFF........cpPgHhue", "/pool/x"
 	if quick {
 		letters, path = "wwwwwffiskkFpuue", "/quick"
 	}
