@@ -33,10 +33,11 @@ var transitions = struct {
 	exchange [len(exchangeTransitions)]uint16
 	response [len(responseTransitions)]uint16
 
-	mu        sync.Mutex
-	walk      *walk                  // the one under way
-	exchanges map[*exchange]struct{} // dispatched by it
-	seen      map[string]int         // transitions
+	mu         sync.Mutex
+	walk       *walk                  // the one under way
+	dispatched int                    // exchanges of it
+	exchanges  map[*exchange]struct{} // those of them that were locked since
+	seen       map[string]int         // transitions
 }{exchange: exchangeTransitions, response: responseTransitions}
 
 func init() {
@@ -61,6 +62,8 @@ func init() {
 		}
 		transitions.seen[fmt.Sprintf("%T %v to %v", from, from, to)]++
 		if from == stateReading {
+			transitions.dispatched++
+		} else if _, ok := from.(exchangeState); ok {
 			transitions.exchanges[x] = struct{}{}
 		}
 	}
@@ -222,7 +225,7 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 	}
 	transitions.mu.Lock()
 	defer transitions.mu.Unlock()
-	transitions.walk, transitions.exchanges = w, make(map[*exchange]struct{})
+	transitions.walk, transitions.dispatched, transitions.exchanges = w, 0, make(map[*exchange]struct{})
 	return w
 }
 
@@ -301,7 +304,11 @@ func (w *walk) ended() bool {
 func (w *walk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
+	dispatched := transitions.dispatched
 	transitions.mu.Unlock() // which setState takes inside of an exchange's lock
+	if dispatched != len(exchanges) {
+		return fmt.Sprintf("%d of %d exchanges have got no further than dispatch", dispatched-len(exchanges), dispatched)
+	}
 	for _, x := range exchanges {
 		if kept := x.unreleased(); kept != "" {
 			return kept
