@@ -103,7 +103,8 @@ type walkPeer interface {
 // netPeer is a client on a socket.
 type netPeer struct {
 	*net.TCPConn
-	reads sync.Mutex // held while it does not read
+	reads   sync.Mutex // held while it does not read
+	stopped bool
 }
 
 func (p *netPeer) read() {
@@ -119,9 +120,22 @@ func (p *netPeer) read() {
 	}
 }
 
-func (p *netPeer) CloseWrite()   { _ = p.TCPConn.CloseWrite() }
-func (p *netPeer) StopReading()  { p.reads.TryLock() }
-func (p *netPeer) StartReading() { p.reads.TryLock(); p.reads.Unlock() }
+func (p *netPeer) CloseWrite() { _ = p.TCPConn.CloseWrite() }
+
+func (p *netPeer) StopReading() {
+	if !p.stopped {
+		p.reads.Lock()
+		p.stopped = true
+	}
+}
+
+func (p *netPeer) StartReading() {
+	if p.stopped {
+		p.stopped = false
+		p.reads.Unlock()
+	}
+}
+
 func (p *netPeer) Reset() {
 	_ = p.SetLinger(0)
 	p.Close()
