@@ -260,12 +260,9 @@ func (w *response) send(p []byte) error {
 // writeHead decides how the body is framed, of which p is the beginning, and all of it in
 // responseWhole, and writes the head.
 func (w *response) writeHead(p []byte) {
-	whole := w.state == responseWhole
-	w.setState(responseHead)
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
-	allowed := bodyAllowed(w.status)
-	has := fieldsOf(h)
+	allowed, has := bodyAllowed(w.status), fieldsOf(h)
 	if has&trailerField != 0 {
 		w.trailers = declaredTrailers(h)
 	}
@@ -279,10 +276,11 @@ func (w *response) writeHead(p []byte) {
 	}
 	closes := wish != "" && hasToken(wish, "close")
 
-	if whole && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
+	if w.state == responseWhole && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
 		w.length = int64(len(p))
 		length = strconv.Itoa(len(p))
 	}
+	w.setState(responseHead)
 	if w.x.keep10 && (head || w.length >= 0 || !allowed) && has&connectionField == 0 {
 		connection = "keep-alive"
 	}

@@ -33,10 +33,11 @@ var transitions = struct {
 	exchange [len(exchangeTransitions)]uint16
 	response [len(responseTransitions)]uint16
 
-	mu        sync.Mutex
-	walk      *walk                  // the one under way
-	exchanges map[*exchange]struct{} // dispatched by it
-	seen      map[string]int         // transitions
+	mu         sync.Mutex
+	walk       *walk                  // the one under way
+	dispatched int                    // exchanges of it
+	exchanges  map[*exchange]struct{} // those of them that were locked since
+	seen       map[string]int         // transitions
 }{exchange: exchangeTransitions, response: responseTransitions}
 
 func init() {
@@ -61,6 +62,8 @@ func init() {
 		}
 		transitions.seen[fmt.Sprintf("%T %v to %v", from, from, to)]++
 		if from == stateReading {
+			transitions.dispatched++
+		} else if _, ok := from.(exchangeState); ok {
 			transitions.exchanges[x] = struct{}{}
 		}
 	}
@@ -100,7 +103,8 @@ type walkPeer interface {
 // netPeer is a client on a socket.
 type netPeer struct {
 	*net.TCPConn
-	reads sync.Mutex // held while it does not read
+	reads   sync.Mutex // held while it does not read
+	stopped bool
 }
 
 func (p *netPeer) read() {
@@ -116,9 +120,22 @@ func (p *netPeer) read() {
 	}
 }
 
-func (p *netPeer) CloseWrite()   { _ = p.TCPConn.CloseWrite() }
-func (p *netPeer) StopReading()  { p.reads.TryLock() }
-func (p *netPeer) StartReading() { p.reads.TryLock(); p.reads.Unlock() }
+func (p *netPeer) CloseWrite() { _ = p.TCPConn.CloseWrite() }
+
+func (p *netPeer) StopReading() {
+	if !p.stopped {
+		p.reads.Lock()
+		p.stopped = true
+	}
+}
+
+func (p *netPeer) StartReading() {
+	if p.stopped {
+		p.stopped = false
+		p.reads.Unlock()
+	}
+}
+
 func (p *netPeer) Reset() {
 	_ = p.SetLinger(0)
 	p.Close()
@@ -186,6 +203,9 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 		w.h.WriteTimeout, w.h.ReadTimeout = time.Minute, 5*time.Millisecond
 	}
 	srv := &tcp.Server{Handler: w.h, Log: slog.New(slog.DiscardHandler), Limits: tcp.Limits{MaxUnsent: 64 << 10, ShutdownTimeout: time.Second}}
+	if w.dice.IntN(2) == 0 {
+		w.h.sendsFiles.Store(&srv.Limits) // as after the first file
+	}
 	if model == "virtual" {
 		s := tcptest.NewServer(t, srv)
 		w.connect = func() walkPeer { return s.Dial() }
@@ -219,7 +239,7 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 	}
 	transitions.mu.Lock()
 	defer transitions.mu.Unlock()
-	transitions.walk, transitions.exchanges = w, make(map[*exchange]struct{})
+	transitions.walk, transitions.dispatched, transitions.exchanges = w, 0, make(map[*exchange]struct{})
 	return w
 }
 
@@ -298,7 +318,11 @@ func (w *walk) ended() bool {
 func (w *walk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
+	dispatched := transitions.dispatched
 	transitions.mu.Unlock() // which setState takes inside of an exchange's lock
+	if dispatched != len(exchanges) {
+		return fmt.Sprintf("%d of %d exchanges have got no further than dispatch", dispatched-len(exchanges), dispatched)
+	}
 	for _, x := range exchanges {
 		if kept := x.unreleased(); kept != "" {
 			return kept
@@ -336,7 +360,7 @@ func (w *walk) request() string {
 		return "NONSENSE\r\n\r\n"
 	}
 	quick := w.dice.IntN(5) == 0
-	letters, path := "wwwWWffiiskrRbdDF........cpPgHhue", "/pool/x"
+	letters, path := "wwwWWffiiskrRbdDFFF........cpPgHhue", "/pool/x"
 	if quick {
 		letters, path = "wwwwwffiskkFpuue", "/quick"
 	}
