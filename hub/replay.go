@@ -201,8 +201,8 @@ type memory struct {
 
 	limits replayLimits // by Replay.limited alone
 
-	// stepping is held while a goroutine makes a step for a client, so that replays together take one processor at
-	// the most, and each message that is delivered waits for one of them.
+	// stepping is held while a goroutine makes a step for a client with patterns, so that all of these together take
+	// one processor at the most.
 	stepping sync.Mutex
 
 	replays, replayed, gaps, refusals, unissued, stalled atomic.Int64

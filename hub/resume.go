@@ -14,7 +14,7 @@ import (
 // published. It is sent that in steps, each from the memory, with its lock for reading; the last one
 // holds the lock until the client has joined. A step is bounded in its work and in what it makes. The first
 // step is made at once, and is small: it sends all that is missing, or nothing. If something is left,
-// a goroutine makes the others, one at a time in the whole hub, and sends no faster than the client reads. A client
+// a goroutine makes the others, and sends no faster than the client reads. A client
 // that has no turn has nothing made for it, so waiting takes no memory. Until the goroutine ends, the
 // client's requests wait, and it is retained, so that a drain waits for it, and is not saved for
 // another process. It ends within Replay.Timeout.
@@ -163,13 +163,20 @@ func (s *resumption) rest(ctx context.Context) error {
 				return err
 			}
 		}
-		s.h.Replay.stepping.Lock()
-		joined := s.step(laterStep)
-		s.h.Replay.stepping.Unlock()
-		if joined {
+		if s.nextStep() {
 			return nil
 		}
 	}
+}
+
+// nextStep is step for a goroutine. Steps with patterns, which may cost much, are made one at a time.
+func (s *resumption) nextStep() (joined bool) {
+	if len(s.globs) > 0 {
+		r := s.h.Replay
+		r.stepping.Lock()
+		defer r.stepping.Unlock()
+	}
+	return s.step(laterStep)
 }
 
 // send sends what the last step has made, as fast as the client reads. It ends a turn in which the client doesn't:
