@@ -120,10 +120,10 @@ func TestLimits(t *testing.T) {
 				pattern, want string
 			}{
 				{a, "*", ""}, {a, "**", ""}, // 5 and 6: without a literal run all are tried
-				{a, "***", "costs 7, and the client and its address have 0 left of 11"},
+				{a, "***", "costs 7, and the client has 0 left of 11: its address and all clients together have limits, too"},
 				{b, "x1*", ""}, // 5, and the next one nothing: a name begins with one of them
 				{a, "x2*", ""},
-				{b, "***", "costs 7, and the client and its address have 6 left of 11"},
+				{b, "***", "costs 7, and the client has 6 left of 11: its address and all clients together have limits, too"},
 				{c, "***", "would take 23, at most 20 are allowed"},
 				{c, "*", ""}, // is there, and costs each client the same
 			} {

@@ -213,7 +213,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
 	case r.Closed():
 		return local, false
-	case r.c.host.NoDetach:
+	case r.c.host.NoDetach && r.c.host.Loop != nil:
 		return r.c.host.Loop.AskLocalAddr(r)
 	}
 	ok = r.look(func(c *Conn) {
