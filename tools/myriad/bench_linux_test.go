@@ -188,7 +188,7 @@ func TestBenchKilled(t *testing.T) {
 func TestBenchInterrupted(t *testing.T) {
 	slow(t)
 	t.Parallel()
-	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--only", "^echo-(100|1000)/net$")
+	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$")
 	await.True(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
 		if err := b.Process.Signal(sig); err != nil {
