@@ -324,6 +324,14 @@ func TestReplayStepBounds(t *testing.T) {
 	if s.undo(); s.at.Seq != 0 || s.made.out != nil {
 		t.Errorf("what is left when it is undone is %d bytes, at %v", len(s.made.out), s.at)
 	}
+	for range 2 { // the newest values go first, and again where that is undone
+		s.first = []byte("newest")
+		if s.step(laterStep) || !strings.HasPrefix(string(s.made.out), "newest") {
+			t.Errorf("a step makes %.20q; want the newest values first", s.made.out)
+		}
+		s.undo()
+	}
+	s.first = nil
 	r.messages[0].data = make([]byte, 1<<20)
 	if s.step(firstStep) || len(s.made.out) > 0 {
 		t.Errorf("the first step makes %d bytes of a large message", len(s.made.out))

@@ -210,7 +210,12 @@ func (s *resumption) done() {
 	if s.made.sent.sent > 0 {
 		s.h.count(s.made.sent)
 	}
-	s.first, s.made = nil, step{out: s.made.out[:0]}
+	s.first = nil
+	if room := s.made.out[:0]; cap(room) <= 2*laterStep.bytes {
+		s.made = step{out: room}
+	} else {
+		s.made = step{} // a large message has made it grow
+	}
 }
 
 // undo drops what the last step has made. The next one makes it again.
@@ -402,6 +407,7 @@ func (s *resumption) step(most stepLimits) (joined bool) {
 		return false
 	}
 	s.made.at, s.made.astray = s.at, s.astray
+	s.made.out = append(s.made.out, s.first...)
 	s.skip()
 	work := 0
 	for _, m := range r.behind(s.at.Seq) {
@@ -464,8 +470,8 @@ func (s *resumption) skip() {
 
 // join has the client get what is published, if there is room for what is to come before.
 func (s *resumption) join() bool {
-	if out := append(s.first, s.made.out...); len(out) > 0 {
-		if err := s.ref.Send(out); err != nil && !errors.Is(err, tcp.ErrClosed) {
+	if len(s.made.out) > 0 {
+		if err := s.ref.Send(s.made.out); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false
 		}
 	}

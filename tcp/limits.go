@@ -232,7 +232,7 @@ func (l *Limits) resolveWater() error {
 
 // defaultBuffered is a quarter of the memory that this process may use, one of so
 // many that share the machine or the cgroup. Go's own limit is for this process
-// alone: whoever has set it has divided it.
+// alone: it is not divided again.
 func defaultBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {

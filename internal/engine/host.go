@@ -32,8 +32,8 @@ type Loop interface {
 	SettleLater(c *Conn)
 	// QueueRead has a connection that has yielded take its turn with those that send much.
 	QueueRead(c *Conn)
-	// TakeBack takes a connection back from a worker. A worker that has run it gives no reason; whoever
-	// finds that none will run it says why. It is safe for concurrent use.
+	// TakeBack takes a connection back from a worker. why is nil if a worker has run it, and otherwise the
+	// reason why none will. It is safe for concurrent use.
 	TakeBack(c *Conn, why error)
 	// OnLoop reports whether the caller is on a loop, of this engine or another. It is safe for
 	// concurrent use.

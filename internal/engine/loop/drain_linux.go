@@ -38,7 +38,7 @@ func (l *Loop) applyStop() {
 		l.drain.going = false
 		l.handover.abort(engine.ErrClosed)
 		if l.waiting.end == nil {
-			l.waiting.end = engine.ErrServerClosed // waiting.run lets go of those that wait
+			l.waiting.end = engine.ErrServerClosed // waiting.run closes the connections that wait
 		}
 		l.Each(func(c *engine.Conn) { l.Abort(c, engine.ErrServerClosed) })
 	}
