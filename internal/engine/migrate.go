@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
-	"syscall"
 	"time"
 )
 
@@ -395,75 +393,6 @@ func ReadRecord(p []byte) (r Record, rest []byte, err error) {
 	return r, p, nil
 }
 
-// A channel is a unix socket that keeps messages apart, with a loop at each end. Who takes
-// connections says first, and with each batch that it has taken, how many of those have come and
-// how many more may come, its credit: of 4 bytes each, big-endian. Who hands over sends batches:
-// a byte that says where the records are, and behind it how many, and they themselves; with the
-// descriptors of the connections in their order. A batch of none asks for credit. The end of
-// either side ends it; who hands over first shuts it for writing, which gives back what credit
-// is left, and waits for the other side's end.
-
-const (
-	BatchInline byte = iota + 1 // records follow
-	BatchInFile                 // they are in a file, whose descriptor is the first
-	// MaxBatch is the most connections of a batch.
-	MaxBatch = 128
-	// ChannelCredit is the most that is under way by a channel: what is lost if the taker
-	// dies.
-	ChannelCredit = 2 * MaxBatch
-	// MaxBatchBytes is the most bytes of a batch's records, but for one record.
-	MaxBatchBytes = 4 << 20
-	// MaxRecord is the most bytes of one record: input and output are bounded by Limits of at
-	// most 1 GiB each.
-	MaxRecord = 1<<31 - 1 - MaxBatchBytes
-)
-
-// EachOfBatch calls join for each connection of a batch with at most that number: its record has bytes of
-// p. readFile reads a file up to a limit in bytes, and closes it. When it fails, release gets the
-// descriptors that join has not got.
-func EachOfBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error), join func(fd int32, r *Record), release func(fds ...int32)) (err error) {
-	n, size := binary.Uvarint(p[1:])
-	records := p[1+max(size, 0):]
-	switch {
-	case size <= 0:
-		err = errRecord
-	case p[0] == BatchInFile && len(fds) > 0:
-		records, err = readFile(fds[0], MaxBatchBytes+MaxRecord)
-		fds = fds[1:]
-	}
-	if err == nil && (n != uint64(len(fds)) || len(fds) > most) {
-		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), most)
-	}
-	if err != nil {
-		release(fds...)
-		return err
-	}
-	return joinAll(fds, records, join, release)
-}
-
-// joinAll calls join for each record, also when one of the handlers called there ends the goroutine.
-func joinAll(fds []int32, records []byte, join func(fd int32, r *Record), release func(fds ...int32)) error {
-	returned := false
-	defer func() {
-		if !returned {
-			_ = joinAll(fds, records, join, release) // nobody is left to hear of an error
-		}
-	}()
-	for len(fds) > 0 {
-		r, rest, err := ReadRecord(records)
-		if err != nil {
-			returned = true
-			release(fds...)
-			return err
-		}
-		fd := fds[0]
-		fds, records = fds[1:], rest
-		join(fd, &r)
-	}
-	returned = true
-	return nil
-}
-
 // Migrator is an Engine whose connections can move to another Migrator.
 type Migrator interface {
 	// HandOver hands connections over, by channels that are the caller's, until none is left
@@ -495,15 +424,6 @@ func CountSockets(numbers []int, n int) []int {
 		counts[number]++
 	}
 	return counts
-}
-
-// HandoverFailed says what has ended a HandOver.
-func HandoverFailed(err error) error {
-	switch err {
-	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
-		return fmt.Errorf("the process that takes connections over has gone: %w", err)
-	}
-	return fmt.Errorf("connections can't be handed over: %w", err)
 }
 
 // Handover is what has become of a HandOver.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
@@ -26,6 +27,7 @@ func init() {
 		{"hand over that ends while a connection is saved", handOverEndsInSave},
 		{"hand over to who has room for some", handOverFull},
 		{"hand over to who has room for just all", handOverExactly},
+		{"two hand over to who has room for just all", handOverTogether},
 		{"hand over with mail on its way", handOverMail},
 		{"hand over while there are always broadcasts", handOverCasts},
 		{"hand over what can't be", handOverStays},
@@ -284,6 +286,42 @@ func handOverExactly(b *bench) {
 		c.expect("a0\n")
 		c.endSending()
 		c.expectEnd("")
+	}
+}
+
+// handOverTogether has two engines hand over to one that has room for just so many: the channels of
+// the first are promised more than it needs, and the second waits for what is given back. The same
+// two go on with what has no room.
+func handOverTogether(b *bench) {
+	const each, stay = 20, 5
+	for _, left := range []int{0, stay} {
+		to := b.successor(lines(), limited(func(l *engine.Limits) { l.MaxConns = 2*each - left }))
+		var clients []*client
+		var moving sync.WaitGroup
+		var gone atomic.Int64
+		for range 2 {
+			from := b.serve(lines())
+			clients = append(clients, from.dials(each)...)
+			from.wantOpened(each)
+			channels := b.channels(from, to)
+			moving.Go(func() {
+				moved, err := from.handOver(b.Context(), channels)
+				if err != nil || moved.Unknown != 0 {
+					b.Errorf("handed over %+v, %v", moved, err)
+				}
+				gone.Add(int64(moved.Gone))
+				if err := from.Hold(false); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		moving.Wait()
+		if int(gone.Load()) != 2*each-left {
+			b.Errorf("%d have gone; want %d", gone.Load(), 2*each-left)
+		}
+		for _, c := range clients {
+			c.exchange("a\n")
+		}
 	}
 }
 

@@ -102,7 +102,7 @@ type group struct {
 	clock      clock
 	urgent     atomic.Int64 // connections that are about to end
 	given      engine.Given // memory of connections that have been handed over
-	handover   atomic.Pointer[handover]
+	migration  migration
 	added      chan struct{} // a connection has come; for the sweeper
 	emptied    chan struct{} // the last one has gone; for the sweeper
 	killed     chan struct{} // closed when connections are to end at once

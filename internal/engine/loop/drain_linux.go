@@ -30,13 +30,13 @@ func (l *Loop) applyStop() {
 	if l.stage < stopping {
 		l.stage = stopping
 		l.closeListeners()
-		l.takeover.end()
+		l.arrivals.end()
 		l.drain.going, l.drain.start = true, l.host.Clock()
-		l.handover.fail(engine.ErrClosed)
+		l.departure.sender.Fail(engine.ErrClosed)
 	}
 	if told == killing {
 		l.drain.going = false
-		l.handover.abort(engine.ErrClosed)
+		l.departure.abort(engine.ErrClosed)
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // waiting.run closes the connections that wait
 		}

@@ -17,7 +17,7 @@ type duty interface {
 
 // duties returns the duties of a loop in the order in which a turn runs them.
 func (l *Loop) duties() []duty {
-	return []duty{&l.dialling, &l.casts, &l.pacer, &l.drain, &l.handover, &l.accept, &l.trim, &l.sweep, &l.budget, &l.waiting, &l.auto}
+	return []duty{&l.dialling, &l.casts, &l.pacer, &l.drain, &l.departure, &l.accept, &l.trim, &l.sweep, &l.budget, &l.waiting, &l.auto}
 }
 
 // runDuties runs each duty once. What one has done to connections is settled before the next one.

@@ -33,6 +33,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/handover"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -60,7 +61,8 @@ type group struct {
 	adopting        sync.WaitGroup // goroutines of Adopt
 	sharedListeners atomic.Bool    // they are another process's, too
 	given           engine.Given   // memory of connections that have been handed over
-	done            chan struct{}  // closed when all loops have ended
+	receiver        handover.Receiver
+	done            chan struct{} // closed when all loops have ended
 
 	poolClosedLogged sync.Once // that the pool is closed has been logged
 

@@ -62,10 +62,10 @@ func (a *accept) run(now time.Duration) {
 
 // Accept takes what waits at the listeners, up to a batch at each.
 func (l *Loop) Accept() {
-	if l.handover.parting != nil {
-		l.handover.readCredit()
+	if l.departure.done != nil {
+		l.departure.receive()
 	}
-	l.takeover.receive()
+	l.arrivals.receive()
 	for _, fd := range l.accept.watched {
 		if !l.acceptFrom(fd) {
 			return
@@ -215,11 +215,11 @@ func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.byOpera
 
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
-	for _, o := range l.handover.outlets {
-		l.driver.Listen(o.fd)
+	for _, o := range l.departure.sender.Channels {
+		l.driver.Listen(o.FD)
 	}
-	for _, in := range l.takeover.inlets {
-		l.driver.Listen(in.fd)
+	for _, in := range l.arrivals.inlets {
+		l.driver.Listen(in.FD)
 	}
 	if l.acceptStopped() {
 		return

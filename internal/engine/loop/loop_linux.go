@@ -54,24 +54,24 @@ type Loop struct {
 	alone   bool   // there is one processor
 	yielded uint64 // the host's Retained when the loop has last yielded
 
-	inOrder  []duty // those below, in the order of a turn
-	accept   accept
-	dialling dialling
-	post     post     // mail that has been taken and not given out
-	taken    []func() // chores that have been taken and not done
-	casts    casts
-	pacer    pacer
-	drain    drain
-	handover handover
-	takeover takeover
-	sweep    sweep
-	trim     trim
-	budget   budget
-	auto     auto
-	bulk     deque[engine.Ref] // connections that wait to be read from
-	pipe     sock.Pipe         // for relays
-	spill    []byte            // what was in it and was not taken
-	waiting  waiting           // connections, for room in the pool
+	inOrder   []duty // those below, in the order of a turn
+	accept    accept
+	dialling  dialling
+	post      post     // mail that has been taken and not given out
+	taken     []func() // chores that have been taken and not done
+	casts     casts
+	pacer     pacer
+	drain     drain
+	departure departure
+	arrivals  arrivals
+	sweep     sweep
+	trim      trim
+	budget    budget
+	auto      auto
+	bulk      deque[engine.Ref] // connections that wait to be read from
+	pipe      sock.Pipe         // for relays
+	spill     []byte            // what was in it and was not taken
+	waiting   waiting           // connections, for room in the pool
 
 	// touched are connections to which the events of others, or Pace, have done
 	// something, and that are to be settled.
@@ -110,7 +110,7 @@ type Loop struct {
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
 	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
-	l.handover.loop, l.takeover.loop, l.dialling.loop, l.waiting.loop = l, l, l, l
+	l.departure.loop, l.arrivals.loop, l.dialling.loop, l.waiting.loop = l, l, l, l
 	l.inOrder = l.duties()
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
 	l.box.Counters = &l.counters
@@ -228,7 +228,7 @@ func (l *Loop) abandon() {
 }
 
 func (l *Loop) finished() bool {
-	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dialling.queue) == 0
+	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.departure.done == nil && !l.hasOrders.Load() && len(l.dialling.queue) == 0
 }
 
 // turn handles the events that are there, waits if there are none, and runs each duty
@@ -253,10 +253,10 @@ func (l *Loop) turn() {
 	l.takeOrders()
 	l.runDuties()
 	if cutShort {
-		l.takeover.receive() // which confirms what has come
+		l.arrivals.receive() // which confirms what has come
 	}
 	l.slab.recycle()
-	l.handover.giveBack()
+	l.departure.giveBack()
 	l.inTurn = false
 }
 
@@ -510,7 +510,7 @@ func (l *Loop) Forget(c *engine.Conn) {
 // Nothing of it may be under way, or watched.
 func (l *Loop) Detach(c *engine.Conn) {
 	if c.Leaving() {
-		l.handover.atRest(c)
+		l.departure.atRest(c)
 	} else {
 		c.Detached(sock.NetConn(c.FD()))
 	}

@@ -2,8 +2,8 @@
 
 package goroutine
 
-// handover is nothing: connections are handed over on Linux.
-type handover struct{}
+// migration is nothing: connections are handed over on Linux.
+type migration struct{}
 
 func (c *conn) leave() {}
 
