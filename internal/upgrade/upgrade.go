@@ -33,7 +33,7 @@ import (
 
 const (
 	// Version is of this protocol, connections' records included.
-	Version = 1
+	Version = 2
 	// variable has the number of the descriptor, in the environment of the new process.
 	variable = "MYRIAD_UPGRADE"
 	// Timeout is how long either side waits for an answer.
