@@ -294,3 +294,18 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestRefOfReusedSlot posts to a connection whose slot another one has by now.
+func TestRefOfReusedSlot(t *testing.T) {
+	o := newBoxed(10, 100)
+	c := o.open(1)
+	old := c.Ref()
+	c.CloseWith(nil)
+	c.Finish()
+	c.Open(loopback, false)
+	wantErr(t, "Send to the connection before", old.Send([]byte("x")), ErrClosed)
+	wantErr(t, "Send to this one", c.Ref().Send([]byte("x")), nil)
+	if mail, _ := o.box.Take(); len(mail) != 1 {
+		t.Errorf("took %d messages, want 1", len(mail))
+	}
+}

@@ -24,3 +24,32 @@ func TestWatches(t *testing.T) {
 		}
 	}
 }
+
+// TestHeartbeatAnswered has the peer say something after each heartbeat but the last two.
+func TestHeartbeatAnswered(t *testing.T) {
+	d := newDesk(t, &calls{})
+	d.host.Heartbeat = Heartbeat{Every: time.Minute, MaxMissed: 2, Send: func(c *Conn) { c.Write([]byte("?")) }}
+	minute := func() {
+		d.now += time.Minute + time.Second
+		d.host.SetClock(d.now)
+		d.Expire(d.now)
+		if d.hasOutput() {
+			d.Sent(len(d.Output()))
+		}
+	}
+	for range 5 {
+		minute()
+		if d.unanswered() != 1 {
+			t.Fatalf("%d heartbeats are unanswered after one", d.unanswered())
+		}
+		d.Arrived([]byte("x"))
+		if d.unanswered() != 0 {
+			t.Fatalf("%d heartbeats are unanswered after an answer", d.unanswered())
+		}
+	}
+	minute()
+	minute()
+	minute()
+	d.Empty() // the last read has found nothing
+	d.wantClosed(ErrHeartbeatTimeout)
+}

@@ -1,0 +1,125 @@
+// Mutate breaks the core in twenty places, one at a time, and reports each break that the tests of
+// the package do not find. Files stay as they are: go test reads the changed ones by -overlay.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// mutation is one change of one file.
+type mutation struct {
+	what     string
+	file     string
+	old, new string // old occurs once in the file
+	tests    string // the package whose tests are to fail
+}
+
+var mutations = []mutation{
+	{"drop the first byte of input that is kept", "internal/engine/input.go",
+		"\tc.host.append(c.in, p)\n}\n\n// Deliver", "\tc.host.append(c.in, p[1:])\n}\n\n// Deliver", "./internal/engine"},
+	{"offer the handler input while output is above the high-water mark", "internal/engine/input.go",
+		"return c.is(overHighWater) && !c.host.ReadOn", "return false && !c.host.ReadOn", "./internal/engine"},
+	{"lose the unused input when the peer has ended", "internal/engine/input.go",
+		"\t\trest = c.in.Bytes()\n", "\t\trest = nil\n", "./internal/engine"},
+	{"never time out an idle connection", "internal/engine/timeouts.go",
+		"all[2] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)", "all[2] = timeLimit{}", "./internal/engine"},
+	{"count heartbeats as unanswered although the peer has spoken", "internal/engine/input.go",
+		"c.state &^= silent | allMissed", "c.state &^= silent", "./internal/engine"},
+	{"begin to close a connection twice", "internal/engine/ending.go",
+		"func (c *Conn) CloseWith(why error) {\n\tif c.is(closing) {", "func (c *Conn) CloseWith(why error) {\n\tif false {", "./internal/engine"},
+	{"ignore the limit on unsent output", "internal/engine/ref.go",
+		"> min(int64(most), awaited-1)", "> awaited-1", "./internal/engine"},
+	{"send to the successor of a closed connection's slot", "internal/engine/ref.go",
+		"\t\tif uint32(v>>32) != gen {\n\t\t\treturn ErrClosed\n\t\t}\n\t\tif int64", "\t\tif int64", "./internal/engine"},
+	{"leave the mailbox marked empty", "internal/engine/mailbox.go",
+		"\t\tb.nonEmpty.Store(true)\n", "", "./internal/engine"},
+	{"skip the loop's wake-up", "internal/engine/loop/outside_linux.go",
+		"func (l *Loop) wake() {\n", "func (l *Loop) wake() {\n\tif true {\n\t\treturn\n\t}\n", "./internal/engine/models"},
+	{"forget a relay's pause", "internal/engine/relay.go",
+		"\t\tif o.is(overHighWater) {\n\t\t\tc.state |= readPaused\n\t\t}\n\t\tc.host.Loop.SettleLater(o)", "\t\tc.host.Loop.SettleLater(o)", "./internal/engine"},
+	{"tell a channel that waits for places that there are none", "internal/engine/handover/receiver_linux.go",
+		"case r.granted > 0:", "case r.granted < 0:", "./internal/engine/models"},
+	{"admit one connection too many", "internal/admission/admission.go",
+		"int(c.max-int64(uint32(v))-v>>32)", "int(c.max+1-int64(uint32(v))-v>>32)", "./internal/admission"},
+	{"ignore the list of denied addresses", "internal/admission/admission.go",
+		"return !c.deny.Contain(source) && ", "return ", "./internal/admission"},
+	{"lose a job that is shed", "pool/queue.go",
+		"\t\t*shed = append(*shed, e.Task)\n\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "./pool"},
+	{"queue a job without waking a worker", "pool/submit.go",
+		"\t\t\t\tif p.needsWorker() {\n\t\t\t\t\tp.wakeWorker()\n\t\t\t\t}\n", "", "./pool"},
+	{"accept Content-Length together with Transfer-Encoding", "web/head.go",
+		"case h.seenTE && h.seenLen:", "case h.seenTE && h.seenLen && !eleven:", "./web"},
+	{"unmask frames with the wrong byte of the mask", "internal/wsframe/frame.go",
+		"mask[(at+i)&3]", "mask[i&3]", "./web"},
+	{"publish without the right to", "hub/publish.go",
+		"case !u.mayPublish(k, name):", "case false:", "./hub"},
+	{"never restart a worker process", "internal/supervisor/monitor.go",
+		"for run := 0; !closed(s.draining); run++ {", "for run := 0; run < 1 && !closed(s.draining); run++ {", "./internal/supervisor"},
+}
+
+func main() {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	defer os.RemoveAll(dir)
+	survived := 0
+	for i, m := range mutations {
+		start := time.Now()
+		killed, err := m.try(dir)
+		took := time.Since(start).Round(time.Second)
+		switch {
+		case err != nil:
+			fmt.Printf("%2d %s: %v\n", i+1, m.what, err)
+			survived++
+		case !killed:
+			fmt.Printf("%2d SURVIVED %s: %s passes (%v)\n", i+1, m.what, m.tests, took)
+			survived++
+		default:
+			fmt.Printf("%2d killed   %s: %s fails (%v)\n", i+1, m.what, m.tests, took)
+		}
+	}
+	fmt.Printf("%d of %d killed\n", len(mutations)-survived, len(mutations))
+	if survived > 0 {
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}
+}
+
+// try runs the tests with the mutation, and reports whether they fail. A mutation that does not apply,
+// or does not compile, is an error.
+func (m *mutation) try(dir string) (killed bool, err error) {
+	source, err := os.ReadFile(m.file)
+	if err != nil {
+		return false, err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return false, fmt.Errorf("%s has %q %d times; expected once", m.file, m.old, n)
+	}
+	file, err := filepath.Abs(m.file)
+	if err != nil {
+		return false, err
+	}
+	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
+	if err != nil {
+		return false, err
+	}
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+		return false, err
+	}
+	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+		return false, err
+	}
+	if out, err := exec.Command("go", "test", "-overlay", overlay, "-run", "^$", m.tests).CombinedOutput(); err != nil {
+		return false, fmt.Errorf("it does not compile: %s", out)
+	}
+	return exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-timeout", "3m", m.tests).Run() != nil, nil
+}
