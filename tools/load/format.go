@@ -1,12 +1,13 @@
 package load
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes the values of settings that have a spelling of their own.
+// This file reads and writes the values of settings that have a format of their own.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -28,9 +29,38 @@ const (
 // MaxSources is the most local addresses that can be named.
 const MaxSources = 65_536
 
-func same(text string) string { return text }
-
-func anyText(text string) (string, error) { return text, nil }
+// parsers read the strings that are not taken as they are, by the names of settings.
+var parsers = map[string]func(text string) (string, error){
+	"message":            parseTemplate,
+	"message-file":       readLiteral,
+	"template-file":      readTemplate,
+	"first-message":      parseTemplate,
+	"first-message-file": readTemplate,
+	"answer":             notEmpty,
+	"heartbeat":          parseLine,
+	"heartbeat-answer":   parseLine,
+	"broadcast":          parseLine,
+	"ws": func(path string) (string, error) {
+		if !strings.HasPrefix(path, "/") {
+			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
+		}
+		return path, nil
+	},
+	"http": func(text string) (string, error) {
+		on, err := strconv.ParseBool(text)
+		switch {
+		case err != nil:
+			return "", quantity.Error("true or false")
+		case on:
+			return matchHTTP, nil
+		}
+		return "", nil
+	},
+	"latency-marker": func(text string) (string, error) {
+		_, err := notEmpty(text)
+		return "marker:" + ruleText(text), err
+	},
+}
 
 // notEmpty reads a text of 1 byte or more.
 func notEmpty(text string) (string, error) {
@@ -49,8 +79,8 @@ func parseLine(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// parseFirst reads a message that can be a template.
-func parseFirst(text string) (string, error) {
+// parseTemplate reads a message that can be a template.
+func parseTemplate(text string) (string, error) {
 	if _, err := notEmpty(text); err != nil {
 		return "", err
 	}
@@ -58,25 +88,73 @@ func parseFirst(text string) (string, error) {
 	return text, err
 }
 
-func parseBool(text string) (bool, error) {
-	on, err := strconv.ParseBool(text)
+// readFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
+func readFile(path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return false, quantity.Error("true or false")
+		return "", err
 	}
-	return on, nil
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxMessage+1))
+	switch n := len(text); {
+	case err != nil:
+		return "", err
+	case n == 0:
+		return "", fmt.Errorf("the file has no bytes; expected 1 to %d", MaxMessage)
+	case n > MaxMessage:
+		return "", fmt.Errorf("the file has more; expected 1 to %d bytes", MaxMessage)
+	}
+	return string(text), nil
 }
 
-// onlyTrue writes what false is the default of.
-func onlyTrue(on bool) string {
-	if on {
-		return "true"
+// readTemplate reads a file that has a template.
+func readTemplate(path string) (string, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return "", err
 	}
-	return ""
+	return parseTemplate(text)
+}
+
+// readLiteral reads a file that is a message, whatever is in it.
+func readLiteral(path string) (string, error) {
+	text, err := readFile(path)
+	return message.Literal(text), err
+}
+
+// addHeader adds a line of the request of a WebSocket.
+func addHeader(h *http.Header, line string) error {
+	name, value, found := strings.Cut(line, ":")
+	if name = strings.TrimSpace(name); !found || name == "" {
+		return quantity.Error("NAME: VALUE")
+	}
+	if *h == nil {
+		*h = make(http.Header)
+	}
+	h.Add(name, strings.TrimSpace(value))
+	return nil
+}
+
+// headerLines returns the lines of a header, sorted.
+func headerLines(h http.Header) (lines []string) {
+	for name, values := range h {
+		for _, value := range values {
+			lines = append(lines, name+": "+value)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func parseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
+	}
+	return at, nil
 }
 
 func orSlash(path string) string { return cmp.Or(path, "/") }
-
-func decimal[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
 
 func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
@@ -115,7 +193,20 @@ func parseGoal(text string) (percentile float64, under time.Duration, err error)
 	return percentile, under, nil
 }
 
-// String is the goal as a rate is written: @10ms,p99.
+// text returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
+func (r Rate) text() string {
+	switch {
+	case r.Goal.Under > 0:
+		return r.Goal.String()
+	case r.PerSecond != 0 && r.To != 0:
+		return decimalFloat(r.PerSecond) + ":" + decimalFloat(r.To)
+	case r.PerSecond != 0:
+		return decimalFloat(r.PerSecond)
+	}
+	return ""
+}
+
+// String returns the goal as a rate is written: @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
@@ -149,12 +240,12 @@ func parseRamp(text string) (r Ramp, err error) {
 	return r, nil
 }
 
-// String is the ramp as it is written: a time, or 0:100000:1m0s.
+// String returns the ramp as it is written: a time, or 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
 	}
-	return decimal(r.From) + ":" + decimal(r.To) + ":" + r.Over.String()
+	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
 // ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a
@@ -226,129 +317,4 @@ func ruleText(text string) string {
 		}
 	}
 	return out.String()
-}
-
-func parseTime(text string) (time.Time, error) {
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
-	}
-	return at, nil
-}
-
-func formatTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
-
-// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It leaves out
-// what only a program can have: Observe, Begin and TLS.Config.
-func (c Config) MarshalJSON() ([]byte, error) {
-	out := bytes.NewBufferString("{")
-	for _, s := range Settings(&c) {
-		texts := s.texts()
-		if len(texts) == 0 {
-			continue
-		}
-		if out.Len() > 1 {
-			out.WriteByte(',')
-		}
-		var value any = texts
-		if !s.List {
-			value = jsonValue(s, texts[0])
-		}
-		encoded, err := json.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(out, "%q:%s", underscored(s.Name), encoded)
-	}
-	out.WriteByte('}')
-	return out.Bytes(), nil
-}
-
-// underscored is a setting's name in JSON.
-func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
-
-// jsonValue is a text as JSON has it: true, a whole number or a string.
-func jsonValue(s Setting, text string) any {
-	if s.Bare == "true" && text == "true" {
-		return true
-	}
-	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.Name != "message" && s.Name != "answer" {
-		return n
-	}
-	return text
-}
-
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
-// "target" and "also" among them, and its values are spelled as those of flags are:
-// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
-// false, and arrays for what can be given more than once. A target can be a URL: see
-// SetTargets. Fields without a key are left as they are. A key that there is not, and a
-// value that can't be read, is an error that names it.
-func (c *Config) UnmarshalJSON(data []byte) error {
-	var values map[string]any
-	numbers := json.NewDecoder(bytes.NewReader(data))
-	numbers.UseNumber()
-	if err := numbers.Decode(&values); err != nil {
-		return fmt.Errorf("load: config: %w; expected an object", err)
-	}
-	if numbers.More() {
-		return errors.New("load: config: there is more behind the object; expected one object")
-	}
-	given := make(map[string][]string)
-	var known []string
-	for _, s := range Settings(c) {
-		key := underscored(s.Name)
-		known = append(known, key)
-		value, ok := values[key]
-		if !ok {
-			continue
-		}
-		delete(values, key)
-		texts, err := textsOf(value, s.Bare)
-		if err != nil {
-			return fmt.Errorf("load: config: %s is %w", key, err)
-		}
-		given[s.Name] = texts
-	}
-	for key := range values {
-		return fmt.Errorf("load: config: unknown key %q; expected one of %s", key, strings.Join(known, ", "))
-	}
-	if err := c.Set(given); err != nil {
-		var of *SettingError
-		errors.As(err, &of)
-		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
-	}
-	if c.Target == "" {
-		if len(c.Also) > 0 {
-			return errors.New("load: config: also is given without target; expected both")
-		}
-		return nil
-	}
-	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
-}
-
-// textsOf are the texts that a value of JSON stands for, true for bare.
-func textsOf(value any, bare string) ([]string, error) {
-	switch v := value.(type) {
-	case string:
-		return []string{v}, nil
-	case json.Number:
-		return []string{v.String()}, nil
-	case bool:
-		if v && bare != "" {
-			return []string{bare}, nil
-		}
-		return []string{strconv.FormatBool(v)}, nil
-	case []any:
-		all := []string{}
-		for _, item := range v {
-			text, ok := item.(string)
-			if !ok {
-				return nil, errors.New("an array; expected one of strings")
-			}
-			all = append(all, text)
-		}
-		return all, nil
-	}
-	return nil, errors.New("null or an object; expected a string, a number, true or false")
 }
