@@ -211,8 +211,8 @@ func (c *Config) speak(u *targetURL) error {
 		ws = orSlash(c.WebSocket.Path)
 	}
 	switch {
-	case c.Hold && (u.http || u.ws):
-		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp:// or tls://", u.text)
+	case c.Hold && u.http:
+		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp://, tls://, ws:// or wss://", u.text)
 	case c.TLS != nil && !u.tls && (u.http || u.ws):
 		return fmt.Errorf("TLS is asked for, and target is %q; expected https:// or wss://", u.text)
 	case ws != "" && !u.ws, c.Match == matchHTTP && !u.http:
