@@ -58,8 +58,8 @@ func (c *Config) checkTogether() error {
 		}
 	}
 	for _, s := range given {
-		if !s.fulfilled(given) {
-			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", spelled(s.needs))}
+		if needed := s.lacks(given); needed != "" {
+			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", spelled(needed))}
 		}
 	}
 	return nil

@@ -235,6 +235,6 @@ type Socket struct {
 
 // WebSocket is how connections are upgraded.
 type WebSocket struct {
-	Path   string      `flag:"ws" bare:"/" help:"upgrade each connection to a WebSocket at a <PATH>, given as --ws=/chat, and send each message as one of its own"`
+	Path   string      `flag:"ws" bare:"/" default:"/" help:"upgrade each connection to a WebSocket at a <PATH>, given as --ws=/chat, and send each message as one of its own"`
 	Header http.Header `flag:"header,H" help:"add this <NAME: VALUE> to the request of a WebSocket (repeatable)"`
 }

@@ -129,3 +129,29 @@ func TestRunChecksFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaults fills configurations in: what is given excludes the default of what it excludes.
+func TestDefaults(t *testing.T) {
+	const all = `"connections":100,"connect_timeout":"10s","model":"goroutine","loops":1,`
+	for name, test := range map[string]struct {
+		cfg  Config
+		want string
+	}{
+		"none":       {Config{}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"interval":"1s"`},
+		"messages":   {Config{Messages: 3}, all + `"messages":3,"pipeline":1,"drain":"5s","size":64,"interval":"1s"`},
+		"message":    {Config{Message: "x"}, all + `"duration":"10s","pipeline":1,"drain":"5s","message":"x","interval":"1s"`},
+		"HTTP":       {Config{Match: "http"}, all + `"duration":"10s","pipeline":1,"drain":"5s","message":"GET / HTTP/1.1\r\nHost: \r\n\r\n","match":"http","interval":"1s"`},
+		"WebSocket":  {Config{WebSocket: &WebSocket{}}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"ws":"/","interval":"1s"`},
+		"heartbeats": {Config{Hold: true, Heartbeat: "a\n"}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"hold":true,"heartbeat":"a\n","heartbeat_answer":"pong\n","interval":"1s"`},
+		"PubSub":     {Config{PubSub: &PubSub{Protocol: "ws"}, Rate: Rate{PerSecond: 1}}, all + `"duration":"10s","rate":1,"pipeline":64,"drain":"5s","size":64,"ws":"/ws","pubsub":"ws","topics":1,"publishers":1,"all_publishers":1,"interval":"1s"`},
+	} {
+		test.cfg.Model = "goroutine"
+		before := asJSON(test.cfg)
+		if got, want := asJSON(test.cfg.filled()), "{"+test.want+"}"; got != want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
+		}
+		if asJSON(test.cfg) != before {
+			t.Errorf("%s: filling it in changed it", name)
+		}
+	}
+}

@@ -1,22 +1,29 @@
 package load
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/myriad-go/myriad/tools/internal/message"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes the values of settings that have a format of their own.
+// This file reads and writes a Config as JSON, and the values of settings that have a format of
+// their own.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -317,4 +324,133 @@ func ruleText(text string) string {
 		}
 	}
 	return out.String()
+}
+
+// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It omits what is not a
+// setting, such as Observe, Begin and TLS.Config.
+func (c Config) MarshalJSON() ([]byte, error) {
+	out := bytes.NewBufferString("{")
+	for i := range settings {
+		s := &settings[i]
+		texts := s.texts(&c)
+		if len(texts) == 0 {
+			continue
+		}
+		if out.Len() > 1 {
+			out.WriteByte(',')
+		}
+		key, value := underscored(s.Name), any(texts)
+		if !s.List {
+			value = s.jsonValue(texts[0])
+		}
+		if s.isBytes() && !utf8.ValidString(texts[0]) {
+			key, value = key+inBase64, []byte(texts[0])
+		}
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(out, "%q:%s", key, encoded)
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+// inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
+const inBase64 = "_base64"
+
+// isBytes reports whether any bytes can be the text.
+func (s *Setting) isBytes() bool {
+	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
+}
+
+// jsonValue returns true, a whole number or the text itself.
+func (s *Setting) jsonValue(text string) any {
+	if s.Bare == "true" {
+		return true
+	}
+	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.typ.Kind() != reflect.String {
+		return n
+	}
+	return text
+}
+
+// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
+// "target" and "also" among them, and its values are spelled as those of flags are:
+// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
+// false, and arrays for what can be given more than once. A target can be a URL: see
+// SetTargets. Fields without a key keep their values. An unknown key, and a value that can't be
+// read, is an error that names it.
+func (c *Config) UnmarshalJSON(data []byte) error {
+	var values map[string]any
+	numbers := json.NewDecoder(bytes.NewReader(data))
+	numbers.UseNumber()
+	if err := numbers.Decode(&values); err != nil {
+		return fmt.Errorf("load: config: %w; expected an object", err)
+	}
+	if numbers.More() {
+		return errors.New("load: config: there is more behind the object; expected one object")
+	}
+	given := make(map[string][]string)
+	var known []string
+	for i := range settings {
+		s := &settings[i]
+		key := underscored(s.Name)
+		known = append(known, key)
+		value, ok := values[key]
+		text, encoded := values[key+inBase64].(string)
+		delete(values, key)
+		switch plain, err := base64.StdEncoding.DecodeString(text); {
+		case encoded && s.isBytes() && (err != nil || ok):
+			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
+		case encoded && s.isBytes():
+			delete(values, key+inBase64)
+			given[s.Name] = []string{string(plain)}
+		case ok:
+			if given[s.Name], err = textsOf(value, s.Bare); err != nil {
+				return fmt.Errorf("load: config: %s is %w", key, err)
+			}
+		}
+	}
+	for key := range values {
+		return fmt.Errorf("load: config: unknown key %q; expected one of %s", key, strings.Join(known, ", "))
+	}
+	if err := c.Set(given); err != nil {
+		var of *SettingError
+		errors.As(err, &of)
+		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
+	}
+	if c.Target == "" {
+		if len(c.Also) > 0 {
+			return errors.New("load: config: also is given without target; expected both")
+		}
+		return nil
+	}
+	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
+}
+
+// textsOf returns the texts that a value of JSON stands for; true stands for bare.
+func textsOf(value any, bare string) ([]string, error) {
+	switch v := value.(type) {
+	case string:
+		return []string{v}, nil
+	case json.Number:
+		return []string{v.String()}, nil
+	case bool:
+		if v && bare != "" {
+			return []string{bare}, nil
+		}
+		return []string{strconv.FormatBool(v)}, nil
+	case []any:
+		all := []string{}
+		for _, item := range v {
+			text, ok := item.(string)
+			if !ok {
+				return nil, errors.New("an array; expected one of strings")
+			}
+			all = append(all, text)
+		}
+		return all, nil
+	}
+	return nil, errors.New("null or an object; expected a string, a number, true or false")
 }

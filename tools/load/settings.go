@@ -1,11 +1,7 @@
 package load
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -15,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
@@ -48,16 +43,11 @@ type Setting struct {
 	// List reports whether it can be given more than once, and be an array in JSON.
 	List bool
 
-	field    string // the name of the first setting of its field
-	index    []int  // of the field in Config
-	typ      reflect.Type
-	standard string // the default
-	words    []string
-	least    int64 // for integers
-	most     int64
-	oneOf    string
-	not      []string
-	needs    string
+	field string // the name of the first setting of its field
+	index []int  // of the field in Config
+	typ   reflect.Type
+	tag   reflect.StructTag
+	words []string // for false and true
 }
 
 // settings describes Config.
@@ -86,47 +76,46 @@ func describe(t reflect.Type, group string, index []int) (all []Setting) {
 }
 
 func describeField(f reflect.StructField, group string, index []int) (all []Setting) {
-	list := func(key string) []string {
-		if text := f.Tag.Get(key); text != "" {
-			return strings.Split(text, ",")
-		}
-		return nil
-	}
-	number := func(key string, standard int64) int64 {
-		if n, err := quantity.Count(f.Tag.Get(key)); err == nil {
-			return int64(n)
-		}
-		return standard
-	}
-	s := Setting{
-		index: index, typ: f.Type, standard: f.Tag.Get("default"), words: list("words"),
-		least: number("min", 1), most: number("max", math.MaxInt64),
-		oneOf: f.Tag.Get("oneof"), not: list("not"), needs: f.Tag.Get("needs"),
-	}
+	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
+	standard := f.Tag.Get("default")
+	if words := f.Tag.Get("words"); words != "" {
+		s.words = strings.Split(words, ",")
+		standard = s.words[0]
+	}
+	isBool := s.words == nil && f.Type.Kind() == reflect.Bool || f.Type == reflect.TypeFor[*TLS]()
 	add := func(number, group, name string) {
+		if name == "" {
+			return
+		}
 		s.Name, s.Short, _ = strings.Cut(name, ",")
-		s.Group, s.Bare = group, f.Tag.Get("bare"+number)
-		s.field = cmp.Or(s.field, s.Name)
-		if s.words == nil && (f.Type.Kind() == reflect.Bool || f.Type == reflect.TypeFor[*TLS]()) {
+		s.field, s.Group, s.Bare = cmp.Or(s.field, s.Name), group, f.Tag.Get("bare"+number)
+		if isBool {
 			s.Bare = "true"
 		}
 		s.Help = strings.NewReplacer("<", "`", ">", "`").Replace(f.Tag.Get("help" + number))
-		if standard := cmp.Or(s.standard, strings.Join(s.words[:min(1, len(s.words))], "")); standard != "" && s.Help != "" {
+		if standard != "" {
 			s.Help += " (default " + standard + ")"
 		}
 		all = append(all, s)
 	}
-	if key := f.Tag.Get("key"); key != "" {
-		add("", "", key)
-	}
+	add("", "", f.Tag.Get("key"))
 	for _, number := range []string{"", "2", "3"} {
-		if name := f.Tag.Get("flag" + number); name != "" {
-			add(number, group, name)
-		}
+		add(number, group, f.Tag.Get("flag"+number))
 	}
 	return all
 }
+
+// number returns the number in a tag, or standard if there is none.
+func (s *Setting) number(tag string, standard int64) int64 {
+	if n, err := quantity.Count(s.tag.Get(tag)); err == nil {
+		return int64(n)
+	}
+	return standard
+}
+
+// canBeZero reports whether 0 can be given as a number or a time.
+func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
 // value returns the field, or false if c has no struct that contains it, as without TLS.
 func (s *Setting) value(c *Config) (reflect.Value, bool) {
@@ -175,18 +164,21 @@ func (s *Setting) read(to reflect.Value, text string) (err error) {
 	case *bool:
 		*v, err = s.parseBool(text)
 	case *int:
-		*v, err = quantity.Count(text)
-		if s.least > 0 && (err != nil || *v == 0) {
-			err = quantity.WantPositive
+		parse := quantity.Positive
+		if s.canBeZero() {
+			parse = quantity.Count
 		}
+		*v, err = parse(text)
 	case *int64:
 		*v, err = quantity.Positive64(text)
 	case *uint64:
 		*v, err = quantity.Seed(text)
 	case *time.Duration:
-		if *v, err = quantity.Duration(text); s.least > 0 && (err != nil || *v == 0) {
-			err = quantity.WantPeriod
+		parse := quantity.Period
+		if s.canBeZero() {
+			parse = quantity.Duration
 		}
+		*v, err = parse(text)
 	case *time.Time:
 		*v, err = parseTime(text)
 	case *string:
@@ -285,17 +277,23 @@ func (c *Config) given() (given []*Setting) {
 
 // excludes reports whether at most one of s and t can be given.
 func (s *Setting) excludes(t *Setting) bool {
-	return s.oneOf != "" && s.oneOf == t.oneOf && s.field != t.field || s.names(t.not) || t.names(s.not)
+	group := s.tag.Get("oneof")
+	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.isIn(t.tag.Get("not")) || t.isIn(s.tag.Get("not"))
 }
 
-// names reports whether the setting is listed, or its field.
-func (s *Setting) names(list []string) bool {
-	return slices.Contains(list, s.Name) || slices.Contains(list, s.field)
+// isIn reports whether a list has the setting or its field.
+func (s *Setting) isIn(list string) bool {
+	names := strings.Split(list, ",")
+	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// fulfilled reports whether one of the given settings is the one that s needs, if it needs one.
-func (s *Setting) fulfilled(given []*Setting) bool {
-	return s.needs == "" || slices.ContainsFunc(given, func(g *Setting) bool { return g.field == s.needs })
+// lacks returns the setting that s needs, if it is not given.
+func (s *Setting) lacks(given []*Setting) string {
+	needed := s.tag.Get("needs")
+	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
+		return ""
+	}
+	return needed
 }
 
 // setDefaults sets the empty fields that have a default, unless what is given excludes them.
@@ -304,10 +302,11 @@ func (c *Config) setDefaults() {
 	for i := range settings {
 		s := &settings[i]
 		value, there := s.value(c)
-		if s.standard == "" || s.Name != s.field || !there || !value.IsZero() || !s.fulfilled(given) || slices.ContainsFunc(given, s.excludes) {
+		standard := s.tag.Get("default")
+		if standard == "" || s.Name != s.field || !there || !value.IsZero() || s.lacks(given) != "" || slices.ContainsFunc(given, s.excludes) {
 			continue
 		}
-		if err := s.set(c, s.standard); err != nil {
+		if err := s.set(c, standard); err != nil {
 			panic("load: the default of " + s.Name + " is " + err.Error())
 		}
 	}
@@ -319,7 +318,7 @@ func (s *Setting) checkLimits(c *Config) error {
 	if !there || !value.CanInt() || value.IsZero() {
 		return nil
 	}
-	least, most := s.least, s.most
+	least, most := s.number("min", 1), s.number("max", math.MaxInt64)
 	if s.typ == reflect.TypeFor[time.Duration]() {
 		least, most = 0, int64(maxTime)
 	}
@@ -373,133 +372,4 @@ func (c *Config) Set(texts map[string][]string) error {
 		}
 	}
 	return nil
-}
-
-// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It omits what is not a
-// setting, such as Observe, Begin and TLS.Config.
-func (c Config) MarshalJSON() ([]byte, error) {
-	out := bytes.NewBufferString("{")
-	for i := range settings {
-		s := &settings[i]
-		texts := s.texts(&c)
-		if len(texts) == 0 {
-			continue
-		}
-		if out.Len() > 1 {
-			out.WriteByte(',')
-		}
-		key, value := underscored(s.Name), any(texts)
-		if !s.List {
-			value = s.jsonValue(texts[0])
-		}
-		if s.isBytes() && !utf8.ValidString(texts[0]) {
-			key, value = key+inBase64, []byte(texts[0])
-		}
-		encoded, err := json.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(out, "%q:%s", key, encoded)
-	}
-	out.WriteByte('}')
-	return out.Bytes(), nil
-}
-
-// inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
-const inBase64 = "_base64"
-
-// isBytes reports whether any bytes can be the text.
-func (s *Setting) isBytes() bool {
-	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
-}
-
-// jsonValue returns true, a whole number or the text itself.
-func (s *Setting) jsonValue(text string) any {
-	if s.Bare == "true" {
-		return true
-	}
-	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.typ.Kind() != reflect.String {
-		return n
-	}
-	return text
-}
-
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
-// "target" and "also" among them, and its values are spelled as those of flags are:
-// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
-// false, and arrays for what can be given more than once. A target can be a URL: see
-// SetTargets. Fields without a key keep their values. An unknown key, and a value that can't be
-// read, is an error that names it.
-func (c *Config) UnmarshalJSON(data []byte) error {
-	var values map[string]any
-	numbers := json.NewDecoder(bytes.NewReader(data))
-	numbers.UseNumber()
-	if err := numbers.Decode(&values); err != nil {
-		return fmt.Errorf("load: config: %w; expected an object", err)
-	}
-	if numbers.More() {
-		return errors.New("load: config: there is more behind the object; expected one object")
-	}
-	given := make(map[string][]string)
-	var known []string
-	for i := range settings {
-		s := &settings[i]
-		key := underscored(s.Name)
-		known = append(known, key)
-		value, ok := values[key]
-		text, encoded := values[key+inBase64].(string)
-		delete(values, key)
-		switch plain, err := base64.StdEncoding.DecodeString(text); {
-		case encoded && s.isBytes() && (err != nil || ok):
-			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
-		case encoded && s.isBytes():
-			delete(values, key+inBase64)
-			given[s.Name] = []string{string(plain)}
-		case ok:
-			if given[s.Name], err = textsOf(value, s.Bare); err != nil {
-				return fmt.Errorf("load: config: %s is %w", key, err)
-			}
-		}
-	}
-	for key := range values {
-		return fmt.Errorf("load: config: unknown key %q; expected one of %s", key, strings.Join(known, ", "))
-	}
-	if err := c.Set(given); err != nil {
-		var of *SettingError
-		errors.As(err, &of)
-		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
-	}
-	if c.Target == "" {
-		if len(c.Also) > 0 {
-			return errors.New("load: config: also is given without target; expected both")
-		}
-		return nil
-	}
-	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
-}
-
-// textsOf returns the texts that a value of JSON stands for; true stands for bare.
-func textsOf(value any, bare string) ([]string, error) {
-	switch v := value.(type) {
-	case string:
-		return []string{v}, nil
-	case json.Number:
-		return []string{v.String()}, nil
-	case bool:
-		if v && bare != "" {
-			return []string{bare}, nil
-		}
-		return []string{strconv.FormatBool(v)}, nil
-	case []any:
-		all := []string{}
-		for _, item := range v {
-			text, ok := item.(string)
-			if !ok {
-				return nil, errors.New("an array; expected one of strings")
-			}
-			all = append(all, text)
-		}
-		return all, nil
-	}
-	return nil, errors.New("null or an object; expected a string, a number, true or false")
 }

@@ -104,6 +104,37 @@ func TestConfigComplete(t *testing.T) {
 	}
 }
 
+// TestTags finds what is misspelled in a tag.
+func TestTags(t *testing.T) {
+	names := make(map[string]bool)
+	for _, s := range Settings() {
+		if names[s.Name] {
+			t.Errorf("two settings are called %s", s.Name)
+		}
+		names[s.Name] = true
+	}
+	for _, s := range settings {
+		for _, list := range []string{s.tag.Get("not"), s.tag.Get("needs")} {
+			for name := range strings.SplitSeq(list, ",") {
+				if name != "" && !names[name] {
+					t.Errorf("%s: there is no setting %s", s.Name, name)
+				}
+			}
+		}
+		for _, limit := range []string{"min", "max"} {
+			if text := s.tag.Get(limit); text != "" && s.number(limit, -1) < 0 {
+				t.Errorf("%s: the %s is %q; expected a number", s.Name, limit, text)
+			}
+		}
+		if standard := s.tag.Get("default"); standard != "" && s.set(new(Config), standard) != nil {
+			t.Errorf("%s: the default %q can't be read", s.Name, standard)
+		}
+		if s.Group != "" && (s.Help == "" || s.Bare == "" && !strings.Contains(s.Help, "`")) {
+			t.Errorf("%s: the help is %q; expected some that names the value", s.Name, s.Help)
+		}
+	}
+}
+
 func asJSON(c Config) string {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -203,6 +234,7 @@ func TestSetTargets(t *testing.T) {
 		{Config{Match: "http"}, "http://a/x", Config{Target: "a:80", Match: "http", Message: get("/x", "a")}},
 		{Config{Message: "x"}, "http://a", Config{Target: "a:80", Match: matchHTTP, Message: "x"}},
 		{Config{}, "https://a/x", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP, Message: get("/x", "a")}},
+		{Config{Hold: true}, "ws://a:1/", Config{Hold: true, Target: "a:1", WebSocket: ws("/")}},
 		{Config{}, "ws://a:1/chat?x=1", Config{Target: "a:1", WebSocket: ws("/chat?x=1")}},
 		{Config{WebSocket: &WebSocket{Header: http.Header{"A": {"b"}}}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Header: http.Header{"A": {"b"}}}}},
 		{Config{Match: matchHTTP}, "a", Config{Target: "a:80", Match: matchHTTP}},
