@@ -37,8 +37,8 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, check := range []func() error{
-		c.checkTargets, c.checkTLS, c.checkMessages, c.checkAnswers, c.checkConnections,
-		c.checkRate, c.checkLines, c.checkWebSocket, c.checkPubSub, c.checkMachine,
+		c.checkTargets, c.checkMessages, c.checkAnswers, c.checkConnections,
+		c.checkRate, c.checkLines, c.checkPubSub, c.checkEnvironment,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -116,7 +116,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// The rules of Match that are not package match's.
+// Rules of Match that package match does not have.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
@@ -125,7 +125,7 @@ const (
 
 func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
-// watchesLines says whether lines matter that come to connections which are held.
+// watchesLines reports whether the lines that held connections receive are checked.
 func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
 func (c *Config) mode() mode {
@@ -145,7 +145,7 @@ func (c *Config) mode() mode {
 // modeHold is the mode of connections that are only held.
 const modeHold = "hold"
 
-// modeName is how reports call it.
+// modeName returns the name of the mode in reports.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
@@ -153,7 +153,7 @@ func (c *Config) modeName() string {
 	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
-// placed is how many connections have a connState.
+// placed returns the number of connections that have a connState.
 func (c *Config) placed() int {
 	switch {
 	case c.PubSub != nil:
@@ -164,8 +164,8 @@ func (c *Config) placed() int {
 	return c.most()
 }
 
-// most is how many connections there can be at a time: those that are closed to
-// make room for others may not be gone yet.
+// most returns the highest number of connections at a time. Connections that were closed for a
+// Lifetime are counted too, because they may not be gone yet.
 func (c *Config) most() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(halfOpen, c.Connections/8)
@@ -173,7 +173,7 @@ func (c *Config) most() int {
 	return c.total()
 }
 
-// host is what the first target is called in requests.
+// host returns the name of the first target in requests.
 func (c *Config) host() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -181,15 +181,10 @@ func (c *Config) host() string {
 	return c.Target
 }
 
-func (c Config) checkTLS() error {
-	_, err := c.clientTLS()
-	return err
-}
-
 // unixPrefix begins a target that is a unix socket.
 const unixPrefix = "unix:"
 
-// maxTargets bounds a list of targets.
+// maxTargets limits the list of targets.
 const maxTargets = 1024
 
 func (c Config) checkTargets() error {
@@ -230,7 +225,7 @@ func (c Config) checkTarget(text string) error {
 	return nil
 }
 
-// maxUnixPath is what fits into a socket address.
+// maxUnixPath is the longest path that fits into a socket address.
 const maxUnixPath = 107
 
 func errFamily(source, target netip.Addr) error {
@@ -316,18 +311,8 @@ func (c Config) checkRate() error {
 	return nil
 }
 
-func (c Config) checkWebSocket() error {
-	if c.WebSocket == nil {
-		return nil
-	}
-	if err := websocket.CheckHeader(c.WebSocket.Path, c.WebSocket.Header); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	return nil
-}
-
-// checkConnections says what is wrong with how connections come, and bounds what is in
-// flight on them together.
+// checkConnections checks when connections are opened, and limits what is in flight on one of them
+// and on all.
 func (c Config) checkConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
@@ -350,7 +335,15 @@ func (c Config) checkConnections() error {
 	return nil
 }
 
-func (c Config) checkMachine() error {
+func (c Config) checkEnvironment() error {
+	if _, err := c.clientTLS(); err != nil {
+		return err
+	}
+	if ws := c.WebSocket; ws != nil {
+		if err := websocket.CheckHeader(ws.Path, ws.Header); err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+	}
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
@@ -360,8 +353,8 @@ func (c Config) checkMachine() error {
 	return nil
 }
 
-// shards is how many loops there are, and for how many connections each has room
-// if they have a descriptor table each; see sock.Shards.
+// shards returns the number of loops, and how many connections each can have if each has a
+// descriptor table: see sock.Shards.
 func (c Config) shards() (loops, each int, err error) {
 	most := maxLoops
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {

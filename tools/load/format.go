@@ -166,38 +166,35 @@ func orSlash(path string) string { return cmp.Or(path, "/") }
 func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
-func parseRate(text string) (from, to float64, goal Goal, err error) {
+func parseRate(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
-		goal.Percentile, goal.Under, err = parseGoal(latency)
-		return 0, 0, goal, err
+		r.Goal, err = parseGoal(latency)
+		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
 	from, ok := quantity.Number(first)
-	if !ok || from == 0 {
-		return 0, 0, Goal{}, wantRate
+	to, toOK := quantity.Number(second)
+	if !ok || from == 0 || changes && (!toOK || to == 0) {
+		return r, wantRate
 	}
-	if changes {
-		if to, ok = quantity.Number(second); !ok || to == 0 {
-			return 0, 0, Goal{}, wantRate
-		}
-	}
-	return from, to, goal, nil
+	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseGoal reads a latency, and a percentile behind a comma; it is 99 if none is given.
-func parseGoal(text string) (percentile float64, under time.Duration, err error) {
+// parseGoal reads a latency, and after a comma a percentile, by default 99.
+func parseGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if under, err = quantity.Period(latency); err != nil {
-		return 0, 0, wantRate
+	if goal.Under, err = quantity.Period(latency); err != nil {
+		return goal, wantRate
 	}
 	if !found {
-		return 99, under, nil
+		goal.Percentile = 99
+		return goal, nil
 	}
 	digits, found := strings.CutPrefix(percent, "p")
-	if percentile, err = ParsePercentile(digits); !found || err != nil || percentile == 100 {
-		return 0, 0, wantRate
+	if goal.Percentile, err = ParsePercentile(digits); !found || err != nil || goal.Percentile == 100 {
+		return goal, wantRate
 	}
-	return percentile, under, nil
+	return goal, nil
 }
 
 // text returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
@@ -255,8 +252,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a
-// network, of which it takes the addresses that hosts can have: at most room addresses.
+// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
+// which stands for the addresses that hosts can have. It returns at most room addresses.
 func ParseSources(text string, room int) ([]netip.Addr, error) {
 	first, last, ok := parseRange(text)
 	if !ok {
@@ -273,7 +270,7 @@ func ParseSources(text string, room int) ([]netip.Addr, error) {
 	}
 }
 
-// parseRange reads the first and the last address.
+// parseRange returns the first and the last address of what ParseSources reads.
 func parseRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
@@ -293,9 +290,8 @@ func parseRange(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hosts are the first and the last address of a network that a host can have. An IPv4
-// network keeps its lowest and its highest address for itself, unless it has no other
-// ones (RFC 3021).
+// hosts returns the first and the last address of a network that a host can have. The lowest and
+// the highest address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
 func hosts(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -309,8 +305,7 @@ func hosts(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// ruleText writes bytes as the text of a rule of Config.Match, whose own escapes are \\
-// and \xHH.
+// ruleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
 func ruleText(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {

@@ -197,8 +197,9 @@ func (s *Setting) read(to reflect.Value, text string) (err error) {
 	case *Ramp:
 		*v, err = parseRamp(text)
 	case *Rate:
-		v.Each = s.Name != s.field
-		v.PerSecond, v.To, v.Goal, err = parseRate(text)
+		poisson := v.Poisson
+		*v, err = parseRate(text)
+		v.Each, v.Poisson = s.Name != s.field, poisson
 	case **TLS:
 		var on bool
 		if on, err = s.parseBool(text); !on {
