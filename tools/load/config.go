@@ -70,15 +70,15 @@ type Config struct {
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection, instead of a duration"`
 	// Rate, if it has a rate or a goal, sends messages at planned times, regardless of when answers
 	// come: an open loop. Without one each connection waits for answers: a closed loop.
-	Rate Rate `oneof:"pace" flag:"rate" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches the highest at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise as --rate"`
+	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches the highest at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise as --rate"`
 	// Flood awaits no answer, so Match is "none". The goroutine model reads and writes in turn:
 	// there, a server that does not read while its answers are not read stands still.
-	Flood bool `oneof:"pace" flag:"flood" not:"first-message,answer" help:"send as fast as connections take it, without waiting for answers"`
+	Flood bool `flag:"flood" oneof:"pace" not:"first-message,answer" help:"send as fast as connections take it, without waiting for answers"`
 	// Pipeline limits what a connection has in flight in an open loop. It is for each publisher
 	// with PubSub, where the default is 64 in an open loop. All messages in flight on one
 	// connection may have 64 MiB.
 	Pipeline int           `flag:"pipeline" default:"1" max:"1024" help:"keep <N> messages in flight on each connection; with a rate, at most"`
-	Think    time.Duration `oneof:"pace" flag:"think" default:"0s" min:"0" help:"wait this <TIME> between an answer and the next message"`
+	Think    time.Duration `flag:"think" default:"0s" min:"0" oneof:"pace" help:"wait this <TIME> between an answer and the next message"`
 	// Early begins the window with the first attempt to connect. A Lifetime implies it, and so
 	// does a Ramp without Hold.
 	Early bool `flag:"early" help:"begin on each connection when it is established (default: on all when all are)"`
@@ -103,13 +103,13 @@ type Config struct {
 	// MaxMessage. A text with expressions such as \{connection.uid} is a template, which makes each
 	// message anew: see docs/load.md. A literal \{ is written \\{. With Match "http" the default is
 	// a GET of "/".
-	Message string `group:"Messages" oneof:"message" flag:"message,m" help:"send this <TEXT>, as it is, or a template if it has a \\{…}; for a server of lines it ends in a newline, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send what is in this <FILE>, as it is" flag3:"template-file" help3:"send what the template in this <FILE> makes"`
+	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, as it is, or a template if it has a \\{…}; for a server of lines it ends in a newline, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send what is in this <FILE>, as it is" flag3:"template-file" help3:"send what the template in this <FILE> makes"`
 	// First is a template too. The other messages follow when it has been answered, or at once if no
 	// answer is awaited.
 	First string `flag:"first-message,1" help:"send this <TEXT>, or template, first on each connection" flag2:"first-message-file" help2:"send what the template in this <FILE> makes first on each connection"`
 	// Size is the size of messages of printable characters and a "\n" at the end, or of the
 	// payload with PubSub, where it is at least MinPayload.
-	Size int `oneof:"message" flag:"size" default:"64" min:"2" max:"1Mi" help:"without a message, send lines of <BYTES>, each different"`
+	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of <BYTES>, each different"`
 	// Ahead is smaller than a message. Its bytes do not count as sent before their message does. It
 	// excludes templates and WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
@@ -138,7 +138,7 @@ type Config struct {
 	// Unprompted sends the first message to make the connection known; each further one answers
 	// what the server has sent. When the window ends, missing answers are not waited for, and are no
 	// fault.
-	Unprompted bool `oneof:"pace" flag:"unprompted" help:"the answers come when the server likes, as heartbeats do, and are answered with the next message"`
+	Unprompted bool `flag:"unprompted" oneof:"pace" help:"the answers come when the server likes, as heartbeats do, and are answered with the next message"`
 
 	// TLS, if set, encrypts every connection. A connection has failed if its handshake fails, or
 	// takes longer than ConnectTimeout. At most 512 handshakes are under way at once.
@@ -150,15 +150,15 @@ type Config struct {
 	// Hold sends no messages: the connections are held open for Duration, and what the server
 	// sends is counted in bytes. A connection that is only held, so without a Lifetime, takes no
 	// memory but the engine's, and 16 bytes with Check.
-	Hold bool `oneof:"pace" key:"hold"`
+	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies the connections that are held: see Verification. On WebSockets a message is a
 	// line without its end.
-	Check int `group:"Lines" flag:"check" bare:"1000" max:"1Mi" needs:"hold" not:"lifetime,early" help:"verify all connections when they are established, and again at the end: each sends a line of its own, and the same must come back; at most <N> lines are in flight, given as --check=N (default 1000)"`
+	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a line of its own, and the same must come back; at most <N> lines are in flight, given as --check=N (default 1000)"`
 	// Heartbeat, HeartbeatAnswer and Broadcast are lines: 2 bytes to MaxLine, the last one "\n" and
 	// no other. On WebSockets pings are the heartbeats. See Broadcast for the last.
-	Heartbeat       string `flag:"heartbeat" needs:"hold" not:"lifetime,early,ws" help:"the <LINE> that the server sends as a heartbeat, answered at once; the newline at its end can be left out"`
-	HeartbeatAnswer string `flag:"heartbeat-answer" needs:"heartbeat" default:"pong" help:"the <LINE> that answers a heartbeat"`
-	Broadcast       string `flag:"broadcast" needs:"hold" not:"lifetime,early" help:"expect this <LINE> once on each connection"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"the <LINE> that the server sends as a heartbeat, answered at once; the newline at its end can be left out"`
+	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"the <LINE> that answers a heartbeat"`
+	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 
 	// ProgressEvery is the time between Progress events, and so the length of an Interval.
 	ProgressEvery time.Duration `group:"Results" flag:"interval" default:"1s" help:"report on the run every <TIME>"`
@@ -235,6 +235,6 @@ type Socket struct {
 
 // WebSocket is how connections are upgraded.
 type WebSocket struct {
-	Path   string      `flag:"ws" bare:"/" default:"/" help:"upgrade each connection to a WebSocket at a <PATH>, given as --ws=/chat, and send each message as one of its own"`
+	Path   string      `flag:"ws" default:"/" bare:"/" help:"upgrade each connection to a WebSocket at a <PATH>, given as --ws=/chat, and send each message as one of its own"`
 	Header http.Header `flag:"header,H" help:"add this <NAME: VALUE> to the request of a WebSocket (repeatable)"`
 }
