@@ -1,12 +1,16 @@
 package load
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
+	"flag"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +137,61 @@ func TestTags(t *testing.T) {
 			t.Errorf("%s: the help is %q; expected some that names the value", s.Name, s.Help)
 		}
 	}
+}
+
+var update = flag.Bool("update", false, "write the table of settings into docs/load.md anew")
+
+// TestDocument compares the table in docs/load.md with the tags.
+func TestDocument(t *testing.T) {
+	const file, begin, end = "../../docs/load.md", "<!-- settings, by go test -run Document -update -->\n", "<!-- end of settings -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	table, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no lines %q and %q", file, begin, end)
+	}
+	want := settingsTable()
+	if *update {
+		err = os.WriteFile(file, []byte(before+begin+want+end+after), 0o644)
+	} else if table != want {
+		err = errors.New("the table of settings is not that of the tags; expected it after go test -run Document -update")
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// settingsTable returns the table of settings that have a default, a limit, or a rule.
+func settingsTable() string {
+	out := "| setting | default | limits | excludes | needs |\n|---|---|---|---|---|\n"
+	for _, s := range settings {
+		if s.Name != s.field {
+			continue
+		}
+		var others []string
+		for _, o := range settings {
+			if s.excludes(&o) && !slices.Contains(others, "`"+o.field+"`") {
+				others = append(others, "`"+o.Name+"`")
+			}
+		}
+		standard, limits, needs := s.tag.Get("default"), "", s.tag.Get("needs")
+		if s.words != nil {
+			standard = s.words[0]
+		}
+		if most := s.tag.Get("max"); most != "" {
+			limits = cmp.Or(s.tag.Get("min"), "1") + " to " + most
+		}
+		if needs != "" {
+			needs = "`" + needs + "`"
+		}
+		if row := []string{standard, limits, strings.Join(others, ", "), needs}; strings.Join(row, "") != "" {
+			out += "| `" + s.Name + "` | " + strings.Join(row, " | ") + " |\n"
+		}
+	}
+	return out
 }
 
 func asJSON(c Config) string {
