@@ -58,7 +58,7 @@ func (c *Config) checkTogether() error {
 		}
 	}
 	for _, s := range given {
-		if needed := s.lacks(given); needed != "" {
+		if needed := s.missing(given); needed != "" {
 			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", spelled(needed))}
 		}
 	}
@@ -159,14 +159,14 @@ func (c *Config) placed() int {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.most() // those of closed connections are their shards'
+		return 2 * c.maxOpen() // those of closed connections are their shards'
 	}
-	return c.most()
+	return c.maxOpen()
 }
 
-// most returns the highest number of connections at a time. Connections that were closed for a
+// maxOpen returns the highest number of connections at a time. Connections that were closed for a
 // Lifetime are counted too, because they may not be gone yet.
-func (c *Config) most() int {
+func (c *Config) maxOpen() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(halfOpen, c.Connections/8)
 	}
@@ -360,7 +360,7 @@ func (c Config) shards() (loops, each int, err error) {
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {
 		most = 0
 	}
-	return sock.Shards(c.most(), c.Loops, most)
+	return sock.Shards(c.maxOpen(), c.Loops, most)
 }
 
 // messageSize returns the size of the longest message in bytes.

@@ -183,7 +183,7 @@ func (r *run) engineConfig() engine.Config {
 		Network: "tcp",
 		Handler: r.traffic,
 		Limits: engine.Limits{
-			MaxConns:     r.cfg.most(),
+			MaxConns:     r.cfg.maxOpen(),
 			MaxMessage:   most,
 			MaxUnsent:    most,
 			MaxMail:      maxMail,

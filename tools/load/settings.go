@@ -117,11 +117,21 @@ func (s *Setting) number(tag string, standard int64) int64 {
 // canBeZero reports whether 0 can be given as a number or a time.
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// value returns the field, or false if c has no struct that contains it, as without TLS.
-func (s *Setting) value(c *Config) (reflect.Value, bool) {
-	v, err := reflect.ValueOf(c).Elem().FieldByIndexErr(s.index)
-	if err != nil {
-		return reflect.Zero(s.typ), false
+// value returns the field. If the struct that contains it is not there, such as TLS, value makes it,
+// or without create returns the zero value and false.
+func (s *Setting) value(c *Config, create bool) (v reflect.Value, ok bool) {
+	v = reflect.ValueOf(c).Elem()
+	for _, i := range s.index {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() && !create {
+				return reflect.Zero(s.typ), false
+			}
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
 	}
 	return v, true
 }
@@ -131,7 +141,7 @@ func (s *Setting) set(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
 	}
-	before, there := s.value(c)
+	before, ok := s.value(c, false)
 	to := reflect.New(s.typ).Elem()
 	if !s.List {
 		to.Set(before)
@@ -141,20 +151,10 @@ func (s *Setting) set(c *Config, texts ...string) error {
 			return fmt.Errorf("%q; %w", text, err)
 		}
 	}
-	if to.IsZero() && !there {
-		return nil
+	if ok || !to.IsZero() {
+		field, _ := s.value(c, true)
+		field.Set(to)
 	}
-	at := reflect.ValueOf(c).Elem()
-	for _, i := range s.index {
-		if at.Kind() == reflect.Pointer {
-			if at.IsNil() {
-				at.Set(reflect.New(at.Type().Elem()))
-			}
-			at = at.Elem()
-		}
-		at = at.Field(i)
-	}
-	at.Set(to)
 	return nil
 }
 
@@ -229,7 +229,7 @@ func (s *Setting) parseBool(text string) (on bool, err error) {
 // texts returns the texts that set the field of another Config to the same value, none if it is
 // empty, or if they are those of another setting of the field.
 func (s *Setting) texts(c *Config) (texts []string) {
-	value, there := s.value(c)
+	value, ok := s.value(c, false)
 	first := s.Name == s.field
 	switch v := value.Interface().(type) {
 	case Rate:
@@ -240,7 +240,7 @@ func (s *Setting) texts(c *Config) (texts []string) {
 	case http.Header:
 		return headerLines(v)
 	case string:
-		if s.Name == "ws" && there {
+		if s.Name == "ws" && ok {
 			return []string{orSlash(v)}
 		}
 	}
@@ -279,17 +279,17 @@ func (c *Config) given() (given []*Setting) {
 // excludes reports whether at most one of s and t can be given.
 func (s *Setting) excludes(t *Setting) bool {
 	group := s.tag.Get("oneof")
-	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.isIn(t.tag.Get("not")) || t.isIn(s.tag.Get("not"))
+	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.listedIn(t.tag.Get("not")) || t.listedIn(s.tag.Get("not"))
 }
 
-// isIn reports whether a list has the setting or its field.
-func (s *Setting) isIn(list string) bool {
+// listedIn reports whether a list has the setting or its field.
+func (s *Setting) listedIn(list string) bool {
 	names := strings.Split(list, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// lacks returns the setting that s needs, if it is not given.
-func (s *Setting) lacks(given []*Setting) string {
+// missing returns the setting that s needs, if it is not given.
+func (s *Setting) missing(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
 		return ""
@@ -302,9 +302,9 @@ func (c *Config) setDefaults() {
 	given := c.given()
 	for i := range settings {
 		s := &settings[i]
-		value, there := s.value(c)
+		value, ok := s.value(c, false)
 		standard := s.tag.Get("default")
-		if standard == "" || s.Name != s.field || !there || !value.IsZero() || s.lacks(given) != "" || slices.ContainsFunc(given, s.excludes) {
+		if standard == "" || s.Name != s.field || !ok || !value.IsZero() || s.missing(given) != "" || slices.ContainsFunc(given, s.excludes) {
 			continue
 		}
 		if err := s.set(c, standard); err != nil {
@@ -315,17 +315,17 @@ func (c *Config) setDefaults() {
 
 // checkLimits returns an error if the number or the time is beyond its limits.
 func (s *Setting) checkLimits(c *Config) error {
-	value, there := s.value(c)
-	if !there || !value.CanInt() || value.IsZero() {
+	value, ok := s.value(c, false)
+	if !ok || !value.CanInt() || value.IsZero() {
 		return nil
 	}
-	least, most := s.number("min", 1), s.number("max", math.MaxInt64)
+	low, high := s.number("min", 1), s.number("max", math.MaxInt64)
 	if s.typ == reflect.TypeFor[time.Duration]() {
-		least, most = 0, int64(maxTime)
+		low, high = 0, int64(maxTime)
 	}
-	if n := value.Int(); n < least || n > most {
+	if n := value.Int(); n < low || n > high {
 		as := func(n int64) any { return reflect.ValueOf(n).Convert(s.typ) }
-		return fmt.Errorf("%v; expected %v to %v", value, as(least), as(most))
+		return fmt.Errorf("%v; expected %v to %v", value, as(low), as(high))
 	}
 	return nil
 }
