@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -16,34 +14,31 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate says what is wrong with the configuration, nil if nothing is. It
-// looks at the fields only, not at the machine or the network. Errors name settings as
-// flags, and those that have none by their key in JSON.
+// Validate returns an error if the configuration is wrong. It looks at the fields only, not at the
+// machine or the network. Errors name settings by their flags, or by their keys in JSON if they have
+// no flag.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
 	}
-	if err := checkTogether(Settings(&c)); err != nil {
+	if err := c.checkTogether(); err != nil {
 		return err
 	}
-	if c.Goal.Under != 0 {
+	if c.Rate.Goal.Under != 0 {
 		if err := c.checkGoal(); err != nil {
 			return err
 		}
 		c = c.step()
 	}
 	c = c.filled()
-	for _, s := range Settings(&c) {
-		if s.check == nil {
-			continue
-		}
-		if err := s.check(); err != nil {
-			return &SettingError{s.Name, err}
+	for i := range settings {
+		if err := settings[i].checkLimits(&c); err != nil {
+			return &SettingError{settings[i].Name, err}
 		}
 	}
 	for _, check := range []func() error{
-		c.checkTargets, c.checkTLS, c.checkMessages, c.checkAnswers, c.checkConnections,
-		c.checkRate, c.checkLines, c.checkWebSocket, c.checkPubSub, c.checkMachine,
+		c.checkTargets, c.checkMessages, c.checkAnswers, c.checkConnections,
+		c.checkRate, c.checkLines, c.checkPubSub, c.checkEnvironment,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -52,76 +47,29 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// alternatives are settings of one field, of which at most one can be given.
-var alternatives = [][]string{
-	{"rate", "message-rate"},
-	{"message", "message-base64", "message-file", "template", "template-file"},
-	{"first-message", "first-message-file"},
-	{"answer", "answer-base64"},
-	{"match", "latency-marker", "http"},
-}
-
-// exclusive are settings that exclude each other.
-var exclusive = [][]string{
-	{"rate", "message-rate", "flood", "unprompted", "hold", "think"},
-	{"message", "message-base64", "template", "size"},
-	{"tls-ca", "tls-insecure"},
-	{"answer", "answer-base64", "match"},
-}
-
-// rules say of settings which others they exclude, and that they need one of some.
-var rules = []struct{ names, not, need []string }{
-	{names: []string{"messages"}, not: []string{"duration", "warmup", "rate", "message-rate", "flood", "hold", "early", "ramp", "lifetime"}},
-	{names: []string{"steady"}, not: []string{"messages", "rate", "message-rate", "hold"}},
-	{names: []string{"arrivals"}, need: []string{"rate", "message-rate"}},
-	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64"}},
-	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
-	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
-	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early"}, need: []string{"hold"}},
-	{names: []string{"no-reconnect"}, need: []string{"match"}},
-	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
-	{names: []string{"topics", "publishers", "slow"}, need: []string{"pubsub"}},
-	{names: []string{"pubsub"}, not: []string{
-		"message", "message-base64", "template", "first-message", "answer", "answer-base64", "match", "ws-binary",
-		"message-rate", "messages", "flood", "unprompted", "hold", "think", "early", "ramp", "lifetime",
-	}},
-}
-
-// checkTogether says which settings that are given exclude each other, or need another.
-func checkTogether(settings []Setting) error {
-	given := make(map[string]bool)
-	for _, s := range settings {
-		given[s.Name] = len(s.texts()) > 0
-	}
-	is := func(name string) bool { return given[name] }
-	for _, names := range exclusive {
-		if err := exclude(names, is); err != nil {
-			return err
+// checkTogether returns an error if settings that are given exclude each other, or need another.
+func (c *Config) checkTogether() error {
+	given := c.given()
+	for i, s := range given {
+		for _, other := range given[:i] {
+			if s.excludes(other) {
+				return errTogether(s.Name, other.Name)
+			}
 		}
 	}
-	for _, rule := range rules {
-		for _, name := range rule.names {
-			if !given[name] {
-				continue
-			}
-			for _, other := range rule.not {
-				if err := exclude([]string{other, name}, is); err != nil {
-					return err
-				}
-			}
-			if rule.need != nil && !slices.ContainsFunc(rule.need, is) {
-				return &SettingError{name, fmt.Errorf("given without %s; expected both", spelled(rule.need[0]))}
-			}
+	for _, s := range given {
+		if needed := s.missing(given); needed != "" {
+			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", spelled(needed))}
 		}
 	}
 	return nil
 }
 
+// filled returns c with the defaults of empty fields.
 func (c Config) filled() Config {
-	setDefault(&c.Connections, 100)
-	setDefault(&c.ConnectTimeout, 10*time.Second)
 	if c.PubSub != nil {
-		c.PubSub = c.PubSub.filled()
+		own := *c.PubSub
+		c.PubSub = &own
 		if c.PubSub.Protocol == protocolWS && c.WebSocket == nil {
 			c.WebSocket = &WebSocket{Path: pathWS}
 		}
@@ -129,41 +77,36 @@ func (c Config) filled() Config {
 			setDefault(&c.Pipeline, pubsubPipeline)
 		}
 	}
-	setDefault(&c.Pipeline, 1)
-	setDefault(&c.Drain, 5*time.Second)
-	setDefault(&c.Loops, 1)
-	setDefault(&c.ProgressEvery, time.Second)
+	if c.WebSocket != nil {
+		own := *c.WebSocket
+		c.WebSocket = &own
+	}
+	if c.Match == matchHTTP && c.Message == "" {
+		c.Message = getRequest("/", c.host())
+	}
+	c.setDefaults()
+	if c.PubSub != nil {
+		setDefault(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
+	}
 	if c.Ramp.Over > 0 {
 		setDefault(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
-	}
-	if c.Heartbeat != "" {
-		setDefault(&c.HeartbeatAnswer, "pong\n")
 	}
 	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
 		setDefault(&c.Match, matchNone)
 		c.Pipeline = 1
 	}
-	if c.WebSocket != nil {
-		ws := *c.WebSocket
-		setDefault(&ws.Path, "/")
-		c.WebSocket = &ws
-	}
-	if c.Match == matchHTTP && c.Message == nil && c.Template == "" {
-		c.Message = []byte("GET / HTTP/1.1\r\nHost: " + c.host() + "\r\n\r\n")
-	}
-	if c.Message == nil && c.Template == "" {
-		setDefault(&c.Size, 64)
-	}
-	if c.Messages == 0 {
-		setDefault(&c.Duration, 10*time.Second)
-	}
 	if c.Model == "" || c.Model == models.Auto {
 		best, _ := models.Best()
 		c.Model = best.Name
 	}
 	return c
+}
+
+// getRequest returns a request of HTTP, as the text of a message.
+func getRequest(path, host string) string {
+	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -173,7 +116,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// The rules of Match that are not package match's.
+// Rules of Match that package match does not have.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
@@ -182,7 +125,7 @@ const (
 
 func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
-// watchesLines says whether lines matter that come to connections which are held.
+// watchesLines reports whether the lines that held connections receive are checked.
 func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
 func (c *Config) mode() mode {
@@ -202,7 +145,7 @@ func (c *Config) mode() mode {
 // modeHold is the mode of connections that are only held.
 const modeHold = "hold"
 
-// modeName is how reports call it.
+// modeName returns the name of the mode in reports.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
@@ -210,27 +153,27 @@ func (c *Config) modeName() string {
 	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
-// placed is how many connections have a connState.
+// placed returns the number of connections that have a connState.
 func (c *Config) placed() int {
 	switch {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.most() // those of closed connections are their shards'
+		return 2 * c.maxOpen() // those of closed connections are their shards'
 	}
-	return c.most()
+	return c.maxOpen()
 }
 
-// most is how many connections there can be at a time: those that are closed to
-// make room for others may not be gone yet.
-func (c *Config) most() int {
+// maxOpen returns the highest number of connections at a time. Connections that were closed for a
+// Lifetime are counted too, because they may not be gone yet.
+func (c *Config) maxOpen() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(halfOpen, c.Connections/8)
 	}
 	return c.total()
 }
 
-// host is what the first target is called in requests.
+// host returns the name of the first target in requests.
 func (c *Config) host() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -238,15 +181,10 @@ func (c *Config) host() string {
 	return c.Target
 }
 
-func (c Config) checkTLS() error {
-	_, err := c.clientTLS()
-	return err
-}
-
 // unixPrefix begins a target that is a unix socket.
 const unixPrefix = "unix:"
 
-// maxTargets bounds a list of targets.
+// maxTargets limits the list of targets.
 const maxTargets = 1024
 
 func (c Config) checkTargets() error {
@@ -287,7 +225,7 @@ func (c Config) checkTarget(text string) error {
 	return nil
 }
 
-// maxUnixPath is what fits into a socket address.
+// maxUnixPath is the longest path that fits into a socket address.
 const maxUnixPath = 107
 
 func errFamily(source, target netip.Addr) error {
@@ -296,31 +234,22 @@ func errFamily(source, target netip.Addr) error {
 
 func (c Config) checkMessages() error {
 	switch {
-	case c.Size == 1:
-		return &SettingError{"size", fmt.Errorf("1; expected 2 to %d", MaxMessage)} // a character and a newline
-	case c.Size != 0 && c.Message != nil:
+	case c.Size != 0 && c.Message != "":
 		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
-	case c.Ahead != 0 && (c.Template != "" || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
-		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that lie behind each other", c.Ahead)}
+	case c.Flood && c.isTemplate():
+		return &SettingError{"flood", errors.New("given with a message that is a template; expected one without expressions")}
+	case c.Ahead != 0 && (c.isTemplate() || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
+		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that follow each other", c.Ahead)}
+	case len(c.Answer) > MaxMessage:
+		return &SettingError{"answer", fmt.Errorf("%d bytes; expected 1 to %d", len(c.Answer), MaxMessage)}
 	}
-	for _, m := range []struct {
-		name  string
-		bytes []byte
-	}{{"message", c.Message}, {"answer", c.Answer}} {
-		if n := len(m.bytes); m.bytes != nil && (n < 1 || n > MaxMessage) {
-			return &SettingError{m.name, fmt.Errorf("%d bytes; expected 1 to %d", n, MaxMessage)}
-		}
-	}
-	for _, text := range []string{c.Template, c.First} {
-		if text == "" {
-			continue
-		}
-		t, err := message.Parse(text)
+	for _, m := range []struct{ name, text string }{{"message", c.Message}, {"first-message", c.First}} {
+		t, err := message.Parse(m.text)
 		if err != nil {
-			return fmt.Errorf("load: %w", err)
+			return &SettingError{m.name, fmt.Errorf("wrong: %w", err)}
 		}
-		if low, high := t.MinLen(), t.MaxLen(); low < 1 || high > MaxMessage {
-			return fmt.Errorf("load: a template that makes messages of %d to %d bytes; expected 1 to %d", low, high, MaxMessage)
+		if low, high := t.MinLen(), t.MaxLen(); m.text != "" && (low < 1 || high > MaxMessage) {
+			return &SettingError{m.name, fmt.Errorf("%d to %d bytes; expected 1 to %d", low, high, MaxMessage)}
 		}
 	}
 	return nil
@@ -382,18 +311,8 @@ func (c Config) checkRate() error {
 	return nil
 }
 
-func (c Config) checkWebSocket() error {
-	if c.WebSocket == nil {
-		return nil
-	}
-	if err := websocket.CheckHeader(c.WebSocket.Path, c.WebSocket.Header); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	return nil
-}
-
-// checkConnections says what is wrong with how connections come, and bounds what is in
-// flight on them together.
+// checkConnections checks when connections are opened, and limits what is in flight on one of them
+// and on all.
 func (c Config) checkConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
@@ -416,7 +335,15 @@ func (c Config) checkConnections() error {
 	return nil
 }
 
-func (c Config) checkMachine() error {
+func (c Config) checkEnvironment() error {
+	if _, err := c.clientTLS(); err != nil {
+		return err
+	}
+	if ws := c.WebSocket; ws != nil {
+		if err := websocket.CheckHeader(ws.Path, ws.Header); err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+	}
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
@@ -426,23 +353,38 @@ func (c Config) checkMachine() error {
 	return nil
 }
 
-// shards is how many loops there are, and for how many connections each has room
-// if they have a descriptor table each; see sock.Shards.
+// shards returns the number of loops, and how many connections each can have if each has a
+// descriptor table: see sock.Shards.
 func (c Config) shards() (loops, each int, err error) {
 	most := maxLoops
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {
 		most = 0
 	}
-	return sock.Shards(c.most(), c.Loops, most)
+	return sock.Shards(c.maxOpen(), c.Loops, most)
 }
 
-// messageSize is the size of the longest message in bytes.
+// messageSize returns the size of the longest message in bytes.
 func (c Config) messageSize() int {
-	n := max(len(c.Message), c.Size)
-	for _, text := range []string{c.Template, c.First} {
+	n := c.Size
+	for _, text := range []string{c.Message, c.First} {
 		if t, err := message.Parse(text); err == nil {
 			n = max(n, t.MaxLen())
 		}
 	}
 	return n
+}
+
+// fixedMessage returns the message that is sent each time, or false if messages differ.
+func (c *Config) fixedMessage() ([]byte, bool) {
+	t, err := message.Parse(c.Message)
+	if err != nil || c.Message == "" {
+		return nil, false
+	}
+	return t.Fixed()
+}
+
+// isTemplate reports whether the Message makes messages that differ.
+func (c *Config) isTemplate() bool {
+	_, fixed := c.fixedMessage()
+	return c.Message != "" && !fixed
 }

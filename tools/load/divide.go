@@ -92,8 +92,8 @@ func (c Config) divisible(generators int) error {
 	if generators < 1 || generators > MaxGenerators {
 		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
 	}
-	if c.Goal.Under > 0 && c.PubSub != nil {
-		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected messages a second", c.Goal)}
+	if c.Rate.Goal.Under > 0 && c.PubSub != nil {
+		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected messages a second", c.Rate.Goal)}
 	}
 	return c.Validate()
 }

@@ -72,7 +72,7 @@ func TestNotDivided(t *testing.T) {
 		"--connections":  {Connections: 2},
 		"--connect-rate": {ConnectRate: 2},
 		"--publishers":   {PubSub: &PubSub{Protocol: "redis", Publishers: 2}},
-		"--rate":         {Goal: Goal{Under: 10 * time.Millisecond}, PubSub: &PubSub{Protocol: "redis"}},
+		"--rate":         {Rate: Rate{Goal: Goal{Under: 10 * time.Millisecond}}, PubSub: &PubSub{Protocol: "redis"}},
 		"--duration":     {Duration: maxTime + 1},
 	} {
 		cfg.Target = "127.0.0.1:1"
@@ -89,7 +89,7 @@ func TestNotDivided(t *testing.T) {
 
 // TestNumberFrom has two generators on one server: each has numbers of its own.
 func TestNumberFrom(t *testing.T) {
-	cfg := Config{Target: serve(t, echo).addr(), Connections: 4, Messages: 2, Template: `\{connection.uid}.` + "\n"}
+	cfg := Config{Target: serve(t, echo).addr(), Connections: 4, Messages: 2, Message: `\{connection.uid}.` + "\n"}
 	parts, err := cfg.Divide(1, 1)
 	if err != nil {
 		t.Fatal(err)

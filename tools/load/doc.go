@@ -18,7 +18,7 @@
 //	unprompted    each message answers what the server has sent (Config.Unprompted)
 //	hold          nothing is sent (Config.Hold)
 //
-// Config.Goal looks for the highest rate of an open loop that keeps a latency.
+// Rate.Goal looks for the highest rate of an open loop that keeps a latency.
 //
 // # Phases
 //

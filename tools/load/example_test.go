@@ -64,7 +64,7 @@ func ExampleConfig_template() {
 	result, err := load.Run(context.Background(), load.Config{
 		Target:      server.Addr().String(),
 		Connections: 10,
-		Template:    `user \{connection.uid} says \{random 9}, number \{seq}` + "\n",
+		Message:     `user \{connection.uid} says \{random 9}, number \{seq}` + "\n",
 		Messages:    3,
 		Seed:        42,
 	})

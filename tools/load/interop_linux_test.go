@@ -52,11 +52,11 @@ func TestInterop(t *testing.T) {
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 	large, value := strings.Repeat("0123456789abcdef", 10_000), strings.Repeat("x", 100_000)
 	get := func(path string) Config {
-		return Config{Match: matchHTTP, Message: []byte("GET " + path + " HTTP/1.1\r\nHost: there\r\n\r\n")}
+		return Config{Match: matchHTTP, Message: "GET " + path + " HTTP/1.1\r\nHost: there\r\n\r\n"}
 	}
 	secured := get("/hello")
 	secured.TLS = clientTLS()
-	reversed := Config{Message: []byte("stressed\n"), Answer: []byte("desserts\n"), TLS: clientTLS(), Connections: 1}
+	reversed := Config{Message: "stressed\n", Answer: "desserts\n", TLS: clientTLS(), Connections: 1}
 	nginx := func(port string) []string { return []string{"-p", "./", "-c", "nginx.conf", "-e", "stderr"} }
 	openssl := func(flag string) func(port string) []string {
 		return func(port string) []string { // it serves one connection at a time
@@ -71,13 +71,13 @@ func TestInterop(t *testing.T) {
 	}{
 		"redis": {"redis-server", func(port string) []string {
 			return []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--daemonize", "no"}
-		}, "", []Config{{Message: []byte("PING\r\n"), Answer: []byte("+PONG\r\n")}}},
+		}, "", []Config{{Message: "PING\r\n", Answer: "+PONG\r\n"}}},
 		"memcached": {"memcached", func(port string) []string {
 			return []string{"-l", "127.0.0.1", "-p", port, "-U", "0", "-u", "root", "-t", "1", "-m", "16"}
 		}, "", []Config{
-			{Message: []byte("get nosuch\r\n"), Answer: []byte("END\r\n")},
-			{Message: fmt.Appendf(nil, "set large 0 0 %d\r\n%s\r\n", len(value), value), Answer: []byte("STORED\r\n"), Connections: 4},
-			{Message: []byte("get large\r\n"), Answer: fmt.Appendf(nil, "VALUE large 0 %d\r\n%s\r\nEND\r\n", len(value), value), Connections: 4},
+			{Message: "get nosuch\r\n", Answer: "END\r\n"},
+			{Message: fmt.Sprintf("set large 0 0 %d\r\n%s\r\n", len(value), value), Answer: "STORED\r\n", Connections: 4},
+			{Message: "get large\r\n", Answer: fmt.Sprintf("VALUE large 0 %d\r\n%s\r\nEND\r\n", len(value), value), Connections: 4},
 		}},
 		"nginx":            {"nginx", nginx, "", []Config{get("/hello"), get("/large"), get("/few")}},
 		"nginx with TLS":   {"nginx", nginx, " ssl; ssl_protocols TLSv1.3; ssl_certificate cert.pem; ssl_certificate_key key.pem", []Config{secured}},

@@ -244,7 +244,7 @@ func TestSeed(t *testing.T) {
 		var rec recorder
 		s := serve(t, rec.serve)
 		cfg := Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
-			Template: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
+			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
 		check(t, cfg)
 		await.TrueOr(t, func() bool { return rec.connections() >= conns }, func() string {
 			return fmt.Sprintf("%d connections ended, want %d", rec.connections(), conns)
@@ -289,7 +289,7 @@ func TestMatch(t *testing.T) {
 			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
 				s := serve(t, answering(test.answer))
-				r := check(t, Config{Target: s.addr(), Connections: 4, Model: model, Message: []byte("ask\n"), Match: test.match, Messages: 20, Pipeline: 3})
+				r := check(t, Config{Target: s.addr(), Connections: 4, Model: model, Message: "ask\n", Match: test.match, Messages: 20, Pipeline: 3})
 				if r.Answered != 80 {
 					t.Errorf("%d answers, want 80", r.Answered)
 				}
@@ -298,14 +298,14 @@ func TestMatch(t *testing.T) {
 	}
 	t.Run("too many", func(t *testing.T) {
 		s := serve(t, answering("%d\n\n"))
-		r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 1, Message: []byte("ask\n"), Match: "delimiter:\\n", Messages: 20})
+		r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 1, Message: "ask\n", Match: "delimiter:\\n", Messages: 20})
 		if err != nil || r.Mismatched != 1 || r.Err() == nil || !strings.Contains(r.Err().Error(), "more answers than messages") {
 			t.Errorf("%v, %v", err, r.Err())
 		}
 	})
 	t.Run("status", func(t *testing.T) {
 		s := serve(t, answering("HTTP/1.1 503 Busy\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n"))
-		r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Message: []byte("GET\n"), Match: "http", Messages: 5})
+		r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Message: "GET\n", Match: "http", Messages: 5})
 		if err != nil || r.BadStatus["HTTP status 503"] != 10 || r.Answered != 10 || r.Err() == nil {
 			t.Errorf("%v, %v, %d answers, %v", err, r.BadStatus, r.Answered, r.Err())
 		}
@@ -368,9 +368,8 @@ func TestWebSocket(t *testing.T) {
 		"125 bytes": {Size: 125},
 		"126 bytes": {Size: 126},
 		"large":     {Size: 70_000},
-		"frames":    {Match: matchFrames, Template: `\{seq} \{random 7}`},
-		"template":  {Template: `\{uuid} \{seq}`, First: "hello", Pipeline: 3},
-		"binary":    {Message: []byte("\x00\xff"), WebSocket: &WebSocket{Binary: true}},
+		"frames":    {Match: matchFrames, Message: `\{seq} \{random 7}`},
+		"template":  {Message: `\{uuid} \{seq}`, First: "hello", Pipeline: 3},
 		"open loop": {Rate: Rate{PerSecond: 500}, Duration: 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -426,7 +426,7 @@ const (
 )
 
 func (c *Config) floodAhead() int {
-	return min(max(floodTotal/c.most(), floodLeast), floodBytes)
+	return min(max(floodTotal/c.maxOpen(), floodLeast), floodBytes)
 }
 
 // Drained goes on with a flood when the kernel has taken what it had.

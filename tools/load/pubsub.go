@@ -29,31 +29,29 @@ import (
 // subscribers of its publisher's generator have it. How many messages each publisher has published
 // they tell each other in the end (Config.Published), so that it is known what is missing.
 type PubSub struct {
-	// Protocol is what the server speaks: "redis", "nats" or "ws", which is JSON on a
-	// WebSocket at "/ws", or at the path of Config.WebSocket, as "myriad hub" has it.
-	Protocol string `json:"protocol"`
-	// Topics is how many there are, 1 to Connections; subscribers have one each, in turn.
-	// Default 1.
-	Topics int `json:"topics"`
-	// Publishers is how many connections publish, 1 to MaxPublishers, each to all topics in
-	// turn. They are besides Connections. Default 1.
-	Publishers int `json:"publishers"`
-	// Slow is how many subscribers there are, besides Connections, that do not read once
-	// they have subscribed. A server may end them. In the end they read, for Drain at most,
-	// so that it is known who was ended. Nothing that they get counts. Default 0.
-	Slow int `json:"slow,omitempty"`
+	// Protocol is what the server speaks. For "ws" it is JSON on a WebSocket at "/ws", or at the
+	// path of Config.WebSocket.
+	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"have the connections subscribe, by this <PROTOCOL>: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"`
+	// Topics is at most the number of Connections; subscribers have one each, in turn.
+	Topics int `json:"topics" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
+	// Publishers publish to all topics in turn. They are not counted among Connections.
+	Publishers int `json:"publishers" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline is how many messages of each not all subscribers have yet"`
+	// Slow subscribers are not counted among Connections. A server may end them. In the end they
+	// read, for Drain at most, so that it is known which of them were ended. What they get does not
+	// count.
+	Slow int `json:"slow,omitempty" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"have <N> further subscribers that never read"`
 
 	// AllPublishers is how many publishers there are on all generators that share the topics, the
 	// first of these being number PublishersFrom of them. Default: those of this one.
-	AllPublishers  int `json:"all_publishers,omitempty"`
-	PublishersFrom int `json:"publishers_from,omitempty"`
+	AllPublishers  int `json:"all_publishers,omitempty" key:"all-publishers" max:"1024"`
+	PublishersFrom int `json:"publishers_from,omitempty" key:"publishers-from"`
 	// Since is what times in messages count from: by the clock of this machine, the same moment
 	// on all generators. Latencies between two of them are as exact as that is. Default: when the
 	// run began.
-	Since time.Time `json:"since,omitzero"`
+	Since time.Time `json:"since,omitzero" key:"since"`
 }
 
-// MaxPublishers is the most publishers of a run.
+// MaxPublishers is the most publishers of a run, as the tag of PubSub.Publishers has it.
 const MaxPublishers = 1024
 
 // maxSequences bounds subscribers × publishers: 4 bytes are kept for each pair.
@@ -61,14 +59,6 @@ const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline in an open loop of publishers.
 const pubsubPipeline = 64
-
-func (p *PubSub) filled() *PubSub {
-	q := *p
-	setDefault(&q.Topics, 1)
-	setDefault(&q.Publishers, 1)
-	setDefault(&q.AllPublishers, q.PublishersFrom+q.Publishers)
-	return &q
-}
 
 func (c Config) checkPubSub() error {
 	p := c.PubSub
@@ -82,16 +72,12 @@ func (c Config) checkPubSub() error {
 		return wrong("pubsub", "%q; expected %s", p.Protocol, strings.Join(Protocols, " or "))
 	case (c.WebSocket != nil) != (p.Protocol == protocolWS):
 		return wrong("ws", "given with --pubsub %s; expected --pubsub ws", p.Protocol)
-	case p.Topics < 1 || p.Topics > c.Connections && p.AllPublishers == p.Publishers:
+	case p.Topics > c.Connections && p.AllPublishers == p.Publishers:
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
 	case p.Topics > maxTopics:
 		return wrong("topics", "%d; expected at most %d", p.Topics, maxTopics)
-	case p.Publishers < 1 || p.Publishers > MaxPublishers:
-		return wrong("publishers", "%d; expected 1 to %d", p.Publishers, MaxPublishers)
-	case p.PublishersFrom < 0 || p.AllPublishers > MaxPublishers || p.PublishersFrom+p.Publishers > p.AllPublishers:
+	case p.PublishersFrom+p.Publishers > p.AllPublishers:
 		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
-	case p.Slow < 0 || p.Slow > maxConnections:
-		return wrong("slow", "%d; expected 0 to %d", p.Slow, maxConnections)
 	case int64(p.AllPublishers)*int64(c.Connections) > maxSequences:
 		return wrong("publishers", "%d, of %d subscribers; expected at most %d pairs of both", p.AllPublishers, c.Connections, maxSequences)
 	case c.Size < MinPayload:

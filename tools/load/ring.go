@@ -15,8 +15,8 @@ type ring struct {
 }
 
 func newRing(cfg *Config) *ring {
-	if cfg.Message != nil {
-		return &ring{repeated(cfg.Message), cfg.Ahead}
+	if fixed, ok := cfg.fixedMessage(); ok {
+		return &ring{repeated(fixed), cfg.Ahead}
 	}
 	return &ring{newBlock(cfg.Size, cfg.Seed), cfg.Ahead}
 }

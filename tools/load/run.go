@@ -44,9 +44,9 @@ var errStalled = errors.New("load: nothing has moved")
 // When ctx ends, the run ends early: it sends no more, waits at most a second
 // for the last answers, closes, and returns the Result so far with ctx's cause.
 //
-// With Config.Goal the run is a search for a rate.
+// With Rate.Goal the run is a search for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
-	if cfg.Goal.Under != 0 {
+	if cfg.Rate.Goal.Under != 0 {
 		return runSearch(ctx, cfg)
 	}
 	r, err := prepare(ctx, cfg)
@@ -183,7 +183,7 @@ func (r *run) engineConfig() engine.Config {
 		Network: "tcp",
 		Handler: r.traffic,
 		Limits: engine.Limits{
-			MaxConns:     r.cfg.most(),
+			MaxConns:     r.cfg.maxOpen(),
 			MaxMessage:   most,
 			MaxUnsent:    most,
 			MaxMail:      maxMail,

@@ -85,7 +85,7 @@ func TestMessages(t *testing.T) {
 		"lines":      {Size: 2, Pipeline: 3, Messages: 7},
 		"one":        {Messages: 1},
 		"few":        {Messages: 2, Pipeline: 100},
-		"text":       {Message: []byte("ping"), Pipeline: MaxPipeline, Messages: 3000},
+		"text":       {Message: "ping", Pipeline: 1024, Messages: 3000},
 		"large":      {Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2},
 		"hold":       {Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond},
 		"gracefully": {Messages: 5, Graceful: true},
@@ -172,7 +172,7 @@ func TestTooMuch(t *testing.T) {
 		_, _ = c.Write([]byte("pingping"))
 		silent(c)
 	})
-	r := check(t, Config{Target: s.addr(), Message: []byte("ping"), Connections: 1, Messages: 1, HoldAfter: time.Minute})
+	r := check(t, Config{Target: s.addr(), Message: "ping", Connections: 1, Messages: 1, HoldAfter: time.Minute})
 	if r.Mismatched != 1 || r.FirstMismatch.Want != `""` || r.FirstMismatch.Got != `"ping"` {
 		t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 	}
@@ -275,7 +275,7 @@ func TestUnprompted(t *testing.T) {
 		})
 		cfg := Config{
 			Target: s.addr(), Model: model, Connections: 5, Unprompted: true, Messages: 20,
-			Message: []byte("pong\n"), Answer: []byte("ping\n"),
+			Message: "pong\n", Answer: "ping\n",
 		}
 		r := check(t, cfg)
 		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {

@@ -75,8 +75,8 @@ func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, e
 			return nil, err
 		}
 		s.checker = &ruled{rule: rule, table: table, seen: seen}
-	case cfg.Answer != nil:
-		s.checker = &ring{text: repeated(cfg.Answer)}
+	case cfg.Answer != "":
+		s.checker = &ring{text: repeated([]byte(cfg.Answer))}
 	case s.direct != nil:
 		s.checker = s.direct
 	default:
@@ -90,26 +90,20 @@ func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, e
 }
 
 func newSource(cfg *Config) (messageMaker, error) {
-	if cfg.Template == "" && cfg.First == "" {
-		return newRing(cfg), nil
-	}
 	s := &templates{seed: cfg.Seed}
-	if cfg.Template == "" {
+	var err error
+	if cfg.isTemplate() {
+		s.body, err = message.Parse(cfg.Message)
+	} else {
 		s.ring = newRing(cfg)
 	}
-	for _, part := range []struct {
-		text string
-		into **message.Template
-	}{{cfg.Template, &s.body}, {cfg.First, &s.first}} {
-		if part.text == "" {
-			continue
-		}
-		var err error
-		if *part.into, err = message.Parse(part.text); err != nil {
-			return nil, err
-		}
+	if cfg.First != "" && err == nil {
+		s.first, err = message.Parse(cfg.First)
 	}
-	return s, nil
+	if s.first == nil && s.body == nil {
+		return s.ring, err
+	}
+	return s, err
 }
 
 // say hands n messages to a connection, the first of them number k, and says how

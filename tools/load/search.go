@@ -13,8 +13,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal is what a search looks for: the highest rate at which a percentile of the
-// latency stays under a bound.
+// Goal is what a search looks for: the highest rate, on all connections together, at which a
+// percentile of the latency stays under a limit. Each rate is tried for Config.Duration: 100 ms or
+// more, and 10 times Under or more, because a queue that grows a little needs time to show. A fifth
+// of it is a warm-up. Its default is 2 s, or 10 times Under if that is more. Result.Search has what
+// was found.
 type Goal struct {
 	// Percentile is above 0 and below 100. Default 99.
 	Percentile float64
@@ -96,14 +99,14 @@ func (c Config) checkGoal() error {
 }
 
 func (c *Config) goal() Goal {
-	g := c.Goal
+	g := c.Rate.Goal
 	setDefault(&g.Percentile, 99)
 	return g
 }
 
 // stepTime is how long a search tries each rate.
 func (c *Config) stepTime() time.Duration {
-	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Goal.Under))
+	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Rate.Goal.Under))
 }
 
 // step is the configuration of the first step: an open loop, of which a fifth is a
@@ -112,7 +115,7 @@ func (c Config) step() Config {
 	c.Warmup = c.stepTime() / 5
 	c.Duration = c.stepTime() - c.Warmup
 	c.Rate.Each, c.Rate.PerSecond = false, firstRate
-	c.Goal = Goal{}
+	c.Rate.Goal = Goal{}
 	return c
 }
 
@@ -193,7 +196,7 @@ func (r *run) tryThose(ctx context.Context) error {
 
 // Search looks for the highest rate that keeps a goal: it has rates tried that grow fourfold
 // until one doesn't keep it, or shrink until one does, and then rates between the two. Who tries
-// them is not its business: Run does, with Config.Goal, or several generators together. It
+// them is not its business: Run does, with Rate.Goal, or several generators together. It
 // is not safe for concurrent use.
 type Search struct {
 	found     *Found
@@ -203,7 +206,7 @@ type Search struct {
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-// NewSearch makes a search for cfg.Goal.
+// NewSearch makes a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goal()}, window: cfg.step().Duration}
 }

@@ -50,7 +50,7 @@ func TestSearch(t *testing.T) {
 	steps, planned := 0, int64(0)
 	var done *Result
 	var stream bytes.Buffer
-	result, err := Run(t.Context(), Config{Target: s.addr(), Goal: Goal{Percentile: 90, Under: under}, Duration: step, Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
 		if err := json.NewEncoder(&stream).Encode(e); err != nil {
 			t.Error(err)
 		}
@@ -125,7 +125,7 @@ func searchLost(t *testing.T, under time.Duration) (kept bool) {
 		}
 	})
 	var done error
-	result, err := Run(t.Context(), Config{Target: s.addr(), Goal: Goal{Under: under}, Duration: 10 * under, Connections: 3, Drain: 10 * under, Observe: func(e Event) {
+	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Under: under}}, Duration: 10 * under, Connections: 3, Drain: 10 * under, Observe: func(e Event) {
 		switch {
 		case e.Phase == Tried && e.Step.Kept:
 			enough.Store(true)
@@ -273,7 +273,7 @@ func TestSearchWrong(t *testing.T) {
 		"without answer": {Config{Match: matchNone}, good},
 		"target":         {Config{}, good},
 	} {
-		test.cfg.Goal = test.goal
+		test.cfg.Rate.Goal = test.goal
 		if _, err := Run(t.Context(), test.cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}
@@ -282,7 +282,7 @@ func TestSearchWrong(t *testing.T) {
 
 // TestSearchNobody has no server.
 func TestSearchNobody(t *testing.T) {
-	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 2, Goal: Goal{Under: time.Second}})
+	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
 	if err != nil || r.Search.Rate != 0 || r.Err() == nil {
 		t.Errorf("%v, %+v", err, r)
 	}

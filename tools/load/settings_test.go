@@ -1,12 +1,16 @@
 package load
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
+	"flag"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,36 +36,36 @@ func TestConfigJSON(t *testing.T) {
 	for text, want := range map[string]Config{
 		``: {},
 		`"connections": 10000, "connect_rate": "2k", "connect_timeout": 0.5`: {Connections: 10_000, ConnectRate: 2000, ConnectTimeout: 500 * time.Millisecond},
-		`"ramp": "0:100k:60s"`:                                                {Ramp: Ramp{To: 100_000, Over: time.Minute}},
-		`"ramp": "60s", "connections": 7`:                                     {Connections: 7, Ramp: Ramp{Over: time.Minute}},
-		`"src": "10.0.0.1-10.0.0.2"`:                                          {Sources: sourceList("10.0.0.1", "10.0.0.2")},
-		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                  {Sources: sourceList("10.0.0.1", "10.0.0.2", "10.0.0.7")},
-		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:     {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
-		`"close": "rst", "nagle": "off"`:                                      {},
-		`"model": "epoll", "loops": 2`:                                        {Model: "epoll", Loops: 2},
-		`"rate": "1k:100k", "arrivals": "poisson"`:                            {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
-		`"message_rate": 0.5`:                                                 {Rate: Rate{PerSecond: 0.5, Each: true}},
-		`"rate": "@10ms"`:                                                     {Goal: Goal{99, 10 * time.Millisecond}},
-		`"message_rate": "@2s,p99.9"`:                                         {Rate: Rate{Each: true}, Goal: Goal{99.9, 2 * time.Second}},
-		`"flood": true, "size": 100`:                                          {Flood: true, Size: 100},
-		`"think": "10ms", "pipeline": 16, "early": true, "lifetime": "30s"`:   {Think: 10 * time.Millisecond, Pipeline: 16, Early: true, Lifetime: 30 * time.Second},
-		`"messages": "1M"`:                                                    {Messages: 1_000_000},
-		`"duration": "2d", "warmup": 1, "hold_before": "2s", "hold_after": 3`: {Duration: 48 * time.Hour, Warmup: time.Second, HoldBefore: 2 * time.Second, HoldAfter: 3 * time.Second},
-		`"drain": "4s", "interval": "100ms", "seed": 18446744073709551615`:    {Drain: 4 * time.Second, ProgressEvery: 100 * time.Millisecond, Seed: 1<<64 - 1},
-		`"message": "ping\\n\n"`:                                              {Message: []byte("ping\\n\n")},
-		`"message": "10", "answer": "\\{b"`:                                   {Message: []byte("10"), Answer: []byte(`\{b`)},
-		`"message": "\\{connection.uid}\n", "first_message": "hello\n"`:       {Template: "\\{connection.uid}\n", First: "hello\n"},
-		`"message": "a\\\\{b"`:                                                {Message: []byte(`a\{b`)},
-		`"message_base64": "/wA="`:                                            {Message: []byte{0xff, 0}},
-		`"template": "\\{message.uid}"`:                                       {Template: `\{message.uid}`},
-		`"message_file": "` + write("m", `a\{b}\n`) + `"`:                     {Message: []byte(`a\{b}\n`)},
-		`"template_file": "` + write("t", "ping\n") + `"`:                     {Message: []byte("ping\n")},
-		`"first_message_file": "` + write("f", `\{message.uid}`) + `"`:        {First: `\{message.uid}`},
-		`"match": "delimiter:\\r\\n", "unprompted": true`:                     {Match: `delimiter:\r\n`, Unprompted: true},
-		`"latency_marker": "\r\\"`:                                            {Match: `marker:\x0d\\`},
-		`"http": true`:                                                        {Match: matchHTTP},
-		`"ws": true, "ws_binary": true, "header": ["A: b", "A: c"]`:           {WebSocket: &WebSocket{Path: "/", Binary: true, Header: http.Header{"A": {"b", "c"}}}},
-		`"tls": true`: {TLS: &TLS{}},
+		`"ramp": "0:100k:60s"`:                                                  {Ramp: Ramp{To: 100_000, Over: time.Minute}},
+		`"ramp": "60s", "connections": 7`:                                       {Connections: 7, Ramp: Ramp{Over: time.Minute}},
+		`"src": "10.0.0.1-10.0.0.2"`:                                            {Sources: sourceList("10.0.0.1", "10.0.0.2")},
+		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                    {Sources: sourceList("10.0.0.1", "10.0.0.2", "10.0.0.7")},
+		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:       {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
+		`"close": "rst", "nagle": "off"`:                                        {},
+		`"model": "epoll", "loops": 2`:                                          {Model: "epoll", Loops: 2},
+		`"rate": "1k:100k", "arrivals": "poisson"`:                              {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
+		`"message_rate": 0.5`:                                                   {Rate: Rate{PerSecond: 0.5, Each: true}},
+		`"rate": "@10ms"`:                                                       {Rate: Rate{Goal: Goal{99, 10 * time.Millisecond}}},
+		`"message_rate": "@2s,p99.9"`:                                           {Rate: Rate{Each: true, Goal: Goal{99.9, 2 * time.Second}}},
+		`"flood": true, "size": 100`:                                            {Flood: true, Size: 100},
+		`"think": "10ms", "pipeline": 16, "early": true, "lifetime": "30s"`:     {Think: 10 * time.Millisecond, Pipeline: 16, Early: true, Lifetime: 30 * time.Second},
+		`"messages": "1M"`:                                                      {Messages: 1_000_000},
+		`"duration": "2d", "warmup": 1, "hold_before": "2s", "hold_after": 3`:   {Duration: 48 * time.Hour, Warmup: time.Second, HoldBefore: 2 * time.Second, HoldAfter: 3 * time.Second},
+		`"drain": "4s", "interval": "100ms", "seed": 18446744073709551615`:      {Drain: 4 * time.Second, ProgressEvery: 100 * time.Millisecond, Seed: 1<<64 - 1},
+		`"message": "ping\\n\n"`:                                                {Message: "ping\\n\n"},
+		`"message": "10", "answer": "\\{b"`:                                     {Message: "10", Answer: `\{b`},
+		`"message": "\\{connection.uid}\n", "first_message": "hello\n"`:         {Message: "\\{connection.uid}\n", First: "hello\n"},
+		`"message": "a\\\\{b"`:                                                  {Message: `a\\{b`},
+		`"message_base64": "/wA="`:                                              {Message: "\xff\x00"},
+		`"first_message_base64": "/wA="`:                                        {First: "\xff\x00"},
+		`"message_file": "` + write("m", `a\{b}\n`) + `"`:                       {Message: `a\\{b}\n`},
+		`"template_file": "` + write("t", "ping\n") + `"`:                       {Message: "ping\n"},
+		`"first_message_file": "` + write("f", `\{message.uid}`) + `"`:          {First: `\{message.uid}`},
+		`"match": "delimiter:\\r\\n", "unprompted": true`:                       {Match: `delimiter:\r\n`, Unprompted: true},
+		`"latency_marker": "\r\\"`:                                              {Match: `marker:\x0d\\`},
+		`"http": true`:                                                          {Match: matchHTTP},
+		`"ws": true, "header": ["A: b", "A: c"]`:                                {WebSocket: &WebSocket{Path: "/", Header: http.Header{"A": {"b", "c"}}}},
+		`"tls": true`:                                                           {TLS: &TLS{}},
 		`"tls": true, "tls_ca": "x", "tls_server_name": "y"`:                    {TLS: &TLS{CAFile: "x", ServerName: "y"}},
 		`"tls_insecure": true`:                                                  {TLS: &TLS{Insecure: true}},
 		`"hold": true, "check": true, "heartbeat": "ping"`:                      {Hold: true, Check: 1000, Heartbeat: "ping\n"},
@@ -93,7 +97,7 @@ func TestConfigComplete(t *testing.T) {
 	full.Ramp = Ramp{From: 1, To: 7, Over: time.Second}
 	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
 	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
-	full.Template, full.Goal = "", Goal{}
+	full.Rate.Goal = Goal{}
 	written, err := json.Marshal(full)
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +106,92 @@ func TestConfigComplete(t *testing.T) {
 	if err := json.Unmarshal(written, &got); err != nil || !reflect.DeepEqual(got, full) {
 		t.Errorf("%s, %v, and again %s", written, err, asJSON(got))
 	}
+}
+
+// TestTags finds what is misspelled in a tag.
+func TestTags(t *testing.T) {
+	names := make(map[string]bool)
+	for _, s := range Settings() {
+		if names[s.Name] {
+			t.Errorf("two settings are called %s", s.Name)
+		}
+		names[s.Name] = true
+	}
+	for _, s := range settings {
+		for _, list := range []string{s.tag.Get("not"), s.tag.Get("needs")} {
+			for name := range strings.SplitSeq(list, ",") {
+				if name != "" && !names[name] {
+					t.Errorf("%s: there is no setting %s", s.Name, name)
+				}
+			}
+		}
+		for _, limit := range []string{"min", "max"} {
+			if text := s.tag.Get(limit); text != "" && s.number(limit, -1) < 0 {
+				t.Errorf("%s: the %s is %q; expected a number", s.Name, limit, text)
+			}
+		}
+		if standard := s.tag.Get("default"); standard != "" && s.set(new(Config), standard) != nil {
+			t.Errorf("%s: the default %q can't be read", s.Name, standard)
+		}
+		if s.Group != "" && (s.Help == "" || s.Bare == "" && !strings.Contains(s.Help, "`")) {
+			t.Errorf("%s: the help is %q; expected some that names the value", s.Name, s.Help)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table of settings into docs/load.md anew")
+
+// TestDocument compares the table in docs/load.md with the tags.
+func TestDocument(t *testing.T) {
+	const file, begin, end = "../../docs/load.md", "<!-- settings, by go test -run Document -update -->\n", "<!-- end of settings -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	table, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no lines %q and %q", file, begin, end)
+	}
+	want := settingsTable()
+	if *update {
+		err = os.WriteFile(file, []byte(before+begin+want+end+after), 0o644)
+	} else if table != want {
+		err = errors.New("the table of settings is not that of the tags; expected it after go test -run Document -update")
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// settingsTable returns the table of settings that have a default, a limit, or a rule.
+func settingsTable() string {
+	out := "| setting | default | limits | excludes | needs |\n|---|---|---|---|---|\n"
+	for _, s := range settings {
+		if s.Name != s.field {
+			continue
+		}
+		var others []string
+		for _, o := range settings {
+			if s.excludes(&o) && !slices.Contains(others, "`"+o.field+"`") {
+				others = append(others, "`"+o.Name+"`")
+			}
+		}
+		standard, limits, needs := s.tag.Get("default"), "", s.tag.Get("needs")
+		if s.words != nil {
+			standard = s.words[0]
+		}
+		if most := s.tag.Get("max"); most != "" {
+			limits = cmp.Or(s.tag.Get("min"), "1") + " to " + most
+		}
+		if needs != "" {
+			needs = "`" + needs + "`"
+		}
+		if row := []string{standard, limits, strings.Join(others, ", "), needs}; strings.Join(row, "") != "" {
+			out += "| `" + s.Name + "` | " + strings.Join(row, " | ") + " |\n"
+		}
+	}
+	return out
 }
 
 func asJSON(c Config) string {
@@ -133,8 +223,6 @@ func fill(v reflect.Value) {
 		case f.Kind() == reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
 			fill(f.Elem())
-		case f.Type() == reflect.TypeFor[[]byte]():
-			f.SetBytes([]byte("x"))
 		}
 	}
 }
@@ -146,7 +234,7 @@ func TestConfigJSONWrong(t *testing.T) {
 	}
 	for text, says := range map[string]string{
 		`[]`:                                    `expected an object`,
-		`{"conections": 1}`:                     `unknown key "conections"; expected one of connections, connect_rate`,
+		`{"conections": 1}`:                     `unknown key "conections"; expected one of target, also, connections, connect_rate`,
 		`{"connections": "many"}`:               `connections is "many"; expected a whole number above 0`,
 		`{"connections": 0}`:                    `connections is "0"; expected a whole number above 0`,
 		`{"connections": [1]}`:                  `connections is an array; expected one of strings`,
@@ -157,13 +245,15 @@ func TestConfigJSONWrong(t *testing.T) {
 		`{"rate": "1k:"}`:                       `rate is "1k:"; expected messages a second`,
 		`{"rate": "@10ms,p100"}`:                `rate is "@10ms,p100"; expected messages`,
 		`{"rate": 1, "message_rate": 1}`:        `message_rate is given together with --rate; expected one of the two`,
-		`{"message": "a", "template": "b"}`:     `template is given together with --message`,
+		`{"message": "a", "message_file": "b"}`: `message_file is given together with --message`,
 		`{"match": "a", "latency_marker": "b"}`: `latency_marker is given together with --match`,
 		`{"ramp": "5:1:1s"}`:                    `ramp is "5:1:1s"; expected a time such as 60s`,
 		`{"arrivals": "random"}`:                `arrivals is "random"; expected constant or poisson`,
 		`{"message": ""}`:                       `message is ""; expected 1 to 1048576 bytes`,
 		`{"message": "\\{nothing}"}`:            `unknown expression`,
 		`{"message_base64": "?"}`:               `expected bytes in base64`,
+		`{"message_base64": "", "message": ""}`: `expected bytes in base64, and no message`,
+		`{"tls_ca_base64": "eA=="}`:             `unknown key "tls_ca_base64"`,
 		`{"message_file": "/none"}`:             `no such file`,
 		`{"message_file": "` + large + `"}`:     `the file has more; expected 1 to 1048576`,
 		`{"message_file": "/dev/null"}`:         `the file has no bytes; expected 1 to`,
@@ -186,8 +276,8 @@ func TestConfigJSONWrong(t *testing.T) {
 
 // TestSetTargets has URLs, which are an address, a protocol and a path.
 func TestSetTargets(t *testing.T) {
-	get := func(path, host string) []byte {
-		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+	get := func(path, host string) string {
+		return "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
 	}
 	ws := func(path string) *WebSocket { return &WebSocket{Path: path} }
 	for _, test := range []struct {
@@ -201,10 +291,11 @@ func TestSetTargets(t *testing.T) {
 		{Config{}, "http://a:1/x?y=z#here http://b/x?y=z", Config{Target: "a:1", Also: []string{"b:80"}, Match: matchHTTP, Message: get("/x?y=z", "a:1")}},
 		{Config{}, "http://[::1]/a%20b", Config{Target: "[::1]:80", Match: matchHTTP, Message: get("/a%20b", "[::1]")}},
 		{Config{Match: "http"}, "http://a/x", Config{Target: "a:80", Match: "http", Message: get("/x", "a")}},
-		{Config{Message: []byte("x")}, "http://a", Config{Target: "a:80", Match: matchHTTP, Message: []byte("x")}},
+		{Config{Message: "x"}, "http://a", Config{Target: "a:80", Match: matchHTTP, Message: "x"}},
 		{Config{}, "https://a/x", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP, Message: get("/x", "a")}},
+		{Config{Hold: true}, "ws://a:1/", Config{Hold: true, Target: "a:1", WebSocket: ws("/")}},
 		{Config{}, "ws://a:1/chat?x=1", Config{Target: "a:1", WebSocket: ws("/chat?x=1")}},
-		{Config{WebSocket: &WebSocket{Binary: true}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Binary: true}}},
+		{Config{WebSocket: &WebSocket{Header: http.Header{"A": {"b"}}}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Header: http.Header{"A": {"b"}}}}},
 		{Config{Match: matchHTTP}, "a", Config{Target: "a:80", Match: matchHTTP}},
 		{Config{Match: matchHTTP, TLS: &TLS{}}, "a", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP}},
 		{Config{WebSocket: ws("/")}, "a/chat b/other", Config{Target: "a:80", Also: []string{"b:80"}, WebSocket: ws("/chat")}},

@@ -211,29 +211,32 @@ func (c *Config) speak(u *targetURL) error {
 		ws = orSlash(c.WebSocket.Path)
 	}
 	switch {
-	case c.Hold && (u.http || u.ws):
-		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp:// or tls://", u.text)
+	case c.Hold && u.http:
+		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp://, tls://, ws:// or wss://", u.text)
 	case c.TLS != nil && !u.tls && (u.http || u.ws):
 		return fmt.Errorf("TLS is asked for, and target is %q; expected https:// or wss://", u.text)
 	case ws != "" && !u.ws, c.Match == matchHTTP && !u.http:
 		return fmt.Errorf("a WebSocket or HTTP is asked for, and target is %q; expected one of the two", u.text)
 	case ws != "" && ws != "/" && ws != u.path:
 		return fmt.Errorf("the path of the WebSocket is %q, and target is %q; expected one path", ws, u.text)
-	case u.http && u.path != "/" && (c.Message != nil || c.Template != ""):
+	case u.http && u.path != "/" && c.Message != "":
 		return fmt.Errorf("a message is given, and target is %q; expected the path in the message", u.text)
 	}
 	if u.tls && c.TLS == nil {
 		c.TLS = new(TLS)
 	}
 	if u.ws {
-		c.webSocket().Path = u.path
+		if c.WebSocket == nil {
+			c.WebSocket = new(WebSocket)
+		}
+		c.WebSocket.Path = u.path
 	}
 	if u.http {
-		if c.Match == "" && c.Answer == nil {
+		if c.Match == "" && c.Answer == "" {
 			c.Match = matchHTTP
 		}
-		if c.Message == nil && c.Template == "" {
-			c.Message = []byte("GET " + u.path + " HTTP/1.1\r\nHost: " + u.host + "\r\n\r\n")
+		if c.Message == "" {
+			c.Message = getRequest(u.path, u.host)
 		}
 	}
 	return nil

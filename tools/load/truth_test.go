@@ -191,8 +191,8 @@ func TestTruth(t *testing.T) {
 			"all, pipeline":             {Connections: 20, Pipeline: 100},
 			"all, few connections":      {Connections: 3},
 			"all, one, Poisson":         {Connections: 1, Rate: Rate{Poisson: true}},
-			"each, constant":            {Connections: 40, Pipeline: MaxPipeline, Rate: Rate{Each: true}},
-			"each, Poisson":             {Connections: 40, Pipeline: MaxPipeline, Rate: Rate{Each: true, Poisson: true}},
+			"each, constant":            {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true}},
+			"each, Poisson":             {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true, Poisson: true}},
 			"each, one, short pipeline": {Connections: 1, Pipeline: 2, Rate: Rate{Each: true}},
 		} {
 			t.Run(fmt.Sprintf("%s, %.0f%%", name, 100*share), func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestLate(t *testing.T) {
 	const mail = 3 * time.Millisecond
 	for _, each := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := Config{Connections: 1, Pipeline: MaxPipeline, Size: 2, Duration: time.Second, Rate: Rate{PerSecond: 100, Each: each}}
+			cfg := Config{Connections: 1, Pipeline: 1024, Size: 2, Duration: time.Second, Rate: Rate{PerSecond: 100, Each: each}}
 			_, r := simulate(cfg, stall.Plan{}, mail)
 			if _, want := truthOf([]time.Duration{mail}); r.Late.Count != 100 || r.Late.P50 != want.P50 || r.Latency.P50 != want.P50 || r.Service.Max != 0 {
 				t.Errorf("each %v: of 100 messages that are sent %v late it says %+v, latency %+v, service %+v", each, mail, *r.Late, r.Latency, *r.Service)
@@ -343,7 +343,7 @@ func TestAccounts(t *testing.T) {
 					cfg.Connections, cfg.Pipeline, cfg.Graceful = 16, 4, rand.IntN(2) == 0
 					cfg.Duration, cfg.Drain, cfg.ProgressEvery = 150*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
 					if rand.IntN(2) == 0 {
-						cfg.Template = "\\{number 0-9223372036854775807}\n"
+						cfg.Message = "\\{number 0-9223372036854775807}\n"
 					}
 					checkAccounts(t, cfg)
 				})

@@ -20,23 +20,17 @@ type framing struct {
 	host   string
 	path   string
 	header http.Header
-	op     websocket.Opcode
 	whole  bool // each message of the server is an answer
 	seed   uint64
 }
 
 func newFraming(cfg *Config, inner checker, table *connTable) *framing {
-	f := &framing{
+	return &framing{
 		inner: inner, table: table, host: cfg.host(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
-		op:    websocket.OpText,
 		whole: cfg.Match == matchFrames,
 		seed:  seedOf(cfg.Seed, seedMasks),
 	}
-	if cfg.WebSocket.Binary {
-		f.op = websocket.OpBinary
-	}
-	return f
 }
 
 // upgrade is the value of a connection until the server has agreed.
@@ -83,7 +77,7 @@ func (t *traffic) notUpgraded(u *upgrade, why error) {
 func (f *framing) append(dst, message []byte, number uint32, k uint64) []byte {
 	var mask [4]byte
 	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(seedOf(f.seed, uint64(number)), k+2)))
-	return websocket.AppendFrame(dst, f.op, mask, message)
+	return websocket.AppendFrame(dst, websocket.OpText, mask, message)
 }
 
 // errClosedFrame ends a connection that the server has ended with a close frame.

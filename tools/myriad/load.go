@@ -68,7 +68,7 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	f.cfg.Observe = func(e load.Event) {
 		t.observe(e)
 		if e.Step != nil {
-			t.say("%s", stepLine(e.Step, f.cfg.Goal))
+			t.say("%s", stepLine(e.Step, f.cfg.Rate.Goal))
 		}
 	}
 	result, err := f.start(cmd.Context(), t)

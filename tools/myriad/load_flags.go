@@ -75,7 +75,7 @@ func (f settingFlag) Type() string {
 func (f *loadFlags) add(cmd *cobra.Command, groups ...string) {
 	f.given = make(map[string][]string)
 	var all flagGroups
-	settings := load.Settings(&f.cfg)
+	settings := load.Settings()
 	cmd.Flags().SetNormalizeFunc(canonical)
 	for _, name := range groups {
 		text := ""
@@ -161,13 +161,11 @@ func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
 			return usageError{err}
 		}
 	}
-	for _, name := range []string{"header", "ws-binary"} {
-		url := func(target string) bool {
-			return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
-		}
-		if f.given[name] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
-			return usagef("--%s is given without a WebSocket; expected it with --ws or a target such as ws://HOST/", name)
-		}
+	url := func(target string) bool {
+		return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
+	}
+	if f.given["header"] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
+		return usagef("--header is given without a WebSocket; expected it with --ws or a target such as ws://HOST/")
 	}
 	if err := f.cfg.Validate(); err != nil {
 		return usageError{err}

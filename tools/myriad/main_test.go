@@ -362,7 +362,6 @@ load --ws http://a:1/                       = expected
 load --tls http://a:1/                      = expected
 load -m x http://a:1/y                      = expected
 load -H a:b {t}                             = --header is given without a WebSocket; expected it with --ws
-load --ws-binary {t}                        = --ws-binary is given without a WebSocket; expected it with --ws
 load -c -5 {t}                              = "-5"; expected a whole number above 0
 load -c 60000000 {t}                        = RLIMIT_NOFILE
 load --duration soon {t}                    = "soon"; expected

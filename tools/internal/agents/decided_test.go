@@ -60,7 +60,7 @@ func TestSearch(t *testing.T) {
 	var recorder load.Recorder
 	tried := 0
 	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}
-	cfg := load.Config{Target: limited(t, 1000), Connections: 8, Goal: goal, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
+	cfg := load.Config{Target: limited(t, 1000), Connections: 8, Rate: load.Rate{Goal: goal}, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
 		recorder.Observe(e)
 		if e.Phase == load.Tried {
 			tried++
@@ -148,7 +148,7 @@ func TestSearchLost(t *testing.T) {
 		o.Silence = silence
 		var cutting sync.WaitGroup
 		steps := 0
-		cfg := load.Config{Target: target, Connections: 6, Goal: load.Goal{Percentile: 50, Under: 10 * time.Millisecond}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
+		cfg := load.Config{Target: target, Connections: 6, Rate: load.Rate{Goal: load.Goal{Percentile: 50, Under: 10 * time.Millisecond}}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
 			if e.Phase == load.Tried {
 				if steps++; steps == 1 {
 					cutting.Go(cut)

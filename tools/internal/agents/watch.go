@@ -38,7 +38,7 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 	defer c.timers.stop()
 	c.attend(func(m *member) bool { return !m.connected })
 	conclude, failed := func(end *load.Result) *load.Result { return end }, error(nil)
-	if c.cfg.Goal.Under > 0 {
+	if c.cfg.Rate.Goal.Under > 0 {
 		conclude, failed = c.search(ctx)
 	}
 	c.begin(0)
@@ -374,7 +374,7 @@ func (c *coordinator) observe(e *load.Event) {
 	}
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
-		if c.cfg.Goal.Under > 0 && e.Plan.Rate != nil {
+		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
 			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each has said where a search begins
 		}
 	}

@@ -41,6 +41,15 @@ func Unescape(text string) ([]byte, error) {
 	return out, nil
 }
 
+// Literal returns the template that makes a text, whatever is in it.
+func Literal(text string) string {
+	var out []byte
+	for _, b := range []byte(text) {
+		out = appendLiteral(out, b)
+	}
+	return string(out)
+}
+
 // appendLiteral appends a byte that Parse is to take literally.
 func appendLiteral(out []byte, b byte) []byte {
 	if b == '{' {

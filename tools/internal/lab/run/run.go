@@ -333,9 +333,7 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		return heldConfig(c, s)
 	}
 	message := app.MessageOf(w.App)
-	if message.Text != "" {
-		c.Message, c.Answer = []byte(message.Text), []byte(message.Answer)
-	}
+	c.Message, c.Answer = message.Text, message.Answer
 	c.Size = w.Size
 	if w.App == app.HTTP {
 		c.Match = "http"
@@ -364,11 +362,11 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		}
 		if p.Do == scenario.Flood {
 			c.Flood, c.Steady, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, true, 0, floodBuffer, floodHold
-			c.Message, c.Answer, c.Size = []byte(app.Ping), nil, 0
+			c.Message, c.Answer, c.Size = app.Ping, "", 0
 		}
 	}
-	if w.Phase(scenario.Flood) != nil && len(c.Message) == 0 {
-		c.Message = []byte(app.Ping)
+	if w.Phase(scenario.Flood) != nil && c.Message == "" {
+		c.Message = app.Ping
 	}
 	return c
 }

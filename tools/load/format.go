@@ -3,19 +3,27 @@ package load
 import (
 	"bytes"
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
+	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/myriad-go/myriad/tools/internal/message"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes the values of settings that have a spelling of their own.
+// This file reads and writes a Config as JSON, and the values of settings that have a format of
+// their own.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -28,9 +36,38 @@ const (
 // MaxSources is the most local addresses that can be named.
 const MaxSources = 65_536
 
-func same(text string) string { return text }
-
-func anyText(text string) (string, error) { return text, nil }
+// parsers read the strings that are not taken as they are, by the names of settings.
+var parsers = map[string]func(text string) (string, error){
+	"message":            parseTemplate,
+	"message-file":       readLiteral,
+	"template-file":      readTemplate,
+	"first-message":      parseTemplate,
+	"first-message-file": readTemplate,
+	"answer":             notEmpty,
+	"heartbeat":          parseLine,
+	"heartbeat-answer":   parseLine,
+	"broadcast":          parseLine,
+	"ws": func(path string) (string, error) {
+		if !strings.HasPrefix(path, "/") {
+			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
+		}
+		return path, nil
+	},
+	"http": func(text string) (string, error) {
+		on, err := strconv.ParseBool(text)
+		switch {
+		case err != nil:
+			return "", quantity.Error("true or false")
+		case on:
+			return matchHTTP, nil
+		}
+		return "", nil
+	},
+	"latency-marker": func(text string) (string, error) {
+		_, err := notEmpty(text)
+		return "marker:" + ruleText(text), err
+	},
+}
 
 // notEmpty reads a text of 1 byte or more.
 func notEmpty(text string) (string, error) {
@@ -49,8 +86,8 @@ func parseLine(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// parseFirst reads a message that can be a template.
-func parseFirst(text string) (string, error) {
+// parseTemplate reads a message that can be a template.
+func parseTemplate(text string) (string, error) {
 	if _, err := notEmpty(text); err != nil {
 		return "", err
 	}
@@ -58,64 +95,122 @@ func parseFirst(text string) (string, error) {
 	return text, err
 }
 
-func parseBool(text string) (bool, error) {
-	on, err := strconv.ParseBool(text)
+// readFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
+func readFile(path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return false, quantity.Error("true or false")
+		return "", err
 	}
-	return on, nil
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxMessage+1))
+	switch n := len(text); {
+	case err != nil:
+		return "", err
+	case n == 0:
+		return "", fmt.Errorf("the file has no bytes; expected 1 to %d", MaxMessage)
+	case n > MaxMessage:
+		return "", fmt.Errorf("the file has more; expected 1 to %d bytes", MaxMessage)
+	}
+	return string(text), nil
 }
 
-// onlyTrue writes what false is the default of.
-func onlyTrue(on bool) string {
-	if on {
-		return "true"
+// readTemplate reads a file that has a template.
+func readTemplate(path string) (string, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return "", err
 	}
-	return ""
+	return parseTemplate(text)
+}
+
+// readLiteral reads a file that is a message, whatever is in it.
+func readLiteral(path string) (string, error) {
+	text, err := readFile(path)
+	return message.Literal(text), err
+}
+
+// addHeader adds a line of the request of a WebSocket.
+func addHeader(h *http.Header, line string) error {
+	name, value, found := strings.Cut(line, ":")
+	if name = strings.TrimSpace(name); !found || name == "" {
+		return quantity.Error("NAME: VALUE")
+	}
+	if *h == nil {
+		*h = make(http.Header)
+	}
+	h.Add(name, strings.TrimSpace(value))
+	return nil
+}
+
+// headerLines returns the lines of a header, sorted.
+func headerLines(h http.Header) (lines []string) {
+	for name, values := range h {
+		for _, value := range values {
+			lines = append(lines, name+": "+value)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func parseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
+	}
+	return at, nil
 }
 
 func orSlash(path string) string { return cmp.Or(path, "/") }
 
-func decimal[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
-
 func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
-func parseRate(text string) (from, to float64, goal Goal, err error) {
+func parseRate(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
-		goal.Percentile, goal.Under, err = parseGoal(latency)
-		return 0, 0, goal, err
+		r.Goal, err = parseGoal(latency)
+		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
 	from, ok := quantity.Number(first)
-	if !ok || from == 0 {
-		return 0, 0, Goal{}, wantRate
+	to, toOK := quantity.Number(second)
+	if !ok || from == 0 || changes && (!toOK || to == 0) {
+		return r, wantRate
 	}
-	if changes {
-		if to, ok = quantity.Number(second); !ok || to == 0 {
-			return 0, 0, Goal{}, wantRate
-		}
-	}
-	return from, to, goal, nil
+	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseGoal reads a latency, and a percentile behind a comma; it is 99 if none is given.
-func parseGoal(text string) (percentile float64, under time.Duration, err error) {
+// parseGoal reads a latency, and after a comma a percentile, by default 99.
+func parseGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if under, err = quantity.Period(latency); err != nil {
-		return 0, 0, wantRate
+	if goal.Under, err = quantity.Period(latency); err != nil {
+		return goal, wantRate
 	}
 	if !found {
-		return 99, under, nil
+		goal.Percentile = 99
+		return goal, nil
 	}
 	digits, found := strings.CutPrefix(percent, "p")
-	if percentile, err = ParsePercentile(digits); !found || err != nil || percentile == 100 {
-		return 0, 0, wantRate
+	if goal.Percentile, err = ParsePercentile(digits); !found || err != nil || goal.Percentile == 100 {
+		return goal, wantRate
 	}
-	return percentile, under, nil
+	return goal, nil
 }
 
-// String is the goal as a rate is written: @10ms,p99.
+// text returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
+func (r Rate) text() string {
+	switch {
+	case r.Goal.Under > 0:
+		return r.Goal.String()
+	case r.PerSecond != 0 && r.To != 0:
+		return decimalFloat(r.PerSecond) + ":" + decimalFloat(r.To)
+	case r.PerSecond != 0:
+		return decimalFloat(r.PerSecond)
+	}
+	return ""
+}
+
+// String returns the goal as a rate is written: @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
@@ -149,16 +244,16 @@ func parseRamp(text string) (r Ramp, err error) {
 	return r, nil
 }
 
-// String is the ramp as it is written: a time, or 0:100000:1m0s.
+// String returns the ramp as it is written: a time, or 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
 	}
-	return decimal(r.From) + ":" + decimal(r.To) + ":" + r.Over.String()
+	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a
-// network, of which it takes the addresses that hosts can have: at most room addresses.
+// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
+// which stands for the addresses that hosts can have. It returns at most room addresses.
 func ParseSources(text string, room int) ([]netip.Addr, error) {
 	first, last, ok := parseRange(text)
 	if !ok {
@@ -175,7 +270,7 @@ func ParseSources(text string, room int) ([]netip.Addr, error) {
 	}
 }
 
-// parseRange reads the first and the last address.
+// parseRange returns the first and the last address of what ParseSources reads.
 func parseRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
@@ -195,9 +290,8 @@ func parseRange(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hosts are the first and the last address of a network that a host can have. An IPv4
-// network keeps its lowest and its highest address for itself, unless it has no other
-// ones (RFC 3021).
+// hosts returns the first and the last address of a network that a host can have. The lowest and
+// the highest address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
 func hosts(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -211,8 +305,7 @@ func hosts(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// ruleText writes bytes as the text of a rule of Config.Match, whose own escapes are \\
-// and \xHH.
+// ruleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
 func ruleText(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -228,51 +321,50 @@ func ruleText(text string) string {
 	return out.String()
 }
 
-func parseTime(text string) (time.Time, error) {
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
-	}
-	return at, nil
-}
-
-func formatTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
-
-// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It leaves out
-// what only a program can have: Observe, Begin and TLS.Config.
+// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It omits what is not a
+// setting, such as Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
-	for _, s := range Settings(&c) {
-		texts := s.texts()
+	for i := range settings {
+		s := &settings[i]
+		texts := s.texts(&c)
 		if len(texts) == 0 {
 			continue
 		}
 		if out.Len() > 1 {
 			out.WriteByte(',')
 		}
-		var value any = texts
+		key, value := underscored(s.Name), any(texts)
 		if !s.List {
-			value = jsonValue(s, texts[0])
+			value = s.jsonValue(texts[0])
+		}
+		if s.isBytes() && !utf8.ValidString(texts[0]) {
+			key, value = key+inBase64, []byte(texts[0])
 		}
 		encoded, err := json.Marshal(value)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(out, "%q:%s", underscored(s.Name), encoded)
+		fmt.Fprintf(out, "%q:%s", key, encoded)
 	}
 	out.WriteByte('}')
 	return out.Bytes(), nil
 }
 
-// underscored is a setting's name in JSON.
-func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
+// inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
+const inBase64 = "_base64"
 
-// jsonValue is a text as JSON has it: true, a whole number or a string.
-func jsonValue(s Setting, text string) any {
-	if s.Bare == "true" && text == "true" {
+// isBytes reports whether any bytes can be the text.
+func (s *Setting) isBytes() bool {
+	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
+}
+
+// jsonValue returns true, a whole number or the text itself.
+func (s *Setting) jsonValue(text string) any {
+	if s.Bare == "true" {
 		return true
 	}
-	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.Name != "message" && s.Name != "answer" {
+	if n, err := strconv.ParseUint(text, 10, 53); err == nil && strconv.FormatUint(n, 10) == text && s.typ.Kind() != reflect.String {
 		return n
 	}
 	return text
@@ -282,8 +374,8 @@ func jsonValue(s Setting, text string) any {
 // "target" and "also" among them, and its values are spelled as those of flags are:
 // strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
 // false, and arrays for what can be given more than once. A target can be a URL: see
-// SetTargets. Fields without a key are left as they are. A key that there is not, and a
-// value that can't be read, is an error that names it.
+// SetTargets. Fields without a key keep their values. An unknown key, and a value that can't be
+// read, is an error that names it.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -296,19 +388,24 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	}
 	given := make(map[string][]string)
 	var known []string
-	for _, s := range Settings(c) {
+	for i := range settings {
+		s := &settings[i]
 		key := underscored(s.Name)
 		known = append(known, key)
 		value, ok := values[key]
-		if !ok {
-			continue
-		}
+		text, encoded := values[key+inBase64].(string)
 		delete(values, key)
-		texts, err := textsOf(value, s.Bare)
-		if err != nil {
-			return fmt.Errorf("load: config: %s is %w", key, err)
+		switch plain, err := base64.StdEncoding.DecodeString(text); {
+		case encoded && s.isBytes() && (err != nil || ok):
+			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
+		case encoded && s.isBytes():
+			delete(values, key+inBase64)
+			given[s.Name] = []string{string(plain)}
+		case ok:
+			if given[s.Name], err = textsOf(value, s.Bare); err != nil {
+				return fmt.Errorf("load: config: %s is %w", key, err)
+			}
 		}
-		given[s.Name] = texts
 	}
 	for key := range values {
 		return fmt.Errorf("load: config: unknown key %q; expected one of %s", key, strings.Join(known, ", "))
@@ -327,7 +424,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsOf are the texts that a value of JSON stands for, true for bare.
+// textsOf returns the texts that a value of JSON stands for; true stands for bare.
 func textsOf(value any, bare string) ([]string, error) {
 	switch v := value.(type) {
 	case string:
