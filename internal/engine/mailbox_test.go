@@ -304,6 +304,7 @@ func TestRefOfReusedSlot(t *testing.T) {
 	c.Finish()
 	c.Open(loopback, false)
 	wantErr(t, "Send to the connection before", old.Send([]byte("x")), ErrClosed)
+	wantErr(t, "Put for the connection before", o.box.Put(c, old.gen, Request{Kind: MailSend, Bytes: []byte("x")}), ErrClosed)
 	wantErr(t, "Send to this one", c.Ref().Send([]byte("x")), nil)
 	if mail, _ := o.box.Take(); len(mail) != 1 {
 		t.Errorf("took %d messages, want 1", len(mail))
