@@ -224,7 +224,7 @@ func (r *reader) sockets() {
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountFiles()
 	r.unknown("open files", err)
-	r.tracker()
+	r.readConntrack()
 	r.listeners()
 }
 
@@ -247,22 +247,22 @@ func (r *reader) listeners() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-// tracker reads how many connections the kernel tracks, if it does.
-func (r *reader) tracker() {
-	tracked, err := trackedNow()
+// readConntrack reads how many connections the kernel tracks, if it does.
+func (r *reader) readConntrack() {
+	tracked, err := countTracked()
 	if procfs.Gone(err) {
 		return
 	}
 	r.unknown("tracked connections", err)
 	r.Sockets.Tracked = tracked
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
-		r.Sockets.Tracking, err = tracks()
+		r.Sockets.Tracking, err = canTrack()
 		r.unknown("whether connections are tracked", err)
 	}
 }
 
-// trackedNow is how many connections are tracked.
-func trackedNow() (int64, error) {
+// countTracked returns how many connections are tracked now.
+func countTracked() (int64, error) {
 	text, err := procfs.ReadSysctl(trackCountName)
 	if err != nil {
 		return 0, err
@@ -270,9 +270,9 @@ func trackedNow() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// tracks sends a datagram to itself and reports whether it was tracked: the kernel does
+// canTrack sends a datagram to itself and reports whether it was tracked: the kernel does
 // that while it is sent. Nothing in the kernel shows whether a rule asks for it.
-func tracks() (bool, error) {
+func canTrack() (bool, error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		return false, err
@@ -285,7 +285,7 @@ func tracks() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("with one datagram: %w", err)
 	}
-	tracked, err := trackedNow()
+	tracked, err := countTracked()
 	return tracked > 0, err
 }
 

@@ -84,7 +84,7 @@ func UnixListener(path string) ([]int, error) {
 	return owners(path, inode)
 }
 
-// unixInode finds the socket that listens at one of two paths, nil for none.
+// unixInode returns the socket that listens at one of two paths, nil for none.
 func unixInode(path, other string) ([]string, error) {
 	f, err := openFile("/proc/net/unix")
 	if err != nil {
@@ -103,12 +103,12 @@ func unixInode(path, other string) ([]string, error) {
 	return nil, rows.Err()
 }
 
-// parseUnix gives the inode and the path of a row of /proc/net/unix that listens, such as
+// parseUnix returns the inode and the path of a row of /proc/net/unix that listens, such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// The path can hold spaces; it is "" for any other row. The library cuts it at the first
-// one.
+// The path can hold spaces, at the first of which prometheus/procfs cuts it off; it is ""
+// for any other row.
 func parseUnix(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -122,7 +122,7 @@ func parseUnix(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// rank is how well a socket that is bound to an address fits connections to
+// rank returns how well a socket that is bound to an address fits connections to
 // another, 0 for not at all: first the very address, then the wildcard of its
 // family, then that of IPv6 for both.
 func rank(bound, to netip.Addr) int {
@@ -137,7 +137,7 @@ func rank(bound, to netip.Addr) int {
 	return 0
 }
 
-// owners are the processes that have a descriptor of one of the sockets.
+// owners returns the processes that have a descriptor of one of the sockets.
 func owners(name string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", name, errNobody)

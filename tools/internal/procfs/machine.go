@@ -23,7 +23,7 @@ type Machine struct {
 	Memory int64
 }
 
-// ReadMachine reads what the machine is.
+// ReadMachine reads what does not change while the machine runs.
 func ReadMachine() (m Machine, err error) {
 	if m.Kernel, err = ReadSysctl("kernel.osrelease"); err != nil {
 		return m, err
@@ -125,7 +125,7 @@ func readList(path string) (first, count int, err error) {
 	return parseList(text)
 }
 
-// parseList gives the first number of an ascending list such as "0-3,8", and how many
+// parseList returns the first number of an ascending list such as "0-3,8", and how many
 // there are.
 func parseList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {

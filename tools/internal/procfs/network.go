@@ -127,8 +127,8 @@ func (n *Network) readDrops(thread prom.FS) error {
 	for _, p := range processors {
 		n.Counters["softnet_dropped"] += int64(p.Dropped)
 	}
-	tracker, err := thread.ConntrackStat()
-	for _, p := range tracker {
+	conntrack, err := thread.ConntrackStat()
+	for _, p := range conntrack {
 		n.Counters["nf_conntrack_insert_failed"] += int64(p.InsertFailed)
 		n.Counters["nf_conntrack_drop"] += int64(p.Drop)
 		n.Counters["nf_conntrack_early_drop"] += int64(p.EarlyDrop)

@@ -24,7 +24,7 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable is what every reader returns on a system without /proc.
+// ErrNotAvailable means that this system has no /proc as Linux has it.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
 // Gone reports whether err means that the process has ended, or that there is no such

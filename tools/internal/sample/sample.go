@@ -88,7 +88,7 @@ type Process struct {
 	Sockets     int `json:"sockets,omitempty"`
 }
 
-// CPU is user and system time together.
+// CPU returns user and system time together.
 func (p *Process) CPU() time.Duration { return p.User + p.System }
 
 // Machine is what the whole machine uses, and the network namespace of the calling thread.
@@ -100,7 +100,7 @@ type Machine struct {
 	Files int64
 }
 
-// Total is what the processes use together. Memory that they share counts for each,
+// Total returns what the processes use together. Memory that they share counts for each,
 // but in PSS.
 func (s *Sample) Total() Process {
 	var sum Process
@@ -137,8 +137,8 @@ type Interval struct {
 	Machine Machine
 }
 
-// Since is what happened after an earlier sample. What a process used that was not in
-// that is not known, nor what one used that has ended: their counters are left out.
+// Since returns what happened after an earlier sample. It leaves out the counters of
+// processes that have begun or ended in between: what they used then is not known.
 // No difference is negative.
 func (s *Sample) Since(before *Sample) Interval {
 	grown := s.Total()
@@ -168,7 +168,7 @@ func (s *Sample) Since(before *Sample) Interval {
 	return Interval{Length: s.At.Sub(before.At), Process: grown, Machine: m}
 }
 
-// process is the process of a number, nil if it is not in the sample.
+// process returns the process of a number, nil if it is not in the sample.
 func (s *Sample) process(pid int) *Process {
 	for i := range s.Processes {
 		if s.Processes[i].PID == pid {
@@ -179,7 +179,7 @@ func (s *Sample) process(pid int) *Process {
 }
 
 // Take reads parts of what the processes and the machine use, processor time first.
-// It gives what could be read, and an error that says what could not: ErrEnded if there
+// It returns what could be read, and an error for what could not: ErrEnded if there
 // were processes and none is left. A process that has ended is left out.
 func Take(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
@@ -201,7 +201,7 @@ type Sampler struct {
 	slow map[Parts]time.Time // when a part that was slow was read last
 }
 
-// Take is the package's Take.
+// Take does as the function Take.
 func (s *Sampler) Take(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {
