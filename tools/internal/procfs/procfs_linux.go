@@ -85,11 +85,13 @@ func InNetwork(pid int, f func()) error {
 	if err != nil {
 		return err
 	}
-	if own, err := os.Readlink(NetworkFile(0)); err != nil || own == theirs {
-		if err == nil {
-			f()
-		}
+	own, err := os.Readlink(NetworkFile(0))
+	if err != nil {
 		return err
+	}
+	if own == theirs {
+		f()
+		return nil
 	}
 	sock.OwnThread(func() {
 		var file *os.File
