@@ -49,6 +49,9 @@ func SegmentsOf(uint16, int) (Segments, error) { return Segments{}, errors.ErrUn
 // Accepted needs Linux.
 func Accepted(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
+// PrivateTables needs Linux.
+func PrivateTables() error { return errors.ErrUnsupported }
+
 // Talks needs Linux.
 func Talks(uint16, int) ([]Talk, error) { return nil, errors.ErrUnsupported }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/tcp"
-	"github.com/myriad-go/myriad/tools/internal/sample"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
 // This file finds who talks most, without a word to the server: the kernel counts the
@@ -69,8 +69,8 @@ func readTalks(s tcp.Stats, addr net.Addr) ([]sock.Talk, error) {
 	if s.Open > maxTalks {
 		return nil, fmt.Errorf("to look at the counters of more than %d connections would cost too much, and %d are open", maxTalks, s.Open)
 	}
-	taken, _ := sample.Take(sample.Network) // where it can't be read there is no bound
-	if n := taken.Machine; n.Open+n.TimeWait > maxLooked {
+	n, _ := procfs.ReadNetwork() // where it can't be read there is no bound
+	if n.Open+n.TimeWait > maxLooked {
 		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxLooked, n.Open+n.TimeWait)
 	}
 	at := tcp.AddrPort()

@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // scarcities are the errors that say that this machine has run out of something, and
@@ -138,11 +137,11 @@ func (r *run) pressure() float64 {
 	return min(max(r.stalled.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readPressure is for how long some program of the machine has waited for a processor
-// so far, 0 where the kernel doesn't tell.
+// readPressure returns for how long some program of the machine has waited for a
+// processor so far, 0 where the kernel doesn't tell.
 func readPressure() time.Duration {
-	taken, _ := sample.Take(sample.MachineCPU)
-	return taken.Machine.Stalled
+	machine, _ := procfs.ReadCPUTime()
+	return machine.Stalled
 }
 
 // setting is a kernel's setting for people, "unknown" if it can't be read.

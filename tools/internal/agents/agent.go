@@ -1,7 +1,6 @@
 package agents
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/myriad-go/myriad/tools/internal/procfs"
 	"github.com/myriad-go/myriad/tools/internal/version"
 	"github.com/myriad-go/myriad/tools/load"
 )
@@ -231,9 +231,8 @@ func (a *Agent) about() agentInfo {
 
 // machine identifies the machine until it is restarted.
 func machine() string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err == nil {
-		return string(bytes.TrimSpace(boot))
+	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
+		return boot
 	}
 	host, _ := os.Hostname()
 	return host

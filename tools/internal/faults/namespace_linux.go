@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
 // NewNamespace makes one.
@@ -18,7 +19,7 @@ func NewNamespace() (n *Namespace, err error) {
 			return
 		}
 		var file *os.File
-		if file, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		if file, err = os.Open(procfs.NetworkFile(0)); err != nil {
 			return
 		}
 		n = &Namespace{file: file}

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -86,12 +84,9 @@ func UnixListener(path string) ([]int, error) {
 	return owners(path, inode)
 }
 
-// unixInode finds the socket that listens at one of two paths, nil for none.
+// unixInode returns the socket that listens at one of two paths, nil for none.
 func unixInode(path, other string) ([]string, error) {
-	if runtime.GOOS != "linux" {
-		return nil, ErrNotAvailable
-	}
-	f, err := os.Open("/proc/net/unix")
+	f, err := openFile("/proc/net/unix")
 	if err != nil {
 		return nil, err
 	}
@@ -108,12 +103,12 @@ func unixInode(path, other string) ([]string, error) {
 	return nil, rows.Err()
 }
 
-// parseUnix gives the inode and the path of a row of /proc/net/unix that listens, such as
+// parseUnix returns the inode and the path of a row of /proc/net/unix that listens, such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// The path can hold spaces; it is "" for any other row. The library cuts it at the first
-// one.
+// The path can hold spaces, at the first of which prometheus/procfs cuts it off; it is ""
+// for any other row.
 func parseUnix(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -127,7 +122,7 @@ func parseUnix(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// rank is how well a socket that is bound to an address fits connections to
+// rank returns how well a socket that is bound to an address fits connections to
 // another, 0 for not at all: first the very address, then the wildcard of its
 // family, then that of IPv6 for both.
 func rank(bound, to netip.Addr) int {
@@ -142,7 +137,7 @@ func rank(bound, to netip.Addr) int {
 	return 0
 }
 
-// owners are the processes that have a descriptor of one of the sockets.
+// owners returns the processes that have a descriptor of one of the sockets.
 func owners(name string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", name, errNobody)
@@ -151,21 +146,23 @@ func owners(name string, inodes []string) ([]int, error) {
 	for _, inode := range inodes {
 		links["socket:["+inode+"]"] = true
 	}
+	all, err := allProcesses()
+	if err != nil {
+		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
+	}
 	s := search{links: links}
-	for _, look := range []func(int) error{s.process, s.threads} {
+	for _, look := range []func(int){s.process, s.threads} {
 		s.left = maxLookedInAll
-		if err := eachProcess(look); err != nil && !errors.Is(err, errEnough) {
-			return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
+		for _, p := range all {
+			if s.left > 0 {
+				look(p.PID)
+			}
 		}
 		if len(s.pids) > 0 {
-			break
+			return s.pids, nil
 		}
 	}
-	if len(s.pids) == 0 {
-		return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", name, s.denied)
-	}
-	slices.Sort(s.pids)
-	return s.pids, nil
+	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", name, s.denied)
 }
 
 // search looks for the processes that have one of the links.
@@ -177,49 +174,35 @@ type search struct {
 }
 
 // process looks at the descriptors of a process up to the first that fits.
-func (s *search) process(pid int) error {
+func (s *search) process(pid int) {
 	if _, err := s.table(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxLooked); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
-	if s.left == 0 {
-		return errEnough
-	}
-	return nil
 }
 
 // threads looks at the descriptors of those threads of a process that have a table of
 // their own, up to the first that fits.
-func (s *search) threads(pid int) error {
-	tables, _ := ReadTables(pid) // a process that can't be looked at, or has ended, has none
-	for _, t := range tables {
-		if s.left == 0 {
-			return errEnough
-		}
-		if t.Thread == pid {
-			continue
-		}
-		if found, _ := s.table(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.Thread), pid, maxLookedThread); found {
+func (s *search) threads(pid int) {
+	owners, _ := tableOwners(pid) // a process that can't be looked at, or has ended, has none
+	for _, t := range owners {
+		if found, _ := s.table(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxLookedThread); found {
 			break
 		}
 	}
-	return nil
 }
 
-// table looks at so many descriptors of a table, up to the first that fits.
-func (s *search) table(dir string, pid, most int) (found bool, err error) {
-	looked := 0
-	err = eachName(dir, func(fd string) error {
-		if looked == most || s.left == 0 {
-			return errEnough
+// table looks at up to limit descriptors of a table, until one fits.
+func (s *search) table(dir string, pid, limit int) (found bool, err error) {
+	for fd, err := range namesIn(dir) {
+		if err != nil || limit == 0 || s.left == 0 {
+			return false, err
 		}
-		looked++
+		limit--
 		s.left--
-		link, err := os.Readlink(dir + fd)
-		if found = err == nil && s.links[link]; found {
+		if link, err := os.Readlink(dir + fd); err == nil && s.links[link] {
 			s.pids = append(s.pids, pid)
-			return errEnough
+			return true, nil
 		}
-		return nil
-	})
-	return found, err
+	}
+	return false, nil
 }

@@ -81,8 +81,11 @@ func TestUnixListener(t *testing.T) {
 // TestSearchIsBounded has a search end when it has looked at what it may.
 func TestSearchIsBounded(t *testing.T) {
 	s := search{links: map[string]bool{"none": true}, left: 3}
-	if err := eachProcess(s.process); err != errEnough || s.left != 0 {
-		t.Errorf("got %v with %d descriptors left to look at; want the search to end at 0", err, s.left)
+	for range 5 {
+		s.process(os.Getpid())
+	}
+	if s.left != 0 {
+		t.Errorf("%d descriptors are left to look at; want the search to end at 0", s.left)
 	}
 }
 

@@ -2,9 +2,12 @@ package procfs
 
 import (
 	"fmt"
-	"os"
+	"math"
 	"strconv"
 	"strings"
+	"time"
+
+	prom "github.com/prometheus/procfs"
 )
 
 // Machine is what does not change while the machine runs.
@@ -20,12 +23,8 @@ type Machine struct {
 	Memory int64
 }
 
-// ReadMachine reads what the machine is.
+// ReadMachine reads what does not change while the machine runs.
 func ReadMachine() (m Machine, err error) {
-	root, err := mounted()
-	if err != nil {
-		return m, err
-	}
 	if m.Kernel, err = ReadSysctl("kernel.osrelease"); err != nil {
 		return m, err
 	}
@@ -33,22 +32,73 @@ func ReadMachine() (m Machine, err error) {
 	if err != nil {
 		return m, err
 	}
-	for line := range strings.Lines(info) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-			m.CPUModel = strings.TrimSpace(value)
-			break
-		}
-	}
-	stat, err := root.Stat()
+	_, model, _ := strings.Cut(info, "\nmodel name") // "\t: AMD EPYC\nstepping…"
+	model, _, _ = strings.Cut(model, "\n")
+	m.CPUModel = strings.Trim(model, "\t :")
+	stat, err := read(prom.FS.Stat)
 	if err != nil {
 		return m, err
 	}
 	m.CPUs = len(stat.CPU)
-	memory, err := root.Meminfo()
-	if err == nil && memory.MemTotalBytes != nil {
-		m.Memory = int64(*memory.MemTotalBytes)
-	}
+	memory, err := ReadMemory()
+	m.Memory = memory.Total
 	return m, err
+}
+
+// CPUTime is what the processors of the machine have done since it started.
+type CPUTime struct {
+	// Busy is processor time of all processes, the kernel and interrupts. Stolen is time
+	// in which a virtual machine wanted to run and the host ran something else; it is in
+	// neither Busy nor Idle.
+	Busy, Idle, Stolen time.Duration
+	// Stalled is for how long some task was ready to run but had to wait for a processor,
+	// to the microsecond: the mean of the processors that had work, so that it grows no
+	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
+	Stalled time.Duration
+}
+
+// ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
+func ReadCPUTime() (c CPUTime, err error) {
+	stat, err := read(prom.FS.Stat)
+	all := stat.CPUTotal // guest time is in user already
+	c.Busy = seconds(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
+	c.Idle, c.Stolen = seconds(all.Idle+all.Iowait), seconds(all.Steal)
+	pressure, noPressure := read(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
+	if noPressure == nil && pressure.Some != nil {
+		c.Stalled = time.Duration(pressure.Some.Total) * time.Microsecond
+	}
+	return c, err
+}
+
+// seconds rounds to the kernel's steps of 10 ms.
+func seconds(s float64) time.Duration { return ticks(uint(math.Round(s * 100))) }
+
+// Memory is the memory of the machine.
+type Memory struct {
+	// Total is the machine's memory and Free what nothing uses of it. FilePages can be
+	// dropped.
+	Total, Free, FilePages int64
+	// Slab is the kernel's small objects, sockets among them; PageTables those of
+	// processes, KernelStacks the stacks of threads within the kernel.
+	Slab, PageTables, KernelStacks int64
+}
+
+// ReadMemory reads /proc/meminfo.
+func ReadMemory() (Memory, error) {
+	info, err := read(prom.FS.Meminfo)
+	return Memory{
+		Total: known(info.MemTotalBytes), Free: known(info.MemFreeBytes),
+		FilePages: known(info.ActiveFileBytes) + known(info.InactiveFileBytes),
+		Slab:      known(info.SlabBytes), PageTables: known(info.PageTablesBytes), KernelStacks: known(info.KernelStackBytes),
+	}, err
+}
+
+// known returns a number that the kernel may not report, 0 then.
+func known[N int | uint64](n *N) int64 {
+	if n == nil {
+		return 0
+	}
+	return int64(*n)
 }
 
 // Core returns a name for the physical core that a CPU belongs to: the lowest number
@@ -75,7 +125,7 @@ func readList(path string) (first, count int, err error) {
 	return parseList(text)
 }
 
-// parseList gives the first number of an ascending list such as "0-3,8", and how many
+// parseList returns the first number of an ascending list such as "0-3,8", and how many
 // there are.
 func parseList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
@@ -110,18 +160,19 @@ func CountQueues(name string, index int, address string) (receive, send int, err
 			return 0, 0, fmt.Errorf("procfs: %s is of another network namespace: its %s is %q, not %q", dir, file, got, want)
 		}
 	}
-	err = eachName(dir+"/queues", func(queue string) error {
+	for queue, err := range namesIn(dir + "/queues") {
 		switch {
+		case err != nil:
+			return 0, 0, err
 		case receive+send == maxQueues:
-			return fmt.Errorf("procfs: %s: more than %d queues", dir, maxQueues)
+			return 0, 0, fmt.Errorf("procfs: %s: more than %d queues", dir, maxQueues)
 		case strings.HasPrefix(queue, "rx-"):
 			receive++
 		case strings.HasPrefix(queue, "tx-"):
 			send++
 		}
-		return nil
-	})
-	return receive, send, err
+	}
+	return receive, send, nil
 }
 
 // CountAllTasks reads /proc/loadavg: how many tasks the whole machine has.
@@ -139,96 +190,11 @@ func CountAllTasks() (all int64, err error) {
 	return all, nil
 }
 
-// slabDir is where the kernel's allocator (SLUB) has a directory for each of its
-// caches, and a link for each name that shares a cache with others.
-const slabDir = "/sys/kernel/slab"
-
-// maxSlabs bounds the names of caches that are read; a kernel has some hundreds.
-const maxSlabs = 16 << 10
-
-// Slab is one of the kernel's caches of small objects, all of one size.
-type Slab struct {
-	// Name is the name under which /proc/slabinfo has it. Caches of one size are
-	// often merged: then it holds objects of other names too.
-	Name string
-	// Objects is how many objects there is room for.
-	Objects int64
-	// Each is the bytes that one takes of the machine's memory: its share of the pages of
-	// a full slab.
-	Each float64
-	// Bytes is the memory that the cache holds now.
-	Bytes int64
-}
-
-// Slabs are the kernel's caches.
-type Slabs struct {
-	// Caches are all by their names in /proc/slabinfo, each once.
-	Caches map[string]Slab
-	// Merged has the names that /proc/slabinfo doesn't have, because the kernel
-	// has merged their caches with others, each with the name in Caches.
-	Merged map[string]string
-}
-
-// Find returns the cache of a name, also of one that was merged: Slab.Name is the
-// name that it has then.
-func (s Slabs) Find(name string) (Slab, bool) {
-	if shown, ok := s.Merged[name]; ok {
-		name = shown
+// CountFiles counts the files and sockets that the whole machine has open.
+func CountFiles() (open int64, err error) {
+	text, err := ReadSysctl("fs.file-nr") // 1648 0 2466174
+	if err == nil {
+		_, err = fmt.Sscan(text, &open)
 	}
-	slab, ok := s.Caches[name]
-	return slab, ok
-}
-
-// ReadSlabs reads /proc/slabinfo, which commonly only root may, and from /sys which
-// names share a cache. It takes some milliseconds.
-func ReadSlabs() (Slabs, error) {
-	root, err := mounted()
-	if err != nil {
-		return Slabs{}, err
-	}
-	info, err := root.SlabInfo()
-	if err != nil {
-		return Slabs{}, err
-	}
-	page := int64(os.Getpagesize())
-	caches := make(map[string]Slab, len(info.Slabs))
-	for _, s := range info.Slabs {
-		if s.ObjPerSlab > 0 {
-			caches[s.Name] = Slab{
-				Name: s.Name, Objects: s.ObjNum, Bytes: s.SlabNum * s.PagesPerSlab * page,
-				Each: float64(s.PagesPerSlab*page) / float64(s.ObjPerSlab),
-			}
-		}
-	}
-	return Slabs{Caches: caches, Merged: mergedSlabs(slabDir, caches)}, nil
-}
-
-// mergedSlabs finds the names that share a cache with one that is shown: those
-// whose links have the same target. A kernel without these links merges nothing.
-func mergedSlabs(dir string, shown map[string]Slab) map[string]string {
-	names, hidden := map[string]string{}, map[string]string{} // shown by target, targets of what is not
-	left := maxSlabs
-	// What can't be read is not merged, as far as is known.
-	_ = eachName(dir, func(name string) error {
-		if left--; left < 0 {
-			return errEnough
-		}
-		target, err := os.Readlink(dir + "/" + name)
-		if err != nil {
-			return nil // a directory
-		}
-		if _, ok := shown[name]; ok {
-			names[target] = name
-		} else {
-			hidden[name] = target
-		}
-		return nil
-	})
-	merged := map[string]string{}
-	for name, target := range hidden {
-		if of, ok := names[target]; ok {
-			merged[name] = of
-		}
-	}
-	return merged
+	return open, ignoreGone(err)
 }

@@ -1,6 +1,10 @@
-// Package procfs reads what of /proc and /sys neither package sample nor
-// github.com/prometheus/procfs has: who listens, descriptor tables of threads, groups of
-// processes, settings of the kernel, capabilities, sizes of the kernel's objects.
+// Package procfs is the only reader of /proc and /sys in the module tools, apart from control
+// groups, which the library's internal/cgroup reads.
+//
+// It parses with github.com/prometheus/procfs and reads itself what that module lacks (hard
+// limits, descriptor tables of threads, queues of interfaces, some counters of netstat), cuts
+// off (settings after 128 bytes, paths of unix sockets at a space) or only reads as a whole
+// (the descriptors of a process, of which there can be a million).
 //
 // Sizes are bytes, times are durations. All functions are safe for concurrent use. On a
 // system other than Linux they return ErrNotAvailable.
@@ -8,22 +12,20 @@ package procfs
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable is what every reader returns on a system without /proc.
+// ErrNotAvailable means that this system has no /proc as Linux has it.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
-
-// errEnough ends a walk over names.
-var errEnough = errors.New("enough")
 
 // Gone reports whether err means that the process has ended, or that there is no such
 // file.
@@ -31,7 +33,7 @@ func Gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// ignoreGone is err, nil if it means that a thread or process has ended.
+// ignoreGone returns err, or nil if it means that a thread or process has ended.
 func ignoreGone(err error) error {
 	if Gone(err) {
 		return nil
@@ -39,32 +41,49 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// mounted is /proc.
-func mounted() (prom.FS, error) {
-	if runtime.GOOS != "linux" {
+// mounted returns /proc.
+var mounted = sync.OnceValues(func() (prom.FS, error) {
+	root, err := prom.NewDefaultFS()
+	if err != nil || runtime.GOOS != "linux" {
 		return prom.FS{}, ErrNotAvailable
 	}
-	return prom.NewDefaultFS()
-}
+	return root, nil
+})
 
-// process is one of /proc.
-func process(pid int) (prom.Proc, error) {
+// read calls a parser of /proc.
+func read[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	root, err := mounted()
 	if err != nil {
-		return prom.Proc{}, err
+		return v, err
 	}
-	return root.Proc(pid)
+	return parse(root)
+}
+
+// readProcess calls a parser of /proc/PID.
+func readProcess[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
+	return read(func(root prom.FS) (v T, err error) {
+		p, err := root.Proc(pid)
+		if err != nil {
+			return v, err
+		}
+		return parse(p)
+	})
 }
 
 // maxFile bounds what is read of one file.
 const maxFile = 8 << 20
 
+// openFile opens a file or directory.
+func openFile(path string) (*os.File, error) {
+	if runtime.GOOS != "linux" {
+		return nil, ErrNotAvailable
+	}
+	return os.Open(path)
+}
+
 // readFile returns the content of a file without the space around it.
 func readFile(path string) (string, error) {
-	if runtime.GOOS != "linux" {
-		return "", ErrNotAvailable
-	}
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -73,34 +92,34 @@ func readFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// eachName calls do with each name in a directory, a batch of names in memory at a
-// time, until do returns an error.
-func eachName(dir string, do func(name string) error) error {
-	if runtime.GOOS != "linux" {
-		return ErrNotAvailable
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	for {
-		names, err := d.Readdirnames(1024)
-		for _, name := range names {
-			if err := do(name); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+// namesIn yields each name in a directory, with a batch of them in memory at a time, or
+// an error as the last one.
+func namesIn(dir string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		d, err := openFile(dir)
 		if err != nil {
-			return err
+			yield("", err)
+			return
+		}
+		defer d.Close()
+		for {
+			names, err := d.Readdirnames(1024)
+			for _, name := range names {
+				if !yield(name, nil) {
+					return
+				}
+			}
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					yield("", err)
+				}
+				return
+			}
 		}
 	}
 }
 
-// sysctlPath is the file of a setting of the kernel.
+// sysctlPath returns the file of a setting of the kernel.
 func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
@@ -113,30 +132,5 @@ func ReadSysctl(name string) (string, error) {
 	return strings.Join(strings.Fields(text), " "), err
 }
 
-// Sysctls are settings of the kernel.
-type Sysctls struct {
-	// Values are the settings by name, of those that there are.
-	Values map[string]string
-	// ReadOnly are those of them that this process may not write.
-	ReadOnly []string
-	// Failed says of those that there are, but can't be read, why.
-	Failed []error
-}
-
-// ReadSysctls reads settings by their names. Each takes some 10 µs.
-func ReadSysctls(names []string) Sysctls {
-	s := Sysctls{Values: make(map[string]string, len(names))}
-	for _, name := range names {
-		value, err := ReadSysctl(name)
-		switch {
-		case err == nil:
-			s.Values[name] = value
-			if !writable(sysctlPath(name)) {
-				s.ReadOnly = append(s.ReadOnly, name)
-			}
-		case !errors.Is(err, fs.ErrNotExist):
-			s.Failed = append(s.Failed, fmt.Errorf("%s: %w", name, err))
-		}
-	}
-	return s
-}
+// SysctlWritable reports whether this process may write a setting of the kernel.
+func SysctlWritable(name string) bool { return writable(sysctlPath(name)) }

@@ -148,3 +148,12 @@ func TestWebUsesOneFile(t *testing.T) {
 		t.Errorf("files of web that import internal/engine: %q, %v; want web/engine.go", out, err)
 	}
 }
+
+// TestOneReaderOfProc checks that tools reads /proc and /sys with package procfs only.
+func TestOneReaderOfProc(t *testing.T) {
+	grep := exec.Command("grep", "-lE", `"(/proc|/sys|github.com/prometheus/procfs)\b`, "-r", "--include=*.go", "--exclude=*_test.go", "--exclude-dir=procfs", "tools")
+	grep.Dir = checkout
+	if out, _ := grep.Output(); len(out) > 0 { // grep fails where it finds nothing
+		t.Errorf("these files read /proc or /sys; call tools/internal/procfs instead:\n%s", out)
+	}
+}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// OwnCPU is the processor time that this process has used.
+// OwnCPU returns the processor time that this process has used.
 func OwnCPU() (user, system time.Duration) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -1,5 +1,5 @@
-// Package sample measures what processes, their threads, their control group and the
-// machine use. Take gives a Sample of a moment, Since what happened between two.
+// Package sample measures what processes, their threads and the machine use. Take gives a
+// Sample of a moment, Since what happened between two. Package procfs reads it.
 //
 // Sizes are bytes. What the kernel does not report is 0. On a system other than Linux
 // Take fails with procfs.ErrNotAvailable.
@@ -12,7 +12,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/cgroup"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
 // Parts selects what a Sample has. The costs are of one process or machine.
@@ -41,8 +41,6 @@ const (
 	// Network are the TCP sockets and counters of the network namespace of the
 	// calling thread, and Machine.Files: 0.5 ms, however many sockets there are.
 	Network
-	// Cgroup are the limits of the control groups of the first process: 0.2 ms.
-	Cgroup
 )
 
 // costly are the parts whose cost grows with the process: a Sampler reads those that
@@ -60,7 +58,6 @@ type Sample struct {
 	// Processes are those that are alive, in the order in which they were given.
 	Processes []Process
 	Machine   Machine
-	Cgroup    cgroup.Limits
 }
 
 // Process is what one process uses, or several together.
@@ -91,40 +88,19 @@ type Process struct {
 	Sockets     int `json:"sockets,omitempty"`
 }
 
-// CPU is user and system time together.
+// CPU returns user and system time together.
 func (p *Process) CPU() time.Duration { return p.User + p.System }
 
-// Machine is what the whole machine uses.
+// Machine is what the whole machine uses, and the network namespace of the calling thread.
 type Machine struct {
-	// Busy is processor time since the machine began of all processes, the kernel
-	// and interrupts. Stolen is time in which a virtual machine wanted to run and the
-	// host ran something else; it is in neither Busy nor Idle.
-	Busy, Idle, Stolen time.Duration
-	// Stalled is for how long some task was ready to run but had to wait for a processor,
-	// to the microsecond: the mean of the processors that had work, so that it grows no
-	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
-	Stalled time.Duration
-	// Total is the machine's memory and Free what nothing uses of it. FilePages can be
-	// dropped.
-	Total, Free, FilePages int64
-	// Slab is the kernel's small objects, sockets among them; PageTables those of
-	// processes, KernelStacks the stacks of threads within the kernel.
-	Slab, PageTables, KernelStacks int64
-	// Established, Open and TimeWait are TCP sockets of the network namespace: Open
-	// are those that listen or are connected or on their way to that. Orphans, which
-	// no process has any more, and TCPBuffers are of the whole machine.
-	Established, Open, TimeWait, Orphans int64
-	TCPBuffers                           int64
+	procfs.CPUTime
+	procfs.Memory
+	procfs.Network
 	// Files is how many files and sockets the whole machine has open.
 	Files int64
-	// Counters are events since the network namespace was made, by the names of
-	// /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop,
-	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped: those
-	// that tell of a limit that was met. One that the kernel does not count is not there.
-	Counters map[string]int64
 }
 
-// Total is what the processes use together. Memory that they share counts for each,
+// Total returns what the processes use together. Memory that they share counts for each,
 // but in PSS.
 func (s *Sample) Total() Process {
 	var sum Process
@@ -161,8 +137,8 @@ type Interval struct {
 	Machine Machine
 }
 
-// Since is what happened after an earlier sample. What a process used that was not in
-// that is not known, nor what one used that has ended: their counters are left out.
+// Since returns what happened after an earlier sample. It leaves out the counters of
+// processes that have begun or ended in between: what they used then is not known.
 // No difference is negative.
 func (s *Sample) Since(before *Sample) Interval {
 	grown := s.Total()
@@ -192,7 +168,7 @@ func (s *Sample) Since(before *Sample) Interval {
 	return Interval{Length: s.At.Sub(before.At), Process: grown, Machine: m}
 }
 
-// process is the process of a number, nil if it is not in the sample.
+// process returns the process of a number, nil if it is not in the sample.
 func (s *Sample) process(pid int) *Process {
 	for i := range s.Processes {
 		if s.Processes[i].PID == pid {
@@ -203,7 +179,7 @@ func (s *Sample) process(pid int) *Process {
 }
 
 // Take reads parts of what the processes and the machine use, processor time first.
-// It gives what could be read, and an error that says what could not: ErrEnded if there
+// It returns what could be read, and an error for what could not: ErrEnded if there
 // were processes and none is left. A process that has ended is left out.
 func Take(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
@@ -225,7 +201,7 @@ type Sampler struct {
 	slow map[Parts]time.Time // when a part that was slow was read last
 }
 
-// Take is the package's Take.
+// Take does as the function Take.
 func (s *Sampler) Take(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

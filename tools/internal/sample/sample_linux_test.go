@@ -12,7 +12,7 @@ import (
 )
 
 // all are the parts that are read in tests of all of them.
-const all = CPU | Memory | PSS | Switches | Descriptors | Sockets | MachineCPU | MachineMemory | Network | Cgroup
+const all = CPU | Memory | PSS | Switches | Descriptors | Sockets | MachineCPU | MachineMemory | Network
 
 // TestTake holds what the kernel says of this process and machine against what is known.
 func TestTake(t *testing.T) {
@@ -63,11 +63,6 @@ func TestTake(t *testing.T) {
 	}
 	if m.Busy <= 0 || m.Idle < 0 || m.Established < 2 || m.Open < m.Established || m.Files < 2 {
 		t.Errorf("the machine: %+v", m)
-	}
-	for _, name := range append(counters, "softnet_dropped") {
-		if _, ok := m.Counters[name]; !ok {
-			t.Errorf("no counter %s among %v", name, m.Counters)
-		}
 	}
 }
 

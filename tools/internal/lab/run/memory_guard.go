@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 const (
@@ -49,12 +49,16 @@ func (r room) in() string {
 // Of the machine it is what nothing uses, and half of the pages of files that can be dropped;
 // MemAvailable would have much of what sockets hold in it.
 func readRoom() (room, error) {
-	s, err := sample.Take(sample.MachineMemory|sample.Cgroup, os.Getpid())
+	m, err := procfs.ReadMemory()
 	if err != nil {
 		return room{}, err
 	}
-	r := room{free: s.Machine.Free + s.Machine.FilePages/2, total: s.Machine.Total}
-	if limit := s.Cgroup.Memory; limit.From != "" {
+	groups, err := cgroup.Read(os.Getpid())
+	if err != nil && !procfs.Gone(err) { // a kernel without cgroups
+		return room{}, err
+	}
+	r := room{free: m.Free + m.FilePages/2, total: m.Total}
+	if limit := groups.Memory; limit.From != "" {
 		r.total = min(r.total, limit.Max)
 		if left := max(limit.Max-limit.Used, 0); left < r.free {
 			r.free, r.of = left, limit.From

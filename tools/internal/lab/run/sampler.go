@@ -83,8 +83,7 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 	}
 	if parts&sample.MachineMemory != 0 {
 		if slabs, err := procfs.ReadSlabs(); err == nil { // on most machines only root may
-			tcp, _ := slabs.Find("TCP")
-			s.TCP = tcp.Objects
+			s.TCP = slabs["TCP"].Objects
 		}
 	}
 	return s, nil

@@ -11,14 +11,13 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // reader fills in Facts.
@@ -28,7 +27,19 @@ type reader struct {
 	own bool // the process is this one
 }
 
-func read(pid int) (*Facts, error) {
+// Read reads the machine as the process pid meets it, 0 for this one: its limits, its
+// control groups, its network namespace. What can't be read is reported in Facts.Unknown; it
+// fails if there is no such process, and on a system other than Linux.
+//
+// For this process the network namespace is the calling thread's: a goroutine in a
+// namespace of its own is to be locked to its thread. That of another process is
+// entered on a thread that ends, which takes CAP_SYS_ADMIN. Facts.Uring and
+// Facts.Shards are always what this process may do.
+//
+// Where the kernel could track connections, and has none, one datagram is sent from
+// this machine to itself, to see whether it is tracked. Read takes some milliseconds,
+// however many connections there are. It may be called from any goroutine at any time.
+func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
 	}
@@ -44,7 +55,7 @@ func read(pid int) (*Facts, error) {
 	r.process()
 	if r.own { // where the caller's thread is, even if others of this process are elsewhere
 		r.network()
-	} else if err := inNetwork(r.pid, r.network); err != nil {
+	} else if err := procfs.InNetwork(r.pid, r.network); err != nil {
 		r.unknown("the process's network namespace, so that this process's is reported", err)
 		r.network()
 	}
@@ -60,10 +71,13 @@ func (r *reader) unknown(what string, err error) {
 
 // machine reads what is the same for all processes, and the process's control groups.
 func (r *reader) machine() {
-	used, err := sample.Take(sample.MachineMemory|sample.Cgroup, r.pid)
-	r.unknown("memory and cgroups", err)
-	m, c := used.Machine, used.Cgroup
+	m, err := procfs.ReadMemory()
+	r.unknown("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
+	c, err := cgroup.Read(r.pid)
+	if !procfs.Gone(err) { // a kernel without cgroups
+		r.unknown("cgroups", err)
+	}
 	r.Cgroup = CgroupFacts{Memory: CgroupLimit(c.Memory), Sockets: CgroupLimit(c.SocketMemory), Tasks: CgroupLimit(c.Tasks)}
 	machine, err := procfs.ReadMachine()
 	r.unknown("machine", err)
@@ -98,7 +112,7 @@ func (r *reader) caches() {
 	}
 	r.Caches = make(map[string]float64)
 	for _, name := range cacheNames {
-		if slab, ok := slabs.Find(name); ok {
+		if slab, ok := slabs[name]; ok {
 			r.Caches[name] = slab.Each
 		}
 	}
@@ -131,46 +145,15 @@ func (r *reader) process() {
 func (r *reader) descriptors() {
 	p := &r.Process
 	tables, err := procfs.ReadTables(r.pid)
-	if err != nil { // an older kernel, or another user's process
-		used, err := sample.Take(sample.Descriptors, r.pid)
+	if err != nil { // another user's process, or a sandbox
+		p.Open, err = procfs.CountDescriptors(r.pid)
 		r.unknown("open descriptors", err)
-		p.Open = used.Total().Descriptors
 		return
 	}
 	p.Open, p.Tables = tables[0].Open, len(tables)-1
 	for _, t := range tables[1:] {
 		p.InTables += t.Open
 	}
-}
-
-// inNetwork calls f in the network namespace of a process: on the calling thread if it
-// is there, or on one that ends.
-func inNetwork(pid int, f func()) error {
-	same, err := procfs.SameNetwork(pid)
-	if err != nil {
-		return err
-	}
-	if same {
-		f()
-		return nil
-	}
-	sock.OwnThread(func() { err = enter(pid, f) })
-	return err
-}
-
-// enter moves the calling thread to the network namespace of a process and calls f.
-func enter(pid int, f func()) error {
-	file, err := os.Open(procfs.NetworkFile(pid))
-	if err != nil {
-		return err
-	}
-	err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
-	file.Close()
-	if err != nil {
-		return fmt.Errorf("setns: %w", err)
-	}
-	f()
-	return nil
 }
 
 // maxInterfaces bounds the interfaces that are reported.
@@ -185,71 +168,63 @@ func (r *reader) network() {
 }
 
 func (r *reader) sysctls() {
-	found := procfs.ReadSysctls(slices.Sorted(maps.Keys(settings)))
-	r.Sysctls, r.ReadOnly = found.Values, found.ReadOnly
-	for _, err := range found.Failed {
-		r.unknown("sysctl", err)
-	}
-	for name, s := range settings {
-		if _, shown := found.Values[name]; s.machineWide && !shown {
+	r.Sysctls = make(map[string]string, len(settings))
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		value, err := procfs.ReadSysctl(name)
+		switch {
+		case err == nil:
+			r.Sysctls[name] = value
+			if !procfs.SysctlWritable(name) {
+				r.ReadOnly = append(r.ReadOnly, name)
+			}
+		case settings[name].machineWide:
 			r.elsewhere(name)
+		case !procfs.Gone(err):
+			r.unknown("sysctl "+name, err)
 		}
 	}
-	slices.Sort(r.ReadOnly)
 }
 
 // maxAncestors bounds the processes in whose namespaces settings are looked for.
 const maxAncestors = 16
 
 // elsewhere reads a setting of the whole machine that this network namespace doesn't
-// show.
+// show: in the namespace of this process's first thread, or of the nearest process above
+// it that has one that shows it.
 func (r *reader) elsewhere(name string) {
-	value, err := readElsewhere(name)
-	if err != nil {
-		r.unknown(name, err)
-		return
-	}
-	r.Sysctls[name] = value
-	r.ReadOnly = append(r.ReadOnly, name)
-}
-
-// readElsewhere reads a setting in the namespace of this process's first thread, or of
-// the nearest process above it that has one that shows it.
-func readElsewhere(name string) (value string, err error) {
-	err = errNotShown
-	pid := os.Getpid()
+	pid, shown := os.Getpid(), false
 	for range maxAncestors {
 		// Which of them can't be entered is of no interest.
-		_ = inNetwork(pid, func() {
-			if found, denied := procfs.ReadSysctl(name); denied == nil {
-				value, err = found, nil
+		_ = procfs.InNetwork(pid, func() {
+			if value, err := procfs.ReadSysctl(name); err == nil {
+				r.Sysctls[name], shown = value, true
 			}
 		})
-		if err == nil {
-			return value, nil
+		if shown {
+			r.ReadOnly = append(r.ReadOnly, name)
+			return
 		}
-		above, ended := procfs.ReadStat(pid)
-		if ended != nil || above.Parent == 0 {
+		above, err := procfs.ReadStat(pid)
+		if err != nil || above.Parent == 0 {
 			break
 		}
 		pid = above.Parent
 	}
-	return "", err
+	r.unknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
-
-var errNotShown = errors.New("it is of the whole machine, and not shown in this network namespace")
 
 // lowestPort is the lowest that a wider range of ports would have.
 const lowestPort = 1024
 
 func (r *reader) sockets() {
-	used, err := sample.Take(sample.Network)
+	n, err := procfs.ReadNetwork()
 	r.unknown("sockets and counters of the network", err)
-	m, s := used.Machine, &r.Sockets
-	r.FilesOpen = m.Files
-	s.Open, s.TimeWait, s.Orphans, s.Pages = m.Open, m.TimeWait, m.Orphans, m.TCPBuffers/r.PageSize
-	s.Counters = m.Counters
-	r.tracker()
+	s := &r.Sockets
+	s.Open, s.TimeWait, s.Orphans, s.Pages = n.Open, n.TimeWait, n.Orphans, n.TCPBuffers/r.PageSize
+	s.Counters = n.Counters
+	r.FilesOpen, err = procfs.CountFiles()
+	r.unknown("open files", err)
+	r.readConntrack()
 	r.listeners()
 }
 
@@ -272,22 +247,22 @@ func (r *reader) listeners() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-// tracker reads how many connections the kernel tracks, if it does.
-func (r *reader) tracker() {
-	tracked, err := trackedNow()
+// readConntrack reads how many connections the kernel tracks, if it does.
+func (r *reader) readConntrack() {
+	tracked, err := countTracked()
 	if procfs.Gone(err) {
 		return
 	}
 	r.unknown("tracked connections", err)
 	r.Sockets.Tracked = tracked
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
-		r.Sockets.Tracking, err = tracks()
+		r.Sockets.Tracking, err = canTrack()
 		r.unknown("whether connections are tracked", err)
 	}
 }
 
-// trackedNow is how many connections are tracked.
-func trackedNow() (int64, error) {
+// countTracked returns how many connections are tracked now.
+func countTracked() (int64, error) {
 	text, err := procfs.ReadSysctl(trackCountName)
 	if err != nil {
 		return 0, err
@@ -295,22 +270,22 @@ func trackedNow() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// tracks sends a datagram to itself and reports whether it was tracked: the kernel does
+// canTrack sends a datagram to itself and reports whether it was tracked: the kernel does
 // that while it is sent. Nothing in the kernel shows whether a rule asks for it.
-func tracks() (bool, error) {
+func canTrack() (bool, error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		return false, err
 	}
 	defer c.Close()
 	_, err = c.WriteTo([]byte("tracked?"), c.LocalAddr())
-	if errors.Is(err, unix.ENETUNREACH) { // loopback is down: so far nothing is tracked, and a wall says that
+	if errors.Is(err, syscall.ENETUNREACH) { // loopback is down: so far nothing is tracked, and a wall says that
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("with one datagram: %w", err)
 	}
-	tracked, err := trackedNow()
+	tracked, err := countTracked()
 	return tracked > 0, err
 }
 

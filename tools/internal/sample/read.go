@@ -1,0 +1,112 @@
+package sample
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+)
+
+// read fills in s. It reads all processor times first, as everything else adds to them.
+func (s *Sample) read(r *Sampler, pids []int) error {
+	if runtime.GOOS != "linux" {
+		return procfs.ErrNotAvailable
+	}
+	var errs []error
+	try := func(part Parts, pid int, read func() error) {
+		if s.Parts&part == 0 {
+			return
+		}
+		if err := r.timed(part, read); err != nil && (pid == 0 || !ended(pid, err)) {
+			errs = append(errs, fmt.Errorf("sample: %w", err))
+		}
+	}
+	for _, pid := range pids {
+		stat, err := procfs.ReadStat(pid)
+		if err == nil && !stat.Ended {
+			p := Process{PID: pid}
+			if s.Parts&CPU != 0 {
+				p.addCPU(&stat)
+			}
+			s.Processes = append(s.Processes, p)
+		} else if err != nil && !procfs.Gone(err) {
+			errs = append(errs, err)
+		}
+	}
+	m := &s.Machine
+	try(MachineCPU, 0, func() (err error) { m.CPUTime, err = procfs.ReadCPUTime(); return err })
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		try(Memory, p.PID, func() error {
+			memory, err := procfs.ReadProcessMemory(p.PID)
+			p.RSS, p.PeakRSS, p.Anonymous = memory.RSS, memory.PeakRSS, memory.Anonymous
+			return err
+		})
+		try(PSS, p.PID, func() error {
+			rss, pss, err := procfs.ReadPSS(p.PID)
+			if err == nil {
+				p.RSS, p.PSS = rss, pss
+			}
+			return err
+		})
+		try(Descriptors, p.PID, func() (err error) { p.Descriptors, err = procfs.CountDescriptors(p.PID); return err })
+		try(Switches, p.PID, func() (err error) { p.Voluntary, p.Involuntary, err = procfs.CountSwitches(p.PID); return err })
+		try(Sockets, p.PID, func() error {
+			d, err := procfs.ReadDescriptors(p.PID)
+			p.Descriptors, p.Sockets = d.Open, d.Sockets
+			return err
+		})
+	}
+	try(MachineMemory, 0, func() (err error) { m.Memory, err = procfs.ReadMemory(); return err })
+	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadNetwork(); return err })
+	try(Network, 0, func() (err error) { m.Files, err = procfs.CountFiles(); return err })
+	if len(pids) > 0 && len(s.Processes) == 0 {
+		errs = append(errs, ErrEnded)
+	}
+	return errors.Join(errs...)
+}
+
+// ended reports whether a read failed because the process is ending: it is gone, or its
+// memory is, after which its files in /proc belong to root.
+func ended(pid int, err error) bool {
+	if errors.Is(err, fs.ErrPermission) {
+		var stat procfs.Stat
+		if stat, err = procfs.ReadStat(pid); err == nil {
+			return stat.Released
+		}
+	}
+	return procfs.Gone(err)
+}
+
+// addCPU sets the threads and the processor time: of this process to the microsecond. Of
+// another, User and System are in steps of 10 ms, and share what its clock says.
+func (p *Process) addCPU(stat *procfs.Stat) {
+	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
+	if p.PID == os.Getpid() {
+		p.User, p.System = OwnCPU()
+	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may know its own only
+		part := 0.5
+		if all := p.CPU(); all > 0 {
+			part = float64(p.User) / float64(all)
+		}
+		p.User = time.Duration(part * float64(precise))
+		p.System = precise - p.User
+	}
+}
+
+// timed calls read, and notes a costly part that took long.
+func (r *Sampler) timed(part Parts, read func() error) error {
+	began := time.Now()
+	err := read()
+	if part&costly != 0 && time.Since(began) > slowRead {
+		if r.slow == nil {
+			r.slow = make(map[Parts]time.Time)
+		}
+		r.slow[part] = began
+	}
+	return err
+}
