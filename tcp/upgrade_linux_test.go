@@ -370,7 +370,7 @@ func TestUpgradeFails(t *testing.T) {
 		{name: "hangs", does: "hang", says: "deadline exceeded", models: []string{"epoll"}},
 		{name: "says nothing", does: "hang", says: "does not say within 300ms that it is ready", patience: 300 * time.Millisecond, models: []string{"uring"}},
 		{name: "is stopped at its start", does: "stop itself", says: "does not say within 300ms", patience: 300 * time.Millisecond, models: []string{"goroutine"}},
-		{name: "is stopped in the middle", does: "stop in the middle", says: "has gone", lost: true, patience: 3 * time.Second},
+		{name: "is stopped in the middle", does: "stop in the middle", says: "has gone", lost: true, patience: time.Second, models: []string{"epoll", "goroutine"}},
 		{name: "can't be served with", does: "other settings", says: "can't serve: myriad: Server.Loops is -1"},
 		{name: "dies in the middle", does: "die", says: "has gone", lost: true},
 		{name: "no such file", says: "no such file", command: func() (*exec.Cmd, error) { return exec.Command("/no/such/file"), nil }},
