@@ -315,6 +315,11 @@ func (in *interest) settle() {
 			break
 		}
 	}
+	// nats-server 2.15 may keep a list that it looked up before the new subscriptions for its routes (in
+	// getAccAndResultFromCache the generation is read behind the list). Any later subscription has it drop that.
+	if sub, err := in.nc.SubscribeSync(nats.NewInbox()); err == nil {
+		_ = sub.Unsubscribe()
+	}
 	in.settled = time.Now()
 }
 
