@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -275,6 +276,48 @@ func TestReplaced(t *testing.T) {
 	in.expire(time.Now().Add(overlap))
 	if all.IsValid() || left != 3 {
 		t.Errorf("%d left; expected those to everything, too", left)
+	}
+}
+
+// A node that switches once more leaves no subscription before its time: it takes those to all topics back, and
+// subscribes to each again when nothing is replaced.
+func TestSwitchingBack(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	conn, err := server.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	left := 0
+	in := &interest{
+		hub: new(hub.Hub), nc: conn, to: make(chan *nats.Msg, 1), left: func(string, func(string) bool) { left++ }, warn: t.Errorf,
+		linger: time.Hour, most: 2, subjects: make(map[string]*subject),
+	}
+	fill := func() {
+		for _, topic := range []string{"a", "b", "c"} {
+			in.set(name{hub.Topic, topic}, true)
+		}
+	}
+	fill()
+	all := in.every
+	if len(all) != 2 || len(in.replaced) != 2 {
+		t.Fatalf("%d are to all topics, and %d replaced; expected 2 and 2", len(all), len(in.replaced))
+	}
+	in.expire(in.settled.Add(overlap - 1))
+	if in.every == nil || len(in.replaced) != 2 || left != 0 {
+		t.Errorf("%d left, %d are replaced; expected it to wait", left, len(in.replaced))
+	}
+	in.expire(in.settled.Add(overlap))
+	if in.every != nil || len(in.replaced) != 2 || left != 2 {
+		t.Errorf("%d left, %d are replaced; expected those to two topics to have left, and those to all to be replaced", left, len(in.replaced))
+	}
+	fill()
+	if !slices.Equal(in.every, all) || len(in.replaced) != 2 || left != 2 || conn.NumSubscriptions() != 4 {
+		t.Errorf("%d left, %d are replaced, of %d; expected those to all topics to be taken back", left, len(in.replaced), conn.NumSubscriptions())
 	}
 }
 

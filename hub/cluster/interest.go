@@ -36,18 +36,15 @@ type interest struct {
 	subjects map[string]*subject
 	every    []*nats.Subscription // for all topics: nil if they are not subscribed to
 	idle     []idle               // in the order of their time
-	replaced []replaced
+	replaced []*nats.Subscription // those to all topics if every is nil, otherwise those to each
+	settled  time.Time            // when those that have replaced them were in effect
 }
 
-// replaced is a subscription that another one has taken the place of. It stays for a while: when
-// the other one has come into effect, a server may yet deliver by the older one alone what it was
-// about to, and drops that if there is none.
-type replaced struct {
-	sub   *nats.Subscription
-	since time.Time
-}
-
-// overlap is how long a subscription stays that is replaced.
+// overlap is how long a subscription stays when the one that replaces it is in effect. A server of NATS looks up
+// which subscriptions a message is for, and then delivers it to each, but not to one that has been unsubscribed in
+// between. So a message is lost if all that it was looked up for have been, even if others are in effect. That a new
+// subscription is in effect tells nothing of such a message: it may come by a route, whose
+// goroutine in the server is another one. So no subscription is left within this time, even if there is another switch.
 const overlap = 250 * time.Millisecond
 
 // name is that of a topic or pattern.
@@ -237,10 +234,10 @@ func (in *interest) expire(now time.Time) {
 		in.counts.Unlock()
 		in.leave(s.sub)
 	}
-	if len(in.replaced) > 0 && now.Sub(in.replaced[0].since) >= overlap {
+	if len(in.replaced) > 0 && now.Sub(in.settled) >= overlap {
 		in.leaveReplaced()
 	}
-	if in.every != nil && !in.always && !in.wide.Load() && in.fewAgain() {
+	if in.every != nil && len(in.replaced) == 0 && !in.always && !in.wide.Load() && in.fewAgain() {
 		in.everything(false)
 	}
 }
@@ -264,54 +261,67 @@ func (in *interest) leave(sub *nats.Subscription) {
 
 // leaveReplaced unsubscribes from all that others have taken the place of, at the same time.
 func (in *interest) leaveReplaced() {
-	for _, r := range in.replaced {
-		in.leave(r.sub)
+	for _, sub := range in.replaced {
+		in.leave(sub)
 	}
 	in.replaced = nil
 }
 
-// everything subscribes to all topics, instead of to each, or to each again.
+// everything subscribes to all topics, instead of to each, or to each again. The first may be at any time, and
+// takes subscriptions back that are still there; the second is for when nothing is replaced.
 func (in *interest) everything(on bool) {
 	if on == (in.every != nil) {
 		return
 	}
-	in.leaveReplaced()
 	old := in.subjects
 	in.counts.Lock()
 	in.subjects = make(map[string]*subject)
 	in.counts.Unlock()
 	if on {
-		var every []*nats.Subscription
-		for _, prefix := range []string{topicPrefix, shardedPrefix} {
-			if s := in.subscribe(prefix + everything); s != nil {
-				every = append(every, s.sub)
+		every := in.replaced
+		in.replaced = nil
+		if every == nil {
+			for _, prefix := range []string{topicPrefix, shardedPrefix} {
+				if s := in.subscribe(prefix + everything); s != nil {
+					every = append(every, s.sub)
+				}
 			}
 		}
 		in.counts.Lock()
 		clear(in.subjects)
 		in.every = every
 		in.counts.Unlock()
-		in.settle()
 		for _, s := range old {
-			in.replaced = append(in.replaced, replaced{s.sub, time.Now()})
+			in.replaced = append(in.replaced, s.sub)
 		}
 		in.idle = nil
+		in.settle()
 		return
 	}
-	every := in.every
+	in.replaced = in.every
 	in.counts.Lock()
 	in.every = nil
 	in.counts.Unlock()
 	in.lookAtAll()
 	in.settle()
-	for _, sub := range every {
-		in.replaced = append(in.replaced, replaced{sub, time.Now()})
-	}
 }
 
-// settle waits, for a while, until the new subscriptions are in effect, and what came by the old ones before has
-// been read: what is on its way when these are left is dropped.
-func (in *interest) settle() { _ = in.nc.FlushTimeout(connectTime) }
+// settle waits until the new subscriptions are in effect, and what came by the old ones before has been read: what
+// is on its way when these are left is dropped. A connection on which that takes longer than its bound has
+// been given up. Meanwhile the hub gets all topics, by a new subscription or by an old one.
+func (in *interest) settle() {
+	for range maxPings + 1 {
+		if in.nc.FlushTimeout(pingInterval) == nil || !in.nc.IsConnected() {
+			break
+		}
+	}
+	// nats-server 2.15 may keep a list that it looked up before the new subscriptions for its routes (in
+	// getAccAndResultFromCache the generation is read behind the list). Any later subscription has it drop that.
+	if sub, err := in.nc.SubscribeSync(nats.NewInbox()); err == nil {
+		_ = sub.Unsubscribe()
+	}
+	in.settled = time.Now()
+}
 
 // count says how many subjects are subscribed to, and whether they are all.
 func (in *interest) count() (n int64, all bool) {
