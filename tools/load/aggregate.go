@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
@@ -231,61 +230,6 @@ func (r *run) openResult(result *Result, end sum) {
 	}
 }
 
-// maxLatency is the longest latency that is recorded as it is; longer ones count as
-// this one.
-const maxLatency = time.Minute
-
-// newHistogram makes a histogram of nanoseconds with three significant digits:
-// steps of 1 ns up to 2 µs, of a thousandth of the value from there on.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(maxLatency), 3)
-}
-
-// distribution counts times. It takes memory with the first one, 221 KB, or 31 KB if
-// it is coarse: there are several for each loop, and not every run has a use for all.
-type distribution struct {
-	counts *hdrhistogram.Histogram
-	coarse bool // two significant digits, steps of a hundredth, are enough
-}
-
-func (d *distribution) make() {
-	switch {
-	case d.counts != nil:
-	case d.coarse:
-		d.counts = hdrhistogram.New(1, int64(maxLatency), 2)
-	default:
-		d.counts = newHistogram()
-	}
-}
-
-// record keeps n equal times.
-func (d *distribution) record(t time.Duration, n int) {
-	d.make()
-	// The error says that a value is out of range, which these are not.
-	_ = d.counts.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n))
-}
-
-func (d *distribution) count() int64 {
-	if d.counts == nil {
-		return 0
-	}
-	return d.counts.TotalCount()
-}
-
-func (d *distribution) add(e *distribution) {
-	if e.count() == 0 {
-		return
-	}
-	d.make()
-	d.counts.Merge(e.counts)
-}
-
-func (d *distribution) reset() {
-	if d.count() > 0 {
-		d.counts.Reset()
-	}
-}
-
 // times are distributions of times. A time is in one of window and outside, so
 // that it is recorded once.
 type times struct {
@@ -328,39 +272,267 @@ func (s *shard) takeTimes(spare *times) *times {
 	return spare
 }
 
-// joined is what two distributions make together.
-func joined(a, b *distribution) *distribution {
-	if b.count() == 0 {
-		return a
+// The counters that connections add to, by their place in counts. A shard counts the
+// whole run, and of nSent to nBytesReceived the window, too.
+const (
+	nSent = iota
+	nAnswered
+	nBytesSent
+	nBytesReceived
+	nBytesAnswered // of messages that were answered
+	nOpened
+	nClosed
+	nExpired // of those that are closed: their lifetime was over
+	// nDropped are messages that were in flight on a connection when it closed; they
+	// will not be answered. nCutOff are those of them whose connection had expired.
+	nDropped
+	nBytesDropped
+	nCutOff
+	// nReconnected are sockets that replaced others of a connection, nResent messages
+	// that were in flight on those and were sent again.
+	nReconnected
+	nResent
+	// nFinished are connections that are through with their messages, nExchanged those
+	// of them that got all their answers.
+	nFinished
+	nExchanged
+	// nPlanned are messages of the window that connections' own plans have had, nEarly
+	// those before it, nUnsent those of the window, of either plan, that went down with
+	// a connection.
+	nPlanned
+	nEarly
+	nUnsent
+	nHeartbeats
+	nHeard
+	nHeardClosed // of those, closed since
+	nHeardAgain
+	nUnexpected
+	nVerifyWrong
+	nVerifyLost
+	nDue // messages that have their time and are about to be sent
+	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
+	// them that did not read and are gone, nSlowBytes what they read in the end.
+	nDelivered
+	nDoubled
+	nReordered
+	nSlowEnded
+	nSlowBytes
+	// Those from here on are not counted by connections, but added by the run.
+	nFailed
+	nLost
+	nIntended
+	nCounts
+)
+
+// counts are counters of a run, or of a part of it.
+type counts [nCounts]int64
+
+func (c *counts) add(d *counts) {
+	for i := range c {
+		c[i] += d[i]
 	}
-	all := new(distribution)
-	all.add(a)
-	all.add(b)
-	return all
 }
 
-func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
+// Counter is a figure that a run counts. Intervals, merging, CSV, Prometheus, text and
+// pages go by Counters: a new one is a line there, and the fields that it names.
+type Counter struct {
+	// Name is as in CSV and expectations, Help what it counts.
+	Name, Help string
+	// Metric is its name for Prometheus, without "myriad_load_"; "" for none.
+	Metric string
+	// Gauge says that it is as at the end of an interval, and not what came in it.
+	Gauge bool
+	// Fault says that none is what a clean run has.
+	Fault bool
 
-// encodeAll encodes those that have something.
-func encodeAll(distributions map[string]*distribution) map[string]string {
-	all := make(map[string]string)
-	for name, d := range distributions {
-		if text := encode(d.counts); text != "" {
-			all[name] = text
+	at       int  // in counts, -1 where it is worked out otherwise
+	window   bool // a Result has that of the window, not of the run
+	interval func(*Interval) *int64
+	result   func(*Result) *int64
+}
+
+// Of is the figure of an interval; ok is false where intervals have none.
+func (c *Counter) Of(i *Interval) (n int64, ok bool) {
+	if c.interval == nil {
+		return 0, false
+	}
+	return *c.interval(i), true
+}
+
+// Counters are all counters, in the order of reports. They are not to be changed.
+var Counters = []Counter{
+	{
+		Name: "open", Metric: "connections", Help: "Connections that are established now.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.Open },
+	},
+	{
+		Name: "opened", Metric: "connections_opened_total", Help: "Connections that were established.", at: nOpened,
+		interval: func(i *Interval) *int64 { return &i.Opened },
+	},
+	{
+		Name: "failed", Metric: "connections_failed_total", Help: "Attempts to connect that failed.", at: nFailed,
+		interval: func(i *Interval) *int64 { return &i.Failed },
+	},
+	{
+		Name: "lost", Metric: "connections_lost_total", Help: "Connections that the server or the network ended.", at: nLost,
+		interval: func(i *Interval) *int64 { return &i.Lost },
+	},
+	{
+		Name: "closed", Metric: "connections_closed_total", Help: "Connections that the generator closed.", at: nExpired,
+		interval: func(i *Interval) *int64 { return &i.Closed }, result: func(r *Result) *int64 { return &r.Closed },
+	},
+	{
+		Name: "cut_off", Metric: "messages_cut_off_total", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
+		interval: func(i *Interval) *int64 { return &i.CutOff }, result: func(r *Result) *int64 { return &r.CutOff },
+	},
+	{
+		Name: "reconnected", Metric: "connections_reconnected_total", Help: "Connections that were replaced because the HTTP server had closed them in order.", at: nReconnected,
+		interval: func(i *Interval) *int64 { return &i.Reconnected }, result: func(r *Result) *int64 { return &r.Reconnected },
+	},
+	{
+		Name: "resent", Metric: "messages_resent_total", Help: "Messages that were sent again on a connection that replaced another.", at: nResent,
+		interval: func(i *Interval) *int64 { return &i.Resent }, result: func(r *Result) *int64 { return &r.Resent }, window: true,
+	},
+	{
+		Name: "intended", Metric: "messages_intended_total", Help: "Messages that were to be sent by the plan of an open loop.", at: nIntended,
+		interval: func(i *Interval) *int64 { return &i.Intended }, result: func(r *Result) *int64 { return &r.Intended }, window: true,
+	},
+	{
+		Name: "sent", Metric: "messages_sent_total", Help: "Messages that were handed to connections.", at: nSent,
+		interval: func(i *Interval) *int64 { return &i.Sent }, result: func(r *Result) *int64 { return &r.Sent }, window: true,
+	},
+	{
+		Name: "answered", Metric: "messages_answered_total", Help: "Messages whose whole answer has arrived, as expected.", at: nAnswered,
+		interval: func(i *Interval) *int64 { return &i.Answered }, result: func(r *Result) *int64 { return &r.Answered }, window: true,
+	},
+	{
+		Name: "bytes_sent", Metric: "sent_bytes_total", Help: "Bytes of messages sent.", at: nBytesSent,
+		interval: func(i *Interval) *int64 { return &i.BytesSent }, result: func(r *Result) *int64 { return &r.BytesSent }, window: true,
+	},
+	{
+		Name: "bytes_received", Metric: "received_bytes_total", Help: "Bytes received.", at: nBytesReceived,
+		interval: func(i *Interval) *int64 { return &i.BytesReceived }, result: func(r *Result) *int64 { return &r.BytesReceived }, window: true,
+	},
+	{
+		Name: "exchanged", Metric: "connections_exchanged_total", Help: "Connections that have got the answers to all their messages.", at: nExchanged,
+		interval: func(i *Interval) *int64 { return &i.Exchanged }, result: func(r *Result) *int64 { return &r.Exchanged },
+	},
+	{
+		Name: "in_flight", Metric: "messages_in_flight", Help: "Messages that have no answer yet.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.InFlight },
+	},
+	{
+		Name: "waiting", Metric: "messages_waiting", Help: "Messages of the plan of an open loop whose time has come and that have not been sent.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.Waiting },
+	},
+	{
+		Name: "mismatched", Help: "Connections with a wrong answer.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Mismatched },
+	},
+	{
+		Name: "unanswered", Help: "Messages without an answer when the run ended.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Unanswered },
+	},
+	{
+		Name: "unsent", Help: "Messages of the plan of an open loop that could not be sent.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Unsent },
+	},
+	{
+		Name: "delivered", Metric: "messages_delivered_total", Help: "Messages that subscribers have got, each for itself.", at: nDelivered,
+		interval: func(i *Interval) *int64 { return &i.Delivered }, result: func(r *Result) *int64 { return &r.Delivered }, window: true,
+	},
+	{
+		Name: "undelivered", Help: "Messages that a subscriber had not got when the run ended.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Undelivered },
+	},
+	{
+		Name: "doubled", Help: "Messages that a subscriber got again.", Fault: true, at: nDoubled,
+		result: func(r *Result) *int64 { return &r.Doubled },
+	},
+	{
+		Name: "reordered", Help: "Messages that a subscriber got behind a later one.", Fault: true, at: nReordered,
+		result: func(r *Result) *int64 { return &r.Reordered },
+	},
+	{
+		Name: "slow_ended", Help: "Subscribers that did not read, and that the server has ended.", at: nSlowEnded,
+		result: func(r *Result) *int64 { return &r.SlowEnded },
+	},
+	{
+		Name: "heartbeats", Metric: "heartbeats_total", Help: "Heartbeats of the server that connections which are held have got.", at: nHeartbeats,
+		interval: func(i *Interval) *int64 { return &i.Heartbeats }, result: func(r *Result) *int64 { return &r.Heartbeats },
+	},
+	{
+		Name: "heard", Metric: "broadcast_heard_total", Help: "Connections which are held that have got the broadcast.", at: nHeard,
+		interval: func(i *Interval) *int64 { return &i.Heard },
+	},
+	{
+		Name: "unexpected", Metric: "unexpected_lines_total", Help: "Lines that connections which are held did not expect, the broadcast for a second time too.", Fault: true, at: nUnexpected,
+		interval: func(i *Interval) *int64 { return &i.Unexpected }, result: func(r *Result) *int64 { return &r.Unexpected },
+	},
+}
+
+// setCounts sets what an interval counts to what has come since before.
+func (i *Interval) setCounts(now, before *counts) {
+	for k := range Counters {
+		if c := &Counters[k]; c.interval != nil && c.at >= 0 {
+			*c.interval(i) = max(now[c.at]-before[c.at], 0)
 		}
 	}
-	return all
 }
 
-// encode is a histogram in the form that HdrHistogram's libraries share, "" for an empty
-// one.
-func encode(h *hdrhistogram.Histogram) string {
-	if h == nil || h.TotalCount() == 0 {
-		return ""
+// setCounts sets what a result counts.
+func (r *Result) setCounts(run, window *counts) {
+	for k := range Counters {
+		switch c := &Counters[k]; {
+		case c.result == nil || c.at < 0:
+		case c.window:
+			*c.result(r) = window[c.at]
+		default:
+			*c.result(r) = run[c.at]
+		}
 	}
-	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		return "" // only what the library can't write, and newHistogram's it can
+}
+
+// addCounts adds what another interval counts, and with gauges what it has at its end.
+func (i *Interval) addCounts(o *Interval, gauges bool) {
+	for k := range Counters {
+		if c := &Counters[k]; c.interval != nil && (gauges || !c.Gauge) {
+			*c.interval(i) += *c.interval(o)
+		}
 	}
-	return string(b)
+}
+
+// addCounts adds what another generator counted.
+func (r *Result) addCounts(o *Result) {
+	for k := range Counters {
+		if c := &Counters[k]; c.result != nil {
+			*c.result(r) += *c.result(o)
+		}
+	}
+}
+
+// faults counts everything that went wrong in the run.
+func (r *Result) faults() (n int64) {
+	for k := range Counters {
+		if c := &Counters[k]; c.Fault && c.result != nil {
+			n += *c.result(r)
+		}
+	}
+	if b := r.Broadcast; b != nil {
+		n += b.Missing() + b.Again
+	}
+	for i := range r.Agents {
+		if r.Agents[i].Lost != "" {
+			n++
+		}
+	}
+	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
+}
+
+// sumCauses adds up causes.
+func sumCauses(causes map[string]int64) (sum int64) {
+	for _, n := range causes {
+		sum += n
+	}
+	return sum
 }

@@ -167,15 +167,6 @@ func (e Expectation) met(value float64) bool {
 	return value == e.bound
 }
 
-// latencyPoints are what a distribution has, by name.
-var latencyPoints = map[string]func(*Latency) time.Duration{
-	"min": func(l *Latency) time.Duration { return l.Min }, "mean": func(l *Latency) time.Duration { return l.Mean },
-	"p50": func(l *Latency) time.Duration { return l.P50 }, "p75": func(l *Latency) time.Duration { return l.P75 },
-	"p90": func(l *Latency) time.Duration { return l.P90 }, "p95": func(l *Latency) time.Duration { return l.P95 },
-	"p99": func(l *Latency) time.Duration { return l.P99 }, "p99.9": func(l *Latency) time.Duration { return l.P999 },
-	"p99.99": func(l *Latency) time.Duration { return l.P9999 }, "max": func(l *Latency) time.Duration { return l.Max },
-}
-
 // latencies are the distributions of a result by name, nil where there is none.
 func (r *Result) latencies() map[string]*Latency {
 	all := map[string]*Latency{
@@ -247,13 +238,13 @@ func figureNamed(name string) (figure, bool) {
 	if _, ok := nothing.latencies()[which]; !ok || !found {
 		which, point = "latency", name
 	}
-	if of, ok := latencyPoints[point]; ok {
+	if p := latencyPoint(point); p != nil {
 		return figure{true, func(r *Result) (float64, bool) {
 			l := r.latencies()[which]
 			if l == nil || l.Count == 0 {
 				return 0, false
 			}
-			return float64(of(l)), true
+			return float64(p.Of(l)), true
 		}}, true
 	}
 	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
@@ -270,7 +261,10 @@ func figureNamed(name string) (figure, bool) {
 }
 
 func figureNames() string {
-	names := slices.Sorted(maps.Keys(latencyPoints))
+	var names []string
+	for _, p := range LatencyPoints {
+		names = append(names, p.Name)
+	}
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
 	names = append(names, slices.Sorted(maps.Keys(nothing.numbers()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")

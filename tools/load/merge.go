@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -279,9 +278,9 @@ func (r *Result) add(o *Result) {
 	r.Lost = addCauses(r.Lost, o.Lost)
 	r.BadStatus = addCauses(r.BadStatus, o.BadStatus)
 	r.ConnectTime = max(r.ConnectTime, o.ConnectTime)
-	r.Connect = addLatency(r.Connect, o.Connect)
-	r.FirstByte = addLatency(r.FirstByte, o.FirstByte)
-	r.Latency = addLatency(r.Latency, o.Latency)
+	r.Connect.add(&o.Connect)
+	r.FirstByte.add(&o.FirstByte)
+	r.Latency.add(&o.Latency)
 	r.Service = addLatencies(r.Service, o.Service)
 	r.Late = addLatencies(r.Late, o.Late)
 	r.Schedule = addRates(r.Schedule, o.Schedule)
@@ -318,7 +317,7 @@ func (v *Verification) add(o *Verification) {
 	v.Lost += o.Lost
 	v.Unanswered += o.Unanswered
 	v.Time = max(v.Time, o.Time)
-	v.Latency = addLatency(v.Latency, o.Latency)
+	v.Latency.add(&o.Latency)
 }
 
 // addPubSubs is what both were of together: on as many topics as the one that had more.
@@ -334,7 +333,7 @@ func addBroadcasts(a, b *Broadcast) *Broadcast {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}
-	return &Broadcast{a.Open + b.Open, a.Heard + b.Heard, a.Again + b.Again, max(a.Time, b.Time), addLatency(a.After, b.After)}
+	return &Broadcast{a.Open + b.Open, a.Heard + b.Heard, a.Again + b.Again, max(a.Time, b.Time), *addLatencies(&a.After, &b.After)}
 }
 
 // addCauses adds counts to those of a map that is ours, which can be nil.
@@ -348,36 +347,12 @@ func addCauses(to, more map[string]int64) map[string]int64 {
 	return to
 }
 
-// addLatency is the distribution of both, with the worse of their percentiles,
-// as neither has a histogram.
-func addLatency(a, b Latency) Latency {
-	if a.Count == 0 || b.Count == 0 {
-		if a.Count == 0 {
-			return b
-		}
-		return a
-	}
-	n := float64(a.Count) + float64(b.Count)
-	return Latency{
-		Count: a.Count + b.Count,
-		Min:   min(a.Min, b.Min),
-		Mean:  time.Duration(math.Round(float64(a.Mean)*(float64(a.Count)/n) + float64(b.Mean)*(float64(b.Count)/n))),
-		P50:   max(a.P50, b.P50),
-		P75:   max(a.P75, b.P75),
-		P90:   max(a.P90, b.P90),
-		P95:   max(a.P95, b.P95),
-		P99:   max(a.P99, b.P99),
-		P999:  max(a.P999, b.P999),
-		P9999: max(a.P9999, b.P9999),
-		Max:   max(a.Max, b.Max),
-	}
-}
-
-// addLatencies does so where there can be none.
+// addLatencies adds distributions that may be missing.
 func addLatencies(a, b *Latency) *Latency {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}
-	sum := addLatency(*a, *b)
+	sum := *a
+	sum.add(b)
 	return &sum
 }

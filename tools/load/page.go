@@ -249,7 +249,7 @@ func (s *Stream) timeline() (parts []page.Part) {
 			if i.Latency.Count == 0 {
 				return math.NaN()
 			}
-			return max(latencyPoints[point](&i.Latency), 1).Seconds()
+			return max(latencyPoint(point).Of(&i.Latency), 1).Seconds()
 		}
 	}
 	chart("percentiles", "Latency", page.Axis{Label: s.latencyOf(), Log: true, Unit: page.Seconds}, percentiles, "max", "p99.9", "p99", "p90", "p50")
@@ -323,7 +323,11 @@ func (s *Stream) distributions() []page.Part {
 		return nil
 	}
 	t := &page.Table{Figures: true}
-	t.Add("", "count", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	head := []string{"", "count"}
+	for _, p := range LatencyPoints {
+		head = append(head, p.Name)
+	}
+	t.Add(head...)
 	c := &page.Chart{ID: "distribution", Title: "Percentiles", X: page.Axis{Label: "percentile", Log: true, Unit: page.Percentile}, Y: page.Axis{Log: true, Unit: page.Seconds}}
 	r := s.Result
 	for _, d := range []struct {
@@ -340,12 +344,12 @@ func (s *Stream) distributions() []page.Part {
 			continue
 		}
 		line := []string{d.name, format.Count(d.of.Count)}
-		for _, point := range t.Lines[0][2:] {
-			line = append(line, format.Seconds(latencyPoints[point](d.of).Seconds()))
+		for _, p := range LatencyPoints {
+			line = append(line, format.Seconds(p.Of(d.of).Seconds()))
 		}
 		t.Add(line...)
 		if d.curve {
-			curve := d.of.curve()
+			curve := d.of.Curve()
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
 			c.Series = append(c.Series, curve)
 		}
@@ -358,19 +362,6 @@ func (s *Stream) distributions() []page.Part {
 		parts = append(parts, page.Part{Table: t})
 	}
 	return parts
-}
-
-// curve is drawn through the percentiles that a Latency has.
-func (l *Latency) curve() (c page.Series) {
-	for _, p := range []struct {
-		one   float64
-		value time.Duration
-	}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
-		if last := float64(l.Count); p.one < last || p.value == l.Max && p.one == last {
-			c.X, c.Y = append(c.X, p.one), append(c.Y, max(p.value, 1).Seconds())
-		}
-	}
-	return c
 }
 
 // errorTable has the causes of errors, the most frequent first: those of the intervals, or the

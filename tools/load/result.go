@@ -1,6 +1,12 @@
 package load
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+)
 
 // This file is all that a run counts: a new counter is added here alone, and counted
 // where it happens.
@@ -229,267 +235,247 @@ type Result struct {
 	Unanswered int64 `json:"unanswered"`
 }
 
-// The counters that connections add to, by their place in counts. A shard counts the
-// whole run, and of nSent to nBytesReceived the window, too.
-const (
-	nSent = iota
-	nAnswered
-	nBytesSent
-	nBytesReceived
-	nBytesAnswered // of messages that were answered
-	nOpened
-	nClosed
-	nExpired // of those that are closed: their lifetime was over
-	// nDropped are messages that were in flight on a connection when it closed; they
-	// will not be answered. nCutOff are those of them whose connection had expired.
-	nDropped
-	nBytesDropped
-	nCutOff
-	// nReconnected are sockets that replaced others of a connection, nResent messages
-	// that were in flight on those and were sent again.
-	nReconnected
-	nResent
-	// nFinished are connections that are through with their messages, nExchanged those
-	// of them that got all their answers.
-	nFinished
-	nExchanged
-	// nPlanned are messages of the window that connections' own plans have had, nEarly
-	// those before it, nUnsent those of the window, of either plan, that went down with
-	// a connection.
-	nPlanned
-	nEarly
-	nUnsent
-	nHeartbeats
-	nHeard
-	nHeardClosed // of those, closed since
-	nHeardAgain
-	nUnexpected
-	nVerifyWrong
-	nVerifyLost
-	nDue // messages that have their time and are about to be sent
-	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
-	// them that did not read and are gone, nSlowBytes what they read in the end.
-	nDelivered
-	nDoubled
-	nReordered
-	nSlowEnded
-	nSlowBytes
-	// Those from here on are not counted by connections, but added by the run.
-	nFailed
-	nLost
-	nIntended
-	nCounts
-)
-
-// counts are counters of a run, or of a part of it.
-type counts [nCounts]int64
-
-func (c *counts) add(d *counts) {
-	for i := range c {
-		c[i] += d[i]
-	}
+// Bytes accounts for bytes of messages, and of what answers them, in a whole run.
+type Bytes struct {
+	// Sent were handed to connections.
+	Sent int64 `json:"sent"`
+	// Received were answers, or parts of them.
+	Received int64 `json:"received"`
+	// Answered is how many of Sent belong to messages that were answered,
+	// InFlight how many to those that were not when the run ended, CutOff
+	// how many to those on connections that had ended before. Sent is the sum
+	// of the three.
+	Answered int64 `json:"answered"`
+	InFlight int64 `json:"in_flight"`
+	CutOff   int64 `json:"cut_off"`
 }
 
-// Counter is a figure that a run counts. Intervals, merging, CSV, Prometheus, text and
-// pages go by Counters: a new one is a line there, and the fields that it names.
-type Counter struct {
-	// Name is as in CSV and expectations, Help what it counts.
-	Name, Help string
-	// Metric is its name for Prometheus, without "myriad_load_"; "" for none.
-	Metric string
-	// Gauge says that it is as at the end of an interval, and not what came in it.
-	Gauge bool
-	// Fault says that none is what a clean run has.
-	Fault bool
-
-	at       int  // in counts, -1 where it is worked out otherwise
-	window   bool // a Result has that of the window, not of the run
-	interval func(*Interval) *int64
-	result   func(*Result) *int64
+// Limit is a wall that the generator met.
+type Limit struct {
+	// Wall is "cpu", "cpu pressure" (its machine's, whoever needs the
+	// processors), "ports", "descriptors", "memory" or "late sends".
+	Wall string `json:"wall"`
+	// Evidence says how it shows, Advice how to move it.
+	Evidence string `json:"evidence"`
+	Advice   string `json:"advice"`
 }
 
-// Of is the figure of an interval; ok is false where intervals have none.
-func (c *Counter) Of(i *Interval) (n int64, ok bool) {
-	if c.interval == nil {
-		return 0, false
-	}
-	return *c.interval(i), true
+// Agent is one of the generators of a run on several machines.
+type Agent struct {
+	// Name is its own, Host names its machine, and CPUs is how many it has.
+	Name string `json:"name"`
+	Host string `json:"host,omitempty"`
+	CPUs int    `json:"cpus,omitempty"`
+	// Connections is its part of those that were asked for.
+	Connections int `json:"connections"`
+	// Offset is by how much its clock is ahead of the coordinator's, known to within
+	// Uncertainty, and Behind how long after the first agent's its window began.
+	Offset      time.Duration `json:"offset"`
+	Uncertainty time.Duration `json:"uncertainty"`
+	Behind      time.Duration `json:"behind"`
+	// Connected, Rate, Latency and CPUShare are those of its own result; of an agent that
+	// was lost they are 0.
+	Connected int     `json:"connected"`
+	Rate      float64 `json:"rate"`
+	Latency   Latency `json:"latency"`
+	CPUShare  float64 `json:"cpu_share,omitempty"`
+	// Lost says why an agent's result is missing, "" where it isn't, and Last how far it
+	// was when it was last heard of.
+	Lost string    `json:"lost,omitempty"`
+	Last *Snapshot `json:"last,omitempty"`
 }
 
-// Counters are all counters, in the order of reports. They are not to be changed.
-var Counters = []Counter{
-	{
-		Name: "open", Metric: "connections", Help: "Connections that are established now.", Gauge: true, at: -1,
-		interval: func(i *Interval) *int64 { return &i.Open },
-	},
-	{
-		Name: "opened", Metric: "connections_opened_total", Help: "Connections that were established.", at: nOpened,
-		interval: func(i *Interval) *int64 { return &i.Opened },
-	},
-	{
-		Name: "failed", Metric: "connections_failed_total", Help: "Attempts to connect that failed.", at: nFailed,
-		interval: func(i *Interval) *int64 { return &i.Failed },
-	},
-	{
-		Name: "lost", Metric: "connections_lost_total", Help: "Connections that the server or the network ended.", at: nLost,
-		interval: func(i *Interval) *int64 { return &i.Lost },
-	},
-	{
-		Name: "closed", Metric: "connections_closed_total", Help: "Connections that the generator closed.", at: nExpired,
-		interval: func(i *Interval) *int64 { return &i.Closed }, result: func(r *Result) *int64 { return &r.Closed },
-	},
-	{
-		Name: "cut_off", Metric: "messages_cut_off_total", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
-		interval: func(i *Interval) *int64 { return &i.CutOff }, result: func(r *Result) *int64 { return &r.CutOff },
-	},
-	{
-		Name: "reconnected", Metric: "connections_reconnected_total", Help: "Connections that were replaced because the HTTP server had closed them in order.", at: nReconnected,
-		interval: func(i *Interval) *int64 { return &i.Reconnected }, result: func(r *Result) *int64 { return &r.Reconnected },
-	},
-	{
-		Name: "resent", Metric: "messages_resent_total", Help: "Messages that were sent again on a connection that replaced another.", at: nResent,
-		interval: func(i *Interval) *int64 { return &i.Resent }, result: func(r *Result) *int64 { return &r.Resent }, window: true,
-	},
-	{
-		Name: "intended", Metric: "messages_intended_total", Help: "Messages that were to be sent by the plan of an open loop.", at: nIntended,
-		interval: func(i *Interval) *int64 { return &i.Intended }, result: func(r *Result) *int64 { return &r.Intended }, window: true,
-	},
-	{
-		Name: "sent", Metric: "messages_sent_total", Help: "Messages that were handed to connections.", at: nSent,
-		interval: func(i *Interval) *int64 { return &i.Sent }, result: func(r *Result) *int64 { return &r.Sent }, window: true,
-	},
-	{
-		Name: "answered", Metric: "messages_answered_total", Help: "Messages whose whole answer has arrived, as expected.", at: nAnswered,
-		interval: func(i *Interval) *int64 { return &i.Answered }, result: func(r *Result) *int64 { return &r.Answered }, window: true,
-	},
-	{
-		Name: "bytes_sent", Metric: "sent_bytes_total", Help: "Bytes of messages sent.", at: nBytesSent,
-		interval: func(i *Interval) *int64 { return &i.BytesSent }, result: func(r *Result) *int64 { return &r.BytesSent }, window: true,
-	},
-	{
-		Name: "bytes_received", Metric: "received_bytes_total", Help: "Bytes received.", at: nBytesReceived,
-		interval: func(i *Interval) *int64 { return &i.BytesReceived }, result: func(r *Result) *int64 { return &r.BytesReceived }, window: true,
-	},
-	{
-		Name: "exchanged", Metric: "connections_exchanged_total", Help: "Connections that have got the answers to all their messages.", at: nExchanged,
-		interval: func(i *Interval) *int64 { return &i.Exchanged }, result: func(r *Result) *int64 { return &r.Exchanged },
-	},
-	{
-		Name: "in_flight", Metric: "messages_in_flight", Help: "Messages that have no answer yet.", Gauge: true, at: -1,
-		interval: func(i *Interval) *int64 { return &i.InFlight },
-	},
-	{
-		Name: "waiting", Metric: "messages_waiting", Help: "Messages of the plan of an open loop whose time has come and that have not been sent.", Gauge: true, at: -1,
-		interval: func(i *Interval) *int64 { return &i.Waiting },
-	},
-	{
-		Name: "mismatched", Help: "Connections with a wrong answer.", Fault: true, at: -1,
-		result: func(r *Result) *int64 { return &r.Mismatched },
-	},
-	{
-		Name: "unanswered", Help: "Messages without an answer when the run ended.", Fault: true, at: -1,
-		result: func(r *Result) *int64 { return &r.Unanswered },
-	},
-	{
-		Name: "unsent", Help: "Messages of the plan of an open loop that could not be sent.", Fault: true, at: -1,
-		result: func(r *Result) *int64 { return &r.Unsent },
-	},
-	{
-		Name: "delivered", Metric: "messages_delivered_total", Help: "Messages that subscribers have got, each for itself.", at: nDelivered,
-		interval: func(i *Interval) *int64 { return &i.Delivered }, result: func(r *Result) *int64 { return &r.Delivered }, window: true,
-	},
-	{
-		Name: "undelivered", Help: "Messages that a subscriber had not got when the run ended.", Fault: true, at: -1,
-		result: func(r *Result) *int64 { return &r.Undelivered },
-	},
-	{
-		Name: "doubled", Help: "Messages that a subscriber got again.", Fault: true, at: nDoubled,
-		result: func(r *Result) *int64 { return &r.Doubled },
-	},
-	{
-		Name: "reordered", Help: "Messages that a subscriber got behind a later one.", Fault: true, at: nReordered,
-		result: func(r *Result) *int64 { return &r.Reordered },
-	},
-	{
-		Name: "slow_ended", Help: "Subscribers that did not read, and that the server has ended.", at: nSlowEnded,
-		result: func(r *Result) *int64 { return &r.SlowEnded },
-	},
-	{
-		Name: "heartbeats", Metric: "heartbeats_total", Help: "Heartbeats of the server that connections which are held have got.", at: nHeartbeats,
-		interval: func(i *Interval) *int64 { return &i.Heartbeats }, result: func(r *Result) *int64 { return &r.Heartbeats },
-	},
-	{
-		Name: "heard", Metric: "broadcast_heard_total", Help: "Connections which are held that have got the broadcast.", at: nHeard,
-		interval: func(i *Interval) *int64 { return &i.Heard },
-	},
-	{
-		Name: "unexpected", Metric: "unexpected_lines_total", Help: "Lines that connections which are held did not expect, the broadcast for a second time too.", Fault: true, at: nUnexpected,
-		interval: func(i *Interval) *int64 { return &i.Unexpected }, result: func(r *Result) *int64 { return &r.Unexpected },
-	},
+// Mismatch is where an answer differed from what was expected.
+type Mismatch struct {
+	// Connection numbers the connection in its run, Message the message on
+	// its connection and Byte the first wrong byte in the answer, each
+	// from 0. A connection that is held has the number of its place on its
+	// loop.
+	Connection int64 `json:"connection"`
+	Message    int64 `json:"message"`
+	Byte       int   `json:"byte"`
+	// Want and Got are the bytes from there on, quoted as in Go, at most 32
+	// of them. Want is empty when no answer was owed.
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	// Why says what is wrong with it.
+	Why string `json:"why,omitempty"`
 }
 
-// setCounts sets what an interval counts to what has come since before.
-func (i *Interval) setCounts(now, before *counts) {
-	for k := range Counters {
-		if c := &Counters[k]; c.interval != nil && c.at >= 0 {
-			*c.interval(i) = max(now[c.at]-before[c.at], 0)
-		}
+// String describes the mismatch in a line.
+func (m *Mismatch) String() string {
+	if m.Why != "" && (m.Want == "" || m.Want == `""`) {
+		return fmt.Sprintf("connection %d, message %d, byte %d: %s; got %s", m.Connection, m.Message, m.Byte, m.Why, m.Got)
 	}
+	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// setCounts sets what a result counts.
-func (r *Result) setCounts(run, window *counts) {
-	for k := range Counters {
-		switch c := &Counters[k]; {
-		case c.result == nil || c.at < 0:
-		case c.window:
-			*c.result(r) = window[c.at]
-		default:
-			*c.result(r) = run[c.at]
-		}
-	}
+// Verification is what came of asking each connection that is held for its line. The line
+// is made from the connection's place and the seed, and compared when it is back, so
+// that nothing is kept for a connection but while its line is in flight.
+type Verification struct {
+	// Number counts the verifications of the run, from 1; InFlight is
+	// Config.Check.
+	Number   int `json:"number"`
+	InFlight int `json:"in_flight"`
+	// Open is how many connections were open when it began. Asked counts those
+	// that have sent their line: of these Checked got it back, Wrong something
+	// else, and then they were closed; Lost ended before, and Unanswered got
+	// nothing, for Config.Drain in which none got any. Asked is the sum of the
+	// four. It is less than Open where connections ended before it was their
+	// turn, or where so many were unanswered that no more could be asked.
+	Open       int64 `json:"open"`
+	Asked      int64 `json:"asked"`
+	Checked    int64 `json:"checked"`
+	Wrong      int64 `json:"wrong"`
+	Lost       int64 `json:"lost"`
+	Unanswered int64 `json:"unanswered"`
+	// Time is from its beginning to the last line that came back.
+	Time time.Duration `json:"time"`
+	// Latency is the time from when a line was handed to its connection to
+	// when it was back, in steps of a hundredth.
+	Latency Latency `json:"latency"`
 }
 
-// addCounts adds what another interval counts, and with gauges what it has at its end.
-func (i *Interval) addCounts(o *Interval, gauges bool) {
-	for k := range Counters {
-		if c := &Counters[k]; c.interval != nil && (gauges || !c.Gauge) {
-			*c.interval(i) += *c.interval(o)
-		}
+// Complete says whether every connection that was open got its line back.
+func (c *Verification) Complete() bool { return c.Checked == c.Open }
+
+// Rate is how many lines a second came back.
+func (c *Verification) Rate() float64 {
+	if c.Time <= 0 {
+		return 0
 	}
+	return float64(c.Checked) / c.Time.Seconds()
 }
 
-// addCounts adds what another generator counted.
-func (r *Result) addCounts(o *Result) {
-	for k := range Counters {
-		if c := &Counters[k]; c.result != nil {
-			*c.result(r) += *c.result(o)
-		}
-	}
+// Broadcast is how far the server's one line to all connections that are held has
+// come.
+type Broadcast struct {
+	// Open is how many connections were open, Heard how many of them had got
+	// the line.
+	Open  int64 `json:"open"`
+	Heard int64 `json:"heard"`
+	// Again counts lines that came to a connection that had got it before.
+	Again int64 `json:"again"`
+	// Time is from the first that got it to the last, of all connections, and
+	// After of each the time since the first, in steps of a hundredth.
+	Time  time.Duration `json:"time"`
+	After Latency       `json:"after"`
 }
 
-// faults counts everything that went wrong in the run.
-func (r *Result) faults() (n int64) {
-	for k := range Counters {
-		if c := &Counters[k]; c.Fault && c.result != nil {
-			n += *c.result(r)
-		}
+// Missing is how many connections had not got it.
+func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
+
+// Rate is the number of answered messages a second in the window, or of sent
+// ones where no answers were awaited.
+func (r *Result) Rate() float64 {
+	if r.Window <= 0 {
+		return 0
 	}
-	if b := r.Broadcast; b != nil {
-		n += b.Missing() + b.Again
+	return float64(r.rated()) / r.Window.Seconds()
+}
+
+// DeliveryRate is the number of messages that subscribers got a second in the window.
+func (r *Result) DeliveryRate() float64 {
+	if r.Window <= 0 {
+		return 0
 	}
+	return float64(r.Delivered) / r.Window.Seconds()
+}
+
+func (r *Result) rated() int64 {
+	if r.NoReply {
+		return r.Sent
+	}
+	return r.Answered
+}
+
+// InFlight is the number of messages that were in flight on average, by
+// Little's law: rate × mean latency. In a closed loop it equals connections ×
+// pipeline; where it does not, the connections were not all loaded. In an open
+// loop it has those that waited to be sent, too.
+func (r *Result) InFlight() float64 {
+	return r.Rate() * r.Latency.Mean.Seconds()
+}
+
+// busy is the share of the generator's processors from which on it is called
+// the bottleneck.
+const busy = 0.95
+
+// GeneratorBound says whether the generator itself, not the server, was the
+// bottleneck: whether it used 95 % of the processor time that it could have
+// had in the window. On systems that do not tell the time it is false, and for
+// windows of less than 100 ms; and where each connection was to exchange so many
+// messages: such a window is no load.
+func (r *Result) GeneratorBound() bool {
+	return r.Messages == 0 && r.knowsCPU() && r.CPUShare() >= busy
+}
+
+func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.UserCPU+r.SystemCPU > 0 }
+
+// CPUShare is the share of its processors that the generator used in the window, 1
+// for all of them. It can be more, for the Go runtime's own work.
+func (r *Result) CPUShare() float64 {
+	if r.Window <= 0 || r.CPUs <= 0 {
+		return 0
+	}
+	return (r.UserCPU + r.SystemCPU).Seconds() / (r.Window.Seconds() * float64(r.CPUs))
+}
+
+// Err is nil for a clean run: otherwise it says that nothing could be
+// connected, that answers were wrong, that connections were lost or that
+// answers are missing, whichever comes first. Attempts to connect that failed
+// beside others that succeeded are no error; see ConnectErrors.
+func (r *Result) Err() error {
+	switch {
+	case r.Connected == 0 && len(r.ConnectErrors) > 0:
+		return fmt.Errorf("load: no connection to %s: %s", r.Target, format.Tally(r.ConnectErrors))
+	case r.Connected == 0:
+		return fmt.Errorf("load: no connection to %s", r.Target)
+	case r.lostAgent() != nil:
+		lost := r.lostAgent()
+		return fmt.Errorf("load: agent %s is lost, with %s of %s connections: %s", lost.Name, format.Count(lost.Connections), format.Count(r.Connections), lost.Lost)
+	case r.FirstMismatch != nil:
+		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
+	case len(r.Lost) > 0:
+		return fmt.Errorf("load: connections lost: %s", format.Tally(r.Lost))
+	case len(r.BadStatus) > 0:
+		return fmt.Errorf("load: %s", format.Tally(r.BadStatus))
+	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
+		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
+	case r.Undelivered+r.Doubled+r.Reordered > 0:
+		return fmt.Errorf("load: of the deliveries %s are missing, %s came twice and %s in another order",
+			format.Count(r.Undelivered), format.Count(r.Doubled), format.Count(r.Reordered))
+	case r.Unanswered > 0:
+		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
+	}
+	return r.heldErr()
+}
+
+// lostAgent is the first agent whose part is missing, nil if none is.
+func (r *Result) lostAgent() *Agent {
 	for i := range r.Agents {
 		if r.Agents[i].Lost != "" {
-			n++
+			return &r.Agents[i]
 		}
 	}
-	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
+	return nil
 }
 
-// sumCauses adds up causes.
-func sumCauses(causes map[string]int64) (sum int64) {
-	for _, n := range causes {
-		sum += n
+// heldErr says what was wrong with what held connections have received.
+func (r *Result) heldErr() error {
+	for _, c := range r.Verifications {
+		if !c.Complete() {
+			return fmt.Errorf("load: verification %d: %s of %s connections have got their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
+		}
 	}
-	return sum
+	switch b := r.Broadcast; {
+	case b != nil && b.Missing() > 0:
+		return fmt.Errorf("load: broadcast: %s of %s connections have not got it", format.Count(b.Missing()), format.Count(b.Open))
+	case b != nil && b.Again > 0:
+		return fmt.Errorf("load: broadcast: it came again %s times", format.Count(b.Again))
+	case r.Unexpected > 0:
+		return fmt.Errorf("load: %s lines that nobody expected; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
+	}
+	return nil
 }

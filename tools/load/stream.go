@@ -11,8 +11,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // The bounds of a stream.
@@ -177,8 +175,8 @@ func (i *Interval) figures() []int64 {
 	}
 	for _, l := range []*Latency{&i.Latency, &i.Connect} {
 		all = append(all, l.Count)
-		for _, of := range latencyPoints {
-			all = append(all, int64(of(l)))
+		for _, p := range LatencyPoints {
+			all = append(all, int64(p.Of(l)))
 		}
 	}
 	return all
@@ -237,33 +235,8 @@ func (i *Interval) Join(next Interval) {
 // addCauses adds the errors of another interval, and its times.
 func (i *Interval) addCauses(o *Interval) {
 	i.Errors = addCauses(i.Errors, o.Errors)
-	i.Latency = addLatency(i.Latency, o.Latency)
-	i.Connect = addLatency(i.Connect, o.Connect)
-}
-
-// decodeHistogram reads Result.Histogram; it is nil for none.
-func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
-	if text == "" {
-		return nil, nil
-	}
-	h, err := hdrhistogram.Decode([]byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("histogram: %w; expected the compressed encoding V2 in base64", err)
-	}
-	return h, nil
-}
-
-// readLatency reads a distribution off a histogram.
-func readLatency(h *hdrhistogram.Histogram) Latency {
-	if h == nil || h.TotalCount() == 0 {
-		return Latency{}
-	}
-	at := func(percent float64) time.Duration { return time.Duration(h.ValueAtPercentile(percent)) }
-	return Latency{
-		Count: h.TotalCount(), Min: time.Duration(h.Min()), Mean: time.Duration(h.Mean()),
-		P50: at(50), P75: at(75), P90: at(90), P95: at(95), P99: at(99), P999: at(99.9), P9999: at(99.99),
-		Max: time.Duration(h.Max()),
-	}
+	i.Latency.add(&o.Latency)
+	i.Connect.add(&o.Connect)
 }
 
 // Phase names a moment in a run.

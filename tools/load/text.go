@@ -484,15 +484,12 @@ func knownText(n int64) string {
 
 func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
 	all := []csvColumn{numberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
-	for _, p := range []struct{ name, point string }{
-		{"min_us", "min"}, {"mean_us", "mean"}, {"p50_us", "p50"}, {"p90_us", "p90"}, {"p99_us", "p99"},
-		{"p999_us", "p99.9"}, {"p9999_us", "p99.99"}, {"max_us", "max"},
-	} {
-		all = append(all, csvColumn{prefix + p.name, func(i *Interval) string {
+	for _, p := range LatencyPoints {
+		all = append(all, csvColumn{prefix + strings.ReplaceAll(p.Name, ".", "") + "_us", func(i *Interval) string {
 			if of(i).Count == 0 {
 				return ""
 			}
-			return strconv.FormatFloat(float64(latencyPoints[p.point](of(i)))/1e3, 'f', -1, 64)
+			return strconv.FormatFloat(float64(p.Of(of(i)))/1e3, 'f', -1, 64)
 		}})
 	}
 	return all

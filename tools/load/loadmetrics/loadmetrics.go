@@ -121,15 +121,16 @@ func (s *loadState) add(i load.Interval) {
 	s.setup.add(i.Connect)
 }
 
-// quantiles are those of an interval, in seconds.
+// quantiles returns those of an interval, in seconds.
 func quantiles(l load.Latency) map[float64]float64 {
-	to := map[float64]float64{
-		0: l.Min.Seconds(), 0.5: l.P50.Seconds(), 0.75: l.P75.Seconds(), 0.9: l.P90.Seconds(), 0.95: l.P95.Seconds(),
-		0.99: l.P99.Seconds(), 0.999: l.P999.Seconds(), 0.9999: l.P9999.Seconds(), 1: l.Max.Seconds(),
-	}
-	if l.Count == 0 {
-		for q := range to {
-			to[q] = math.NaN()
+	to := make(map[float64]float64)
+	for _, p := range load.LatencyPoints {
+		switch {
+		case p.Quantile < 0:
+		case l.Count == 0:
+			to[p.Quantile] = math.NaN()
+		default:
+			to[p.Quantile] = p.Of(&l).Seconds()
 		}
 	}
 	return to
