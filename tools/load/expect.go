@@ -190,9 +190,9 @@ func (r *Result) numbers() map[string]float64 {
 		"checked": 0, "check_asked": 0, "check_wrong": 0, "check_lost": 0, "check_unanswered": 0,
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
-	for i := range Counters {
-		if c := &Counters[i]; c.result != nil {
-			all[c.Name] = float64(*c.result(r))
+	for _, c := range Counters {
+		if n, ok := c.ofResult(r); ok {
+			all[c.Name] = float64(n)
 		}
 	}
 	if r.Window > 0 {

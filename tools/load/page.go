@@ -263,12 +263,12 @@ func (s *Stream) timeline() (parts []page.Part) {
 		"closed": perSecond("closed"), "reconnected": perSecond("reconnected"), "established": perSecond("opened"),
 	}, "closed", "reconnected", "established")
 	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curves{
-		"server":    ofServer(func(i *Interval, u *Usage) float64 { return i.perSecond(int64(u.CPU)) / 1e9 }),
-		"generator": func(i *Interval) float64 { return i.perSecond(int64(i.Generator.CPU)) / 1e9 },
+		"server":    ofServer(func(i *Interval, u *Usage) float64 { return i.perSecond(int64(u.CPU())) / 1e9 }),
+		"generator": func(i *Interval) float64 { return i.perSecond(int64(i.Generator.CPU())) / 1e9 },
 	}, "server", "generator")
 	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curves{
-		"server":    ofServer(func(_ *Interval, u *Usage) float64 { return float64(u.Resident) }),
-		"generator": func(i *Interval) float64 { return float64(i.Generator.Resident) },
+		"server":    ofServer(func(_ *Interval, u *Usage) float64 { return float64(u.RSS) }),
+		"generator": func(i *Interval) float64 { return float64(i.Generator.RSS) },
 	}, "server", "generator")
 	return parts
 }
@@ -292,7 +292,7 @@ func (s *Stream) windowNote() string {
 // gauge is a counter of intervals, by its name, and perSecond its rate.
 func gauge(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
-	return func(i *Interval) float64 { return float64(*Counters[at].interval(i)) }
+	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
 func perSecond(name string) func(*Interval) float64 {

@@ -34,14 +34,14 @@ type PubSub struct {
 	Protocol string `json:"protocol"`
 	// Topics is how many there are, 1 to Connections; subscribers have one each, in turn.
 	// Default 1.
-	Topics int `json:"topics"`
+	Topics int `json:"topics" merge:"max"`
 	// Publishers is how many connections publish, 1 to MaxPublishers, each to all topics in
 	// turn. They are besides Connections. Default 1.
-	Publishers int `json:"publishers"`
+	Publishers int `json:"publishers" merge:"sum"`
 	// Slow is how many subscribers there are, besides Connections, that do not read once
 	// they have subscribed. A server may end them. In the end they read, for Drain at most,
 	// so that it is known who was ended. Nothing that they get counts. Default 0.
-	Slow int `json:"slow,omitempty"`
+	Slow int `json:"slow,omitempty" merge:"sum"`
 
 	// AllPublishers is how many publishers there are on all generators that share the topics, the
 	// first of these being number PublishersFrom of them. Default: those of this one.

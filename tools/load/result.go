@@ -3,77 +3,67 @@ package load
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file is all that a run counts: a new counter is added here alone, and counted
-// where it happens.
+// Counts is what a run counts, in an Interval or in a whole Result. The tags of each counter
+// declare its metric, its help text and how it merges; see Counters. In a Result, a counter
+// with the tag of:"window" is of the measured window, and any other of the whole run.
+type Counts struct {
+	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed because their lifetime was over."`
+	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
+	Reconnected   int64 `json:"reconnected,omitempty" merge:"sum" metric:"connections_reconnected_total" help:"Connections that were replaced because the HTTP server had closed them in order."`
+	Resent        int64 `json:"resent,omitempty" merge:"sum" of:"window" metric:"messages_resent_total" help:"Messages that were sent again on a connection that replaced another."`
+	Intended      int64 `json:"intended,omitempty" merge:"sum" of:"window" metric:"messages_intended_total" help:"Messages that were to be sent by the plan of an open loop."`
+	Sent          int64 `json:"sent" merge:"sum" of:"window" metric:"messages_sent_total" help:"Messages that were handed to connections."`
+	Answered      int64 `json:"answered" merge:"sum" of:"window" metric:"messages_answered_total" help:"Messages whose whole answer has arrived, as expected."`
+	BytesSent     int64 `json:"bytes_sent" merge:"sum" of:"window" metric:"sent_bytes_total" help:"Bytes of messages sent."`
+	BytesReceived int64 `json:"bytes_received" merge:"sum" of:"window" metric:"received_bytes_total" help:"Bytes received."`
+	Exchanged     int64 `json:"exchanged,omitempty" merge:"sum" metric:"connections_exchanged_total" help:"Connections that have got the answers to all their messages."`
+	Delivered     int64 `json:"delivered,omitempty" merge:"sum" of:"window" metric:"messages_delivered_total" help:"Messages that subscribers have got, each for itself."`
+	Heartbeats    int64 `json:"heartbeats,omitempty" merge:"sum" metric:"heartbeats_total" help:"Heartbeats of the server that held connections have got."`
+	Unexpected    int64 `json:"unexpected,omitempty" merge:"sum" fault:"true" metric:"unexpected_lines_total" help:"Lines that held connections did not expect, including a broadcast that came again."`
+}
 
-// Interval is what happened since the last one. Counts are of the interval, not
-// of the run.
+// Interval is what happened since the previous interval.
 type Interval struct {
 	// From and To are when it began and ended, since the run's start.
-	From time.Duration `json:"from"`
-	To   time.Duration `json:"to"`
+	From time.Duration `json:"from" merge:"min"`
+	To   time.Duration `json:"to" merge:"max"`
 	// Stage is what the run was doing at its end: "connect", "check",
 	// "hold", "warm-up", "window", "drain" or "close".
-	Stage string `json:"stage"`
+	Stage string `json:"stage" merge:"last"`
 
-	// Open is the number of established connections at its end. Opened,
-	// Failed, Lost and Closed count connections: established, failed to be,
-	// ended by the server or the network, and closed by the generator.
-	Open   int64 `json:"open"`
-	Opened int64 `json:"opened"`
-	Failed int64 `json:"failed"`
-	Lost   int64 `json:"lost"`
-	Closed int64 `json:"closed"`
-	// Reconnected and Resent are as in Result.
-	Reconnected int64 `json:"reconnected,omitempty"`
-	Resent      int64 `json:"resent,omitempty"`
+	Open   int64 `json:"open" merge:"gauge" metric:"connections" help:"Connections that are established now."`
+	Opened int64 `json:"opened" merge:"sum" metric:"connections_opened_total" help:"Connections that were established."`
+	Failed int64 `json:"failed" merge:"sum" metric:"connections_failed_total" help:"Attempts to connect that failed."`
+	Lost   int64 `json:"lost" merge:"sum" metric:"connections_lost_total" help:"Connections that the server or the network ended."`
+	// Counts includes the lines of a verification as messages sent and answered.
+	Counts   `merge:"sum"`
+	InFlight int64 `json:"in_flight" merge:"gauge" metric:"messages_in_flight" help:"Messages that have no answer yet."`
+	Waiting  int64 `json:"waiting,omitempty" merge:"gauge" metric:"messages_waiting" help:"Messages of the plan of an open loop whose time has come and that have not been sent."`
+	Heard    int64 `json:"heard,omitempty" merge:"sum" metric:"broadcast_heard_total" help:"Held connections that have got the broadcast."`
 	// Errors counts what went wrong, by cause: of attempts to connect, of
 	// connections and of answers.
-	Errors map[string]int64 `json:"errors,omitempty"`
+	Errors map[string]int64 `json:"errors,omitempty" merge:"sum"`
 
-	// Intended counts messages that were to be sent by the plan of an open
-	// loop; Sent, Answered as in Result.
-	Intended      int64 `json:"intended,omitempty"`
-	Sent          int64 `json:"sent"`
-	Answered      int64 `json:"answered"`
-	BytesSent     int64 `json:"bytes_sent"`
-	BytesReceived int64 `json:"bytes_received"`
-	// CutOff counts messages in flight on connections that were closed because their
-	// lifetime was over.
-	CutOff int64 `json:"cut_off,omitempty"`
-	// Exchanged counts connections that have got the answers to all their messages, where
-	// each has a number of them.
-	Exchanged int64 `json:"exchanged,omitempty"`
-	// InFlight is how many messages had no answer yet at its end, Waiting how
-	// many of the plan had not been sent.
-	InFlight int64 `json:"in_flight"`
-	Waiting  int64 `json:"waiting,omitempty"`
-	// Heartbeats counts those of the server, Heard the connections that got the
-	// broadcast, and Unexpected other lines, on connections that are held. The
-	// lines of a verification count as messages that are sent and answered.
-	Heartbeats int64 `json:"heartbeats,omitempty"`
-	Heard      int64 `json:"heard,omitempty"`
-	Unexpected int64 `json:"unexpected,omitempty"`
-	// Delivered is as in Result.
-	Delivered int64 `json:"delivered,omitempty"`
-	// Latency is as in Result, of the answers of the interval, whether
-	// they count for the window or not. Connect is the time to establish a
-	// connection.
-	Latency Latency `json:"latency"`
-	Connect Latency `json:"connect"`
-	// Histograms are Latency and Connect in full, as in Result; nil unless Config.Histograms
-	// was set.
+	// Latency is that of the answers of the interval, whether they count for the
+	// window or not. Connect is the time to establish a connection.
+	Latency Latency `json:"latency" merge:"sum"`
+	Connect Latency `json:"connect" merge:"sum"`
+	// Histograms are Latency and Connect in full, by their keys in JSON, encoded as
+	// Result.Histogram; nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
 
 	// Generator and Server are what the two processes used; Server is nil
 	// where it isn't a process of this machine that may be looked at.
-	Generator Usage  `json:"generator"`
-	Server    *Usage `json:"server,omitempty"`
+	Generator Usage  `json:"generator" merge:"sum"`
+	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
 // Result is what one run of the load generator saw. It is plain data: every
@@ -82,9 +72,9 @@ type Interval struct {
 type Result struct {
 	// Start is when the run began, by the clock of its machine, Took how long all of it
 	// took. Interrupted says that it ended before its time, because its context did.
-	Start       time.Time     `json:"start,omitzero"`
-	Took        time.Duration `json:"took,omitempty"`
-	Interrupted bool          `json:"interrupted,omitempty"`
+	Start       time.Time     `json:"start,omitzero" merge:"min"`
+	Took        time.Duration `json:"took,omitempty" merge:"max"`
+	Interrupted bool          `json:"interrupted,omitempty" merge:"max"`
 	// Target is the address that was loaded, as host:port or unix: and a path;
 	// several have ", " between them.
 	Target string `json:"target"`
@@ -95,21 +85,21 @@ type Result struct {
 	TLS string `json:"tls,omitempty"`
 	// CPUs is how many processors the generator could have kept busy: one
 	// for each of its loops, or all that this process may use.
-	CPUs int `json:"cpus"`
+	CPUs int `json:"cpus" merge:"sum"`
 	// Connections is how many connections were asked for.
-	Connections int `json:"connections"`
+	Connections int `json:"connections" merge:"sum"`
 	// Connected is how many of them were established.
-	Connected int `json:"connected"`
+	Connected int `json:"connected" merge:"sum"`
 	// ConnectErrors counts failed attempts to connect by cause, such as
 	// "connection refused".
-	ConnectErrors map[string]int64 `json:"connect_errors,omitempty"`
+	ConnectErrors map[string]int64 `json:"connect_errors,omitempty" merge:"sum"`
 	// ConnectTime is the time from the first attempt to the last
 	// established connection, TLS handshakes included.
-	ConnectTime time.Duration `json:"connect_time"`
+	ConnectTime time.Duration `json:"connect_time" merge:"max"`
 
 	// Mode is as in Plan, Schedule the plan of an open loop.
 	Mode     string `json:"mode,omitempty"`
-	Schedule *Rate  `json:"schedule,omitempty"`
+	Schedule *Rate  `json:"schedule,omitempty" merge:"sum"`
 	// NoReply says that no answers were awaited: none count, and Rate is of what
 	// was sent.
 	NoReply bool `json:"no_reply,omitempty"`
@@ -118,61 +108,38 @@ type Result struct {
 	// Connect is the time that it took to establish a connection, FirstByte
 	// the time from then to the first byte of the server, what the connection
 	// waited before its first message included; of the whole run.
-	Connect   Latency `json:"connect"`
-	FirstByte Latency `json:"first_byte"`
-	// Closed counts connections that the generator closed because their
-	// lifetime was over, CutOff the messages in flight on them.
-	Closed int64 `json:"closed,omitempty"`
-	CutOff int64 `json:"cut_off,omitempty"`
-	// Reconnected counts how often a connection was replaced that its HTTP server had
-	// closed in order; see Config.NoReconnect. Connected and Closed do not count that.
-	// Resent counts the messages of the window that were sent again on the new
-	// connection, as the server had closed behind an earlier answer.
-	Reconnected int64 `json:"reconnected,omitempty"`
-	Resent      int64 `json:"resent,omitempty"`
-
+	Connect   Latency `json:"connect" merge:"sum"`
+	FirstByte Latency `json:"first_byte" merge:"sum"`
 	// Pipeline is how many messages each connection keeps in flight.
 	Pipeline int `json:"pipeline"`
 	// Messages is how many messages each connection was to exchange, 0 where
 	// the run had a duration.
 	Messages int64 `json:"messages,omitempty"`
-	// Exchanged is how many connections did so.
-	Exchanged int64 `json:"exchanged,omitempty"`
 	// MessageSize is the size of one message in bytes.
 	MessageSize int `json:"message_size"`
 
 	// Window is the measured time: warm-up, connecting and draining are
 	// outside of it. All the figures below are of the window.
-	Window time.Duration `json:"window"`
+	Window time.Duration `json:"window" merge:"max"`
 	// Variation is by how much the bytes received a second varied over the last
 	// Config.Duration of the window: the standard deviation of ten parts of it, divided
 	// by their mean. 0 where there were no two parts, or nothing was received.
-	Variation float64 `json:"variation,omitempty"`
-	// Sent and Answered count messages. An answer counts when all its
-	// bytes have arrived and were as expected.
-	Sent     int64 `json:"sent"`
-	Answered int64 `json:"answered"`
-	// BytesSent and BytesReceived count bytes of messages.
-	BytesSent     int64 `json:"bytes_sent"`
-	BytesReceived int64 `json:"bytes_received"`
+	Variation float64 `json:"variation,omitempty" merge:"max"`
+	Counts    `merge:"sum"`
 	// Latency is the time to the arrival of the last byte of an answer: in a
 	// closed loop from the moment its message was handed to the connection,
 	// so that what a stalled server kept from being sent does not count; in
 	// an open loop from the moment at which the message was to be sent, and
 	// then Corrected is set.
-	Latency   Latency `json:"latency"`
+	Latency   Latency `json:"latency" merge:"sum"`
 	Corrected bool    `json:"corrected,omitempty"`
 	// Service is, in an open loop, the time from the moment at which the
 	// message was really sent: what a closed loop would have said.
-	Service *Latency `json:"service,omitempty"`
+	Service *Latency `json:"service,omitempty" merge:"sum"`
 	// Late is, in an open loop, how long after its time a message was sent
 	// for which there was a connection with room: the generator's own delay.
-	Late *Latency `json:"late,omitempty"`
-	// Intended counts the messages that the plan of an open loop had for the
-	// window, Unsent those of them that were not sent even in the time for
-	// draining. Latencies are of intended messages whose answer came.
-	Intended int64 `json:"intended,omitempty"`
-	Unsent   int64 `json:"unsent,omitempty"`
+	Late   *Latency `json:"late,omitempty" merge:"sum"`
+	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Messages of the plan of an open loop that were not sent even in the time for draining."`
 	// Histogram is Latency in full: an HdrHistogram of nanoseconds in the
 	// compressed encoding (V2) that its libraries share, base64. Histograms
 	// of several generators can be merged.
@@ -181,73 +148,58 @@ type Result struct {
 	// nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
 	// UserCPU and SystemCPU are the generator's own processor time.
-	UserCPU   time.Duration `json:"user_cpu"`
-	SystemCPU time.Duration `json:"system_cpu"`
+	UserCPU   time.Duration `json:"user_cpu" merge:"sum"`
+	SystemCPU time.Duration `json:"system_cpu" merge:"sum"`
 
-	// Mismatched counts connections, in the whole run, whose answer
-	// differed from what was expected. Such a connection is closed.
-	Mismatched int64 `json:"mismatched"`
+	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections with a wrong answer, after which they are closed."`
 	// FirstMismatch is the first of them, nil if there is none.
-	FirstMismatch *Mismatch `json:"first_mismatch,omitempty"`
+	FirstMismatch *Mismatch `json:"first_mismatch,omitempty" merge:"first"`
 	// BadStatus counts HTTP responses with a status of 400 or more, in the
 	// whole run, where Match is "http". Their latencies count like others'.
-	BadStatus map[string]int64 `json:"bad_status,omitempty"`
+	BadStatus map[string]int64 `json:"bad_status,omitempty" merge:"sum"`
 	// Lost counts established connections, in the whole run, that ended
 	// before the generator closed them, by cause.
-	Lost map[string]int64 `json:"lost,omitempty"`
+	Lost map[string]int64 `json:"lost,omitempty" merge:"sum"`
 	// Verifications are those of held connections, in order.
-	Verifications []Verification `json:"verifications,omitempty"`
-	// Heartbeats counts those of the server that held connections got, in the
-	// whole run.
-	Heartbeats int64 `json:"heartbeats,omitempty"`
+	Verifications []Verification `json:"verifications,omitempty" merge:"sum"`
 	// Broadcast is who had got the broadcast when the hold was over; nil where
 	// none was expected.
-	Broadcast *Broadcast `json:"broadcast,omitempty"`
-	// Unexpected counts lines, in the whole run, that held connections did not
-	// expect, a broadcast that came again not among them. FirstUnexpected is the
-	// first, quoted as in Go, at most 32 bytes of it.
-	Unexpected      int64  `json:"unexpected,omitempty"`
-	FirstUnexpected string `json:"first_unexpected,omitempty"`
+	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
+	// FirstUnexpected is the first unexpected line, quoted as in Go, at most 32 bytes of it.
+	FirstUnexpected string `json:"first_unexpected,omitempty" merge:"first"`
 	// PubSub is what a publish/subscribe run was of, nil where it was none. Sent counts what
 	// was published, Answered what all subscribers have got.
-	PubSub *PubSub `json:"pubsub,omitempty"`
-	// Delivered counts messages that subscribers have got, each for itself. Undelivered are
-	// those that had not come when the run ended, Doubled those that came again, and
-	// Reordered those that came behind a later one of their publisher; of the whole run.
-	// SlowEnded counts subscribers that did not read, and that the server has ended.
-	Delivered   int64 `json:"delivered,omitempty"`
-	Undelivered int64 `json:"undelivered,omitempty"`
-	Doubled     int64 `json:"doubled,omitempty"`
-	Reordered   int64 `json:"reordered,omitempty"`
-	SlowEnded   int64 `json:"slow_ended,omitempty"`
+	PubSub      *PubSub `json:"pubsub,omitempty" merge:"sum"`
+	Undelivered int64   `json:"undelivered,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber had not got when the run ended."`
+	Doubled     int64   `json:"doubled,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber got again."`
+	Reordered   int64   `json:"reordered,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber got behind a later one of their publisher."`
+	SlowEnded   int64   `json:"slow_ended,omitempty" merge:"sum" help:"Subscribers that did not read, and that the server has ended."`
 	// Bytes accounts for all bytes of messages of the whole run.
-	Bytes Bytes `json:"bytes"`
+	Bytes Bytes `json:"bytes" merge:"sum"`
 	// Limits are the walls that the generator itself met, most severe first:
 	// with one of them the figures say more about it than about the server.
-	Limits []Limit `json:"limits,omitempty"`
+	Limits []Limit `json:"limits,omitempty" merge:"append"`
 	// Search is what a search has found, nil where the run was none.
 	Search *Found `json:"search,omitempty"`
 	// Agents are the generators of a run on several machines, of which this is the merged
 	// result: without those that were lost. Nil for a run on one.
-	Agents []Agent `json:"agents,omitempty"`
-	// Unanswered counts messages still without an answer when the run
-	// ended, after the generator had waited for them.
-	Unanswered int64 `json:"unanswered"`
+	Agents     []Agent `json:"agents,omitempty"`
+	Unanswered int64   `json:"unanswered" merge:"sum" fault:"true" help:"Messages without an answer when the run ended, after the generator had waited for them."`
 }
 
 // Bytes accounts for bytes of messages, and of what answers them, in a whole run.
 type Bytes struct {
 	// Sent were handed to connections.
-	Sent int64 `json:"sent"`
+	Sent int64 `json:"sent" merge:"sum"`
 	// Received were answers, or parts of them.
-	Received int64 `json:"received"`
+	Received int64 `json:"received" merge:"sum"`
 	// Answered is how many of Sent belong to messages that were answered,
 	// InFlight how many to those that were not when the run ended, CutOff
 	// how many to those on connections that had ended before. Sent is the sum
 	// of the three.
-	Answered int64 `json:"answered"`
-	InFlight int64 `json:"in_flight"`
-	CutOff   int64 `json:"cut_off"`
+	Answered int64 `json:"answered" merge:"sum"`
+	InFlight int64 `json:"in_flight" merge:"sum"`
+	CutOff   int64 `json:"cut_off" merge:"sum"`
 }
 
 // Limit is a wall that the generator met.
@@ -317,24 +269,24 @@ type Verification struct {
 	// Number counts the verifications of the run, from 1; InFlight is
 	// Config.Check.
 	Number   int `json:"number"`
-	InFlight int `json:"in_flight"`
+	InFlight int `json:"in_flight" merge:"sum"`
 	// Open is how many connections were open when it began. Asked counts those
 	// that have sent their line: of these Checked got it back, Wrong something
 	// else, and then they were closed; Lost ended before, and Unanswered got
 	// nothing, for Config.Drain in which none got any. Asked is the sum of the
 	// four. It is less than Open where connections ended before it was their
 	// turn, or where so many were unanswered that no more could be asked.
-	Open       int64 `json:"open"`
-	Asked      int64 `json:"asked"`
-	Checked    int64 `json:"checked"`
-	Wrong      int64 `json:"wrong"`
-	Lost       int64 `json:"lost"`
-	Unanswered int64 `json:"unanswered"`
+	Open       int64 `json:"open" merge:"sum"`
+	Asked      int64 `json:"asked" merge:"sum"`
+	Checked    int64 `json:"checked" merge:"sum"`
+	Wrong      int64 `json:"wrong" merge:"sum"`
+	Lost       int64 `json:"lost" merge:"sum"`
+	Unanswered int64 `json:"unanswered" merge:"sum"`
 	// Time is from its beginning to the last line that came back.
-	Time time.Duration `json:"time"`
+	Time time.Duration `json:"time" merge:"max"`
 	// Latency is the time from when a line was handed to its connection to
 	// when it was back, in steps of a hundredth.
-	Latency Latency `json:"latency"`
+	Latency Latency `json:"latency" merge:"sum"`
 }
 
 // Complete says whether every connection that was open got its line back.
@@ -353,14 +305,14 @@ func (c *Verification) Rate() float64 {
 type Broadcast struct {
 	// Open is how many connections were open, Heard how many of them had got
 	// the line.
-	Open  int64 `json:"open"`
-	Heard int64 `json:"heard"`
+	Open  int64 `json:"open" merge:"sum"`
+	Heard int64 `json:"heard" merge:"sum"`
 	// Again counts lines that came to a connection that had got it before.
-	Again int64 `json:"again"`
+	Again int64 `json:"again" merge:"sum"`
 	// Time is from the first that got it to the last, of all connections, and
 	// After of each the time since the first, in steps of a hundredth.
-	Time  time.Duration `json:"time"`
-	After Latency       `json:"after"`
+	Time  time.Duration `json:"time" merge:"max"`
+	After Latency       `json:"after" merge:"sum"`
 }
 
 // Missing is how many connections had not got it.
@@ -478,4 +430,107 @@ func (r *Result) heldErr() error {
 		return fmt.Errorf("load: %s lines that nobody expected; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
 	}
 	return nil
+}
+
+// Counter is a number that a run counts: a field of Interval, Result or Counts with the tag
+// "help". Text, CSV, pages, metrics, expectations and merging go by Counters.
+type Counter struct {
+	// Name is the key in JSON, CSV and expectations. Help describes what it counts.
+	Name, Help string
+	// Metric is its name for Prometheus, without "myriad_load_"; "" for none.
+	Metric string
+	// Gauge reports that an interval has the value at its end, and not what came in it.
+	Gauge bool
+	// Fault reports that a clean run has none.
+	Fault bool
+
+	window           bool  // a Result has that of the window, not of the run
+	interval, result []int // the fields; nil for none
+}
+
+// Counters are all counters, in the order of the fields. It must not be changed.
+var Counters = listCounters()
+
+func listCounters() (all []Counter) {
+	for _, t := range []reflect.Type{reflect.TypeFor[Interval](), reflect.TypeFor[Result]()} {
+		for _, f := range reflect.VisibleFields(t) {
+			help, ok := f.Tag.Lookup("help")
+			if !ok {
+				continue
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			i := slices.IndexFunc(all, func(c Counter) bool { return c.Name == name })
+			if i < 0 {
+				i = len(all)
+				all = append(all, Counter{Name: name, Help: help, Metric: f.Tag.Get("metric"), Gauge: f.Tag.Get("merge") == "gauge",
+					Fault: f.Tag.Get("fault") != "", window: f.Tag.Get("of") == "window"})
+			}
+			if t == reflect.TypeFor[Interval]() {
+				all[i].interval = f.Index
+			} else {
+				all[i].result = f.Index
+			}
+		}
+	}
+	return all
+}
+
+// Of returns the value in an interval; ok is false where intervals have none.
+func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counted(i, c.interval) }
+
+func (c *Counter) ofResult(r *Result) (n int64, ok bool) { return counted(r, c.result) }
+
+func counted[T any](in *T, field []int) (n int64, ok bool) {
+	if field == nil {
+		return 0, false
+	}
+	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
+}
+
+// setCounts sets what an interval counts to what has come since before.
+func (i *Interval) setCounts(now, before *counts) {
+	for _, c := range Counters {
+		if at, ok := places[c.Name]; ok && c.interval != nil {
+			reflect.ValueOf(i).Elem().FieldByIndex(c.interval).SetInt(max(now[at]-before[at], 0))
+		}
+	}
+}
+
+// setCounts sets what a result counts.
+func (r *Result) setCounts(run, window *counts) {
+	for _, c := range Counters {
+		if at, ok := places[c.Name]; ok && c.result != nil {
+			of := run
+			if c.window {
+				of = window
+			}
+			reflect.ValueOf(r).Elem().FieldByIndex(c.result).SetInt(of[at])
+		}
+	}
+}
+
+// faults counts everything that went wrong in the run.
+func (r *Result) faults() (n int64) {
+	for _, c := range Counters {
+		if count, ok := c.ofResult(r); ok && c.Fault {
+			n += count
+		}
+	}
+	if b := r.Broadcast; b != nil {
+		n += b.Missing() + b.Again
+	}
+	for i := range r.Agents {
+		if r.Agents[i].Lost != "" {
+			n++
+		}
+	}
+	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
+}
+
+// sumCauses adds up causes.
+func sumCauses(causes map[string]int64) (sum int64) {
+	for _, n := range causes {
+		sum += n
+	}
+	return sum
 }

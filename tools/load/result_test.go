@@ -20,7 +20,7 @@ func example() *Result {
 		Connections: 1000, Connected: 998, ConnectTime: 499 * time.Millisecond,
 		ConnectErrors: map[string]int64{"connection refused": 2},
 		Mode:          "closed loop", Pipeline: 1, MessageSize: 64, Window: 10 * time.Second,
-		Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840,
+		Counts:  Counts{Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840},
 		Latency: Latency{Count: 1_234_560, Min: 21_345, Mean: 8_081_234, P50: 8_000_000, P90: 9_000_000, P99: 12_345_678, P999: 20_000_000, Max: 31_415_926},
 		UserCPU: 3 * time.Second, SystemCPU: 6600 * time.Millisecond,
 		Lost: map[string]int64{"closed by the server": 1, "connection reset by peer": 2},

@@ -263,12 +263,12 @@ func (r *Result) writeFaults(line writeLine) {
 	if len(r.Lost) > 0 {
 		line("lost", "%s", format.Tally(r.Lost))
 	}
-	for i := range Counters {
-		c := &Counters[i]
-		if !c.Fault || c.result == nil || *c.result(r) == 0 || c.Name == "mismatched" {
+	for _, c := range Counters {
+		n, _ := c.ofResult(r)
+		if !c.Fault || n == 0 || c.Name == "mismatched" {
 			continue
 		}
-		text := format.Count(*c.result(r))
+		text := format.Count(n)
 		if c.Name == "unexpected" {
 			text += " lines; first: " + r.FirstUnexpected
 		}
@@ -417,9 +417,9 @@ var csvColumns = slices.Concat(
 )
 
 func counterColumns() (columns []csvColumn) {
-	for i := range Counters {
-		if c := &Counters[i]; c.interval != nil {
-			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { return *c.interval(i) }))
+	for _, c := range Counters {
+		if c.interval != nil {
+			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { n, _ := c.Of(i); return n }))
 		}
 	}
 	return columns
@@ -474,14 +474,6 @@ func numberColumn(name string, of func(*Interval) int64) csvColumn {
 	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(of(i), 10) }}
 }
 
-// knownText is a figure that is unknown where it is 0.
-func knownText(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
-}
-
 func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
 	all := []csvColumn{numberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
 	for _, p := range LatencyPoints {
@@ -495,20 +487,20 @@ func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
 	return all
 }
 
-func usageColumns(prefix string, of func(*Interval) *Usage) []csvColumn {
-	field := func(name string, text func(*Usage) string) csvColumn {
-		return csvColumn{prefix + name, func(i *Interval) string {
-			if of(i) == nil {
-				return ""
+func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn) {
+	for _, f := range UsageFigures {
+		if f.Column == "" {
+			continue
+		}
+		columns = append(columns, csvColumn{prefix + f.Column, func(i *Interval) string {
+			u := of(i)
+			if u == nil || f.Of(u) == 0 && f.Column != "cpu_s" {
+				return "" // not known
 			}
-			return text(of(i))
-		}}
+			return strconv.FormatFloat(f.Of(u), 'f', -1, 64)
+		}})
 	}
-	return []csvColumn{
-		field("cpu_s", func(u *Usage) string { return inSeconds(u.CPU) }),
-		field("resident_bytes", func(u *Usage) string { return knownText(u.Resident) }),
-		field("descriptors", func(u *Usage) string { return knownText(int64(u.Descriptors)) }),
-	}
+	return columns
 }
 
 func inSeconds(d time.Duration) string {

@@ -228,9 +228,9 @@ func (v *liveView) progress(width int) string {
 
 // usage is what a process uses, and what memory it has more for each connection.
 func (v *liveView) usage(u, before *load.Usage) string {
-	text := format.Percent(v.perSecond(int64(u.CPU))/1e9) + " of a CPU"
-	if u.Resident > 0 {
-		text += ", " + format.Bytes(float64(u.Resident))
+	text := format.Percent(v.perSecond(int64(u.CPU()))/1e9) + " of a CPU"
+	if u.RSS > 0 {
+		text += ", " + format.Bytes(float64(u.RSS))
 	}
 	if each := u.PerConnection(before, v.last.Open); each > 0 {
 		text += ", " + format.Bytes(float64(each)) + " a connection"

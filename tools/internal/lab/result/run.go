@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/tools/internal/offer"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -126,10 +125,10 @@ func (r *Run) Result() *load.Result {
 // zero.
 type Sample struct {
 	// Checkpoint names it: the phase that has ended, or "ready", "measuring", "measured".
-	Checkpoint string    `json:"checkpoint"`
-	At         time.Time `json:"at"`
-	Server     Side      `json:"server"`
-	Load       Side      `json:"load"`
+	Checkpoint string     `json:"checkpoint"`
+	At         time.Time  `json:"at"`
+	Server     load.Usage `json:"server"`
+	Load       load.Usage `json:"load"`
 	// Lab is the processor time of the lab's own process; Busy that of the whole machine
 	// since it started, time Stolen by a host included.
 	Lab    time.Duration `json:"lab,omitempty"`
@@ -170,19 +169,6 @@ func (s *Sample) Open() int {
 		return int(s.Counts.Open)
 	}
 	return s.Server.Sockets
-}
-
-// Side is what the processes of one side use together, and how many they are.
-type Side struct {
-	sample.Process
-	Processes int `json:"processes,omitempty"`
-	// Goroutines and GCs are what Go's runtime says in a Tick, where it can be asked.
-	Goroutines int64 `json:"goroutines,omitempty"`
-	GCs        int64 `json:"gcs,omitempty"`
-	// Lag is how long the turns of event loops have taken, and Turns how many there were, in
-	// a Tick.
-	Lag   time.Duration `json:"lag,omitempty"`
-	Turns int64         `json:"turns,omitempty"`
 }
 
 // Counts are counters of the server since its start, but for Open, which is how many
@@ -282,8 +268,8 @@ type Broadcaster struct {
 type Tick struct {
 	// At is the time since Run.Started.
 	At     time.Duration `json:"at"`
-	Server Side          `json:"server"`
-	Load   Side          `json:"load"`
+	Server load.Usage    `json:"server"`
+	Load   load.Usage    `json:"load"`
 	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
 	Slab int64 `json:"slab,omitempty"`
 	Free int64 `json:"free,omitempty"`

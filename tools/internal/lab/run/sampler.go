@@ -14,6 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 	"github.com/myriad-go/myriad/tools/internal/sample"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
 // What a sample has at the checkpoints of a window, of memory, and of connections that are
@@ -92,9 +93,9 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 
 // loadSide is the generator's side. When it has ended only its time is left, and before it
 // begins there is nothing.
-func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
+func (m *measurement) loadSide(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
-		return result.Side{}
+		return load.Usage{}
 	}
 	taken, err := sample.Take(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
 	if err == nil && len(taken.Processes) > 0 {
@@ -103,15 +104,15 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 	select {
 	case <-m.generator.done:
 		state := m.generator.cmd.ProcessState
-		return result.Side{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
+		return load.Usage{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
 	case <-time.After(time.Second): // it was about to end
-		return result.Side{}
+		return load.Usage{}
 	}
 }
 
 // sideOf is what processes use together.
-func sideOf(s *sample.Sample) result.Side {
-	return result.Side{Process: s.Total(), Processes: len(s.Processes)}
+func sideOf(s *sample.Sample) load.Usage {
+	return load.Usage{Process: s.Total(), Processes: len(s.Processes)}
 }
 
 func fillMachine(s *result.Sample, m *sample.Machine) {

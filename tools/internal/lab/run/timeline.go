@@ -40,7 +40,8 @@ type timeline struct {
 	stops   context.CancelFunc
 	wait    sync.WaitGroup
 
-	group, open, answered, goroutines, collections atomic.Int64 // of the generator
+	group, open, answered atomic.Int64 // of the generator
+	used                  atomic.Pointer[load.Usage]
 }
 
 // follow begins the time line of a run whose server is ready. stop fills Run.Timeline in.
@@ -91,7 +92,9 @@ func (t *timeline) add(ctx context.Context) {
 		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
 		tick.Load = sideOf(&taken)
 		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
-		tick.Load.Goroutines, tick.Load.GCs = t.goroutines.Load(), t.collections.Load()
+		if used := t.used.Load(); used != nil {
+			tick.Load.Goroutines, tick.Load.GCs = used.Goroutines, used.GCs
+		}
 	}
 	t.ask(ctx, &tick.Server)
 	if len(t.ticks) >= maxTicks {
@@ -101,7 +104,7 @@ func (t *timeline) add(ctx context.Context) {
 }
 
 // ask fills in what the server says in time.
-func (t *timeline) ask(ctx context.Context, to *result.Side) {
+func (t *timeline) ask(ctx context.Context, to *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
 	}
@@ -135,9 +138,9 @@ func (t *timeline) generator(group int) {
 	if t == nil {
 		return
 	}
-	for _, v := range []*atomic.Int64{&t.open, &t.answered, &t.goroutines, &t.collections} {
-		v.Store(0)
-	}
+	t.open.Store(0)
+	t.answered.Store(0)
+	t.used.Store(nil)
 	t.group.Store(int64(group))
 }
 
@@ -149,7 +152,6 @@ func (t *timeline) observe(e load.Event) {
 	t.open.Store(e.Snapshot.Open)
 	t.answered.Store(e.Snapshot.Answered)
 	if e.Interval != nil {
-		t.goroutines.Store(int64(e.Interval.Generator.Goroutines))
-		t.collections.Store(e.Interval.Generator.GCs)
+		t.used.Store(&e.Interval.Generator)
 	}
 }
