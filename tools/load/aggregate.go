@@ -164,8 +164,7 @@ func (r *run) result(end sum) *Result {
 		Variation:   r.parts.Variation(),
 		Latency:     latencyOf(&total.window),
 		Histogram:   encode(total.window.counts),
-		UserCPU:     r.user,
-		SystemCPU:   r.system,
+		Generator:   Usage{Process: r.used},
 		Bytes: Bytes{
 			Sent:     end.run[nBytesSent],
 			Received: end.run[nBytesReceived],

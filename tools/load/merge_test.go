@@ -23,7 +23,7 @@ func generatorResult(t testing.TB, start time.Time, answered int64, window, took
 		Start: start, Took: 3 * time.Second,
 		Target: "a:1", Mode: "open loop", Corrected: true, CPUs: 1, Connections: 5, Connected: 4, ConnectErrors: map[string]int64{"timed out": 1},
 		Window: window, Counts: Counts{Sent: answered, Answered: answered, Intended: answered, Delivered: 5 * answered}, Latency: readLatency(h), Histogram: encode(h),
-		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, UserCPU: time.Second, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
+		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, Generator: Usage{Process: sample.Process{User: time.Second}}, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
 		Verifications: []Verification{{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: took}},
 		PubSub:        &PubSub{Protocol: "redis", Topics: 5, Publishers: 1, Slow: 2}, Doubled: 1,
 		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: took, After: Latency{Count: 8}},
@@ -57,7 +57,7 @@ func TestMerge(t *testing.T) {
 	if r.Service.Count != 12_000 || r.Service.P99 != 3*time.Millisecond || r.Service.Mean != 2500*time.Microsecond {
 		t.Errorf("service %+v; expected the worse percentile and the mean of both", r.Service)
 	}
-	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
+	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.Generator.User != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
 		t.Errorf("figures don't add up: %+v", r)
 	}
 	if p := *r.PubSub; p != (PubSub{Protocol: "redis", Topics: 5, Publishers: 2, Slow: 4}) || r.Delivered != 60_000 || r.Doubled != 2 {
@@ -108,7 +108,7 @@ func TestWriteComparison(t *testing.T) {
 	b := &Stream{Result: generatorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
 	a.Result.Verifications, a.Result.Broadcast, b.Result.Verifications, b.Result.Broadcast = nil, nil, nil, nil
 	a.Result.Doubled, b.Result.Doubled = 0, 0
-	b.Result.ConnectErrors, b.Result.UserCPU, b.Result.Connected = nil, 0, 1000
+	b.Result.ConnectErrors, b.Result.Generator.User, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
 	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
 		t.Fatal(err)

@@ -147,9 +147,8 @@ type Result struct {
 	// Histograms are Connect, FirstByte, Service and Late likewise, by their keys in JSON;
 	// nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
-	// UserCPU and SystemCPU are the generator's own processor time.
-	UserCPU   time.Duration `json:"user_cpu" merge:"sum"`
-	SystemCPU time.Duration `json:"system_cpu" merge:"sum"`
+	// Generator has the generator's own processor time.
+	Generator Usage `json:"generator" merge:"sum"`
 
 	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections with a wrong answer, after which they are closed."`
 	// FirstMismatch is the first of them, nil if there is none.
@@ -363,7 +362,7 @@ func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.knowsCPU() && r.CPUShare() >= busy
 }
 
-func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.UserCPU+r.SystemCPU > 0 }
+func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.Generator.CPU() > 0 }
 
 // CPUShare is the share of its processors that the generator used in the window, 1
 // for all of them. It can be more, for the Go runtime's own work.
@@ -371,7 +370,7 @@ func (r *Result) CPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
 	}
-	return (r.UserCPU + r.SystemCPU).Seconds() / (r.Window.Seconds() * float64(r.CPUs))
+	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
 // Err is nil for a clean run: otherwise it says that nothing could be

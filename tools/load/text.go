@@ -240,8 +240,8 @@ func (r *Result) writeGenerator(line writeLine) {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
 	}
 	text := r.Model
-	if r.UserCPU+r.SystemCPU > 0 {
-		text += fmt.Sprintf(", user %v, system %v", format.Round(r.UserCPU), format.Round(r.SystemCPU))
+	if r.Generator.CPU() > 0 {
+		text += fmt.Sprintf(", user %v, system %v", format.Round(r.Generator.User), format.Round(r.Generator.System))
 	}
 	if r.knowsCPU() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)

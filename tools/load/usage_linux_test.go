@@ -60,7 +60,7 @@ func TestUsage(t *testing.T) {
 	if !slices.Equal(u.server.pids, []int{pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, pid)
 	}
-	burnt := func() time.Duration { user, system := sample.OwnCPU(); return user + system }
+	burnt := func() time.Duration { used := sample.OwnCPU(); return used.CPU() }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
 	}
 	own, server := u.sample()

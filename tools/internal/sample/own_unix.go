@@ -7,11 +7,9 @@ import (
 	"time"
 )
 
-// OwnCPU is the processor time that this process has used.
-func OwnCPU() (user, system time.Duration) {
+// OwnCPU returns the processor time that this process has used.
+func OwnCPU() Process {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, 0
-	}
-	return time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano())
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // never fails
+	return Process{User: time.Duration(u.Utime.Nano()), System: time.Duration(u.Stime.Nano())}
 }

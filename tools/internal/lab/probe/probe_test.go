@@ -28,7 +28,7 @@ func windowed() []result.Sample {
 
 func seen() *load.Result {
 	return &load.Result{
-		Connections: 10, Connected: 10, ConnectTime: time.Second, Pipeline: 1, Window: time.Second, Counts: load.Counts{Sent: 1000, Answered: 1000, BytesSent: 6000, BytesReceived: 5000}, CPUs: 1, UserCPU: 300 * time.Millisecond,
+		Connections: 10, Connected: 10, ConnectTime: time.Second, Pipeline: 1, Window: time.Second, Counts: load.Counts{Sent: 1000, Answered: 1000, BytesSent: 6000, BytesReceived: 5000}, CPUs: 1, Generator: load.Usage{Process: sample.Process{User: 300 * time.Millisecond}},
 		Latency: load.Latency{Count: 1000, Mean: 10 * time.Millisecond, P50: time.Millisecond, P99: 2 * time.Millisecond},
 	}
 }
@@ -85,7 +85,7 @@ func idleRun() *result.Run {
 func job(change func(*result.Jobs)) *result.Run {
 	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
 		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
-		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
+		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, Process: sample.Process{User: time.Second},
 	}}
 	if change != nil {
 		change(j)
