@@ -270,13 +270,8 @@ type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`
 	Load   load.Usage    `json:"load"`
-	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
+	// Slab is the kernel's memory of small objects, in bytes.
 	Slab int64 `json:"slab,omitempty"`
-	Free int64 `json:"free,omitempty"`
-	// TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers take, in bytes.
-	TimeWait  int64 `json:"time_wait,omitempty"`
-	Orphans   int64 `json:"orphans,omitempty"`
-	TCPMemory int64 `json:"tcp_memory,omitempty"`
 	// Open is how many connections the load has, Answered how many messages have been
 	// answered, as it said last.
 	Open     int64 `json:"open,omitempty"`

@@ -80,14 +80,11 @@ func (t *timeline) add(ctx context.Context) {
 		return
 	}
 	const parts = sample.CPU | sample.Memory | sample.PSS | sample.Switches
-	taken, err := t.sampler[0].Take(parts|sample.MachineMemory|sample.Network, groups[t.server]...)
+	taken, err := t.sampler[0].Take(parts|sample.MachineMemory, groups[t.server]...)
 	if err != nil {
 		return
 	}
-	tick.Server = sideOf(&taken)
-	m := &taken.Machine
-	tick.Slab, tick.Free = m.Slab, m.Free
-	tick.TimeWait, tick.Orphans, tick.TCPMemory = m.TimeWait, m.Orphans, m.TCPBuffers
+	tick.Server, tick.Slab = sideOf(&taken), taken.Machine.Slab
 	if generator != 0 {
 		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
 		tick.Load = sideOf(&taken)
