@@ -27,6 +27,10 @@ type Usage struct {
 	Goroutines int64         `json:"goroutines,omitempty" merge:"gauge"`
 	GCs        int64         `json:"gcs,omitempty" merge:"gauge"`
 	GCPause    time.Duration `json:"gc_pause,omitempty" merge:"gauge"`
+	// StackInuse, HeapInuse and Sys are memory as in runtime.MemStats, in bytes.
+	StackInuse int64 `json:"stack_inuse,omitempty" merge:"gauge"`
+	HeapInuse  int64 `json:"heap_inuse,omitempty" merge:"gauge"`
+	Sys        int64 `json:"sys,omitempty" merge:"gauge"`
 	// Turns counts iterations of a server's event loops, and Lag is how long they took.
 	Turns int64         `json:"turns,omitempty" merge:"gauge"`
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`

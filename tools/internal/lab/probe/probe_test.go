@@ -77,7 +77,7 @@ func idleRun() *result.Run {
 	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
 		{Checkpoint: Touched, Server: load.Usage{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
 		{Checkpoint: Idle, Server: load.Usage{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
-		{Checkpoint: Exchanged, Server: load.Usage{Process: sample.Process{RSS: 3000}}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
+		{Checkpoint: Exchanged, Server: load.Usage{Process: sample.Process{RSS: 3000}, StackInuse: 7}, Slab: 105000, Counts: counts(10, 0, 0)},
 	}}
 }
 

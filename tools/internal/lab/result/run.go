@@ -155,9 +155,8 @@ type Sample struct {
 	// Resting is how many CPUs the server kept busy afterwards, left alone, in some pieces of
 	// time one after the other.
 	Resting []float64 `json:"resting,omitempty"`
-	// Counts and Go are what the server says of itself.
-	Counts *Counts   `json:"counts,omitempty"`
-	Go     *GoMemory `json:"go,omitempty"`
+	// Counts is what the server says of itself.
+	Counts *Counts `json:"counts,omitempty"`
 }
 
 // Kernel is the kernel's memory for what is open, in bytes.
@@ -183,14 +182,6 @@ type Counts struct {
 	Unanswered int64 `json:"unanswered"`
 	Dropped    int64 `json:"dropped"`
 	Restarts   int64 `json:"restarts"`
-}
-
-// GoMemory is what the Go runtime of a process says of its memory, in bytes; see
-// runtime.MemStats.
-type GoMemory struct {
-	StackInuse int64 `json:"stack_inuse"`
-	HeapInuse  int64 `json:"heap_inuse"`
-	Sys        int64 `json:"sys"`
 }
 
 // Sample finds the sample of a checkpoint, nil if there is none.

@@ -136,7 +136,7 @@ func (m *measurement) count(ctx context.Context, s *result.Sample) error {
 	}
 	s.Counts = &c
 	if m.record.Processes < 2 {
-		s.Go = m.admin.memory(ctx)
+		m.admin.usage(ctx, false, &s.Server)
 	}
 	return nil
 }
@@ -274,10 +274,9 @@ func Self(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	s.Go = &result.GoMemory{StackInuse: int64(m.StackInuse), HeapInuse: int64(m.HeapInuse), Sys: int64(m.Sys)}
-	if taken, err := sample.Take(sample.Memory|sample.PSS, os.Getpid()); err == nil { // or there is what Go says
-		s.Server = sideOf(&taken)
-	}
+	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // or there is what Go says
+	s.Server = sideOf(&taken)
+	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 

@@ -107,17 +107,7 @@ func (t *timeline) ask(ctx context.Context, to *load.Usage) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
-	v, err := t.admin.metrics(ctx)
-	if err != nil {
-		return
-	}
-	goroutines, collections := "go_goroutines", "go_gc_duration_seconds_count"
-	if t.workers || v["myriad_worker_goroutines"] > 0 { // a supervisor serves nobody
-		goroutines, collections = "myriad_worker_goroutines", "myriad_worker_gc_cycles_total"
-	}
-	to.Goroutines, to.GCs = int64(v[goroutines]), int64(v[collections])
-	to.Turns = int64(v["myriad_loop_lag_seconds_count"])
-	to.Lag = time.Duration(v["myriad_loop_lag_seconds_sum"] * float64(time.Second))
+	t.admin.usage(ctx, t.workers, to)
 }
 
 // thin drops every second tick, but not the first.
