@@ -52,30 +52,21 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	                       p75, p90, p95, p99, p99.9 and p99.99
 //	connect_time, window   Result.ConnectTime, Result.Window
 //
-// The names of numbers:
+// The names of numbers are those of Counters that a Result has, and:
 //
-//	rate         answered messages a second in the window, sent ones where no
-//	             answers were awaited
-//	delivery_rate  messages that subscribers got a second
-//	errors       failed + lost + mismatched + unanswered + unsent + unexpected +
-//	             heard_missing + heard_again + undelivered + doubled + reordered
-//	failed       failed attempts to connect, lost connections that ended
-//	lost         early, mismatched ones whose answer was wrong, unanswered
-//	mismatched   messages without an answer, unsent those of an open loop
-//	unanswered   that could not be sent
-//	unsent
-//	connected    established connections
-//	sent, answered, intended, cut_off, closed, reconnected, resent, exchanged, bytes_sent, bytes_received
-//	             as in Result
+//	rate           answered messages a second in the window, sent ones where no answers were
+//	               awaited; delivery_rate is what subscribers got a second
+//	errors         all that went wrong: failed, lost, heard_missing, heard_again, agents that
+//	               were lost, and every counter with Fault
+//	failed, lost   attempts to connect that failed, and connections that ended early
+//	connected      established connections
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
-//	             of all verifications together; check_rate is the rate of the
-//	             slowest, in lines a second
+//	               of all verifications together; check_rate is the rate of the slowest, in
+//	               lines a second
 //	heard, heard_again, heard_missing
-//	             as in Broadcast, heartbeats and unexpected as in Result
-//	delivered, undelivered, doubled, reordered, slow_ended
-//	             as in Result
-//	cpu          the share of its processors that the generator used, 0 to 1;
-//	             not measured in a window of less than 100 ms
+//	               as in Broadcast
+//	cpu            the share of its processors that the generator used, 0 to 1; not measured
+//	               in a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
 		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
@@ -187,7 +178,6 @@ func (r *Result) numbers() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
 		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
-		"checked": 0, "check_asked": 0, "check_wrong": 0, "check_lost": 0, "check_unanswered": 0,
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
 	for _, c := range Counters {
@@ -204,17 +194,16 @@ func (r *Result) numbers() map[string]float64 {
 	if r.knowsCPU() {
 		all["cpu"] = r.CPUShare()
 	}
+	var sum Verification
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
-		all["checked"] += float64(v.Checked)
-		all["check_asked"] += float64(v.Asked)
-		all["check_wrong"] += float64(v.Wrong)
-		all["check_lost"] += float64(v.Lost)
-		all["check_unanswered"] += float64(v.Unanswered)
+		merge(&sum, v, true)
 		if slowest := all["check_rate"]; !(slowest <= v.Rate()) {
 			all["check_rate"] = v.Rate()
 		}
 	}
+	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)
+	all["check_lost"], all["check_unanswered"] = float64(sum.Lost), float64(sum.Unanswered)
 	if b := r.Broadcast; b != nil {
 		all["heard"], all["heard_again"], all["heard_missing"] = float64(b.Heard), float64(b.Again), float64(b.Missing())
 	}

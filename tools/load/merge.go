@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -158,7 +159,7 @@ func addField(to, from reflect.Value, follows bool) {
 		}
 	case reflect.Map:
 		if from.Len() > 0 {
-			to.Set(reflect.ValueOf(addCauses(maps.Clone(to.Interface().(map[string]int64)), from.Interface().(map[string]int64))))
+			to.Set(reflect.ValueOf(AddCauses(maps.Clone(to.Interface().(map[string]int64)), from.Interface().(map[string]int64), math.MaxInt)))
 		}
 	case reflect.Slice:
 		shared := min(to.Len(), from.Len())
@@ -267,12 +268,17 @@ func (r *Rate) add(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// addCauses adds counts to those of a map, which can be nil.
-func addCauses(to, more map[string]int64) map[string]int64 {
-	if to == nil && len(more) > 0 {
+// AddCauses adds counts by cause to those of a map and returns it, or a new one if it is nil. It
+// has at most a number of causes: others count as "other".
+func AddCauses(to, more map[string]int64, most int) map[string]int64 {
+	if to == nil {
 		to = make(map[string]int64)
 	}
 	for cause, n := range more {
+		cause = strings.ToValidUTF8(cause, "?")
+		if _, known := to[cause]; !known && len(to) >= most {
+			cause = "other"
+		}
 		to[cause] += n
 	}
 	return to

@@ -118,8 +118,8 @@ type Result struct {
 	// MessageSize is the size of one message in bytes.
 	MessageSize int `json:"message_size"`
 
-	// Window is the measured time: warm-up, connecting and draining are
-	// outside of it. All the figures below are of the window.
+	// Window is the measured time, without connecting, warm-up and draining. Latency,
+	// Service, Late and Generator are of the window.
 	Window time.Duration `json:"window" merge:"max"`
 	// Variation is by how much the bytes received a second varied over the last
 	// Config.Duration of the window: the standard deviation of ten parts of it, divided
@@ -147,7 +147,7 @@ type Result struct {
 	// Histograms are Connect, FirstByte, Service and Late likewise, by their keys in JSON;
 	// nil unless Config.Histograms was set.
 	Histograms map[string]string `json:"histograms,omitempty"`
-	// Generator has the generator's own processor time.
+	// Generator has the generator's own processor time, and nothing else.
 	Generator Usage `json:"generator" merge:"sum"`
 
 	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections with a wrong answer, after which they are closed."`

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,6 +121,31 @@ func TestCause(t *testing.T) {
 	} {
 		if got := cause(test.err); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// TestTags checks the tags of results: merge knows each way to merge, each counter merges, and each
+// place of counts has a counter.
+func TestTags(t *testing.T) {
+	named := map[string]bool{}
+	for _, c := range Counters {
+		named[c.Name] = true
+	}
+	for name := range places {
+		if !named[name] {
+			t.Errorf("no counter %q", name)
+		}
+	}
+	for _, v := range []any{Event{}, Plan{}, Snapshot{}, Interval{}, Result{}, Counts{}, Bytes{}, Verification{}, Broadcast{}, PubSub{}, Usage{}, sample.Process{}} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
+			how, merges := f.Tag.Lookup("merge")
+			if _, counter := f.Tag.Lookup("help"); counter && !merges {
+				t.Errorf("%T.%s has a help text and does not merge", v, f.Name)
+			}
+			if merges && !slices.Contains([]string{"sum", "gauge", "shared", "min", "max", "first", "last", "append"}, how) {
+				t.Errorf("%T.%s merges by %q", v, f.Name, how)
+			}
 		}
 	}
 }

@@ -64,6 +64,10 @@ func (r *Result) writeAgents(line writeLine) {
 	}
 }
 
+func (l *Latency) short() string {
+	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+}
+
 func (r *Result) writeConnections(line writeLine) {
 	rate := ""
 	if r.ConnectTime > 0 {
@@ -75,10 +79,10 @@ func (r *Result) writeConnections(line writeLine) {
 		line("connected", "%s of %s%s", format.Count(r.Connected), format.Count(r.Connections), rate)
 	}
 	if l := r.Connect; l.Count > 0 {
-		line("connect time", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("connect time", "%s", l.short())
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("first byte", "%s from connecting, waits before the first message included", l.short())
 	}
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
@@ -299,7 +303,7 @@ func (r *Result) writeHeld(line writeLine) {
 		}
 		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
 		if l := v.Latency; l.Count > 0 {
-			line("", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+			line("", "%s", l.short())
 		}
 	}
 	if r.Heartbeats > 0 {
@@ -311,7 +315,7 @@ func (r *Result) writeHeld(line writeLine) {
 	}
 	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.Round(b.Time))
 	if l := b.After; l.Count > 0 {
-		line("", "50%% %v, 99%% %v, max %v after the first", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("", "%s after the first", l.short())
 	}
 	if b.Again > 0 {
 		line("", "%s times more, on connections that had it", format.Count(b.Again))
@@ -408,7 +412,7 @@ var csvColumns = slices.Concat(
 	[]csvColumn{
 		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
-		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.perSecond(i.Answered), 'f', 1, 64) }},
+		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
 	latencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
 	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
@@ -507,7 +511,8 @@ func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-func (i *Interval) perSecond(n int64) float64 {
+// PerSecond returns a count of the interval as a rate.
+func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0
 	}

@@ -91,16 +91,7 @@ func (c *Collector) Observe(e load.Event) {
 }
 
 func (s *loadState) add(i load.Interval) {
-	if s.causes == nil {
-		s.causes = make(map[string]int64)
-	}
-	for cause, n := range i.Errors {
-		cause = strings.ToValidUTF8(cause, "?") // as labels have to be
-		if _, known := s.causes[cause]; !known && len(s.causes) >= maxCauses {
-			cause = "other"
-		}
-		s.causes[cause] += n
-	}
+	s.causes = load.AddCauses(s.causes, i.Errors, maxCauses)
 	i.Errors, i.Histograms = nil, nil
 	s.last = i
 	s.run.Join(i)
