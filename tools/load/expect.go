@@ -163,8 +163,9 @@ func (r *Result) latencies() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
 	}
-	for i := range r.Verifications {
-		all["check"] = addLatencies(all["check"], &r.Verifications[i].Latency)
+	if len(r.Verifications) > 0 {
+		sum, _ := r.verified()
+		all["check"] = &sum.Latency
 	}
 	if r.Broadcast != nil {
 		all["broadcast"] = &r.Broadcast.After
@@ -172,12 +173,25 @@ func (r *Result) latencies() map[string]*Latency {
 	return all
 }
 
+// verified returns the sum of all verifications, and the rate of the slowest, NaN of none.
+func (r *Result) verified() (sum Verification, slowest float64) {
+	slowest = math.NaN()
+	for i := range r.Verifications {
+		v := &r.Verifications[i]
+		merge(&sum, v, true)
+		if !(slowest <= v.Rate()) {
+			slowest = v.Rate()
+		}
+	}
+	return sum, slowest
+}
+
 // numbers are the figures of a result by name that aren't times, NaN for what was not
 // measured.
 func (r *Result) numbers() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
-		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
+		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
 	for _, c := range Counters {
@@ -194,16 +208,9 @@ func (r *Result) numbers() map[string]float64 {
 	if r.knowsCPU() {
 		all["cpu"] = r.CPUShare()
 	}
-	var sum Verification
-	for i := range r.Verifications {
-		v := &r.Verifications[i]
-		merge(&sum, v, true)
-		if slowest := all["check_rate"]; !(slowest <= v.Rate()) {
-			all["check_rate"] = v.Rate()
-		}
-	}
+	sum, slowest := r.verified()
 	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)
-	all["check_lost"], all["check_unanswered"] = float64(sum.Lost), float64(sum.Unanswered)
+	all["check_lost"], all["check_unanswered"], all["check_rate"] = float64(sum.Lost), float64(sum.Unanswered), slowest
 	if b := r.Broadcast; b != nil {
 		all["heard"], all["heard_again"], all["heard_missing"] = float64(b.Heard), float64(b.Again), float64(b.Missing())
 	}

@@ -283,13 +283,3 @@ func AddCauses(to, more map[string]int64, most int) map[string]int64 {
 	}
 	return to
 }
-
-// addLatencies returns the sum of distributions that may be missing.
-func addLatencies(a, b *Latency) *Latency {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	sum := *a
-	sum.add(b)
-	return &sum
-}
