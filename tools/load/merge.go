@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -109,11 +110,25 @@ func mergeStruct(to, from reflect.Value, follows bool) {
 		to.add(from.Addr().Interface().(*Rate))
 		return
 	}
-	for i := range to.NumField() {
-		if how := to.Type().Field(i).Tag.Get("merge"); how != "" {
+	for i, how := range mergeTags(to.Type()) {
+		if how != "" {
 			mergeField(to.Field(i), from.Field(i), how, follows)
 		}
 	}
+}
+
+var mergeTagsOf sync.Map // reflect.Type to []string
+
+// mergeTags returns the tag "merge" of each field. Reading tags is most of the time of a merge.
+func mergeTags(t reflect.Type) (tags []string) {
+	if known, ok := mergeTagsOf.Load(t); ok {
+		return known.([]string)
+	}
+	for i := range t.NumField() {
+		tags = append(tags, t.Field(i).Tag.Get("merge"))
+	}
+	mergeTagsOf.Store(t, tags)
+	return tags
 }
 
 func mergeField(to, from reflect.Value, how string, follows bool) {

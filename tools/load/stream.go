@@ -216,7 +216,9 @@ func fold(intervals []Interval, most int) []Interval {
 func (i *Interval) Join(next Interval) {
 	was := *i
 	merge(i, &next, true)
-	_ = mergeHistograms(i, &i.Histograms, &was, &next) // of what can't be read there is no histogram
+	if was.Histograms != nil || next.Histograms != nil {
+		_ = mergeHistograms(i, &i.Histograms, &was, &next) // of what can't be read there is no histogram
+	}
 }
 
 // Phase names a moment in a run.
