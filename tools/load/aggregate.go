@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
@@ -165,8 +164,7 @@ func (r *run) result(end sum) *Result {
 		Variation:   r.parts.Variation(),
 		Latency:     latencyOf(&total.window),
 		Histogram:   encode(total.window.counts),
-		UserCPU:     r.user,
-		SystemCPU:   r.system,
+		Generator:   Usage{Process: r.used},
 		Bytes: Bytes{
 			Sent:     end.run[nBytesSent],
 			Received: end.run[nBytesReceived],
@@ -231,61 +229,6 @@ func (r *run) openResult(result *Result, end sum) {
 	}
 }
 
-// maxLatency is the longest latency that is recorded as it is; longer ones count as
-// this one.
-const maxLatency = time.Minute
-
-// newHistogram makes a histogram of nanoseconds with three significant digits:
-// steps of 1 ns up to 2 µs, of a thousandth of the value from there on.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(maxLatency), 3)
-}
-
-// distribution counts times. It takes memory with the first one, 221 KB, or 31 KB if
-// it is coarse: there are several for each loop, and not every run has a use for all.
-type distribution struct {
-	counts *hdrhistogram.Histogram
-	coarse bool // two significant digits, steps of a hundredth, are enough
-}
-
-func (d *distribution) make() {
-	switch {
-	case d.counts != nil:
-	case d.coarse:
-		d.counts = hdrhistogram.New(1, int64(maxLatency), 2)
-	default:
-		d.counts = newHistogram()
-	}
-}
-
-// record keeps n equal times.
-func (d *distribution) record(t time.Duration, n int) {
-	d.make()
-	// The error says that a value is out of range, which these are not.
-	_ = d.counts.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n))
-}
-
-func (d *distribution) count() int64 {
-	if d.counts == nil {
-		return 0
-	}
-	return d.counts.TotalCount()
-}
-
-func (d *distribution) add(e *distribution) {
-	if e.count() == 0 {
-		return
-	}
-	d.make()
-	d.counts.Merge(e.counts)
-}
-
-func (d *distribution) reset() {
-	if d.count() > 0 {
-		d.counts.Reset()
-	}
-}
-
 // times are distributions of times. A time is in one of window and outside, so
 // that it is recorded once.
 type times struct {
@@ -326,41 +269,4 @@ func (s *shard) takeTimes(spare *times) *times {
 	defer s.mu.Unlock()
 	spare, s.times = s.times, spare
 	return spare
-}
-
-// joined is what two distributions make together.
-func joined(a, b *distribution) *distribution {
-	if b.count() == 0 {
-		return a
-	}
-	all := new(distribution)
-	all.add(a)
-	all.add(b)
-	return all
-}
-
-func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
-
-// encodeAll encodes those that have something.
-func encodeAll(distributions map[string]*distribution) map[string]string {
-	all := make(map[string]string)
-	for name, d := range distributions {
-		if text := encode(d.counts); text != "" {
-			all[name] = text
-		}
-	}
-	return all
-}
-
-// encode is a histogram in the form that HdrHistogram's libraries share, "" for an empty
-// one.
-func encode(h *hdrhistogram.Histogram) string {
-	if h == nil || h.TotalCount() == 0 {
-		return ""
-	}
-	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		return "" // only what the library can't write, and newHistogram's it can
-	}
-	return string(b)
 }

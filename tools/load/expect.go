@@ -52,30 +52,21 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	                       p75, p90, p95, p99, p99.9 and p99.99
 //	connect_time, window   Result.ConnectTime, Result.Window
 //
-// The names of numbers:
+// The names of numbers are those of Counters that a Result has, and:
 //
-//	rate         answered messages a second in the window, sent ones where no
-//	             answers were awaited
-//	delivery_rate  messages that subscribers got a second
-//	errors       failed + lost + mismatched + unanswered + unsent + unexpected +
-//	             heard_missing + heard_again + undelivered + doubled + reordered
-//	failed       failed attempts to connect, lost connections that ended
-//	lost         early, mismatched ones whose answer was wrong, unanswered
-//	mismatched   messages without an answer, unsent those of an open loop
-//	unanswered   that could not be sent
-//	unsent
-//	connected    established connections
-//	sent, answered, intended, cut_off, closed, reconnected, resent, exchanged, bytes_sent, bytes_received
-//	             as in Result
+//	rate           answered messages a second in the window, sent ones where no answers were
+//	               awaited; delivery_rate is what subscribers got a second
+//	errors         all that went wrong: failed, lost, heard_missing, heard_again, agents that
+//	               were lost, and every counter with Fault
+//	failed, lost   attempts to connect that failed, and connections that ended early
+//	connected      established connections
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
-//	             of all verifications together; check_rate is the rate of the
-//	             slowest, in lines a second
+//	               of all verifications together; check_rate is the rate of the slowest, in
+//	               lines a second
 //	heard, heard_again, heard_missing
-//	             as in Broadcast, heartbeats and unexpected as in Result
-//	delivered, undelivered, doubled, reordered, slow_ended
-//	             as in Result
-//	cpu          the share of its processors that the generator used, 0 to 1;
-//	             not measured in a window of less than 100 ms
+//	               as in Broadcast
+//	cpu            the share of its processors that the generator used, 0 to 1; not measured
+//	               in a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
 		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
@@ -167,22 +158,14 @@ func (e Expectation) met(value float64) bool {
 	return value == e.bound
 }
 
-// latencyPoints are what a distribution has, by name.
-var latencyPoints = map[string]func(*Latency) time.Duration{
-	"min": func(l *Latency) time.Duration { return l.Min }, "mean": func(l *Latency) time.Duration { return l.Mean },
-	"p50": func(l *Latency) time.Duration { return l.P50 }, "p75": func(l *Latency) time.Duration { return l.P75 },
-	"p90": func(l *Latency) time.Duration { return l.P90 }, "p95": func(l *Latency) time.Duration { return l.P95 },
-	"p99": func(l *Latency) time.Duration { return l.P99 }, "p99.9": func(l *Latency) time.Duration { return l.P999 },
-	"p99.99": func(l *Latency) time.Duration { return l.P9999 }, "max": func(l *Latency) time.Duration { return l.Max },
-}
-
 // latencies are the distributions of a result by name, nil where there is none.
 func (r *Result) latencies() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
 	}
-	for i := range r.Verifications {
-		all["check"] = addLatencies(all["check"], &r.Verifications[i].Latency)
+	if len(r.Verifications) > 0 {
+		sum, _ := r.verified()
+		all["check"] = &sum.Latency
 	}
 	if r.Broadcast != nil {
 		all["broadcast"] = &r.Broadcast.After
@@ -190,18 +173,30 @@ func (r *Result) latencies() map[string]*Latency {
 	return all
 }
 
+// verified returns the sum of all verifications, and the rate of the slowest, NaN of none.
+func (r *Result) verified() (sum Verification, slowest float64) {
+	slowest = math.NaN()
+	for i := range r.Verifications {
+		v := &r.Verifications[i]
+		merge(&sum, v, true)
+		if !(slowest <= v.Rate()) {
+			slowest = v.Rate()
+		}
+	}
+	return sum, slowest
+}
+
 // numbers are the figures of a result by name that aren't times, NaN for what was not
 // measured.
 func (r *Result) numbers() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
-		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
-		"checked": 0, "check_asked": 0, "check_wrong": 0, "check_lost": 0, "check_unanswered": 0,
+		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
-	for i := range Counters {
-		if c := &Counters[i]; c.result != nil {
-			all[c.Name] = float64(*c.result(r))
+	for _, c := range Counters {
+		if n, ok := c.ofResult(r); ok {
+			all[c.Name] = float64(n)
 		}
 	}
 	if r.Window > 0 {
@@ -213,17 +208,9 @@ func (r *Result) numbers() map[string]float64 {
 	if r.knowsCPU() {
 		all["cpu"] = r.CPUShare()
 	}
-	for i := range r.Verifications {
-		v := &r.Verifications[i]
-		all["checked"] += float64(v.Checked)
-		all["check_asked"] += float64(v.Asked)
-		all["check_wrong"] += float64(v.Wrong)
-		all["check_lost"] += float64(v.Lost)
-		all["check_unanswered"] += float64(v.Unanswered)
-		if slowest := all["check_rate"]; !(slowest <= v.Rate()) {
-			all["check_rate"] = v.Rate()
-		}
-	}
+	sum, slowest := r.verified()
+	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)
+	all["check_lost"], all["check_unanswered"], all["check_rate"] = float64(sum.Lost), float64(sum.Unanswered), slowest
 	if b := r.Broadcast; b != nil {
 		all["heard"], all["heard_again"], all["heard_missing"] = float64(b.Heard), float64(b.Again), float64(b.Missing())
 	}
@@ -247,13 +234,13 @@ func figureNamed(name string) (figure, bool) {
 	if _, ok := nothing.latencies()[which]; !ok || !found {
 		which, point = "latency", name
 	}
-	if of, ok := latencyPoints[point]; ok {
+	if p := latencyPoint(point); p != nil {
 		return figure{true, func(r *Result) (float64, bool) {
 			l := r.latencies()[which]
 			if l == nil || l.Count == 0 {
 				return 0, false
 			}
-			return float64(of(l)), true
+			return float64(p.Of(l)), true
 		}}, true
 	}
 	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
@@ -270,7 +257,10 @@ func figureNamed(name string) (figure, bool) {
 }
 
 func figureNames() string {
-	names := slices.Sorted(maps.Keys(latencyPoints))
+	var names []string
+	for _, p := range LatencyPoints {
+		names = append(names, p.Name)
+	}
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
 	names = append(names, slices.Sorted(maps.Keys(nothing.numbers()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")

@@ -49,8 +49,7 @@ type story struct {
 func (s *story) observe(e Event) {
 	s.events = append(s.events, e)
 	if e.Interval != nil {
-		s.intervals.addCounts(e.Interval, false)
-		s.intervals.addCauses(e.Interval)
+		merge(&s.intervals, e.Interval, true)
 	}
 }
 
@@ -396,7 +395,7 @@ func heldResult() *Result {
 			{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 10, Time: time.Second, Latency: Latency{Count: 10, P99: 5 * time.Millisecond}},
 			{Number: 2, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: time.Second, Latency: Latency{Count: 5, P99: 7 * time.Millisecond}},
 		},
-		Heartbeats: 30, Unexpected: 1, FirstUnexpected: `"x\n"`, Unanswered: 2, Mismatched: 2,
+		Counts: Counts{Heartbeats: 30, Unexpected: 1}, FirstUnexpected: `"x\n"`, Unanswered: 2, Mismatched: 2,
 		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: time.Second, After: Latency{Count: 8, P99: time.Second}},
 	}
 }

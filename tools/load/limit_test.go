@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // quietRun is one that nothing has happened in.
@@ -36,7 +38,7 @@ func TestLimitsOf(t *testing.T) {
 		return &Result{Window: time.Second, Late: &Latency{Count: count, P99: p99}}
 	}
 	busy := func(window, used time.Duration) *Result {
-		return &Result{Window: window, CPUs: 1, UserCPU: used}
+		return &Result{Window: window, CPUs: 1, Generator: Usage{Process: sample.Process{User: used}}}
 	}
 	for _, test := range []struct {
 		name    string
@@ -53,7 +55,7 @@ func TestLimitsOf(t *testing.T) {
 		{"the kernel tells at the beginning only", &Result{Window: time.Second}, -time.Hour, nil},
 		{"late", late(leastLate, veryLateSend), 0, []string{"late sends"}},
 		{"few late", late(leastLate-1, time.Second), 0, nil},
-		{"all of them", &Result{Window: time.Second, CPUs: 1, SystemCPU: time.Second, Late: &Latency{Count: 1000, P99: time.Second}}, time.Second,
+		{"all of them", &Result{Window: time.Second, CPUs: 1, Generator: Usage{Process: sample.Process{System: time.Second}}, Late: &Latency{Count: 1000, P99: time.Second}}, time.Second,
 			[]string{"cpu", "cpu pressure", "late sends"}},
 	} {
 		if got := limitsOf(t, test.of, test.stalled); !slices.Equal(got, test.want) {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -40,11 +42,8 @@ func Merge(results ...*Result) (*Result, error) {
 		if !slices.Contains(targets, r.Target) {
 			targets = append(targets, r.Target)
 		}
-		if i == 0 {
-			all.ConnectErrors, all.Lost, all.BadStatus = maps.Clone(r.ConnectErrors), maps.Clone(r.Lost), maps.Clone(r.BadStatus)
-			all.Limits, all.Verifications = slices.Clone(r.Limits), slices.Clone(r.Verifications)
-		} else {
-			all.add(r)
+		if i > 0 {
+			merge(&all, r, false)
 		}
 	}
 	all.Target = strings.Join(targets, ", ")
@@ -57,91 +56,10 @@ func Merge(results ...*Result) (*Result, error) {
 		all.Latency, all.Histogram = readLatency(latency), encode(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
-	return &all, all.mergeOthers(results)
-}
-
-// others are the distributions besides the latency, by their keys in Result.Histograms.
-var others = map[string]func(*Result) *Latency{
-	"connect":    func(r *Result) *Latency { return &r.Connect },
-	"first_byte": func(r *Result) *Latency { return &r.FirstByte },
-	"service":    func(r *Result) *Latency { return r.Service },
-	"late":       func(r *Result) *Latency { return r.Late },
-}
-
-// mergeOthers merges the other distributions exactly, where all results have histograms.
-func (r *Result) mergeOthers(results []*Result) error {
-	all := make(map[string]string)
-	for name, of := range others {
-		var merged merger
-		for i, part := range results {
-			if err := merged.add(of(part), part.Histograms[name]); err != nil {
-				return fmt.Errorf("load: merge: result %d: %s: %w", i+1, name, err)
-			}
-		}
-		if to := of(r); to != nil {
-			merged.read(to, all, name)
-		}
+	if err := mergeHistograms(&all, &all.Histograms, results...); err != nil {
+		return nil, fmt.Errorf("load: merge: %w", err)
 	}
-	r.Histograms = nil
-	if len(all) > 0 {
-		r.Histograms = all
-	}
-	return nil
-}
-
-// intervalTimes are the distributions of an interval, by their keys in Interval.Histograms.
-var intervalTimes = map[string]func(*Interval) *Latency{
-	"latency": func(i *Interval) *Latency { return &i.Latency },
-	"connect": func(i *Interval) *Latency { return &i.Connect },
-}
-
-// mergeTimes sets the distributions of an interval to those of all its parts, where these have
-// histograms; otherwise it leaves what there is.
-func (i *Interval) mergeTimes(parts ...*Interval) {
-	all := make(map[string]string)
-	for name, of := range intervalTimes {
-		var merged merger
-		for _, part := range parts {
-			if merged.add(of(part), part.Histograms[name]) != nil {
-				merged.lacks = true
-			}
-		}
-		merged.read(of(i), all, name)
-	}
-	i.Histograms = nil
-	if len(all) > 0 {
-		i.Histograms = all
-	}
-}
-
-// merger merges histograms, unless it lacks one.
-type merger struct {
-	sum   *hdrhistogram.Histogram // nil for none
-	lacks bool
-}
-
-// add adds a distribution, which can be nil, and its histogram.
-func (m *merger) add(l *Latency, text string) error {
-	h, err := decodeHistogram(text)
-	switch {
-	case err != nil:
-		return err
-	case l == nil || l.Count == 0:
-	case h == nil:
-		m.lacks = true
-	case m.sum == nil:
-		m.sum = h
-	default:
-		m.lacks = m.sum.Merge(h) > 0 || m.lacks
-	}
-	return nil
-}
-
-// read reads off what all together make, if that is known and anything.
-func (m *merger) read(to *Latency, histograms map[string]string, name string) {
-	if !m.lacks && m.sum != nil {
-		*to, histograms[name] = readLatency(m.sum), encode(m.sum)
-	}
+	return &all, nil
 }
 
 // MergeEvents makes one event of those of several generators: of the same phase, and at about the
@@ -154,80 +72,184 @@ func MergeEvents(events ...Event) *Event {
 	}
 	all := Event{Phase: events[0].Phase}
 	var intervals []*Interval
-	for _, e := range events {
-		if e.Interval != nil {
-			intervals = append(intervals, e.Interval)
+	for i := range events {
+		if events[i].Interval != nil {
+			intervals = append(intervals, events[i].Interval)
 		}
-		all.Snapshot.Add(e.Snapshot)
-		all.Received += e.Received
-		all.Plan = addPlans(all.Plan, e.Plan)
-		all.Interval = addIntervals(all.Interval, e.Interval)
-		all.Broadcast = addBroadcasts(all.Broadcast, e.Broadcast)
-		switch {
-		case all.Verification == nil:
-			all.Verification = e.Verification
-		case e.Verification != nil:
-			sum := *all.Verification
-			sum.add(e.Verification)
-			all.Verification = &sum
-		}
+		merge(&all, &events[i], false)
 	}
 	if len(intervals) > 1 {
-		all.Interval.mergeTimes(intervals...)
+		_ = mergeHistograms(all.Interval, &all.Interval.Histograms, intervals...)
 	}
 	return &all
+}
+
+// merge merges from into to, field by field as the tag "merge" of each field says:
+//
+//	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
+//	gauge   the sum of several generators; of intervals that follow on each other the later one
+//	shared  the first that is set of several generators, which all saw the same; else as sum
+//	min     the smaller, or the earlier one
+//	max     the greater one; true of a condition
+//	first   the first that is set
+//	last    the first of several generators; of intervals that follow on each other the later one
+//	append  all elements of both slices
+//
+// A field without a tag keeps its value. follows reports that from is of the time after to.
+// What to shares with other values is replaced, and not changed.
+func merge[T any](to, from *T, follows bool) {
+	mergeStruct(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), follows)
+}
+
+func mergeStruct(to, from reflect.Value, follows bool) {
+	switch to := to.Addr().Interface().(type) {
+	case *Latency:
+		to.add(from.Addr().Interface().(*Latency))
+		return
+	case *Rate:
+		to.add(from.Addr().Interface().(*Rate))
+		return
+	}
+	for i, how := range mergeTags(to.Type()) {
+		if how != "" {
+			mergeField(to.Field(i), from.Field(i), how, follows)
+		}
+	}
+}
+
+var mergeTagsOf sync.Map // reflect.Type to []string
+
+// mergeTags returns the tag "merge" of each field. Reading tags is most of the time of a merge.
+func mergeTags(t reflect.Type) (tags []string) {
+	if known, ok := mergeTagsOf.Load(t); ok {
+		return known.([]string)
+	}
+	for i := range t.NumField() {
+		tags = append(tags, t.Field(i).Tag.Get("merge"))
+	}
+	mergeTagsOf.Store(t, tags)
+	return tags
+}
+
+func mergeField(to, from reflect.Value, how string, follows bool) {
+	switch {
+	case follows && (how == "gauge" || how == "last"):
+		to.Set(from)
+	case how == "first", how == "last", how == "shared" && !follows:
+		if to.IsZero() {
+			to.Set(from)
+		}
+	case how == "append":
+		to.Set(reflect.AppendSlice(to.Slice3(0, to.Len(), to.Len()), from))
+	case how == "min":
+		if less(from, to) {
+			to.Set(from)
+		}
+	case how == "max":
+		if less(to, from) {
+			to.Set(from)
+		}
+	default:
+		addField(to, from, follows)
+	}
+}
+
+// addField adds from to to.
+func addField(to, from reflect.Value, follows bool) {
+	switch to.Kind() {
+	case reflect.Struct:
+		mergeStruct(to, from, follows)
+	case reflect.Float64:
+		to.SetFloat(to.Float() + from.Float())
+	case reflect.String:
+		to.SetString(strings.Trim(to.String()+"; "+from.String(), "; "))
+	case reflect.Pointer:
+		if to.IsNil() {
+			to.Set(from)
+		} else if !from.IsNil() {
+			both := reflect.New(to.Type().Elem())
+			both.Elem().Set(to.Elem())
+			mergeStruct(both.Elem(), from.Elem(), follows)
+			to.Set(both)
+		}
+	case reflect.Map:
+		if from.Len() > 0 {
+			to.Set(reflect.ValueOf(AddCauses(maps.Clone(to.Interface().(map[string]int64)), from.Interface().(map[string]int64), math.MaxInt)))
+		}
+	case reflect.Slice:
+		shared := min(to.Len(), from.Len())
+		to.Set(reflect.AppendSlice(to.Slice3(0, 0, 0), to)) // ours
+		for i := range shared {
+			mergeStruct(to.Index(i), from.Index(i), follows)
+		}
+		to.Set(reflect.AppendSlice(to, from.Slice(shared, from.Len())))
+	default:
+		to.SetInt(to.Int() + from.Int())
+	}
+}
+
+// less reports whether a is less than b, or earlier, or false where b is true.
+func less(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Bool:
+		return !a.Bool() && b.Bool()
+	case reflect.Float64:
+		return a.Float() < b.Float()
+	case reflect.Struct:
+		return a.Interface().(time.Time).Before(b.Interface().(time.Time))
+	}
+	return a.Int() < b.Int()
+}
+
+// mergeHistograms sets the distributions of to, by their keys in JSON, to those of all parts
+// where each part has a histogram of them. Others stay as they are. histograms is the field of to.
+func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, parts ...*T) (err error) {
+	all := make(map[string]string)
+	v := reflect.ValueOf(to).Elem()
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if t := v.Field(i).Type(); t != reflect.TypeFor[Latency]() && t != reflect.TypeFor[*Latency]() {
+			continue
+		}
+		var merged *hdrhistogram.Histogram
+		complete := true
+		for n, part := range parts {
+			p := reflect.ValueOf(part).Elem()
+			h, failed := decodeHistogram(p.FieldByName("Histograms").Interface().(map[string]string)[name])
+			if failed != nil {
+				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
+			}
+			switch own := latencyIn(p.Field(i)); {
+			case own == nil || own.Count == 0:
+			case h == nil:
+				complete = false
+			case merged == nil:
+				merged = h
+			default:
+				complete = merged.Merge(h) == 0 && complete
+			}
+		}
+		if l := latencyIn(v.Field(i)); l != nil && complete && merged != nil {
+			*l, all[name] = readLatency(merged), encode(merged)
+		}
+	}
+	*histograms = nil
+	if len(all) > 0 {
+		*histograms = all
+	}
+	return err
+}
+
+// latencyIn returns the distribution in a field, which may be nil.
+func latencyIn(field reflect.Value) *Latency {
+	if field.Kind() != reflect.Pointer {
+		field = field.Addr()
+	}
+	return field.Interface().(*Latency)
 }
 
 // Add adds that of another generator.
-func (s *Snapshot) Add(o Snapshot) {
-	s.Open += o.Open
-	s.Failed += o.Failed
-	s.Sent += o.Sent
-	s.Answered += o.Answered
-}
-
-// addPlans is the plan of both.
-func addPlans(a, b *Plan) *Plan {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	all := *a
-	all.Connections += b.Connections
-	all.Sources += b.Sources
-	all.Loops += b.Loops
-	all.Check += b.Check
-	all.Rate = addRates(a.Rate, b.Rate)
-	all.Host = a.Host + "; " + b.Host
-	all.Generator = addUsages(a.Generator, b.Generator)
-	all.Server = cmp.Or(a.Server, b.Server)
-	return &all
-}
-
-func addUsages(a, b *Usage) *Usage {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	return &Usage{
-		CPU: a.CPU + b.CPU, Resident: a.Resident + b.Resident, Anonymous: a.Anonymous + b.Anonymous,
-		Descriptors: a.Descriptors + b.Descriptors, Goroutines: a.Goroutines + b.Goroutines,
-		GCs: a.GCs + b.GCs, GCPause: a.GCPause + b.GCPause,
-	}
-}
-
-// addIntervals is what both had, in about the same time.
-func addIntervals(a, b *Interval) *Interval {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	sum := *a
-	sum.Errors = maps.Clone(a.Errors)
-	sum.addCounts(b, true)
-	sum.addCauses(b)
-	sum.From, sum.To = min(a.From, b.From), max(a.To, b.To)
-	sum.Generator = *addUsages(&a.Generator, &b.Generator)
-	sum.Server = cmp.Or(a.Server, b.Server)
-	return &sum
-}
+func (s *Snapshot) Add(o Snapshot) { merge(s, &o, false) }
 
 // mergeable says what keeps a result from being merged with the first one. It returns
 // its histogram, nil for none.
@@ -250,134 +272,29 @@ func (r *Result) mergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	return h, nil
 }
 
-// addRates is the plan of both. It has no PerSecond in common where one counts
-// connections and the other doesn't.
-func addRates(a, b *Rate) *Rate {
-	if a == nil || b == nil || a.Each && b.Each {
-		return cmp.Or(a, b)
+// add adds the plan of another generator. The sum has no PerSecond where each connection has it.
+func (r *Rate) add(o *Rate) {
+	if r.Each && o.Each {
+		return
 	}
-	sum := *a
-	sum.PerSecond += b.PerSecond
-	if a.To > 0 || b.To > 0 {
-		sum.To = cmp.Or(a.To, a.PerSecond) + cmp.Or(b.To, b.PerSecond)
+	if r.To > 0 || o.To > 0 {
+		r.To = cmp.Or(r.To, r.PerSecond) + cmp.Or(o.To, o.PerSecond)
 	}
-	return &sum
+	r.PerSecond += o.PerSecond
 }
 
-// add adds another result, but for its histogram.
-func (r *Result) add(o *Result) {
-	r.addCounts(o)
-	if o.Start.Before(r.Start) {
-		r.Start = o.Start
-	}
-	r.Took = max(r.Took, o.Took)
-	r.Interrupted = r.Interrupted || o.Interrupted
-	r.CPUs += o.CPUs
-	r.Connections += o.Connections
-	r.Connected += o.Connected
-	r.ConnectErrors = addCauses(r.ConnectErrors, o.ConnectErrors)
-	r.Lost = addCauses(r.Lost, o.Lost)
-	r.BadStatus = addCauses(r.BadStatus, o.BadStatus)
-	r.ConnectTime = max(r.ConnectTime, o.ConnectTime)
-	r.Connect = addLatency(r.Connect, o.Connect)
-	r.FirstByte = addLatency(r.FirstByte, o.FirstByte)
-	r.Latency = addLatency(r.Latency, o.Latency)
-	r.Service = addLatencies(r.Service, o.Service)
-	r.Late = addLatencies(r.Late, o.Late)
-	r.Schedule = addRates(r.Schedule, o.Schedule)
-	r.Window = max(r.Window, o.Window)
-	r.Variation = max(r.Variation, o.Variation)
-	r.UserCPU += o.UserCPU
-	r.SystemCPU += o.SystemCPU
-	r.FirstMismatch = cmp.Or(r.FirstMismatch, o.FirstMismatch)
-	r.FirstUnexpected = cmp.Or(r.FirstUnexpected, o.FirstUnexpected)
-	r.Limits = append(r.Limits, o.Limits...)
-	r.Bytes.Sent += o.Bytes.Sent
-	r.Bytes.Received += o.Bytes.Received
-	r.Bytes.Answered += o.Bytes.Answered
-	r.Bytes.InFlight += o.Bytes.InFlight
-	r.Bytes.CutOff += o.Bytes.CutOff
-	for i := range o.Verifications {
-		if i == len(r.Verifications) {
-			r.Verifications = append(r.Verifications, o.Verifications[i:]...)
-			break
-		}
-		r.Verifications[i].add(&o.Verifications[i])
-	}
-	r.PubSub = addPubSubs(r.PubSub, o.PubSub)
-	r.Broadcast = addBroadcasts(r.Broadcast, o.Broadcast)
-}
-
-// add adds one of another generator.
-func (v *Verification) add(o *Verification) {
-	v.InFlight += o.InFlight
-	v.Open += o.Open
-	v.Asked += o.Asked
-	v.Checked += o.Checked
-	v.Wrong += o.Wrong
-	v.Lost += o.Lost
-	v.Unanswered += o.Unanswered
-	v.Time = max(v.Time, o.Time)
-	v.Latency = addLatency(v.Latency, o.Latency)
-}
-
-// addPubSubs is what both were of together: on as many topics as the one that had more.
-func addPubSubs(a, b *PubSub) *PubSub {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	return &PubSub{Protocol: a.Protocol, Topics: max(a.Topics, b.Topics), Publishers: a.Publishers + b.Publishers, Slow: a.Slow + b.Slow}
-}
-
-// addBroadcasts is that of both. Times are from the first that each generator has got.
-func addBroadcasts(a, b *Broadcast) *Broadcast {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	return &Broadcast{a.Open + b.Open, a.Heard + b.Heard, a.Again + b.Again, max(a.Time, b.Time), addLatency(a.After, b.After)}
-}
-
-// addCauses adds counts to those of a map that is ours, which can be nil.
-func addCauses(to, more map[string]int64) map[string]int64 {
-	if to == nil && len(more) > 0 {
+// AddCauses adds counts by cause to those of a map and returns it, or a new one if it is nil. It
+// has at most a number of causes: others count as "other".
+func AddCauses(to, more map[string]int64, most int) map[string]int64 {
+	if to == nil {
 		to = make(map[string]int64)
 	}
 	for cause, n := range more {
+		cause = strings.ToValidUTF8(cause, "?")
+		if _, known := to[cause]; !known && len(to) >= most {
+			cause = "other"
+		}
 		to[cause] += n
 	}
 	return to
-}
-
-// addLatency is the distribution of both, with the worse of their percentiles,
-// as neither has a histogram.
-func addLatency(a, b Latency) Latency {
-	if a.Count == 0 || b.Count == 0 {
-		if a.Count == 0 {
-			return b
-		}
-		return a
-	}
-	n := float64(a.Count) + float64(b.Count)
-	return Latency{
-		Count: a.Count + b.Count,
-		Min:   min(a.Min, b.Min),
-		Mean:  time.Duration(math.Round(float64(a.Mean)*(float64(a.Count)/n) + float64(b.Mean)*(float64(b.Count)/n))),
-		P50:   max(a.P50, b.P50),
-		P75:   max(a.P75, b.P75),
-		P90:   max(a.P90, b.P90),
-		P95:   max(a.P95, b.P95),
-		P99:   max(a.P99, b.P99),
-		P999:  max(a.P999, b.P999),
-		P9999: max(a.P9999, b.P9999),
-		Max:   max(a.Max, b.Max),
-	}
-}
-
-// addLatencies does so where there can be none.
-func addLatencies(a, b *Latency) *Latency {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
-	}
-	sum := addLatency(*a, *b)
-	return &sum
 }

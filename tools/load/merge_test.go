@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -20,10 +22,10 @@ func generatorResult(t testing.TB, start time.Time, answered int64, window, took
 	return &Result{
 		Start: start, Took: 3 * time.Second,
 		Target: "a:1", Mode: "open loop", Corrected: true, CPUs: 1, Connections: 5, Connected: 4, ConnectErrors: map[string]int64{"timed out": 1},
-		Window: window, Sent: answered, Answered: answered, Intended: answered, Latency: readLatency(h), Histogram: encode(h),
-		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, UserCPU: time.Second, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
+		Window: window, Counts: Counts{Sent: answered, Answered: answered, Intended: answered, Delivered: 5 * answered}, Latency: readLatency(h), Histogram: encode(h),
+		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, Generator: Usage{Process: sample.Process{User: time.Second}}, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
 		Verifications: []Verification{{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: took}},
-		PubSub:        &PubSub{Protocol: "redis", Topics: 5, Publishers: 1, Slow: 2}, Delivered: 5 * answered, Doubled: 1,
+		PubSub:        &PubSub{Protocol: "redis", Topics: 5, Publishers: 1, Slow: 2}, Doubled: 1,
 		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: took, After: Latency{Count: 8}},
 	}
 }
@@ -55,7 +57,7 @@ func TestMerge(t *testing.T) {
 	if r.Service.Count != 12_000 || r.Service.P99 != 3*time.Millisecond || r.Service.Mean != 2500*time.Microsecond {
 		t.Errorf("service %+v; expected the worse percentile and the mean of both", r.Service)
 	}
-	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
+	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.Generator.User != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
 		t.Errorf("figures don't add up: %+v", r)
 	}
 	if p := *r.PubSub; p != (PubSub{Protocol: "redis", Topics: 5, Publishers: 2, Slow: 4}) || r.Delivered != 60_000 || r.Doubled != 2 {
@@ -106,7 +108,7 @@ func TestWriteComparison(t *testing.T) {
 	b := &Stream{Result: generatorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
 	a.Result.Verifications, a.Result.Broadcast, b.Result.Verifications, b.Result.Broadcast = nil, nil, nil, nil
 	a.Result.Doubled, b.Result.Doubled = 0, 0
-	b.Result.ConnectErrors, b.Result.UserCPU, b.Result.Connected = nil, 0, 1000
+	b.Result.ConnectErrors, b.Result.Generator.User, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
 	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
 		t.Fatal(err)
@@ -173,8 +175,8 @@ func TestMergeEvents(t *testing.T) {
 	event := func(n int64) Event {
 		return Event{
 			Phase: Progress, Snapshot: Snapshot{Open: n, Failed: 1, Sent: 3 * n, Answered: 2 * n},
-			Plan:         &Plan{Connections: int(n), Loops: 1, Host: "h", Rate: &Rate{PerSecond: float64(n)}, Generator: &Usage{Resident: n}, Server: &Usage{Resident: 7}},
-			Interval:     &Interval{From: time.Duration(n), To: time.Duration(10 * n), Open: n, Answered: 2 * n, Errors: map[string]int64{"e": n}, Latency: Latency{Count: n, P99: time.Duration(n)}, Generator: Usage{CPU: time.Duration(n)}, Server: &Usage{CPU: 5}},
+			Plan:         &Plan{Connections: int(n), Loops: 1, Host: "h", Rate: &Rate{PerSecond: float64(n)}, Generator: &Usage{Process: sample.Process{RSS: n}}, Server: &Usage{Process: sample.Process{RSS: 7}}},
+			Interval:     &Interval{From: time.Duration(n), To: time.Duration(10 * n), Open: n, Counts: Counts{Answered: 2 * n}, Errors: map[string]int64{"e": n}, Latency: Latency{Count: n, P99: time.Duration(n)}, Generator: Usage{Process: sample.Process{User: time.Duration(n)}}, Server: &Usage{Process: sample.Process{User: 5}}},
 			Verification: &Verification{Open: n, Checked: n},
 		}
 	}
@@ -183,10 +185,10 @@ func TestMergeEvents(t *testing.T) {
 	if e.Phase != Progress || e.Snapshot != (Snapshot{Open: 7, Failed: 3, Sent: 21, Answered: 14}) {
 		t.Errorf("%+v", e)
 	}
-	if p := e.Plan; p.Connections != 7 || p.Loops != 3 || p.Host != "h; h; h" || p.Rate.PerSecond != 7 || p.Generator.Resident != 7 || p.Server.Resident != 7 {
+	if p := e.Plan; p.Connections != 7 || p.Loops != 3 || p.Host != "h; h; h" || p.Rate.PerSecond != 7 || p.Generator.RSS != 7 || p.Server.RSS != 7 {
 		t.Errorf("plan %+v", p)
 	}
-	if i := e.Interval; i.From != 1 || i.To != 40 || i.Open != 7 || i.Answered != 14 || i.Errors["e"] != 7 || i.Latency.Count != 7 || i.Latency.P99 != 4 || i.Generator.CPU != 7 || i.Server.CPU != 5 {
+	if i := e.Interval; i.From != 1 || i.To != 40 || i.Open != 7 || i.Answered != 14 || i.Errors["e"] != 7 || i.Latency.Count != 7 || i.Latency.P99 != 4 || i.Generator.CPU() != 7 || i.Server.CPU() != 5 {
 		t.Errorf("interval %+v", i)
 	}
 	if v := e.Verification; v.Open != 7 || v.Checked != 7 {

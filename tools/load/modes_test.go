@@ -423,7 +423,7 @@ func TestIntervals(t *testing.T) {
 			t.Errorf("an interval from %v to %v, %q, after one to %v", i.From, i.To, i.Stage, was)
 		}
 		was = i.To
-		cpu += i.Generator.CPU
+		cpu += i.Generator.CPU()
 		sum.Opened += i.Opened
 		sum.Sent += i.Sent
 		sum.Answered += i.Answered
@@ -437,7 +437,7 @@ func TestIntervals(t *testing.T) {
 		t.Fatal(err, r.Err())
 	}
 	want := Interval{
-		Opened: 5, Sent: last.Sent, Answered: last.Sent, BytesSent: r.Bytes.Sent, BytesReceived: r.Bytes.Received,
+		Opened: 5, Counts: Counts{Sent: last.Sent, Answered: last.Sent, BytesSent: r.Bytes.Sent, BytesReceived: r.Bytes.Received},
 		Latency: Latency{Count: last.Sent}, Connect: Latency{Count: r.Connect.Count},
 	}
 	if !reflect.DeepEqual(sum, want) || r.Bytes.Sent != 64*sum.Sent || r.Bytes.Answered != r.Bytes.Sent || sum.Answered < r.Answered {

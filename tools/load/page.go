@@ -222,54 +222,50 @@ func (s *Stream) timeline() (parts []page.Part) {
 	if len(intervals) < len(s.Intervals) {
 		note = strings.TrimSpace(note + " Each point is of a few intervals, and has the worst of their percentiles.")
 	}
-	chart := func(id, title string, y page.Axis, curves map[string]func(*Interval) float64, order ...string) {
+	type curve struct {
+		name string
+		of   func(*Interval) float64
+	}
+	chart := func(id, title string, y page.Axis, curves ...curve) {
 		c := &page.Chart{ID: id, Title: title, Note: note, X: page.Axis{Label: "time", Unit: page.Clock}, Y: y}
-		for _, name := range order {
+		for _, curve := range curves {
 			values := make([]float64, len(intervals))
 			some := false
 			for n := range intervals {
-				values[n] = curves[name](&intervals[n])
+				values[n] = curve.of(&intervals[n])
 				some = some || values[n] > 0
 			}
 			if some {
-				c.Series = append(c.Series, page.Series{Name: name, X: at, Y: values, Points: len(at) < 3})
+				c.Series = append(c.Series, page.Series{Name: curve.name, X: at, Y: values, Points: len(at) < 3})
 			}
 		}
 		if len(c.Series) > 0 {
 			parts = append(parts, page.Part{Chart: c})
 		}
 	}
-	type curves = map[string]func(*Interval) float64
-	chart("rate", "Messages a second", page.Axis{Label: "1/s"}, curves{
-		"intended": perSecond("intended"), "sent": perSecond("sent"), "answered": perSecond("answered"),
-	}, "intended", "sent", "answered")
-	percentiles := curves{}
+	chart("rate", "Messages a second", page.Axis{Label: "1/s"},
+		curve{"intended", perSecond("intended")}, curve{"sent", perSecond("sent")}, curve{"answered", perSecond("answered")})
+	var percentiles []curve
 	for _, point := range []string{"max", "p99.9", "p99", "p90", "p50"} {
-		percentiles[point] = func(i *Interval) float64 {
+		percentiles = append(percentiles, curve{point, func(i *Interval) float64 {
 			if i.Latency.Count == 0 {
 				return math.NaN()
 			}
-			return max(latencyPoints[point](&i.Latency), 1).Seconds()
-		}
+			return max(latencyPoint(point).Of(&i.Latency), 1).Seconds()
+		}})
 	}
-	chart("percentiles", "Latency", page.Axis{Label: s.latencyOf(), Log: true, Unit: page.Seconds}, percentiles, "max", "p99.9", "p99", "p90", "p50")
-	chart("faults", "Errors a second", page.Axis{Label: "1/s"}, curves{
-		"failed to connect": perSecond("failed"), "lost connections": perSecond("lost"),
-		"other": func(i *Interval) float64 { return i.perSecond(i.errors() - i.Failed - i.Lost) },
-	}, "other", "lost connections", "failed to connect")
-	chart("flight", "Messages under way", page.Axis{}, curves{"in flight": gauge("in_flight"), "not sent yet": gauge("waiting")}, "in flight", "not sent yet")
-	chart("connections", "Connections", page.Axis{}, curves{"open": gauge("open")}, "open")
-	chart("connects", "Connects a second", page.Axis{Label: "1/s"}, curves{
-		"closed": perSecond("closed"), "reconnected": perSecond("reconnected"), "established": perSecond("opened"),
-	}, "closed", "reconnected", "established")
-	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curves{
-		"server":    ofServer(func(i *Interval, u *Usage) float64 { return i.perSecond(int64(u.CPU)) / 1e9 }),
-		"generator": func(i *Interval) float64 { return i.perSecond(int64(i.Generator.CPU)) / 1e9 },
-	}, "server", "generator")
-	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curves{
-		"server":    ofServer(func(_ *Interval, u *Usage) float64 { return float64(u.Resident) }),
-		"generator": func(i *Interval) float64 { return float64(i.Generator.Resident) },
-	}, "server", "generator")
+	chart("percentiles", "Latency", page.Axis{Label: s.latencyOf(), Log: true, Unit: page.Seconds}, percentiles...)
+	chart("faults", "Errors a second", page.Axis{Label: "1/s"},
+		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.errors() - i.Failed - i.Lost) }},
+		curve{"lost connections", perSecond("lost")}, curve{"failed to connect", perSecond("failed")})
+	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", gauge("in_flight")}, curve{"not sent yet", gauge("waiting")})
+	chart("connections", "Connections", page.Axis{}, curve{"open", gauge("open")})
+	chart("connects", "Connects a second", page.Axis{Label: "1/s"},
+		curve{"closed", perSecond("closed")}, curve{"reconnected", perSecond("reconnected")}, curve{"established", perSecond("opened")})
+	cpu := func(i *Interval, u *Usage) float64 { return i.PerSecond(int64(u.CPU())) / 1e9 }
+	memory := func(_ *Interval, u *Usage) float64 { return float64(u.RSS) }
+	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curve{"server", ofServer(cpu)}, curve{"generator", ofGenerator(cpu)})
+	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curve{"server", ofServer(memory)}, curve{"generator", ofGenerator(memory)})
 	return parts
 }
 
@@ -292,12 +288,16 @@ func (s *Stream) windowNote() string {
 // gauge is a counter of intervals, by its name, and perSecond its rate.
 func gauge(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
-	return func(i *Interval) float64 { return float64(*Counters[at].interval(i)) }
+	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
 func perSecond(name string) func(*Interval) float64 {
 	count := gauge(name)
-	return func(i *Interval) float64 { return i.perSecond(int64(count(i))) }
+	return func(i *Interval) float64 { return i.PerSecond(int64(count(i))) }
+}
+
+func ofGenerator(of func(*Interval, *Usage) float64) func(*Interval) float64 {
+	return func(i *Interval) float64 { return of(i, &i.Generator) }
 }
 
 func ofServer(of func(*Interval, *Usage) float64) func(*Interval) float64 {
@@ -323,7 +323,11 @@ func (s *Stream) distributions() []page.Part {
 		return nil
 	}
 	t := &page.Table{Figures: true}
-	t.Add("", "count", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	head := []string{"", "count"}
+	for _, p := range LatencyPoints {
+		head = append(head, p.Name)
+	}
+	t.Add(head...)
 	c := &page.Chart{ID: "distribution", Title: "Percentiles", X: page.Axis{Label: "percentile", Log: true, Unit: page.Percentile}, Y: page.Axis{Log: true, Unit: page.Seconds}}
 	r := s.Result
 	for _, d := range []struct {
@@ -340,12 +344,12 @@ func (s *Stream) distributions() []page.Part {
 			continue
 		}
 		line := []string{d.name, format.Count(d.of.Count)}
-		for _, point := range t.Lines[0][2:] {
-			line = append(line, format.Seconds(latencyPoints[point](d.of).Seconds()))
+		for _, p := range LatencyPoints {
+			line = append(line, format.Seconds(p.Of(d.of).Seconds()))
 		}
 		t.Add(line...)
 		if d.curve {
-			curve := d.of.curve()
+			curve := d.of.Curve()
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
 			c.Series = append(c.Series, curve)
 		}
@@ -360,28 +364,15 @@ func (s *Stream) distributions() []page.Part {
 	return parts
 }
 
-// curve is drawn through the percentiles that a Latency has.
-func (l *Latency) curve() (c page.Series) {
-	for _, p := range []struct {
-		one   float64
-		value time.Duration
-	}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
-		if last := float64(l.Count); p.one < last || p.value == l.Max && p.one == last {
-			c.X, c.Y = append(c.X, p.one), append(c.Y, max(p.value, 1).Seconds())
-		}
-	}
-	return c
-}
-
 // errorTable has the causes of errors, the most frequent first: those of the intervals, or the
 // result's own where no interval has any. The chart of errors has their times.
 func (s *Stream) errorTable() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {
-		addCauses(all, s.Intervals[n].Errors)
+		AddCauses(all, s.Intervals[n].Errors, math.MaxInt)
 	}
 	if r := s.Result; len(all) == 0 && r != nil {
-		addCauses(all, r.ConnectErrors)
+		AddCauses(all, r.ConnectErrors, math.MaxInt)
 		for cause, n := range r.Lost {
 			all[cause+" (of an established connection)"] = n
 		}

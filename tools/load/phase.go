@@ -233,13 +233,14 @@ func (r *run) skipUnsent() {
 }
 
 func (r *run) measure(ctx context.Context) error {
-	user, system := sample.OwnCPU()
+	before := sample.OwnCPU()
 	stalled := readPressure()
 	r.tell(Event{Phase: Measuring})
 	err := r.await(ctx, r.windowWait())
 	from, until := r.traffic.endWindow()
-	userEnd, systemEnd := sample.OwnCPU()
-	r.user, r.system = userEnd-user, systemEnd-system
+	r.used = sample.OwnCPU()
+	r.used.User -= before.User
+	r.used.System -= before.System
 	r.stalled = readPressure() - stalled
 	r.window = until - from
 	s := r.sum()

@@ -33,13 +33,13 @@ type PubSub struct {
 	// path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"have the connections subscribe, by this <PROTOCOL>: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"`
 	// Topics is at most the number of Connections; subscribers have one each, in turn.
-	Topics int `json:"topics" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
+	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
 	// Publishers publish to all topics in turn. They are not counted among Connections.
-	Publishers int `json:"publishers" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline is how many messages of each not all subscribers have yet"`
+	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline is how many messages of each not all subscribers have yet"`
 	// Slow subscribers are not counted among Connections. A server may end them. In the end they
 	// read, for Drain at most, so that it is known which of them were ended. What they get does not
 	// count.
-	Slow int `json:"slow,omitempty" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"have <N> further subscribers that never read"`
+	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"have <N> further subscribers that never read"`
 
 	// AllPublishers is how many publishers there are on all generators that share the topics, the
 	// first of these being number PublishersFrom of them. Default: those of this one.

@@ -191,7 +191,7 @@ func totals(cfg *Config) *Interval {
 	var s Interval
 	cfg.Observe = func(e Event) {
 		if e.Interval != nil {
-			s.addCounts(e.Interval, false)
+			merge(&s, e.Interval, true)
 		}
 	}
 	return &s

@@ -8,10 +8,13 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 func example() *Result {
@@ -20,10 +23,10 @@ func example() *Result {
 		Connections: 1000, Connected: 998, ConnectTime: 499 * time.Millisecond,
 		ConnectErrors: map[string]int64{"connection refused": 2},
 		Mode:          "closed loop", Pipeline: 1, MessageSize: 64, Window: 10 * time.Second,
-		Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840,
-		Latency: Latency{Count: 1_234_560, Min: 21_345, Mean: 8_081_234, P50: 8_000_000, P90: 9_000_000, P99: 12_345_678, P999: 20_000_000, Max: 31_415_926},
-		UserCPU: 3 * time.Second, SystemCPU: 6600 * time.Millisecond,
-		Lost: map[string]int64{"closed by the server": 1, "connection reset by peer": 2},
+		Counts:    Counts{Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840},
+		Latency:   Latency{Count: 1_234_560, Min: 21_345, Mean: 8_081_234, P50: 8_000_000, P90: 9_000_000, P99: 12_345_678, P999: 20_000_000, Max: 31_415_926},
+		Generator: Usage{Process: sample.Process{User: 3 * time.Second, System: 6600 * time.Millisecond}},
+		Lost:      map[string]int64{"closed by the server": 1, "connection reset by peer": 2},
 	}
 }
 
@@ -55,7 +58,7 @@ lost         2 × connection reset by peer, 1 × closed by the server
 
 func TestVerdicts(t *testing.T) {
 	r := example()
-	r.Latency.Mean, r.SystemCPU, r.Mismatched, r.Unanswered = time.Millisecond, 0, 3, 1234
+	r.Latency.Mean, r.Generator.System, r.Mismatched, r.Unanswered = time.Millisecond, 0, 3, 1234
 	r.FirstMismatch = &Mismatch{Connection: 7, Message: 2, Byte: 40, Want: `"a"`, Got: `"b"`}
 	var b strings.Builder
 	if err := r.WriteText(&b); err != nil {
@@ -118,6 +121,31 @@ func TestCause(t *testing.T) {
 	} {
 		if got := cause(test.err); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// TestTags checks the tags of results: merge knows each way to merge, each counter merges, and each
+// place of counts has a counter.
+func TestTags(t *testing.T) {
+	named := map[string]bool{}
+	for _, c := range Counters {
+		named[c.Name] = true
+	}
+	for name := range places {
+		if !named[name] {
+			t.Errorf("no counter %q", name)
+		}
+	}
+	for _, v := range []any{Event{}, Plan{}, Snapshot{}, Interval{}, Result{}, Counts{}, Bytes{}, Verification{}, Broadcast{}, PubSub{}, Usage{}, sample.Process{}} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
+			how, merges := f.Tag.Lookup("merge")
+			if _, counter := f.Tag.Lookup("help"); counter && !merges {
+				t.Errorf("%T.%s has a help text and does not merge", v, f.Name)
+			}
+			if merges && !slices.Contains([]string{"sum", "gauge", "shared", "min", "max", "first", "last", "append"}, how) {
+				t.Errorf("%T.%s merges by %q", v, f.Name, how)
+			}
 		}
 	}
 }

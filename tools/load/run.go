@@ -102,9 +102,8 @@ type run struct {
 	parts     parts
 	stalled   time.Duration    // in it, see readPressure
 	kernel    map[string]int64 // what the kernel counted in all of the run, see sample.Machine
-	user      time.Duration    // processor time in the window
-	system    time.Duration
-	skipped   pacer.Skipped // messages of an open loop that were given up
+	used      sample.Process   // processor time in the window
+	skipped   pacer.Skipped    // messages of an open loop that were given up
 
 	verifications []Verification
 	allHeard      bool // Heard has been sent

@@ -8,6 +8,75 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
+// The counters that connections add to, by their place in counts. A shard counts the
+// whole run, and of nSent to nBytesReceived the window, too.
+const (
+	nSent = iota
+	nAnswered
+	nBytesSent
+	nBytesReceived
+	nBytesAnswered // of messages that were answered
+	nOpened
+	nClosed
+	nExpired // of those that are closed: their lifetime was over
+	// nDropped are messages that were in flight on a connection when it closed; they
+	// will not be answered. nCutOff are those of them whose connection had expired.
+	nDropped
+	nBytesDropped
+	nCutOff
+	// nReconnected are sockets that replaced others of a connection, nResent messages
+	// that were in flight on those and were sent again.
+	nReconnected
+	nResent
+	// nFinished are connections that are through with their messages, nExchanged those
+	// of them that got all their answers.
+	nFinished
+	nExchanged
+	// nPlanned are messages of the window that connections' own plans have had, nEarly
+	// those before it, nUnsent those of the window, of either plan, that went down with
+	// a connection.
+	nPlanned
+	nEarly
+	nUnsent
+	nHeartbeats
+	nHeard
+	nHeardClosed // of those, closed since
+	nHeardAgain
+	nUnexpected
+	nVerifyWrong
+	nVerifyLost
+	nDue // messages that have their time and are about to be sent
+	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
+	// them that did not read and are gone, nSlowBytes what they read in the end.
+	nDelivered
+	nDoubled
+	nReordered
+	nSlowEnded
+	nSlowBytes
+	// Those from here on are not counted by connections, but added by the run.
+	nFailed
+	nLost
+	nIntended
+	nCounts
+)
+
+// counts are counters of a run, or of a part of it.
+type counts [nCounts]int64
+
+func (c *counts) add(d *counts) {
+	for i := range c {
+		c[i] += d[i]
+	}
+}
+
+// places are the counters of counts that intervals and results have, by their names.
+var places = map[string]int{
+	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
+	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
+	"exchanged": nExchanged, "delivered": nDelivered, "doubled": nDoubled, "reordered": nReordered, "slow_ended": nSlowEnded,
+	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
+}
+
 // sum is what connections add up to.
 type sum struct {
 	run, window counts

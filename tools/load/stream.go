@@ -8,11 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // The bounds of a stream.
@@ -163,22 +160,22 @@ func (s *Stream) addInterval(i *Interval) error {
 
 // figures are the figures of an interval that can't be negative.
 func (i *Interval) figures() []int64 {
-	all := []int64{int64(i.Generator.CPU), i.Generator.Resident}
-	for k := range Counters {
-		if n, ok := Counters[k].Of(i); ok {
+	all := []int64{int64(i.Generator.User), int64(i.Generator.System), i.Generator.RSS}
+	for _, c := range Counters {
+		if n, ok := c.Of(i); ok {
 			all = append(all, n)
 		}
 	}
 	if i.Server != nil {
-		all = append(all, int64(i.Server.CPU), i.Server.Resident)
+		all = append(all, int64(i.Server.User), int64(i.Server.System), i.Server.RSS)
 	}
 	for _, n := range i.Errors {
 		all = append(all, n)
 	}
 	for _, l := range []*Latency{&i.Latency, &i.Connect} {
 		all = append(all, l.Count)
-		for _, of := range latencyPoints {
-			all = append(all, int64(of(l)))
+		for _, p := range LatencyPoints {
+			all = append(all, int64(p.Of(l)))
 		}
 	}
 	return all
@@ -204,7 +201,6 @@ func fold(intervals []Interval, most int) []Interval {
 	for _, i := range intervals {
 		part := min(int(float64(i.From)/float64(max(span, 1))*float64(most)), most-1)
 		if part != last {
-			i.Errors = maps.Clone(i.Errors)
 			folded = append(folded, i)
 			last = part
 			continue
@@ -218,51 +214,10 @@ func fold(intervals []Interval, most int) []Interval {
 // an interval is that of the later one. Percentiles are those of both where both have Histograms,
 // otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
-	was, to := *i, i
-	*to = next
-	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
-	to.addCounts(&was, false)
-	to.addCauses(&next)
-	to.mergeTimes(&was, &next)
-	server := next.Server
-	if was.Server != nil && next.Server != nil {
-		sum := *next.Server
-		sum.CPU += was.Server.CPU
-		server = &sum
-	}
-	to.Server = server
-	to.Generator.CPU += was.Generator.CPU
-}
-
-// addCauses adds the errors of another interval, and its times.
-func (i *Interval) addCauses(o *Interval) {
-	i.Errors = addCauses(i.Errors, o.Errors)
-	i.Latency = addLatency(i.Latency, o.Latency)
-	i.Connect = addLatency(i.Connect, o.Connect)
-}
-
-// decodeHistogram reads Result.Histogram; it is nil for none.
-func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
-	if text == "" {
-		return nil, nil
-	}
-	h, err := hdrhistogram.Decode([]byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("histogram: %w; expected the compressed encoding V2 in base64", err)
-	}
-	return h, nil
-}
-
-// readLatency reads a distribution off a histogram.
-func readLatency(h *hdrhistogram.Histogram) Latency {
-	if h == nil || h.TotalCount() == 0 {
-		return Latency{}
-	}
-	at := func(percent float64) time.Duration { return time.Duration(h.ValueAtPercentile(percent)) }
-	return Latency{
-		Count: h.TotalCount(), Min: time.Duration(h.Min()), Mean: time.Duration(h.Mean()),
-		P50: at(50), P75: at(75), P90: at(90), P95: at(95), P99: at(99), P999: at(99.9), P9999: at(99.99),
-		Max: time.Duration(h.Max()),
+	was := *i
+	merge(i, &next, true)
+	if was.Histograms != nil || next.Histograms != nil {
+		_ = mergeHistograms(i, &i.Histograms, &was, &next) // of what can't be read there is no histogram
 	}
 }
 
@@ -307,19 +262,19 @@ const (
 type Event struct {
 	Phase Phase `json:"phase"`
 	// Snapshot is how far the run is.
-	Snapshot Snapshot `json:"snapshot"`
+	Snapshot Snapshot `json:"snapshot" merge:"sum"`
 	// Plan is set in the first event, Began.
-	Plan *Plan `json:"plan,omitempty"`
+	Plan *Plan `json:"plan,omitempty" merge:"sum"`
 	// Interval is set with Progress.
-	Interval *Interval `json:"interval,omitempty"`
+	Interval *Interval `json:"interval,omitempty" merge:"sum"`
 	// Step is set with Tried.
 	Step *Step `json:"step,omitempty"`
 	// Verification is set with Checked.
-	Verification *Verification `json:"verification,omitempty"`
+	Verification *Verification `json:"verification,omitempty" merge:"sum"`
 	// Broadcast is set with Heard.
-	Broadcast *Broadcast `json:"broadcast,omitempty"`
+	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
 	// Received is set with Part: bytes received a second.
-	Received float64 `json:"received,omitempty"`
+	Received float64 `json:"received,omitempty" merge:"sum"`
 	// Published is set with Published: how many messages each publisher has published.
 	Published []int64 `json:"published,omitempty"`
 	// Result is set in the last event, Done.
@@ -337,68 +292,36 @@ type Plan struct {
 	Mode string `json:"mode"`
 	// Connections is how many there are to be, Sources from how many
 	// addresses.
-	Connections int `json:"connections"`
-	Sources     int `json:"sources"`
+	Connections int `json:"connections" merge:"sum"`
+	Sources     int `json:"sources" merge:"sum"`
 	Pipeline    int `json:"pipeline"`
 	// NoReply says that no answers are awaited.
 	NoReply bool `json:"no_reply,omitempty"`
 	// Rate is the plan of an open loop.
-	Rate *Rate `json:"rate,omitempty"`
+	Rate *Rate `json:"rate,omitempty" merge:"sum"`
 	// Duration, Messages and Check are as in Config.
 	Duration time.Duration `json:"duration,omitempty"`
 	Messages int64         `json:"messages,omitempty"`
-	Check    int           `json:"check,omitempty"`
+	Check    int           `json:"check,omitempty" merge:"sum"`
 	Seed     uint64        `json:"seed"`
 	// Model and Loops are what the generator runs on.
 	Model string `json:"model"`
-	Loops int    `json:"loops"`
+	Loops int    `json:"loops" merge:"sum"`
 	// Host names the machine of the generator, and what it has.
-	Host string `json:"host"`
+	Host string `json:"host" merge:"sum"`
 	// Generator and Server are what the two processes had before the first
 	// connection, as in Interval; nil where nobody asked.
-	Generator *Usage `json:"generator,omitempty"`
-	Server    *Usage `json:"server,omitempty"`
+	Generator *Usage `json:"generator,omitempty" merge:"sum"`
+	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
 // Snapshot is the state of a run at one moment.
 type Snapshot struct {
 	// Open is the number of connections that are established now.
-	Open int64 `json:"open"`
+	Open int64 `json:"open" merge:"sum"`
 	// Failed counts failed attempts to connect.
-	Failed int64 `json:"failed"`
+	Failed int64 `json:"failed" merge:"sum"`
 	// Sent and Answered count messages since the start of the run.
-	Sent     int64 `json:"sent"`
-	Answered int64 `json:"answered"`
-}
-
-// Usage is what a process used in an interval.
-type Usage struct {
-	// CPU is its processor time in the interval.
-	CPU time.Duration `json:"cpu"`
-	// Resident is its memory at the end of the interval, in bytes, 0 where
-	// that isn't known.
-	Resident int64 `json:"resident,omitempty"`
-	// Anonymous is what of that no file holds, as programs do: heap and stacks.
-	Anonymous int64 `json:"anonymous,omitempty"`
-	// Descriptors is how many it has open, 0 where that isn't known.
-	Descriptors int `json:"descriptors,omitempty"`
-	// Goroutines is how many it has at the end of the interval. GCs counts the
-	// collections of garbage since it started, and GCPause is how long they stopped
-	// everything, all together. They are known of the generator only, and 0 elsewhere.
-	Goroutines int           `json:"goroutines,omitempty"`
-	GCs        int64         `json:"gcs,omitempty"`
-	GCPause    time.Duration `json:"gc_pause,omitempty"`
-}
-
-// PerConnection is how much more memory a process has than before the first
-// connection, for each of so many connections, in bytes: Anonymous, or Resident where
-// that isn't known; 0 where neither is.
-func (u *Usage) PerConnection(before *Usage, connections int64) int64 {
-	if u == nil || before == nil || u.Resident == 0 || before.Resident == 0 || connections <= 0 {
-		return 0
-	}
-	if u.Anonymous > 0 && before.Anonymous > 0 {
-		return max(u.Anonymous-before.Anonymous, 0) / connections
-	}
-	return max(u.Resident-before.Resident, 0) / connections
+	Sent     int64 `json:"sent" merge:"sum"`
+	Answered int64 `json:"answered" merge:"sum"`
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // recorded is testdata/stream.jsonl: the stream of an open loop.
@@ -72,7 +74,7 @@ func TestWrongStreams(t *testing.T) {
 		{"a run of years", progress(`{"from":0,"to":9223372036854775807}`), "expected at most 8760h"},
 		{"a negative count", progress(`{"to":5,"sent":-1}`), "negative figure"},
 		{"a negative cause", progress(`{"to":5,"errors":{"x":-1}}`), "negative figure"},
-		{"a negative server", progress(`{"to":5,"server":{"cpu":-1}}`), "negative figure"},
+		{"a negative server", progress(`{"to":5,"server":{"user":-1}}`), "negative figure"},
 		{"a broken histogram", `{"phase":"done","result":{"histogram":"AAAA"}}`, "line 1: histogram: "},
 		{"a long line", began + strings.Repeat(" ", maxStreamLine) + began, "line 2: more than 4194304 bytes"},
 	} {
@@ -94,7 +96,7 @@ func FuzzReadStream(f *testing.F) {
 	text, _ := recorded(f)
 	f.Add(text)
 	f.Add([]byte(`{"phase":"began","plan":{"targets":["<script>"],"rate":{"per_second":1e308}}}` + "\n" + `{"phase":"progress","interval":{"to":1000000000,"latency":{"count":1,"p50":5}}}` + "\n"))
-	f.Add([]byte(`{"phase":"progress","interval":{"from":0,"to":31536000000000000,"generator":{"resident":9223372036854775807}}}`))
+	f.Add([]byte(`{"phase":"progress","interval":{"from":0,"to":31536000000000000,"generator":{"rss":9223372036854775807}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := ReadStream(bytes.NewReader(text))
 		if err != nil {
@@ -122,9 +124,9 @@ func TestRecorder(t *testing.T) {
 	for i := range n {
 		from := time.Duration(i) * time.Second
 		r.Observe(Event{Phase: Progress, Interval: &Interval{
-			From: from, To: from + time.Second, Sent: 5, Open: int64(i),
+			From: from, To: from + time.Second, Counts: Counts{Sent: 5}, Open: int64(i),
 			Errors: map[string]int64{"cause " + strconv.Itoa(i%(mostCauses+7)): 1}, Latency: Latency{Count: 1, P99: time.Duration(i)},
-			Generator: Usage{CPU: 2, Resident: int64(i)}, Server: &Usage{CPU: 3},
+			Generator: Usage{Process: sample.Process{User: 2, RSS: int64(i)}}, Server: &Usage{Process: sample.Process{System: 3}},
 		}})
 	}
 	s := &r.Stream
@@ -139,8 +141,8 @@ func TestRecorder(t *testing.T) {
 		}
 		at = i.To
 		sent, errors, count = sent+i.Sent, errors+i.errors(), count+i.Latency.Count
-		cpu += i.Generator.CPU + i.Server.CPU
-		if last := int64(i.To/time.Second) - 1; i.Open != last || int64(i.Latency.P99) != last || i.Generator.Resident != last {
+		cpu += i.Generator.CPU() + i.Server.CPU()
+		if last := int64(i.To/time.Second) - 1; i.Open != last || int64(i.Latency.P99) != last || i.Generator.RSS != last {
 			t.Errorf("to %v: %d open, p99 %v; want the last and the worst, %d", i.To, i.Open, i.Latency.P99, last)
 		}
 	}

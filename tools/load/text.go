@@ -64,6 +64,10 @@ func (r *Result) writeAgents(line writeLine) {
 	}
 }
 
+func (l *Latency) short() string {
+	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+}
+
 func (r *Result) writeConnections(line writeLine) {
 	rate := ""
 	if r.ConnectTime > 0 {
@@ -75,10 +79,10 @@ func (r *Result) writeConnections(line writeLine) {
 		line("connected", "%s of %s%s", format.Count(r.Connected), format.Count(r.Connections), rate)
 	}
 	if l := r.Connect; l.Count > 0 {
-		line("connect time", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("connect time", "%s", l.short())
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("first byte", "%s from connecting, waits before the first message included", l.short())
 	}
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
@@ -240,8 +244,8 @@ func (r *Result) writeGenerator(line writeLine) {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
 	}
 	text := r.Model
-	if r.UserCPU+r.SystemCPU > 0 {
-		text += fmt.Sprintf(", user %v, system %v", format.Round(r.UserCPU), format.Round(r.SystemCPU))
+	if r.Generator.CPU() > 0 {
+		text += fmt.Sprintf(", user %v, system %v", format.Round(r.Generator.User), format.Round(r.Generator.System))
 	}
 	if r.knowsCPU() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
@@ -263,12 +267,12 @@ func (r *Result) writeFaults(line writeLine) {
 	if len(r.Lost) > 0 {
 		line("lost", "%s", format.Tally(r.Lost))
 	}
-	for i := range Counters {
-		c := &Counters[i]
-		if !c.Fault || c.result == nil || *c.result(r) == 0 || c.Name == "mismatched" {
+	for _, c := range Counters {
+		n, _ := c.ofResult(r)
+		if !c.Fault || n == 0 || c.Name == "mismatched" {
 			continue
 		}
-		text := format.Count(*c.result(r))
+		text := format.Count(n)
 		if c.Name == "unexpected" {
 			text += " lines; first: " + r.FirstUnexpected
 		}
@@ -299,7 +303,7 @@ func (r *Result) writeHeld(line writeLine) {
 		}
 		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
 		if l := v.Latency; l.Count > 0 {
-			line("", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+			line("", "%s", l.short())
 		}
 	}
 	if r.Heartbeats > 0 {
@@ -311,7 +315,7 @@ func (r *Result) writeHeld(line writeLine) {
 	}
 	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.Round(b.Time))
 	if l := b.After; l.Count > 0 {
-		line("", "50%% %v, 99%% %v, max %v after the first", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
+		line("", "%s after the first", l.short())
 	}
 	if b.Again > 0 {
 		line("", "%s times more, on connections that had it", format.Count(b.Again))
@@ -408,7 +412,7 @@ var csvColumns = slices.Concat(
 	[]csvColumn{
 		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
-		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.perSecond(i.Answered), 'f', 1, 64) }},
+		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
 	latencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
 	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
@@ -417,9 +421,9 @@ var csvColumns = slices.Concat(
 )
 
 func counterColumns() (columns []csvColumn) {
-	for i := range Counters {
-		if c := &Counters[i]; c.interval != nil {
-			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { return *c.interval(i) }))
+	for _, c := range Counters {
+		if c.interval != nil {
+			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { n, _ := c.Of(i); return n }))
 		}
 	}
 	return columns
@@ -474,51 +478,41 @@ func numberColumn(name string, of func(*Interval) int64) csvColumn {
 	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(of(i), 10) }}
 }
 
-// knownText is a figure that is unknown where it is 0.
-func knownText(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
-}
-
 func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
 	all := []csvColumn{numberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
-	for _, p := range []struct{ name, point string }{
-		{"min_us", "min"}, {"mean_us", "mean"}, {"p50_us", "p50"}, {"p90_us", "p90"}, {"p99_us", "p99"},
-		{"p999_us", "p99.9"}, {"p9999_us", "p99.99"}, {"max_us", "max"},
-	} {
-		all = append(all, csvColumn{prefix + p.name, func(i *Interval) string {
+	for _, p := range LatencyPoints {
+		all = append(all, csvColumn{prefix + strings.ReplaceAll(p.Name, ".", "") + "_us", func(i *Interval) string {
 			if of(i).Count == 0 {
 				return ""
 			}
-			return strconv.FormatFloat(float64(latencyPoints[p.point](of(i)))/1e3, 'f', -1, 64)
+			return strconv.FormatFloat(float64(p.Of(of(i)))/1e3, 'f', -1, 64)
 		}})
 	}
 	return all
 }
 
-func usageColumns(prefix string, of func(*Interval) *Usage) []csvColumn {
-	field := func(name string, text func(*Usage) string) csvColumn {
-		return csvColumn{prefix + name, func(i *Interval) string {
-			if of(i) == nil {
-				return ""
+func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn) {
+	for _, f := range UsageFigures {
+		if f.Column == "" {
+			continue
+		}
+		columns = append(columns, csvColumn{prefix + f.Column, func(i *Interval) string {
+			u := of(i)
+			if u == nil || f.Of(u) == 0 && f.Column != "cpu_s" {
+				return "" // not known
 			}
-			return text(of(i))
-		}}
+			return strconv.FormatFloat(f.Of(u), 'f', -1, 64)
+		}})
 	}
-	return []csvColumn{
-		field("cpu_s", func(u *Usage) string { return inSeconds(u.CPU) }),
-		field("resident_bytes", func(u *Usage) string { return knownText(u.Resident) }),
-		field("descriptors", func(u *Usage) string { return knownText(int64(u.Descriptors)) }),
-	}
+	return columns
 }
 
 func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-func (i *Interval) perSecond(n int64) float64 {
+// PerSecond returns a count of the interval as a rate.
+func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0
 	}

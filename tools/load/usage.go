@@ -7,11 +7,66 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
+
+// Usage is what a process uses, or several together. In an Interval processor time and context
+// switches are of the interval, and everything else is as at its end. What is not known is 0.
+//
+// User and System are processor time and CPU is their sum; RSS is resident memory in bytes, and
+// Anonymous what of it no file holds, as heap and stacks; Descriptors is how many are open.
+type Usage struct {
+	sample.Process `merge:"sum"`
+	Processes      int `json:"processes,omitempty" merge:"gauge"`
+	// Goroutines, GCs and GCPause are what Go's runtime says: GCs counts collections of garbage
+	// since the process began, and GCPause is for how long they stopped everything.
+	Goroutines int64         `json:"goroutines,omitempty" merge:"gauge"`
+	GCs        int64         `json:"gcs,omitempty" merge:"gauge"`
+	GCPause    time.Duration `json:"gc_pause,omitempty" merge:"gauge"`
+	// StackInuse, HeapInuse and Sys are memory as in runtime.MemStats, in bytes.
+	StackInuse int64 `json:"stack_inuse,omitempty" merge:"gauge"`
+	HeapInuse  int64 `json:"heap_inuse,omitempty" merge:"gauge"`
+	Sys        int64 `json:"sys,omitempty" merge:"gauge"`
+	// Turns counts iterations of a server's event loops, and Lag is how long they took.
+	Turns int64         `json:"turns,omitempty" merge:"gauge"`
+	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
+}
+
+// UsageFigure is a figure of a Usage that is reported.
+type UsageFigure struct {
+	// Column is its name in CSV behind the process, "" for none. Metric is its name for
+	// Prometheus, without "myriad_load_", and Help describes it.
+	Column, Metric, Help string
+	Of                   func(*Usage) float64
+}
+
+// UsageFigures are all figures of a Usage that are reported. It must not be changed.
+var UsageFigures = []UsageFigure{
+	{"cpu_s", "cpu_seconds_total", "Processor time, of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
+	{"resident_bytes", "resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.RSS) }},
+	{"", "anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Anonymous) }},
+	{"descriptors", "open_fds", "Descriptors that the process has open, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Descriptors) }},
+	{"", "goroutines", "Goroutines that the process has, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Goroutines) }},
+	{"", "gc_cycles_total", "Collections of garbage, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.GCs) }},
+	{"", "gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
+}
+
+// PerConnection is how much more memory a process has than before the first
+// connection, for each of so many connections, in bytes: Anonymous, or RSS where
+// that isn't known; 0 where neither is.
+func (u *Usage) PerConnection(before *Usage, connections int64) int64 {
+	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
+		return 0
+	}
+	if u.Anonymous > 0 && before.Anonymous > 0 {
+		return max(u.Anonymous-before.Anonymous, 0) / connections
+	}
+	return max(u.RSS-before.RSS, 0) / connections
+}
 
 // usage looks at what the generator's process and the server's use. It belongs to
 // one goroutine. Nothing that it can't find out fails a run: such figures are 0,
@@ -89,7 +144,7 @@ func (u *usage) sample() (generator Usage, server *Usage) {
 		generator = *own
 	}
 	debug.ReadGCStats(&u.gc)
-	generator.Goroutines, generator.GCs, generator.GCPause = runtime.NumGoroutine(), u.gc.NumGC, u.gc.PauseTotal
+	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
 	server = u.server.since()
 	if len(u.server.pids) == 0 && u.looked < 2 {
 		u.find() // what it used in this interval isn't known
@@ -111,5 +166,6 @@ func (p *process) since() *Usage {
 	if now.Parts&sample.Descriptors != 0 {
 		p.descriptors = used.Descriptors
 	}
-	return &Usage{CPU: used.CPU(), Resident: used.RSS, Anonymous: used.Anonymous, Descriptors: p.descriptors}
+	used.Descriptors = p.descriptors
+	return &Usage{Process: used, Processes: len(now.Processes)}
 }

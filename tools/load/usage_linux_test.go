@@ -60,18 +60,18 @@ func TestUsage(t *testing.T) {
 	if !slices.Equal(u.server.pids, []int{pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, pid)
 	}
-	burnt := func() time.Duration { user, system := sample.OwnCPU(); return user + system }
+	burnt := func() time.Duration { used := sample.OwnCPU(); return used.CPU() }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
 	}
 	own, server := u.sample()
-	if own.CPU < 5*time.Millisecond || own.Resident < 1<<20 || own.Descriptors < 4 {
+	if own.CPU() < 5*time.Millisecond || own.RSS < 1<<20 || own.Descriptors < 4 {
 		t.Errorf("generator: %+v; want at least 5ms, 1 MiB and 4 descriptors", own)
 	}
 	runtime.GC()
 	if again, _ := u.sample(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
 		t.Errorf("generator: %+v, and %+v after a collection of garbage", own, again)
 	}
-	if server == nil || server.Resident < 1<<16 || server.Descriptors < 4 || server.CPU < 0 {
+	if server == nil || server.RSS < 1<<16 || server.Descriptors < 4 || server.CPU() < 0 {
 		t.Fatalf("server: %+v; want at least 64 KiB and 4 descriptors", server)
 	}
 	end()

@@ -115,4 +115,4 @@ func (h *heldConns) writeMemory() {
 	}
 }
 
-func mebibytes(u *load.Usage) float64 { return float64(u.Resident) / (1 << 20) }
+func mebibytes(u *load.Usage) float64 { return float64(u.RSS) / (1 << 20) }

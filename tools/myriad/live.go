@@ -114,19 +114,14 @@ func (v *liveView) enter(stage string, now time.Time) {
 func (v *liveView) add(i load.Interval, now time.Time) {
 	v.last = i
 	v.enter(i.Stage, now)
-	for cause, n := range i.Errors {
-		if _, known := v.errors[cause]; !known && len(v.errors) >= liveCauses {
-			cause = "other"
-		}
-		v.errors[cause] += n
-	}
+	load.AddCauses(v.errors, i.Errors, liveCauses)
 	waited := v.stalled()
-	v.starved, v.waited = v.perSecond(int64(waited-v.waited))/1e9, waited
+	v.starved, v.waited = v.last.PerSecond(int64(waited-v.waited))/1e9, waited
 	count := i.Answered
 	if v.plan.NoReply {
 		count = i.Sent
 	}
-	v.rates = remember(v.rates, v.perSecond(count))
+	v.rates = remember(v.rates, v.last.PerSecond(count))
 	v.p99s = remember(v.p99s, i.Latency.P99.Seconds())
 }
 
@@ -136,14 +131,6 @@ func remember(list []float64, v float64) []float64 {
 		list = slices.Delete(list, 0, 1)
 	}
 	return append(list, v)
-}
-
-// perSecond is a count of the last interval as a rate.
-func (v *liveView) perSecond(n int64) float64 {
-	if d := v.last.To - v.last.From; d > 0 {
-		return float64(n) / d.Seconds()
-	}
-	return 0
 }
 
 // liveLine is a line of the view. A fault is red.
@@ -168,7 +155,7 @@ func (v *liveView) lines(width int) (all []liveLine) {
 	add("myriad "+command, "%s  %s  %s  %s", target, v.plan.Mode, v.plan.Model, format.Elapsed(v.now().Sub(v.began)))
 	add(v.stage, "%s", v.progress(width))
 	add("open", "%s of %s, %s/s, %s failed, %s lost", format.Count(v.snapshot.Open), format.Count(v.plan.Connections),
-		format.Whole(v.perSecond(i.Opened)), format.Count(v.snapshot.Failed), format.Count(i.Lost))
+		format.Whole(v.last.PerSecond(i.Opened)), format.Count(v.snapshot.Failed), format.Count(i.Lost))
 	if len(v.rates) > 0 && (v.snapshot.Sent > 0 || i.Intended > 0) {
 		label := "answered"
 		if v.plan.NoReply {
@@ -177,10 +164,10 @@ func (v *liveView) lines(width int) (all []liveLine) {
 		add(label, "%-12s %s", format.Whole(v.rates[len(v.rates)-1])+"/s", sparkline(v.rates, width-labelWidth-13))
 	}
 	if i.Intended > 0 || i.Waiting > 0 {
-		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.perSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.InFlight))
+		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.last.PerSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.InFlight))
 	}
 	if i.BytesSent+i.BytesReceived > 0 {
-		add("bytes", "in %s/s, out %s/s", format.Bytes(v.perSecond(i.BytesReceived)), format.Bytes(v.perSecond(i.BytesSent)))
+		add("bytes", "in %s/s, out %s/s", format.Bytes(v.last.PerSecond(i.BytesReceived)), format.Bytes(v.last.PerSecond(i.BytesSent)))
 	}
 	if l := i.Latency; l.Count > 0 {
 		add("latency", "p50 %s, p90 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P90), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
@@ -228,9 +215,9 @@ func (v *liveView) progress(width int) string {
 
 // usage is what a process uses, and what memory it has more for each connection.
 func (v *liveView) usage(u, before *load.Usage) string {
-	text := format.Percent(v.perSecond(int64(u.CPU))/1e9) + " of a CPU"
-	if u.Resident > 0 {
-		text += ", " + format.Bytes(float64(u.Resident))
+	text := format.Percent(v.last.PerSecond(int64(u.CPU()))/1e9) + " of a CPU"
+	if u.RSS > 0 {
+		text += ", " + format.Bytes(float64(u.RSS))
 	}
 	if each := u.PerConnection(before, v.last.Open); each > 0 {
 		text += ", " + format.Bytes(float64(each)) + " a connection"

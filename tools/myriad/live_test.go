@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -138,10 +139,10 @@ func aView(t *testing.T, on screen) (*liveView, *terminal) {
 	*clock = clock.Add(30 * time.Second)
 	v.stalled = func() time.Duration { return 300 * time.Millisecond }
 	v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
-		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19,
+		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
 		InFlight: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
 		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
-		Generator: load.Usage{CPU: time.Second / 2, Resident: 20 << 20}, Server: &load.Usage{CPU: time.Second, Descriptors: 1005},
+		Generator: load.Usage{Process: sample.Process{User: time.Second / 2, RSS: 20 << 20}}, Server: &load.Usage{Process: sample.Process{System: time.Second, Descriptors: 1005}},
 	}})
 	return v, w
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -224,7 +225,7 @@ func TestLoadMetrics(t *testing.T) {
 		ready int
 	}{
 		{load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"a:1"}, Model: "epoll", Connections: 9}}, http.StatusOK},
-		{load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7}, Interval: &load.Interval{Open: 7, Answered: 5}}, http.StatusOK},
+		{load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7}, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
 		r.observe(step.event)
@@ -336,12 +337,12 @@ func TestHeldMemory(t *testing.T) {
 	h := &heldConns{say: (&reporter{text: true, stdout: &out}).say}
 	interval := func(stage string, open, resident int64) load.Event {
 		return load.Event{Phase: load.Progress, Interval: &load.Interval{
-			Stage: stage, Open: open, Generator: load.Usage{Resident: resident}, Server: &load.Usage{Resident: 2 * resident},
+			Stage: stage, Open: open, Generator: load.Usage{Process: sample.Process{RSS: resident}}, Server: &load.Usage{Process: sample.Process{RSS: 2 * resident}},
 		}}
 	}
 	h.writeMemory() // nothing was held
 	for _, e := range []load.Event{
-		{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1 << 20}, Server: &load.Usage{Resident: 1 << 20}}},
+		{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Process: sample.Process{RSS: 1 << 20}}, Server: &load.Usage{Process: sample.Process{RSS: 1 << 20}}}},
 		interval("window", 1024, 2<<20),
 		interval("close", 3, 3<<20),
 	} {

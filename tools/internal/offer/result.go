@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // Result is what became of the jobs that were offered to a pool in the window: from
@@ -72,18 +74,14 @@ type Result struct {
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
 
-	// PeakRSS is the most memory in bytes that the process has ever had.
-	// PeakGoroutines and PeakWorkers are the most goroutines, those of the
-	// generator included, and workers that were seen when it was looked, twenty
-	// times a second. All three are also of the warm-up, and 0 where the system
-	// or the pool does not tell.
-	PeakRSS        int64 `json:"peak_rss"`
-	PeakGoroutines int   `json:"peak_goroutines"`
-	PeakWorkers    int   `json:"peak_workers"`
-	// CPUUser and CPUSystem are the processor time of the process, generator
-	// included, since the window began.
-	CPUUser   time.Duration `json:"cpu_user"`
-	CPUSystem time.Duration `json:"cpu_system"`
+	// Process is what the process has used, generator included: processor time since the
+	// window began, memory at the end, and the most memory that it has ever had.
+	sample.Process
+	// PeakGoroutines and PeakWorkers are the most goroutines, those of the generator
+	// included, and workers that were seen when it was looked, twenty times a second, also in
+	// the warm-up; 0 where the pool does not tell.
+	PeakGoroutines int `json:"peak_goroutines"`
+	PeakWorkers    int `json:"peak_workers"`
 
 	// Overran says why the run ended early, or that it was ended because it did not end, ""
 	// otherwise.

@@ -366,11 +366,11 @@ func (r *run) result(now time.Duration) *Result {
 		res.Missed = uint64(max(0, r.pacer.Waiting(now)-r.pacer.Waiting(r.opens-1)))
 	}
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
-	is := used()
-	res.PeakRSS = is.PeakRSS
+	res.Process = used()
+	before := res.Process
 	if now >= r.opens {
-		before := r.opening()
-		res.CPUUser, res.CPUSystem = is.User-before.User, is.System-before.System
+		before = r.opening()
 	}
+	res.User, res.System = res.User-before.User, res.System-before.System
 	return res
 }

@@ -87,7 +87,8 @@ func ended(pid int, err error) bool {
 func (p *Process) addCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
-		p.User, p.System = OwnCPU()
+		own := OwnCPU()
+		p.User, p.System = own.User, own.System
 	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may know its own only
 		part := 0.5
 		if all := p.CPU(); all > 0 {

@@ -60,32 +60,32 @@ type Sample struct {
 	Machine   Machine
 }
 
-// Process is what one process uses, or several together.
+// Process is what one process uses, or several together. Its tags "merge" are package load's.
 type Process struct {
 	PID int `json:"-"` // 0 for several
 	// User and System are processor time since the process began, of ended threads
 	// too: of this process to the microsecond, of another their sum to the nanosecond
 	// and each of them in steps of about 10 ms.
 	// Children is that of children that it has waited for.
-	User     time.Duration `json:"user,omitempty"`
-	System   time.Duration `json:"system,omitempty"`
-	Children time.Duration `json:"children,omitempty"`
-	Threads  int           `json:"threads,omitempty"`
+	User     time.Duration `json:"user,omitempty" merge:"sum"`
+	System   time.Duration `json:"system,omitempty" merge:"sum"`
+	Children time.Duration `json:"children,omitempty" merge:"sum"`
+	Threads  int           `json:"threads,omitempty" merge:"gauge"`
 	// RSS is resident memory with each shared page in full, off by some pages for
 	// each thread unless PSS was read too; PeakRSS the most it has been. Anonymous
 	// is what of RSS is in no file: heap and stacks. PSS counts a page that n
 	// processes share as 1/n of it.
-	RSS       int64 `json:"rss,omitempty"`
-	PeakRSS   int64 `json:"peak_rss,omitempty"`
-	Anonymous int64 `json:"anonymous,omitempty"`
-	PSS       int64 `json:"pss,omitempty"`
+	RSS       int64 `json:"rss,omitempty" merge:"gauge"`
+	PeakRSS   int64 `json:"peak_rss,omitempty" merge:"gauge"`
+	Anonymous int64 `json:"anonymous,omitempty" merge:"gauge"`
+	PSS       int64 `json:"pss,omitempty" merge:"gauge"`
 	// Voluntary and Involuntary are context switches of the threads that there are:
 	// of one that waited, and of one that could have gone on.
-	Voluntary   int64 `json:"voluntary,omitempty"`
-	Involuntary int64 `json:"involuntary,omitempty"`
+	Voluntary   int64 `json:"voluntary,omitempty" merge:"sum"`
+	Involuntary int64 `json:"involuntary,omitempty" merge:"sum"`
 	// Descriptors is how many are open, Sockets how many of them are sockets.
-	Descriptors int `json:"descriptors,omitempty"`
-	Sockets     int `json:"sockets,omitempty"`
+	Descriptors int `json:"descriptors,omitempty" merge:"gauge"`
+	Sockets     int `json:"sockets,omitempty" merge:"gauge"`
 }
 
 // CPU returns user and system time together.

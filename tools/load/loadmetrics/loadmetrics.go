@@ -6,7 +6,6 @@ import (
 	"math"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -35,7 +34,7 @@ const maxCauses = 64
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func New(labels prometheus.Labels) *Collector {
-	c := &Collector{state: newLoadState()}
+	c := new(Collector)
 	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
 	return c
 }
@@ -53,21 +52,17 @@ func (c *Collector) snapshot() loadState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state
-	s.causes, s.counts = maps.Clone(s.causes), maps.Clone(s.counts)
+	s.causes = maps.Clone(s.causes)
 	return s
 }
 
 // loadState is a run so far.
 type loadState struct {
 	plan           load.Plan
-	last           load.Interval
-	counts         map[int]int64 // of the whole run, by the place in load.Counters
+	last, run      load.Interval // the last one, and all of them joined, without causes
 	causes         map[string]int64
-	own, server    time.Duration // processor time
 	latency, setup durations
 }
-
-func newLoadState() loadState { return loadState{counts: make(map[int]int64)} }
 
 // durations are the count and the sum, in seconds, of a whole run.
 type durations struct {
@@ -85,7 +80,7 @@ func (c *Collector) Observe(e load.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Phase == load.Began {
-		c.state = newLoadState()
+		c.state = loadState{}
 	}
 	if e.Plan != nil {
 		c.state.plan = *e.Plan
@@ -95,41 +90,25 @@ func (c *Collector) Observe(e load.Event) {
 	}
 }
 
-// add adds an interval up.
 func (s *loadState) add(i load.Interval) {
+	s.causes = load.AddCauses(s.causes, i.Errors, maxCauses)
+	i.Errors, i.Histograms = nil, nil
 	s.last = i
-	for k, c := range load.Counters {
-		if n, ok := c.Of(&i); ok && !c.Gauge {
-			s.counts[k] += n
-		}
-	}
-	if s.causes == nil {
-		s.causes = make(map[string]int64)
-	}
-	for cause, n := range i.Errors {
-		cause = strings.ToValidUTF8(cause, "?") // as labels have to be
-		if _, known := s.causes[cause]; !known && len(s.causes) >= maxCauses {
-			cause = "other"
-		}
-		s.causes[cause] += n
-	}
-	s.own += i.Generator.CPU
-	if i.Server != nil {
-		s.server += i.Server.CPU
-	}
+	s.run.Join(i)
 	s.latency.add(i.Latency)
 	s.setup.add(i.Connect)
 }
 
-// quantiles are those of an interval, in seconds.
+// quantiles returns those of an interval, in seconds.
 func quantiles(l load.Latency) map[float64]float64 {
-	to := map[float64]float64{
-		0: l.Min.Seconds(), 0.5: l.P50.Seconds(), 0.75: l.P75.Seconds(), 0.9: l.P90.Seconds(), 0.95: l.P95.Seconds(),
-		0.99: l.P99.Seconds(), 0.999: l.P999.Seconds(), 0.9999: l.P9999.Seconds(), 1: l.Max.Seconds(),
-	}
-	if l.Count == 0 {
-		for q := range to {
-			to[q] = math.NaN()
+	to := make(map[float64]float64)
+	for _, p := range load.LatencyPoints {
+		switch {
+		case p.Quantile < 0:
+		case l.Count == 0:
+			to[p.Quantile] = math.NaN()
+		default:
+			to[p.Quantile] = p.Of(&l).Seconds()
 		}
 	}
 	return to
@@ -141,21 +120,6 @@ func loadMetrics() []collector.Metric[loadState] {
 		collector.Gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
 		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
 		collector.Gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
-
-		ofProcess("cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
-			func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }),
-		ofProcess("resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
-			func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }),
-		ofProcess("anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", prometheus.GaugeValue,
-			func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }),
-		ofProcess("open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
-			func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }),
-		ofProcess("goroutines", "Goroutines that the process has, 0 where that isn't known.", prometheus.GaugeValue,
-			func(last load.Usage, _ time.Duration) float64 { return float64(last.Goroutines) }),
-		ofProcess("gc_cycles_total", "Collections of garbage, 0 where that isn't known.", prometheus.CounterValue,
-			func(last load.Usage, _ time.Duration) float64 { return float64(last.GCs) }),
-		ofProcess("gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
-			func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }),
 
 		collector.Labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
@@ -172,27 +136,28 @@ func loadMetrics() []collector.Metric[loadState] {
 				}
 			}},
 	}
-	for i, c := range load.Counters {
-		switch {
-		case c.Metric == "":
-		case c.Gauge:
-			all = append(all, collector.Gauge(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.last); return n }))
-		default:
-			all = append(all, collector.Counter(c.Metric, c.Help, func(s *loadState) int64 { return s.counts[i] }))
+	for _, c := range load.Counters {
+		m := collector.Counter(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.run); return n })
+		if c.Gauge {
+			m.Kind = prometheus.GaugeValue
+		}
+		if c.Metric != "" {
+			all = append(all, m)
 		}
 	}
-	return all
-}
-
-// ofProcess is a metric with a value for the generator and, where its processes are known,
-// one for the server.
-func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.Usage, cpu time.Duration) float64) collector.Metric[loadState] {
-	return collector.Metric[loadState]{Name: name, Help: help, Kind: kind, Labels: []string{"process"}, Each: func(s *loadState, emit func(float64, ...string)) {
-		emit(of(s.last.Generator, s.own), "generator")
-		if s.last.Server != nil {
-			emit(of(*s.last.Server, s.server), "server")
+	for _, f := range load.UsageFigures {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(f.Metric, "_total") {
+			kind = prometheus.CounterValue
 		}
-	}}
+		all = append(all, collector.Metric[loadState]{Name: f.Metric, Help: f.Help, Kind: kind, Labels: []string{"process"}, Each: func(s *loadState, emit func(float64, ...string)) {
+			emit(f.Of(&s.run.Generator), "generator")
+			if s.last.Server != nil {
+				emit(f.Of(s.run.Server), "server")
+			}
+		}})
+	}
+	return all
 }
 
 var loadSummaries = []collector.Distribution[loadState]{

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
+	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -32,7 +33,16 @@ func observed(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 func fullInterval() (i load.Interval, want map[string]string) {
 	want = make(map[string]string)
 	next := int64(1e6) // above whatever else there is
-	i.Server = &load.Usage{}
+	usage := func(process string) load.Usage {
+		var told struct {
+			CPU, GCPause                    time.Duration
+			RSS, Anonymous, Goroutines, GCs int64
+			Descriptors                     int
+		}
+		collectortest.Fill(reflect.ValueOf(&told).Elem(), process, &next, want)
+		return load.Usage{Goroutines: told.Goroutines, GCs: told.GCs, GCPause: told.GCPause,
+			Process: sample.Process{System: told.CPU, RSS: told.RSS, Anonymous: told.Anonymous, Descriptors: told.Descriptors}}
+	}
 	v := reflect.ValueOf(&i).Elem()
 	for n := range v.NumField() {
 		name := v.Type().Field(n).Name
@@ -41,8 +51,11 @@ func fullInterval() (i load.Interval, want map[string]string) {
 		case "Errors":
 			i.Errors = map[string]int64{"refused": next + 1000}
 			want["a cause"], want["its number"] = "refused", fmt.Sprint(float64(next+1000))
+		case "Generator":
+			i.Generator = usage(name)
 		case "Server":
-			collectortest.Fill(v.Field(n).Elem(), name, &next, want)
+			server := usage(name)
+			i.Server = &server
 		default:
 			collectortest.Fill(v.Field(n), name, &next, want)
 		}
@@ -69,10 +82,10 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 // Counters add up over a run, gauges and quantiles are of the last interval.
 func TestIntervalsAddUp(t *testing.T) {
 	c := observed(nil,
-		load.Interval{To: time.Second, Open: 5, Answered: 10, Errors: map[string]int64{"reset": 1}, Generator: load.Usage{CPU: time.Second},
-			Server: &load.Usage{CPU: time.Second}, Latency: load.Latency{Count: 10, Mean: time.Second, P99: 3 * time.Second}},
-		load.Interval{From: time.Second, To: 3 * time.Second, Open: 4, Answered: 20, Errors: map[string]int64{"reset": 2}, Generator: load.Usage{CPU: 2 * time.Second},
-			Server: &load.Usage{CPU: 4 * time.Second}, Latency: load.Latency{Count: 30, Mean: 2 * time.Second, P99: 7 * time.Second}},
+		load.Interval{To: time.Second, Open: 5, Counts: load.Counts{Answered: 10}, Errors: map[string]int64{"reset": 1}, Generator: load.Usage{Process: sample.Process{User: time.Second}},
+			Server: &load.Usage{Process: sample.Process{User: time.Second}}, Latency: load.Latency{Count: 10, Mean: time.Second, P99: 3 * time.Second}},
+		load.Interval{From: time.Second, To: 3 * time.Second, Open: 4, Counts: load.Counts{Answered: 20}, Errors: map[string]int64{"reset": 2}, Generator: load.Usage{Process: sample.Process{User: 2 * time.Second}},
+			Server: &load.Usage{Process: sample.Process{User: 4 * time.Second}}, Latency: load.Latency{Count: 30, Mean: 2 * time.Second, P99: 7 * time.Second}},
 	)
 	got := collectortest.Scrape(t, c)
 	for name, want := range map[string]float64{
@@ -136,7 +149,7 @@ func TestLoadIsObservedAndScraped(t *testing.T) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		for range 100 {
-			c.Observe(load.Event{Interval: &load.Interval{Answered: 1, Errors: map[string]int64{"x": 1}, Server: &load.Usage{}}})
+			c.Observe(load.Event{Interval: &load.Interval{Counts: load.Counts{Answered: 1}, Errors: map[string]int64{"x": 1}, Server: &load.Usage{}}})
 		}
 	})
 	both.Go(func() {

@@ -202,7 +202,7 @@ func set() *result.Set {
 		return scenario.Workload{Name: name, App: "echo", Size: 64, Connections: n, Phases: []scenario.Phase{{Do: scenario.Load}}}
 	}
 	run := func(workload string, n int, rate, cpu float64, each int64) result.Run {
-		side := func(rss int64) result.Side { return result.Side{Process: sample.Process{RSS: rss}} }
+		side := func(rss int64) load.Usage { return load.Usage{Process: sample.Process{RSS: rss}} }
 		r := result.Run{
 			Workload: workload, Subject: "epoll", Command: []string{"myriad", "serve", "--model", "epoll", "--loops", "4"},
 			Figures: map[string]float64{"tps": rate, "cpu": cpu}, Phases: []result.Phase{{Result: &load.Result{Connected: n}}},
@@ -266,7 +266,9 @@ func TestFromSet(t *testing.T) {
 }
 
 func TestFromStream(t *testing.T) {
-	usage := func(resident int64, cpu time.Duration) *load.Usage { return &load.Usage{Resident: resident, CPU: cpu} }
+	usage := func(resident int64, cpu time.Duration) *load.Usage {
+		return &load.Usage{Process: sample.Process{RSS: resident, User: cpu}}
+	}
 	interval := func(stage string, from, to time.Duration, u *load.Usage) load.Interval {
 		return load.Interval{Stage: stage, From: from, To: to, Server: u}
 	}
@@ -277,7 +279,7 @@ func TestFromStream(t *testing.T) {
 			interval("window", 2*time.Second, 3*time.Second, usage(23e6, time.Second/4)), interval("window", 3*time.Second, 4*time.Second, usage(23e6, time.Second/4)),
 			interval("hold", 4*time.Second, 5*time.Second, usage(30e6, time.Second)),
 		},
-		Result: &load.Result{Connected: 20_000, MessageSize: 100, Answered: 20_000, Window: 2 * time.Second},
+		Result: &load.Result{Connected: 20_000, MessageSize: 100, Counts: load.Counts{Answered: 20_000}, Window: 2 * time.Second},
 	}
 	m, err := FromStream(s)
 	if want := (Point{10_000, 0.25, 1e6}); err != nil || m.Each != 100 || m.Base != 20e6 || m.Connections != 20_000 || len(m.Points) != 1 || m.Points[0] != want {

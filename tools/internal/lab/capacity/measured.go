@@ -207,18 +207,18 @@ func FromStream(s *load.Stream) (Measured, error) {
 	case s.Plan == nil || s.Plan.Server == nil:
 		return Measured{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
 	}
-	m := Measured{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.Resident)}
+	m := Measured{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.RSS)}
 	var cpu, length time.Duration
 	connected, most := m.Base, m.Base
 	for _, i := range s.Intervals {
 		switch {
 		case i.Server == nil:
 		case i.Stage == "window":
-			cpu += i.Server.CPU
+			cpu += i.Server.CPU()
 			length += i.To - i.From
-			most = max(most, float64(i.Server.Resident))
+			most = max(most, float64(i.Server.RSS))
 		case i.Stage == "connect" || i.Stage == "hold" && length == 0:
-			connected = float64(i.Server.Resident)
+			connected = float64(i.Server.RSS)
 		}
 	}
 	if length == 0 || cpu == 0 || connected == m.Base {

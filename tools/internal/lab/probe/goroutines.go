@@ -17,11 +17,11 @@ var goroutines = Probe{
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		before, after := in.Run.Sample("ready"), in.Run.Sample("parked")
-		if in.Workload.Phase(scenario.Park) == nil || before == nil || after == nil || before.Go == nil || after.Go == nil {
+		if in.Workload.Phase(scenario.Park) == nil || before == nil || after == nil {
 			return
 		}
 		n := float64(in.Workload.Connections)
-		set("goroutine-stack", float64(after.Go.StackInuse-before.Go.StackInuse)/n)
+		set("goroutine-stack", float64(after.Server.StackInuse-before.Server.StackInuse)/n)
 		if after.Server.Anonymous > 0 {
 			set("goroutine-anonymous", float64(after.Server.Anonymous-before.Server.Anonymous)/n)
 		}

@@ -67,16 +67,9 @@ var memory = Probe{
 
 // setSide sets what a server takes in all.
 func setSide(set func(string, float64), prefix, suffix string, s *result.Sample) {
-	for name, v := range map[string]int64{"rss": s.Server.RSS, "pss": s.Server.PSS} {
+	u := &s.Server
+	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {
 		if _, ok := Named(prefix + name + suffix); ok && v > 0 {
-			set(prefix+name+suffix, float64(v))
-		}
-	}
-	if s.Go == nil {
-		return
-	}
-	for name, v := range map[string]int64{"stack": s.Go.StackInuse, "heap": s.Go.HeapInuse, "sys": s.Go.Sys} {
-		if _, ok := Named(prefix + name + suffix); ok {
 			set(prefix+name+suffix, float64(v))
 		}
 	}

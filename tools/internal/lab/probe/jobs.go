@@ -51,7 +51,7 @@ var jobs = Probe{
 		}
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
-			"cores": part(r.CPUUser+r.CPUSystem, r.Elapsed),
+			"cores": part(r.CPU(), r.Elapsed),
 		} {
 			if v > 0 {
 				set(name, v)

@@ -168,7 +168,7 @@ func Foreign(r *result.Run) (foreign, stolen float64) {
 		return r.Foreign, r.Stolen
 	}
 	between := to.At.Sub(from.At)
-	load := part(seen.UserCPU+seen.SystemCPU, seen.Window)
+	load := part(seen.Generator.CPU(), seen.Window)
 	foreign = part(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
 	return max(0, foreign), max(0, part(to.Stolen-from.Stolen, between))
 }

@@ -19,17 +19,16 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // windowed are the samples of a window of a second in which the server used half a CPU.
 func windowed() []result.Sample {
 	return []result.Sample{
-		{Checkpoint: "ready", At: start, Server: result.Side{Process: sample.Process{RSS: 1000}}},
+		{Checkpoint: "ready", At: start, Server: load.Usage{Process: sample.Process{RSS: 1000}}},
 		{Checkpoint: "measuring", At: start, Accepted: 10, SegmentsIn: 5, Busy: time.Second},
 		{Checkpoint: "measured", At: start.Add(time.Second), Accepted: 10, SegmentsIn: 105, SegmentsOut: 50,
-			Server: result.Side{Process: sample.Process{User: 400 * time.Millisecond, System: 100 * time.Millisecond, RSS: 11000}}, Busy: 2900 * time.Millisecond},
+			Server: load.Usage{Process: sample.Process{User: 400 * time.Millisecond, System: 100 * time.Millisecond, RSS: 11000}}, Busy: 2900 * time.Millisecond},
 	}
 }
 
 func seen() *load.Result {
 	return &load.Result{
-		Connections: 10, Connected: 10, ConnectTime: time.Second, Pipeline: 1, Window: time.Second, Sent: 1000, Answered: 1000,
-		BytesSent: 6000, BytesReceived: 5000, CPUs: 1, UserCPU: 300 * time.Millisecond,
+		Connections: 10, Connected: 10, ConnectTime: time.Second, Pipeline: 1, Window: time.Second, Counts: load.Counts{Sent: 1000, Answered: 1000, BytesSent: 6000, BytesReceived: 5000}, CPUs: 1, Generator: load.Usage{Process: sample.Process{User: 300 * time.Millisecond}},
 		Latency: load.Latency{Count: 1000, Mean: 10 * time.Millisecond, P50: time.Millisecond, P99: 2 * time.Millisecond},
 	}
 }
@@ -45,7 +44,7 @@ func heldRun() *result.Run {
 	r := &result.Run{Broadcaster: &result.Broadcaster{Messages: 1}}
 	at := func(name string, server, slab int64, c *result.Counts) {
 		r.Samples = append(r.Samples, result.Sample{Checkpoint: name, At: start.Add(time.Duration(len(r.Samples)) * time.Second),
-			Server: result.Side{Process: sample.Process{Anonymous: server}}, Slab: slab, Counts: c})
+			Server: load.Usage{Process: sample.Process{Anonymous: server}}, Slab: slab, Counts: c})
 	}
 	at(Before, 1000, 0, counts(0, 10, 0))
 	at(Connected, 1500, 80000, counts(10, 10, 0))
@@ -56,7 +55,7 @@ func heldRun() *result.Run {
 	r.Samples = append(r.Samples, result.Sample{Checkpoint: Left})
 	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
 		Verifications: []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
-		Heartbeats:    20, Broadcast: &load.Broadcast{Heard: 10},
+		Counts:        load.Counts{Heartbeats: 20}, Broadcast: &load.Broadcast{Heard: 10},
 	}}}
 	return r
 }
@@ -76,9 +75,9 @@ func windowRun(change func(*result.Run, *load.Result)) *result.Run {
 // idleRun returns a run of 10 connections whose memory was sampled.
 func idleRun() *result.Run {
 	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
-		{Checkpoint: Touched, Server: result.Side{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
-		{Checkpoint: Idle, Server: result.Side{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
-		{Checkpoint: Exchanged, Server: result.Side{Process: sample.Process{RSS: 3000}}, Slab: 105000, Counts: counts(10, 0, 0), Go: &result.GoMemory{StackInuse: 7}},
+		{Checkpoint: Touched, Server: load.Usage{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
+		{Checkpoint: Idle, Server: load.Usage{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
+		{Checkpoint: Exchanged, Server: load.Usage{Process: sample.Process{RSS: 3000}, StackInuse: 7}, Slab: 105000, Counts: counts(10, 0, 0)},
 	}}
 }
 
@@ -86,7 +85,7 @@ func idleRun() *result.Run {
 func job(change func(*result.Jobs)) *result.Run {
 	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
 		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
-		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
+		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, Process: sample.Process{User: time.Second},
 	}}
 	if change != nil {
 		change(j)
@@ -125,12 +124,12 @@ func TestMeasure(t *testing.T) {
 		{"a flood whose rate varies", windowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
 		{"publish/subscribe", windowRun(func(r *result.Run, l *load.Result) {
 			l.Answered, l.Delivered, l.SlowEnded = 100, 10_000, 1
-			r.Timeline = []result.Tick{{Server: result.Side{Process: sample.Process{RSS: 12000}}}}
+			r.Timeline = []result.Tick{{Server: load.Usage{Process: sample.Process{RSS: 12000}}}}
 		}), published, map[string]float64{"deliveries": 10_000, "publishes": 100, "delivery-p50": 0.001, "delivery-p99": 0.002, "delivery-cpu": 50, "slow-ended": 1, "publish-peak": 12000, "load-busy": 0.3}, nil},
 		{"publish/subscribe that loses messages", windowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
 		{"subscribers", func() *result.Run {
 			r := idleRun()
-			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{Process: sample.Process{RSS: 1500}}})
+			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: load.Usage{Process: sample.Process{RSS: 1500}}})
 			return r
 		}(), idle, map[string]float64{"bytes-subscribed": 50, "bytes-idle": 100}, nil},
 		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,

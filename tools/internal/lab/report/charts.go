@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
@@ -151,16 +150,11 @@ func byPercentile(r *result.Report, w scenario.Workload) *page.Chart {
 		if run == nil || run.Result() == nil || run.Result().Latency.Count == 0 {
 			continue
 		}
-		l := &run.Result().Latency
-		s := page.Series{Name: x.subject}
-		for _, p := range []struct {
-			one   float64 // of so many values one is longer
-			value time.Duration
-		}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
-			if p.one < float64(l.Count) || p.value == l.Max {
-				s.X, s.Y = append(s.X, p.one), append(s.Y, rounded(p.value.Seconds()))
-			}
+		s := run.Result().Latency.Curve()
+		for i, y := range s.Y {
+			s.Y[i] = rounded(y)
 		}
+		s.Name = x.subject
 		c.Series = append(c.Series, s)
 	}
 	if len(c.Series) == 0 {

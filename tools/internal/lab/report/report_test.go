@@ -19,6 +19,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 	"github.com/myriad-go/myriad/tools/internal/sample"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
 func pointer(v float64) *float64 { return &v }
@@ -327,7 +328,7 @@ func TestTimelines(t *testing.T) {
 	run := &s.Reports[0].Runs[0]
 	for i := range 5 {
 		at := time.Duration(i) * time.Second
-		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.Side{Process: sample.Process{User: at / 2, RSS: 1 << 20}}, Load: result.Side{Process: sample.Process{RSS: 1}}, Answered: int64(100 * i), Slab: int64(1000 + i)})
+		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: load.Usage{Process: sample.Process{User: at / 2, RSS: 1 << 20}}, Load: load.Usage{Process: sample.Process{RSS: 1}}, Answered: int64(100 * i), Slab: int64(1000 + i)})
 	}
 	run.Timeline[4].Server.User = 0
 	for _, part := range timelines(s.Reports[0]).Parts {

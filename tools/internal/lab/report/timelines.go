@@ -7,6 +7,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
 const (
@@ -47,11 +48,11 @@ func positive(v int64) float64 {
 	return float64(v)
 }
 
-func cpuTime(s *result.Side) float64 {
+func cpuTime(s *load.Usage) float64 {
 	if s.RSS == 0 {
 		return math.NaN()
 	}
-	return (s.User + s.System).Seconds()
+	return s.CPU().Seconds()
 }
 
 func ofLoad(k *result.Tick, v int64) float64 {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/tools/internal/offer"
-	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -126,10 +125,10 @@ func (r *Run) Result() *load.Result {
 // zero.
 type Sample struct {
 	// Checkpoint names it: the phase that has ended, or "ready", "measuring", "measured".
-	Checkpoint string    `json:"checkpoint"`
-	At         time.Time `json:"at"`
-	Server     Side      `json:"server"`
-	Load       Side      `json:"load"`
+	Checkpoint string     `json:"checkpoint"`
+	At         time.Time  `json:"at"`
+	Server     load.Usage `json:"server"`
+	Load       load.Usage `json:"load"`
 	// Lab is the processor time of the lab's own process; Busy that of the whole machine
 	// since it started, time Stolen by a host included.
 	Lab    time.Duration `json:"lab,omitempty"`
@@ -156,9 +155,8 @@ type Sample struct {
 	// Resting is how many CPUs the server kept busy afterwards, left alone, in some pieces of
 	// time one after the other.
 	Resting []float64 `json:"resting,omitempty"`
-	// Counts and Go are what the server says of itself.
-	Counts *Counts   `json:"counts,omitempty"`
-	Go     *GoMemory `json:"go,omitempty"`
+	// Counts is what the server says of itself.
+	Counts *Counts `json:"counts,omitempty"`
 }
 
 // Kernel is the kernel's memory for what is open, in bytes.
@@ -170,19 +168,6 @@ func (s *Sample) Open() int {
 		return int(s.Counts.Open)
 	}
 	return s.Server.Sockets
-}
-
-// Side is what the processes of one side use together, and how many they are.
-type Side struct {
-	sample.Process
-	Processes int `json:"processes,omitempty"`
-	// Goroutines and GCs are what Go's runtime says in a Tick, where it can be asked.
-	Goroutines int64 `json:"goroutines,omitempty"`
-	GCs        int64 `json:"gcs,omitempty"`
-	// Lag is how long the turns of event loops have taken, and Turns how many there were, in
-	// a Tick.
-	Lag   time.Duration `json:"lag,omitempty"`
-	Turns int64         `json:"turns,omitempty"`
 }
 
 // Counts are counters of the server since its start, but for Open, which is how many
@@ -197,14 +182,6 @@ type Counts struct {
 	Unanswered int64 `json:"unanswered"`
 	Dropped    int64 `json:"dropped"`
 	Restarts   int64 `json:"restarts"`
-}
-
-// GoMemory is what the Go runtime of a process says of its memory, in bytes; see
-// runtime.MemStats.
-type GoMemory struct {
-	StackInuse int64 `json:"stack_inuse"`
-	HeapInuse  int64 `json:"heap_inuse"`
-	Sys        int64 `json:"sys"`
 }
 
 // Sample finds the sample of a checkpoint, nil if there is none.
@@ -282,15 +259,10 @@ type Broadcaster struct {
 type Tick struct {
 	// At is the time since Run.Started.
 	At     time.Duration `json:"at"`
-	Server Side          `json:"server"`
-	Load   Side          `json:"load"`
-	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
+	Server load.Usage    `json:"server"`
+	Load   load.Usage    `json:"load"`
+	// Slab is the kernel's memory of small objects, in bytes.
 	Slab int64 `json:"slab,omitempty"`
-	Free int64 `json:"free,omitempty"`
-	// TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers take, in bytes.
-	TimeWait  int64 `json:"time_wait,omitempty"`
-	Orphans   int64 `json:"orphans,omitempty"`
-	TCPMemory int64 `json:"tcp_memory,omitempty"`
 	// Open is how many connections the load has, Answered how many messages have been
 	// answered, as it said last.
 	Open     int64 `json:"open,omitempty"`

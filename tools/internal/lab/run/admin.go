@@ -14,6 +14,7 @@ import (
 
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
 // The bounds of asking a server what it says of itself.
@@ -125,15 +126,20 @@ func (a *admin) metrics(ctx context.Context) (values map[string]float64, err err
 	return values, err
 }
 
-// memory is what the server's Go runtime says of its memory, nil where it says nothing.
-func (a *admin) memory(ctx context.Context) *result.GoMemory {
-	values, err := a.metrics(ctx)
-	if err != nil || values["go_memstats_sys_bytes"] == 0 {
-		return nil
+// usage adds what the server's Go runtime and event loops say of themselves to what it uses. Of
+// workers, whose supervisor serves nobody, the memory of the runtimes is not known.
+func (a *admin) usage(ctx context.Context, workers bool, to *load.Usage) {
+	v, err := a.metrics(ctx)
+	if err != nil {
+		return
 	}
-	return &result.GoMemory{
-		StackInuse: int64(values["go_memstats_stack_inuse_bytes"]),
-		HeapInuse:  int64(values["go_memstats_heap_inuse_bytes"]),
-		Sys:        int64(values["go_memstats_sys_bytes"]),
+	to.Turns = int64(v["myriad_loop_lag_seconds_count"])
+	to.Lag = time.Duration(v["myriad_loop_lag_seconds_sum"] * float64(time.Second))
+	if workers || v["myriad_worker_goroutines"] > 0 {
+		to.Goroutines, to.GCs = int64(v["myriad_worker_goroutines"]), int64(v["myriad_worker_gc_cycles_total"])
+		return
 	}
+	to.Goroutines, to.GCs = int64(v["go_goroutines"]), int64(v["go_gc_duration_seconds_count"])
+	to.StackInuse, to.HeapInuse = int64(v["go_memstats_stack_inuse_bytes"]), int64(v["go_memstats_heap_inuse_bytes"])
+	to.Sys = int64(v["go_memstats_sys_bytes"])
 }

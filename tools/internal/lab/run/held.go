@@ -100,7 +100,7 @@ func (h *holder) at(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
 		if e.Plan != nil && e.Plan.Generator != nil { // it says itself what it had before the first
-			h.last.Load.RSS, h.last.Load.Anonymous = e.Plan.Generator.Resident, e.Plan.Generator.Anonymous
+			h.last.Load.RSS, h.last.Load.Anonymous = e.Plan.Generator.RSS, e.Plan.Generator.Anonymous
 		}
 		h.since = time.Now()
 	case load.Connected:

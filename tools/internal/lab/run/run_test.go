@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Hour) // until it is killed
 	case "park":
 		for _, checkpoint := range []string{"ready", "parked"} {
-			fmt.Printf(`{"checkpoint": %q, "server": {"anonymous": %d}, "go": {"stack_inuse": %d}}`+"\n", checkpoint, len(checkpoint), 100*len(checkpoint))
+			fmt.Printf(`{"checkpoint": %q, "server": {"anonymous": %d, "stack_inuse": %d}}`+"\n", checkpoint, len(checkpoint), 100*len(checkpoint))
 		}
 	case "progress":
 		fmt.Println(`{"progress": {"finished": 7, "elapsed": 750000000}}`)

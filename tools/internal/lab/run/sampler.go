@@ -14,6 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 	"github.com/myriad-go/myriad/tools/internal/sample"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
 // What a sample has at the checkpoints of a window, of memory, and of connections that are
@@ -91,9 +92,9 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 
 // loadSide is the generator's side. When it has ended only its time is left, and before it
 // begins there is nothing.
-func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
+func (m *measurement) loadSide(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
-		return result.Side{}
+		return load.Usage{}
 	}
 	taken, err := sample.Take(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
 	if err == nil && len(taken.Processes) > 0 {
@@ -102,15 +103,15 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 	select {
 	case <-m.generator.done:
 		state := m.generator.cmd.ProcessState
-		return result.Side{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
+		return load.Usage{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
 	case <-time.After(time.Second): // it was about to end
-		return result.Side{}
+		return load.Usage{}
 	}
 }
 
 // sideOf is what processes use together.
-func sideOf(s *sample.Sample) result.Side {
-	return result.Side{Process: s.Total(), Processes: len(s.Processes)}
+func sideOf(s *sample.Sample) load.Usage {
+	return load.Usage{Process: s.Total(), Processes: len(s.Processes)}
 }
 
 func fillMachine(s *result.Sample, m *sample.Machine) {
@@ -134,7 +135,7 @@ func (m *measurement) count(ctx context.Context, s *result.Sample) error {
 	}
 	s.Counts = &c
 	if m.record.Processes < 2 {
-		s.Go = m.admin.memory(ctx)
+		m.admin.usage(ctx, false, &s.Server)
 	}
 	return nil
 }
@@ -272,10 +273,9 @@ func Self(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	s.Go = &result.GoMemory{StackInuse: int64(m.StackInuse), HeapInuse: int64(m.HeapInuse), Sys: int64(m.Sys)}
-	if taken, err := sample.Take(sample.Memory|sample.PSS, os.Getpid()); err == nil { // or there is what Go says
-		s.Server = sideOf(&taken)
-	}
+	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // or there is what Go says
+	s.Server = sideOf(&taken)
+	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 

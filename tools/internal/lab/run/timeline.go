@@ -40,7 +40,8 @@ type timeline struct {
 	stops   context.CancelFunc
 	wait    sync.WaitGroup
 
-	group, open, answered, goroutines, collections atomic.Int64 // of the generator
+	group, open, answered atomic.Int64 // of the generator
+	used                  atomic.Pointer[load.Usage]
 }
 
 // follow begins the time line of a run whose server is ready. stop fills Run.Timeline in.
@@ -79,19 +80,18 @@ func (t *timeline) add(ctx context.Context) {
 		return
 	}
 	const parts = sample.CPU | sample.Memory | sample.PSS | sample.Switches
-	taken, err := t.sampler[0].Take(parts|sample.MachineMemory|sample.Network, groups[t.server]...)
+	taken, err := t.sampler[0].Take(parts|sample.MachineMemory, groups[t.server]...)
 	if err != nil {
 		return
 	}
-	tick.Server = sideOf(&taken)
-	m := &taken.Machine
-	tick.Slab, tick.Free = m.Slab, m.Free
-	tick.TimeWait, tick.Orphans, tick.TCPMemory = m.TimeWait, m.Orphans, m.TCPBuffers
+	tick.Server, tick.Slab = sideOf(&taken), taken.Machine.Slab
 	if generator != 0 {
 		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
 		tick.Load = sideOf(&taken)
 		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
-		tick.Load.Goroutines, tick.Load.GCs = t.goroutines.Load(), t.collections.Load()
+		if used := t.used.Load(); used != nil {
+			tick.Load.Goroutines, tick.Load.GCs = used.Goroutines, used.GCs
+		}
 	}
 	t.ask(ctx, &tick.Server)
 	if len(t.ticks) >= maxTicks {
@@ -101,23 +101,13 @@ func (t *timeline) add(ctx context.Context) {
 }
 
 // ask fills in what the server says in time.
-func (t *timeline) ask(ctx context.Context, to *result.Side) {
+func (t *timeline) ask(ctx context.Context, to *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
-	v, err := t.admin.metrics(ctx)
-	if err != nil {
-		return
-	}
-	goroutines, collections := "go_goroutines", "go_gc_duration_seconds_count"
-	if t.workers || v["myriad_worker_goroutines"] > 0 { // a supervisor serves nobody
-		goroutines, collections = "myriad_worker_goroutines", "myriad_worker_gc_cycles_total"
-	}
-	to.Goroutines, to.GCs = int64(v[goroutines]), int64(v[collections])
-	to.Turns = int64(v["myriad_loop_lag_seconds_count"])
-	to.Lag = time.Duration(v["myriad_loop_lag_seconds_sum"] * float64(time.Second))
+	t.admin.usage(ctx, t.workers, to)
 }
 
 // thin drops every second tick, but not the first.
@@ -135,9 +125,9 @@ func (t *timeline) generator(group int) {
 	if t == nil {
 		return
 	}
-	for _, v := range []*atomic.Int64{&t.open, &t.answered, &t.goroutines, &t.collections} {
-		v.Store(0)
-	}
+	t.open.Store(0)
+	t.answered.Store(0)
+	t.used.Store(nil)
 	t.group.Store(int64(group))
 }
 
@@ -149,7 +139,6 @@ func (t *timeline) observe(e load.Event) {
 	t.open.Store(e.Snapshot.Open)
 	t.answered.Store(e.Snapshot.Answered)
 	if e.Interval != nil {
-		t.goroutines.Store(int64(e.Interval.Generator.Goroutines))
-		t.collections.Store(e.Interval.Generator.GCs)
+		t.used.Store(&e.Interval.Generator)
 	}
 }

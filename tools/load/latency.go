@@ -1,0 +1,217 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// Latency summarizes a distribution of times. It is read from an HDR histogram with three
+// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up
+// to 60 s. A longer time counts as 60 s.
+type Latency struct {
+	Count int64         `json:"count"`
+	Min   time.Duration `json:"min"`
+	Mean  time.Duration `json:"mean"`
+	P50   time.Duration `json:"p50"`
+	P75   time.Duration `json:"p75"`
+	P90   time.Duration `json:"p90"`
+	P95   time.Duration `json:"p95"`
+	P99   time.Duration `json:"p99"`
+	P999  time.Duration `json:"p999"`
+	P9999 time.Duration `json:"p9999"`
+	Max   time.Duration `json:"max"`
+}
+
+// LatencyPoint is one of the times of a Latency.
+type LatencyPoint struct {
+	// Name is "min", "mean", "max" or a percentile such as "p99.9".
+	Name string
+	// Quantile is the share of times that are not longer; -1 for the mean.
+	Quantile float64
+	of       func(*Latency) *time.Duration
+}
+
+// Of returns the point of a distribution.
+func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
+
+// LatencyPoints lists all times of a Latency, in ascending order but for the mean. It must not
+// be changed.
+var LatencyPoints = []LatencyPoint{
+	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
+	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
+	{"p50", 0.5, func(l *Latency) *time.Duration { return &l.P50 }},
+	{"p75", 0.75, func(l *Latency) *time.Duration { return &l.P75 }},
+	{"p90", 0.9, func(l *Latency) *time.Duration { return &l.P90 }},
+	{"p95", 0.95, func(l *Latency) *time.Duration { return &l.P95 }},
+	{"p99", 0.99, func(l *Latency) *time.Duration { return &l.P99 }},
+	{"p99.9", 0.999, func(l *Latency) *time.Duration { return &l.P999 }},
+	{"p99.99", 0.9999, func(l *Latency) *time.Duration { return &l.P9999 }},
+	{"max", 1, func(l *Latency) *time.Duration { return &l.Max }},
+}
+
+// latencyPoint returns the point with a name, or nil.
+func latencyPoint(name string) *LatencyPoint {
+	i := slices.IndexFunc(LatencyPoints, func(p LatencyPoint) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &LatencyPoints[i]
+}
+
+// add adds another distribution without its histogram: the result has the worse of each
+// percentile.
+func (l *Latency) add(o *Latency) {
+	if o.Count == 0 {
+		return
+	}
+	if l.Count == 0 {
+		*l = *o
+		return
+	}
+	a, b := float64(l.Count), float64(o.Count)
+	for _, p := range LatencyPoints {
+		switch to, more := p.of(l), p.Of(o); p.Quantile {
+		case 0:
+			*to = min(*to, more)
+		case -1:
+			*to = time.Duration(math.Round(float64(*to)*(a/(a+b)) + float64(more)*(b/(a+b))))
+		default:
+			*to = max(*to, more)
+		}
+	}
+	l.Count += o.Count
+}
+
+// Curve returns the curve through the percentiles, over one of how many times is longer.
+func (l *Latency) Curve() (c page.Series) {
+	for _, p := range LatencyPoints {
+		one := math.Round(1 / (1 - p.Quantile))
+		if p.Quantile == 1 {
+			one = float64(l.Count)
+		}
+		if p.Quantile >= 0 && (one < float64(l.Count) || p.Quantile == 1) {
+			c.X, c.Y = append(c.X, one), append(c.Y, max(p.Of(l), 1).Seconds())
+		}
+	}
+	return c
+}
+
+// maxLatency is the longest latency that is recorded; a longer one counts as this.
+const maxLatency = time.Minute
+
+// newHistogram returns a histogram of nanoseconds with three significant digits.
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, int64(maxLatency), 3)
+}
+
+// distribution counts times. It takes memory with the first one: 221 KB, or 31 KB if it is
+// coarse. Each loop has several, and few runs use all of them.
+type distribution struct {
+	counts *hdrhistogram.Histogram
+	coarse bool // two significant digits, steps of a hundredth, are enough
+}
+
+func (d *distribution) make() {
+	switch {
+	case d.counts != nil:
+	case d.coarse:
+		d.counts = hdrhistogram.New(1, int64(maxLatency), 2)
+	default:
+		d.counts = newHistogram()
+	}
+}
+
+// record adds n equal times.
+func (d *distribution) record(t time.Duration, n int) {
+	d.make()
+	_ = d.counts.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
+}
+
+func (d *distribution) count() int64 {
+	if d.counts == nil {
+		return 0
+	}
+	return d.counts.TotalCount()
+}
+
+func (d *distribution) add(e *distribution) {
+	if e.count() == 0 {
+		return
+	}
+	d.make()
+	d.counts.Merge(e.counts)
+}
+
+func (d *distribution) reset() {
+	if d.count() > 0 {
+		d.counts.Reset()
+	}
+}
+
+// joined returns the sum of two distributions.
+func joined(a, b *distribution) *distribution {
+	if b.count() == 0 {
+		return a
+	}
+	all := new(distribution)
+	all.add(a)
+	all.add(b)
+	return all
+}
+
+func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
+
+// encodeAll encodes the distributions that are not empty.
+func encodeAll(distributions map[string]*distribution) map[string]string {
+	all := make(map[string]string)
+	for name, d := range distributions {
+		if text := encode(d.counts); text != "" {
+			all[name] = text
+		}
+	}
+	return all
+}
+
+// encode returns a histogram in the form that HdrHistogram's libraries share, or "" if it is
+// empty.
+func encode(h *hdrhistogram.Histogram) string {
+	if h == nil || h.TotalCount() == 0 {
+		return ""
+	}
+	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "" // the library can write what newHistogram returns
+	}
+	return string(b)
+}
+
+// decodeHistogram reads Result.Histogram. It returns nil for "".
+func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
+	if text == "" {
+		return nil, nil
+	}
+	h, err := hdrhistogram.Decode([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("histogram: %w; expected the compressed encoding V2 in base64", err)
+	}
+	return h, nil
+}
+
+// readLatency returns the summary of a histogram.
+func readLatency(h *hdrhistogram.Histogram) Latency {
+	if h == nil || h.TotalCount() == 0 {
+		return Latency{}
+	}
+	l := Latency{Count: h.TotalCount()}
+	for _, p := range LatencyPoints {
+		*p.of(&l) = time.Duration(h.ValueAtPercentile(100 * p.Quantile))
+	}
+	l.Min, l.Mean, l.Max = time.Duration(h.Min()), time.Duration(h.Mean()), time.Duration(h.Max())
+	return l
+}
