@@ -125,9 +125,9 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestTags checks the tags of results: merge knows each way to merge, each counter merges, and each
+// TestResultTags checks the tags of results: merge knows each way to merge, each counter merges, and each
 // place of counts has a counter.
-func TestTags(t *testing.T) {
+func TestResultTags(t *testing.T) {
 	named := map[string]bool{}
 	for _, c := range Counters {
 		named[c.Name] = true
@@ -140,7 +140,8 @@ func TestTags(t *testing.T) {
 	for _, v := range []any{Event{}, Plan{}, Snapshot{}, Interval{}, Result{}, Counts{}, Bytes{}, Verification{}, Broadcast{}, PubSub{}, Usage{}, sample.Process{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
 			how, merges := f.Tag.Lookup("merge")
-			if _, counter := f.Tag.Lookup("help"); counter && !merges {
+			_, setting := f.Tag.Lookup("flag")
+			if _, help := f.Tag.Lookup("help"); help && !setting && !merges {
 				t.Errorf("%T.%s has a help text and does not merge", v, f.Name)
 			}
 			if merges && !slices.Contains([]string{"sum", "gauge", "shared", "min", "max", "first", "last", "append"}, how) {

@@ -108,8 +108,8 @@ func TestConfigComplete(t *testing.T) {
 	}
 }
 
-// TestTags finds what is misspelled in a tag.
-func TestTags(t *testing.T) {
+// TestSettingTags finds what is misspelled in a tag.
+func TestSettingTags(t *testing.T) {
 	names := make(map[string]bool)
 	for _, s := range Settings() {
 		if names[s.Name] {
