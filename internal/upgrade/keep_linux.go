@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +20,8 @@ import (
 // It makes a pipe, whose writing end goes from each process to the one that takes its place. Who
 // takes over writes its number there, and who goes on after all writes its own again. The first
 // process reads who serves when it needs to know that: for a signal that it passes on, and when a
-// process has ended. It adopts and reaps what others leave behind (PR_SET_CHILD_SUBREAPER).
+// process has ended. It adopts and reaps what others leave behind (PR_SET_CHILD_SUBREAPER). A process
+// writes the number of the one that took its place, and how it ended, before it reaps it.
 
 // line is the pipe, as far as this process has it. Nobody waits at it.
 type line struct {
@@ -51,6 +54,41 @@ func Serves() {
 	}
 }
 
+// reportEnd waits until a child has ended, and tells the first process how, if there is one that stays. The
+// child is still to be reaped: where this process ends before it has reported, the first one reaps it.
+func reportEnd(pid int) {
+	l := own.Load()
+	if l == nil || l.first {
+		return
+	}
+	// This is siginfo_t of SIGCHLD, with room for what else it may have.
+	var info struct {
+		signal, errno, code int32
+		_                   [0]uintptr
+		pid, user, status   int32
+		_                   [128]byte
+	}
+	err := error(unix.EINTR)
+	for err == unix.EINTR {
+		err = unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
+		return // reported tells that it is not known
+	}
+	status := unix.WaitStatus(info.status) // the number of a signal
+	if info.code == exited {
+		status <<= 8
+	}
+	_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, pid, howEnded(status))) // it fails when that has gone
+}
+
+const (
+	exitedZero = "exit status 0"
+	exited     = 1 // CLD_EXITED
+	// reportWait is how long the first process waits for the report of an end.
+	reportWait = time.Second
+)
+
 // passedOn are the signals that whoever serves gets. A terminal sends the others itself.
 func passedOn() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
@@ -71,6 +109,7 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	current int
+	ended   map[int]string // how a process has ended, as far as its parent has reported: the last one
 }
 
 // Keep begins to pass signals on, if this process is one that stays; otherwise it returns nil.
@@ -99,10 +138,34 @@ func (k *Keeper) serves() int {
 		if err != nil || n <= 0 {
 			return k.current
 		}
-		lines := strings.Fields(string(p[:n]))
-		if pid, err := strconv.Atoi(lines[len(lines)-1]); err == nil {
-			k.current = pid
+		for text := range strings.Lines(string(p[:n])) {
+			number, how, reported := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+			switch pid, err := strconv.Atoi(number); {
+			case err != nil:
+			case reported:
+				k.ended = map[int]string{pid: how}
+			default:
+				k.current = pid
+			}
 		}
+	}
+}
+
+// reported waits for how a process has ended that its parent has reaped.
+func (k *Keeper) reported(pid int) error {
+	for end := time.Now().Add(reportWait); ; {
+		k.serves()
+		k.mu.Lock()
+		how, ok := k.ended[pid]
+		k.mu.Unlock()
+		left := time.Until(end)
+		switch {
+		case ok:
+			return ended(pid, how)
+		case left <= 0:
+			return fmt.Errorf("process %d, which served, has ended", pid)
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(k.line.read), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
 	}
 }
 
@@ -123,11 +186,11 @@ func (k *Keeper) Wait() error {
 		case err == unix.EINTR:
 			continue
 		case pid > 0 && pid == serves:
-			return ended(serves, status)
+			return ended(serves, howEnded(status))
 		case pid > 0:
 			continue
 		case exited == nil && serves != k.first.PID() && unix.Kill(serves, 0) == unix.ESRCH:
-			return fmt.Errorf("process %d, which served, has ended", serves) // and its parent knows how
+			return k.reported(serves)
 		}
 		select {
 		case <-ends:
@@ -142,13 +205,17 @@ func (k *Keeper) Wait() error {
 	}
 }
 
-// ended says how the process that served has ended, nil for an exit code of 0.
-func ended(pid int, status unix.WaitStatus) error {
-	how := fmt.Sprintf("exit status %d", status.ExitStatus())
+// howEnded describes a status as package os does.
+func howEnded(status unix.WaitStatus) string {
 	if status.Signaled() {
-		how = "signal: " + status.Signal().String()
+		return "signal: " + status.Signal().String()
 	}
-	if how == "exit status 0" {
+	return fmt.Sprintf("exit status %d", status.ExitStatus())
+}
+
+// ended returns how the process that served has ended, nil for an exit code of 0.
+func ended(pid int, how string) error {
+	if how == exitedZero {
 		return nil
 	}
 	return fmt.Errorf("process %d, which served, has ended: %s", pid, how)

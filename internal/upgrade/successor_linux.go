@@ -57,6 +57,7 @@ func Start(cmd *exec.Cmd, patience time.Duration) (*Successor, error) {
 	}
 	s := &Successor{control: control{pair[0]}, cmd: cmd, patience: patience, exited: make(chan struct{})}
 	go func() {
+		reportEnd(cmd.Process.Pid)
 		s.state = cmd.Wait()
 		close(s.exited)
 	}()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -183,5 +184,33 @@ func TestHowItEnded(t *testing.T) {
 	close(s.exited)
 	if err := await.Receive(t, ended, "it is known how it ended"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("%v; want the exit status", err)
+	}
+}
+
+// TestReportEnd has a process that took the place of this one end, in each way. It is reported to the first
+// process, and left to be reaped.
+func TestReportEnd(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	defer write.Close()
+	own.Store(&line{write: write})
+	defer own.Store(nil)
+	for _, c := range []struct{ script, how string }{{"exit 0", "exit status 0"}, {"exit 3", "exit status 3"}, {"kill -9 $$", "signal: killed"}} {
+		cmd := exec.Command("sh", "-c", c.script)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		reportEnd(cmd.Process.Pid)
+		buffer := make([]byte, 100)
+		n, err := read.Read(buffer)
+		if want := fmt.Sprintln(cmd.Process.Pid, c.how); err != nil || string(buffer[:n]) != want {
+			t.Errorf("%s: reported %q, %v; want %q", c.script, buffer[:n], err, want)
+		}
+		if err := cmd.Wait(); err == nil && c.how != exitedZero || err != nil && err.Error() != c.how {
+			t.Errorf("%s: it was reaped with %v; want %s", c.script, err, c.how)
+		}
 	}
 }
