@@ -213,7 +213,9 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 			}
 		}
 	case !draining:
-		signal.Ignore(syscall.SIGPIPE) // the signal may have ended whoever reads this
+		// The signal may have ended whoever reads this. Ignore would do, but a SIGPIPE in the middle of it, as
+		// an upgrade's socket may cause, ends the process (seen in Go 1.26).
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		again := "once more"
 		if hangup {
 			again = "SIGTERM"
