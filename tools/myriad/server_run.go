@@ -213,8 +213,8 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 			}
 		}
 	case !draining:
-		// The signal may have ended whoever reads this. Ignore would do, but a SIGPIPE in the middle of it, as
-		// an upgrade's socket may cause, ends the process (seen in Go 1.26).
+		// The signal may have ended the program that reads stderr. Notify makes a write to it fail, instead of ending
+		// this process. Ignore is no alternative: a SIGPIPE that comes during the call ends the process (Go 1.26).
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		again := "once more"
 		if hangup {

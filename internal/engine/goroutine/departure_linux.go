@@ -174,7 +174,7 @@ func (d *departure) answered() {
 	}
 }
 
-// giveAway hands the connection over, or has it go on.
+// giveAway hands the connection over. One that can't go stays open here.
 func (c *conn) giveAway() {
 	d := c.group.migration.departure.Load()
 	c.AtRest()

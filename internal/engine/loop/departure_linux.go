@@ -361,7 +361,7 @@ func (d *departure) receive() {
 	}
 }
 
-// giveBack gives back memory of connections that have left.
+// giveBack releases memory of connections that have left.
 func (d *departure) giveBack() {
 	if d.left >= giveBackEvery || d.left > 0 && d.done == nil {
 		d.left = 0
