@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -153,7 +153,7 @@ func TestAskingBound(t *testing.T) {
 		p.say(`{"op":"ping"}`)
 		peers = append(peers, p)
 	}
-	await.True(t, "all wait", func() bool { return h.walks.n.Load() == maxLater })
+	testkit.WaitFor(t, "all wait", func() bool { return h.walks.n.Load() == maxLater })
 	p := dialHub(t, addr, "")
 	p.say(`{"op":"count","topic":"t1"}`)
 	p.hear(`{"op":"error","error":"too many clients ask for lists; try again"}`)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -16,7 +16,7 @@ import (
 // descriptors, which take none.
 func TestFrontMemory(t *testing.T) {
 	const n, warm = 4000, 1000
-	await.Descriptors(t, 2*(n+warm)+100)
+	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
 	rows := []struct {
 		name string
 		text func(i int) string

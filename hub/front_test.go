@@ -13,8 +13,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -46,7 +46,7 @@ type peer struct {
 
 func dialHub(t testing.TB, addr, query string) peer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	t.Cleanup(cancel)
 	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}})
 	if err != nil {
@@ -95,7 +95,7 @@ func ask(t testing.TB, method, url, body string, fields ...string) (*http.Respon
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Timeout}
 	res, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func raw(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(await.Patience))
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
 	if _, err := io.WriteString(nc, text); err != nil {
 		t.Fatal(err)
 	}
@@ -136,13 +136,13 @@ func raw(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 // listens waits until a topic has so many subscribers.
 func listens(t testing.TB, h *Hub, name string, n int) {
 	t.Helper()
-	await.True(t, "not all have subscribed or left", func() bool { return h.topics.subscribers(name) == n })
+	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.topics.subscribers(name) == n })
 }
 
 // awaitSubscribed waits until all topics have so many subscribers together.
 func (h *Hub) awaitSubscribed(t testing.TB, n int) {
 	t.Helper()
-	await.True(t, "not all have subscribed", func() bool {
+	testkit.WaitFor(t, "not all have subscribed", func() bool {
 		all := 0
 		h.topics.each(func(_ string, subscribers int) bool { all += subscribers; return true })
 		return all == n

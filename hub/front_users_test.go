@@ -18,8 +18,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -189,7 +189,7 @@ func TestFrontCertificates(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
 			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
-				client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
+				client := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
 				if name != "" {
 					client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{a.pair(name)}
 				}
@@ -201,7 +201,7 @@ func TestFrontCertificates(t *testing.T) {
 				if res.StatusCode != status {
 					t.Errorf("%q: %s; expected %d", name, res.Status, status)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 				c, _, err := websocket.Dial(ctx, "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
 				if err != nil {
 					t.Fatal(err)

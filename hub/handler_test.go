@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -216,7 +216,7 @@ func TestAmplification(t *testing.T) {
 		}
 		p.StartReading()
 		got := 0
-		await.True(t, "all answers come", func() bool {
+		testkit.WaitFor(t, "all answers come", func() bool {
 			got += len(p.Output())
 			return got >= n*len(one)
 		})
@@ -318,7 +318,7 @@ func TestManyNames(t *testing.T) {
 	b.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\nPING\r\n")
 	b.Expect("*" + strconv.Itoa(len(words)-1) + "\r\n")
 	var names []string
-	await.True(t, "the answers behind the list come", func() bool {
+	testkit.WaitFor(t, "the answers behind the list come", func() bool {
 		s.Advance(0)
 		names = append(names, b.Output())
 		return strings.HasSuffix(names[len(names)-1], "*1\r\n$5\r\nt1000\r\n+PONG\r\n")
@@ -353,7 +353,7 @@ func TestLaterBound(t *testing.T) {
 	h.walks.turn.Unlock()
 	for _, p := range peers {
 		p.Expect("$")
-		await.True(t, "the answer behind the list comes", func() bool {
+		testkit.WaitFor(t, "the answer behind the list comes", func() bool {
 			s.Advance(0)
 			return strings.HasSuffix(p.Output(), "+PONG\r\n")
 		})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -342,7 +342,7 @@ func TestEvents(t *testing.T) {
 		nc.Close()
 		listens(t, h, "a", 0)
 		listens(t, h, "b", 0)
-		await.True(t, "the pattern is left", func() bool { return h.patterns.n.Load() == 0 })
+		testkit.WaitFor(t, "the pattern is left", func() bool { return h.patterns.n.Load() == 0 })
 	})
 }
 

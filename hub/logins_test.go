@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -109,7 +109,7 @@ func TestFailedLoginsOfFront(t *testing.T) {
 			p.hear(`{"op":"error","error":"` + errCredential.Error() + `"}`)
 		}
 		p.closes(websocket.StatusPolicyViolation)
-		client := http.Client{Transport: new(http.Transport), Timeout: await.Patience}
+		client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
 		defer client.CloseIdleConnections()
 		for i := range 2*failureAddress - 1 {
 			res, err := client.Get("http://" + addr + "/topics?token=x")

@@ -15,8 +15,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -70,7 +70,7 @@ func beforeUpgrade(t *testing.T) (addr string, upgrade func(connections int)) {
 		stdin.Close()
 		t.Cleanup(func() {
 			stop.Close()
-			await.True(t, "the successor is left", func() bool {
+			testkit.WaitFor(t, "the successor is left", func() bool {
 				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", u.PID))
 				return err != nil || strings.Contains(string(stat), ") Z ")
 			})
@@ -91,12 +91,12 @@ func TestMigrates(t *testing.T) {
 		{"idle", "PING\r\n", "+PONG"},
 		{"half", "PING\r\n*2\r\n$4\r\nEC", "+PONG"},
 	} {
-		nc, err := net.DialTimeout("tcp", addr, await.Patience)
+		nc, err := net.DialTimeout("tcp", addr, testkit.Timeout)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		_ = nc.SetDeadline(time.Now().Add(2 * await.Patience))
+		_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
 		conns[c.name], clients[c.name] = nc, bufio.NewReader(nc)
 		fmt.Fprint(nc, c.says)
 		until(t, clients[c.name], c.want)

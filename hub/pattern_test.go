@@ -14,8 +14,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -232,7 +232,7 @@ func talkFrom(t *testing.T, from, addr, in string) (answers []string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(await.Patience))
+	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	go func() { _, _ = io.WriteString(c, in) }() // an error is one of reading, too
 	r := bufio.NewReader(c)
 	for {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var record = flag.Bool("record", false, "have redis-server answer all of testdata/redis again, and write the answers there")
@@ -87,7 +87,7 @@ func startRedis(t *testing.T, users []string) string {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	await.True(t, "redis-server listens", func() bool {
+	testkit.WaitFor(t, "redis-server listens", func() bool {
 		c, err := net.Dial("unix", socket)
 		if err == nil {
 			c.Close()

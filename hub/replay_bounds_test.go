@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -275,7 +275,7 @@ func TestReplayLong(t *testing.T) {
 				t.Fatalf("%d: %.60s, %v", i, event, err)
 			}
 		}
-		await.True(t, "the replays end", func() bool { return h.Stats().Replay.Waiting == 0 })
+		testkit.WaitFor(t, "the replays end", func() bool { return h.Stats().Replay.Waiting == 0 })
 		if n := h.Stats().Replay.Replays; n != 2 {
 			t.Errorf("%d replays took a turn; expected 2", n)
 		}
@@ -297,7 +297,7 @@ func TestReplayTurns(t *testing.T) {
 			p.hear(`{"op":"subscribed"*`)
 			waiting = append(waiting, p)
 		}
-		await.True(t, "all wait", func() bool { return h.Stats().Replay.Waiting == waitingTurns+1 })
+		testkit.WaitFor(t, "all wait", func() bool { return h.Stats().Replay.Waiting == waitingTurns+1 })
 		p := dialHub(t, addr, "")
 		p.say(ahead)
 		p.closes(closeTryAgain)
@@ -320,7 +320,7 @@ func TestReplayTurns(t *testing.T) {
 				h.say(t, "k.a", string(bytes.Repeat([]byte("x"), 60<<10)))
 			}
 			openEvents(t, addr, "topic=k.a", "e-3") // and does not read
-			await.True(t, "its time is over", func() bool { return h.Stats().Replay.Refused == 1 })
+			testkit.WaitFor(t, "its time is over", func() bool { return h.Stats().Replay.Refused == 1 })
 			listens(t, h, "k.a", 0)
 		})
 		h := keeping(&Replay{Timeout: 50 * time.Millisecond})

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -26,7 +26,7 @@ func TestTranscripts(t *testing.T) {
 				addr, _ := testserver.Start(t, srv)
 				for _, c := range s.cases {
 					c.replays(t, true, func(t testing.TB) string {
-						await.True(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
+						testkit.WaitFor(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
 						return addr
 					})
 				}

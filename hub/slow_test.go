@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -43,7 +43,7 @@ func TestSlow(t *testing.T) {
 			slow = append(slow, nc)
 		}
 		quick, from := raw(t, addr, "SUBSCRIBE quick\r\n")
-		await.True(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == int64(len(slow)+1) })
+		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == int64(len(slow)+1) })
 		message := bytes.Repeat([]byte("x"), 60<<10)
 		look := func() Slow {
 			s, err := h.Slow(t.Context(), srv)
@@ -52,7 +52,7 @@ func TestSlow(t *testing.T) {
 			}
 			return s
 		}
-		await.True(t, "the slow ones are known", func() bool {
+		testkit.WaitFor(t, "the slow ones are known", func() bool {
 			if _, err := h.Publish("slow.a", message); err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestSlow(t *testing.T) {
 		for _, nc := range slow {
 			nc.Close()
 		}
-		await.True(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })
+		testkit.WaitFor(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })
 		if s := look(); s.Clients != 0 || s.Top != nil {
 			t.Errorf("when all have gone: %+v", s)
 		}
@@ -123,7 +123,7 @@ func TestEnforce(t *testing.T) {
 	serving(t, func() *Hub { return withUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		enter := func(name, then string) (nc net.Conn, closed func(bool)) {
 			nc, from := raw(t, addr, "AUTH "+name+" "+name+"\r\n"+then+"\r\nPING\r\n")
-			await.True(t, name+" is in", func() bool {
+			testkit.WaitFor(t, name+" is in", func() bool {
 				line, err := from.ReadString('\n')
 				if err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -202,7 +202,7 @@ func TestSocketLeaves(t *testing.T) {
 			t.Error(err)
 		}
 		listens(t, h, "a", 0)
-		await.True(t, "a pattern is left", func() bool { return h.patterns.n.Load() == 0 })
+		testkit.WaitFor(t, "a pattern is left", func() bool { return h.patterns.n.Load() == 0 })
 		if n := h.published.Load(); n != 0 {
 			t.Errorf("%d messages were published", n)
 		}

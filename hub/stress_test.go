@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -45,7 +45,7 @@ func TestStress(t *testing.T) {
 				})
 			}
 			all.Wait()
-			await.True(t, "all connections have closed", func() bool { return srv.Stats().Open == 0 })
+			testkit.WaitFor(t, "all connections have closed", func() bool { return srv.Stats().Open == 0 })
 			expectEmpty(t, h)
 		})
 	}
@@ -91,7 +91,7 @@ func (s *stressor) live(addr string, most int) (steps int) {
 	defer c.Close()
 	s.name = c.LocalAddr().String()
 	s.crowd.join(s.name)
-	_ = c.SetDeadline(time.Now().Add(await.Patience))
+	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	r := bufio.NewReader(c)
 	clear(s.topics)
 	clear(s.last)

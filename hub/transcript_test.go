@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // A transcript is a file of testdata/redis: what clients send to a server and, to the
@@ -228,7 +228,7 @@ func (cs *conns) get(name string) *clientConn {
 	if err != nil {
 		cs.t.Fatal(err)
 	}
-	nc.SetDeadline(time.Now().Add(await.Patience))
+	nc.SetDeadline(time.Now().Add(testkit.Timeout))
 	c := &clientConn{Conn: nc, r: bufio.NewReader(nc)}
 	cs.open[name] = c
 	if cs.resp == 3 {
@@ -410,7 +410,7 @@ func (c *clientConn) heard(t *testing.T, name string, resp int) []answer {
 	for !c.done {
 		c.SetReadDeadline(time.Now().Add(quiet))
 		v, err := c.value()
-		c.SetReadDeadline(time.Now().Add(await.Patience))
+		c.SetReadDeadline(time.Now().Add(testkit.Timeout))
 		if err != nil {
 			if v != "" || !os.IsTimeout(err) {
 				t.Fatalf("connection %s: %q, %v", name, v, err)

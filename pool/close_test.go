@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -47,7 +47,7 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 					synctest.Wait()
 				}
 				release()
-				dropped := await.Receive(t, closed, "Close")
+				dropped := testkit.Receive(t, closed, "Close")
 				wg.Wait()
 				refused := 0
 				for i, err := range errs {
@@ -125,7 +125,7 @@ func TestSecondCloseForces(t *testing.T) {
 			}
 			times := map[*noted]int{}
 			for range 1 + closers {
-				for _, task := range await.Receive(t, returned, "Close") {
+				for _, task := range testkit.Receive(t, returned, "Close") {
 					times[task.Job.(*noted)]++
 				}
 			}
@@ -260,7 +260,7 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 		synctest.Wait()
 		cancel(errWhy)
 		for range 2 {
-			if err := await.Receive(t, got, "the job"); !errors.Is(err, errWhy) {
+			if err := testkit.Receive(t, got, "the job"); !errors.Is(err, errWhy) {
 				t.Errorf("the cause is %v; expected %v", err, errWhy)
 			}
 		}

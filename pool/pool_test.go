@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/leaktest"
+	"github.com/myriad-go/myriad/internal/testkit"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // patience is how long a test waits for what has to happen.
 const patience = 30 * time.Second
@@ -64,7 +63,7 @@ func hold(t testing.TB, p *pool.Pool, n int) (release func()) {
 		}
 	}
 	for range n {
-		await.Receive(t, started, "a job that holds a worker")
+		testkit.Receive(t, started, "a job that holds a worker")
 	}
 	return release
 }
@@ -213,10 +212,10 @@ func TestBlock(t *testing.T) {
 			if err := p.Submit(context.Background(), func(context.Context) { close(ran) }); err != nil {
 				t.Fatal(err)
 			}
-			await.Receive(t, ran, "a job beside those that are blocked")
+			testkit.Receive(t, ran, "a job beside those that are blocked")
 			close(gate)
 			left.Wait()
-			await.True(t, "more workers are left than Max", func() bool { return p.Stats().Workers <= 1 })
+			testkit.WaitFor(t, "more workers are left than Max", func() bool { return p.Stats().Workers <= 1 })
 		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -148,7 +148,7 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 					if err != nil {
 						t.Fatalf("job %d: %v", i, err)
 					}
-					await.Receive(t, done, "the job")
+					testkit.Receive(t, done, "the job")
 				}
 				if s := p.Stats(); s.Accepted != jobs || s.Full+s.Late+s.Closed != 0 {
 					t.Errorf("accepted %d of %d, full %d, late %d, closed %d", s.Accepted, jobs, s.Full, s.Late, s.Closed)
@@ -257,7 +257,7 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			for range waiting {
 				// What it is called is not the matter here: it waited for room,
 				// in vain, until its context ended.
-				err := await.Receive(t, errs, "Submit")
+				err := testkit.Receive(t, errs, "Submit")
 				if !errors.Is(err, pool.ErrExpired) && !errors.Is(err, pool.ErrFull) || !errors.Is(err, errWhy) {
 					t.Errorf("queue %d: got %v; expected ErrExpired or ErrFull, and the cause", queue, err)
 				}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // loopModelsOnly skips where Auto has no loops to move handlers from.
@@ -21,7 +21,7 @@ func loopModelsOnly(t *testing.T) {
 // until asks until the server's counters are so.
 func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bool) {
 	t.Helper()
-	for end := time.Now().Add(await.Patience); !so(s.Stats()); {
+	for end := time.Now().Add(testkit.Timeout); !so(s.Stats()); {
 		ask()
 		if time.Now().After(end) {
 			t.Fatalf("%s: %+v", what, s.Stats())

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // serveRooms serves rooms, with so many members.
@@ -26,9 +26,9 @@ func serveRooms(t *testing.T, srv *Server, n int) (h *rooms, all []*guest) {
 	go func() { ended <- srv.ListenAndServe(context.Background()) }()
 	t.Cleanup(func() {
 		_ = srv.Close()
-		await.Receive(t, ended, "the end of the server")
+		testkit.Receive(t, ended, "the end of the server")
 	})
-	addr := await.Receive(t, ready, "the address")
+	addr := testkit.Receive(t, ready, "the address")
 	for range n {
 		c := newLineClient(t, "tcp", addr)
 		_, err := io.WriteString(c, "join 0\n")
@@ -101,7 +101,7 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 	h.saving = func() { saved <- publish() }     // before its time begins
 	_, err := io.WriteString(all[0], "retain\n") // it is busy from then on
 	must(t, err)
-	retained := await.Receive(t, h.retained, "a busy connection")
+	retained := testkit.Receive(t, h.retained, "a busy connection")
 	var reading sync.WaitGroup
 	for _, m := range all[1:] { // the busy one may get a message twice
 		reading.Go(func() {
@@ -115,17 +115,17 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 		_, err := srv.Upgrade(context.Background())
 		over <- err
 	}()
-	if n := await.Receive(t, saved, "the saving of the state"); n != Held {
+	if n := testkit.Receive(t, saved, "the saving of the state"); n != Held {
 		t.Errorf("published while the state is saved: %d receivers, want that it is held", n)
 	}
-	await.True(t, "it is held for ever", func() bool { return publish() != Held })
+	testkit.WaitFor(t, "it is held for ever", func() bool { return publish() != Held })
 	select {
 	case err := <-over:
 		t.Fatalf("the upgrade does not wait for the busy one: %v", err)
 	default:
 	}
 	retained()
-	must(t, await.Receive(t, over, "the end of the upgrade")) // and this process's numbers end
+	must(t, testkit.Receive(t, over, "the end of the upgrade")) // and this process's numbers end
 	reading.Wait()
 	_, err = io.WriteString(all[0], "stop\n")
 	must(t, err)

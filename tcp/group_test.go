@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // opened tells what has opened and closed.
@@ -107,21 +107,21 @@ func TestGroupSlowMember(t *testing.T) {
 				s := start(t, &Server{Model: model, Loops: loops, Handler: h, SlowConsumer: policy,
 					Socket: Socket{SendBuffer: 4 << 10}, Limits: Limits{MaxUnsent: 64 << 10}})
 				dial(t, s.addr)
-				slow := await.Receive(t, h.refs, "the slow one")
+				slow := testkit.Receive(t, h.refs, "the slow one")
 				var in []net.Conn
 				for range others {
 					in = append(in, dial(t, s.addr))
-					await.Receive(t, h.refs, "another")
+					testkit.Receive(t, h.refs, "another")
 				}
 				message, got := make([]byte, 20<<10), make([]byte, 20<<10)
 				dropped := func() (n int64) {
 					asked := make(chan int64, 1)
 					if slow.Do(func(c *Conn) { asked <- c.Dropped() }) == nil {
-						n = await.Receive(t, asked, "what it has lost")
+						n = testkit.Receive(t, asked, "what it has lost")
 					}
 					return n
 				}
-				await.True(t, "the slow one is dealt with", func() bool {
+				testkit.WaitFor(t, "the slow one is dealt with", func() bool {
 					if policy == CloseConn && len(h.why) > 0 {
 						return true
 					}
@@ -155,7 +155,7 @@ func TestGroupMailbox(t *testing.T) {
 		var refs []Ref
 		for range conns {
 			in = append(in, dial(t, s.addr))
-			refs = append(refs, await.Receive(t, h.refs, "a member"))
+			refs = append(refs, testkit.Receive(t, h.refs, "a member"))
 		}
 		sent := make(chan int, messages)
 		ok(t, refs[0].Do(func(*Conn) {
@@ -165,7 +165,7 @@ func TestGroupMailbox(t *testing.T) {
 			}
 		}))
 		for range messages {
-			if n := await.Receive(t, sent, "a message"); n != conns {
+			if n := testkit.Receive(t, sent, "a message"); n != conns {
 				t.Fatalf("sent to %d, want %d", n, conns)
 			}
 		}

@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // logBook is a log that tests look at while it is written.
-type logBook struct{ await.Buffer }
+type logBook struct{ testkit.Buffer }
 
 // line waits for the first line with a text.
 func (l *logBook) line(t *testing.T, with string) (found string) {
 	t.Helper()
-	await.TrueOr(t, func() bool {
+	testkit.WaitForFunc(t, func() bool {
 		for line := range strings.Lines(l.String()) {
 			if strings.Contains(line, with) {
 				found = line

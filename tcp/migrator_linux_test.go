@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // owning is the handler of connections that have said "own". It counts on, and answers each line
@@ -95,7 +95,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			}()
 			panicked := 0
 			for range 4 { // moves, lost, panics, plain
-				why := await.Receive(t, whys, "the end of a connection here")
+				why := testkit.Receive(t, whys, "the end of a connection here")
 				if _, ok := errors.AsType[*PanicError](why); ok {
 					panicked++
 				} else if !errors.Is(why, ErrHandedOver) {
@@ -107,7 +107,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			}
 			later.want(t, "a line", "own half a line 1") // the number was no number
 			later.want(t, "go", "own go 2")
-			u := await.Receive(t, upgraded, "the end of the upgrade")
+			u := testkit.Receive(t, upgraded, "the end of the upgrade")
 			if u.Moved != 4 || u.Lost != 0 {
 				t.Errorf("%+v; want 4 moved", u)
 			}

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() {
@@ -53,7 +53,7 @@ func TestIdleMemory(t *testing.T) {
 			}()
 		}
 	}
-	await.Descriptors(t, conns+sock.Guard)
+	testkit.ReserveDescriptors(t, conns+sock.Guard)
 	measure := func(t *testing.T, addr string) (each int64) {
 		inOwnTable(t, func() error {
 			before := userMemory()

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // underAll runs a test under every model, with handlers on workers, and on shards.
@@ -198,7 +198,7 @@ func TestBlockingPanic(t *testing.T) {
 			t.Errorf("End(%v); want the panic with its stack", why)
 		}
 		io.WriteString(dial(t, s.addr), "exit\n")
-		if why := await.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) {
+		if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) {
 			t.Errorf("End(%v); want ErrGoexit", why)
 		}
 		if n := s.Stats(); n.Panics != 2 {

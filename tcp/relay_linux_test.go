@@ -11,14 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // An idle relay on an event loop costs its two entries and what its handlers are. Clients
 // and target are descriptors, which take no memory of this process.
 func TestIdleRelayMemory(t *testing.T) {
 	const few, many, most = 512, 1536, 256 // entries come 512 at a time
-	await.Descriptors(t, 4*many+100)
+	testkit.ReserveDescriptors(t, 4*many+100)
 	for _, model := range Models()[1:] {
 		t.Run(model, func(t *testing.T) {
 			target, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -19,9 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/leaktest"
+	"github.com/myriad-go/myriad/internal/testkit"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -38,7 +37,7 @@ func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
 	}
-	leaktest.Main(m)
+	testkit.Main(m)
 }
 
 // patience bounds every wait of these tests. It is far longer than anything takes, on a
@@ -157,7 +156,7 @@ func ask(t *testing.T, c net.Conn, line string) {
 	}
 }
 
-var eventually = await.TrueOr
+var eventually = testkit.WaitForFunc
 
 // onModels runs a test under every model, with two loops if it has any.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
@@ -447,7 +446,7 @@ func (r *reasons) Closed(_ *Conn, why error) { r.closed <- why }
 // limits.
 func TestBroadcastFromHandler(t *testing.T) {
 	const members, size = 1000, 8 << 10
-	await.Descriptors(t, 2*members+100)
+	testkit.ReserveDescriptors(t, 2*members+100)
 	onModels(t, func(t *testing.T, model string, loops int) {
 		var mu sync.Mutex
 		refs := map[Ref]bool{}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -113,7 +113,7 @@ func TestUpgradePaused(t *testing.T) {
 	s := start(t, &Server{Model: "epoll", Successor: succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Does: "die"})})
 	newLineClient(t, "tcp", s.addr).want(t, "a", "a")
 	must(t, s.PauseAccepting())
-	await.True(t, "accepting does not pause", func() bool { return s.Stats().AcceptingPaused })
+	testkit.WaitFor(t, "accepting does not pause", func() bool { return s.Stats().AcceptingPaused })
 	if u, err := s.Upgrade(context.Background()); err == nil || u.Lost != 1 {
 		t.Errorf("Upgrade to a process that dies: %+v, %v; want an error and a connection lost", u, err)
 	}

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() { successorMain = succeed }
@@ -275,7 +275,7 @@ func tryEnd(network, addr string) error {
 
 func awaitGone(t testing.TB, pid int) {
 	t.Helper()
-	await.True(t, fmt.Sprintf("process %d is left", pid), func() bool {
+	testkit.WaitFor(t, fmt.Sprintf("process %d is left", pid), func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
@@ -340,7 +340,7 @@ func TestUpgrade(t *testing.T) {
 			_, err = io.WriteString(clients[0], "upgrade\n")
 			must(t, err)
 			for _, client := range clients {
-				await.True(t, "there is no second upgrade", func() bool { return client.pid(t) != u.PID })
+				testkit.WaitFor(t, "there is no second upgrade", func() bool { return client.pid(t) != u.PID })
 			}
 			awaitGone(t, u.PID)
 			for range 20 { // whichever socket of the listener they come to
@@ -431,7 +431,7 @@ func TestUpgradeFails(t *testing.T) {
 				if pids := children(t); len(pids) > 0 {
 					t.Errorf("processes are left: %v", pids)
 				}
-				await.True(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
+				testkit.WaitFor(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
 			})
 		}
 	}
@@ -454,7 +454,7 @@ func TestUpgradeRefused(t *testing.T) {
 		t.Errorf("during another one: %v, want ErrUpgrading", err)
 	}
 	cancel()
-	if err := await.Receive(t, first, "the end of Upgrade"); !errors.Is(err, context.Canceled) {
+	if err := testkit.Receive(t, first, "the end of Upgrade"); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	must(t, s.Close())
@@ -477,7 +477,7 @@ func TestUpgradeKilled(t *testing.T) {
 			must(t, first.Start())
 			over := make(chan error, 1)
 			go func() { over <- first.Wait() }()
-			await.True(t, "the server does not listen", func() bool {
+			testkit.WaitFor(t, "the server does not listen", func() bool {
 				c, err := net.Dial("unix", path)
 				if err == nil {
 					c.Close()
@@ -493,7 +493,7 @@ func TestUpgradeKilled(t *testing.T) {
 			_, err = io.WriteString(clients[0], "upgrade\n")
 			must(t, err)
 			var next int
-			await.True(t, "no process is started", func() bool {
+			testkit.WaitFor(t, "no process is started", func() bool {
 				all, _ := os.ReadFile(pids)
 				_, err := fmt.Sscan(string(all), new(int), &next)
 				return err == nil
@@ -525,7 +525,7 @@ func TestUpgradeKilled(t *testing.T) {
 			}
 			awaitGone(t, next)
 			_ = first.Process.Kill()
-			await.Receive(t, over, "the end of the first process")
+			testkit.Receive(t, over, "the end of the first process")
 		})
 	}
 }

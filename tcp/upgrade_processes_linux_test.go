@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // obeySignals has a server of these tests upgraded at SIGUSR2, where it is the first process, and
@@ -216,7 +216,7 @@ func TestUpgradeProcessKilled(t *testing.T) {
 				killed <- victim
 			}()
 			u, err := s.Upgrade(context.Background())
-			victim := await.Receive(t, killed, "the end of a process")
+			victim := testkit.Receive(t, killed, "the end of a process")
 			if err != nil && !next {
 				t.Errorf("Upgrade: %v; a worker of the old process should not end it", err)
 			}

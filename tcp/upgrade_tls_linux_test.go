@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // newTLSClient connects with TLS, and says whether the session is resumed. The server's answer
@@ -86,5 +86,5 @@ func TestUpgradeTLS(t *testing.T) {
 			awaitGone(t, pid)
 		})
 	}
-	await.True(t, "processes are left", func() bool { return len(children(t)) == 0 })
+	testkit.WaitFor(t, "processes are left", func() bool { return len(children(t)) == 0 })
 }

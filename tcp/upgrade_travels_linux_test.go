@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // travelling are counts that go on from one process to the next.
@@ -94,7 +94,7 @@ func TestUpgradeCounters(t *testing.T) {
 				want.Messages++
 				in += int64(len("upgrade\n"))
 				last := pid
-				await.True(t, "there is no second upgrade", func() bool {
+				testkit.WaitFor(t, "there is no second upgrade", func() bool {
 					pid, _ = strconv.Atoi(ask(clients[0], "pid"))
 					return pid != last
 				})
@@ -102,7 +102,7 @@ func TestUpgradeCounters(t *testing.T) {
 			}
 			var got travelling
 			want.ListenerAccepted = want.Accepted
-			await.True(t, "what the old process has counted does not come", func() bool {
+			testkit.WaitFor(t, "what the old process has counted does not come", func() bool {
 				want.BytesOut = out
 				must(t, json.Unmarshal([]byte(ask(clients[0], "stats")), &got))
 				return got.Closed == want.Closed
@@ -353,7 +353,7 @@ func TestUpgradePublishes(t *testing.T) {
 	members, sayers := 300, 4
 	if os.Getenv("MYRIAD_TEST_FULL") != "" && !raced() {
 		members = 2000
-		await.Descriptors(t, 2*members+200)
+		testkit.ReserveDescriptors(t, 2*members+200)
 	}
 	for _, models := range [][2]string{{"epoll", "uring"}, {"uring", "goroutine"}, {"goroutine", "epoll"}} {
 		t.Run(models[0]+" to "+models[1], func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestUpgradePublishes(t *testing.T) {
 			newRooms(srv, 0)
 			ended := make(chan error, 1)
 			go func() { ended <- srv.ListenAndServe(context.Background()) }()
-			addr := await.Receive(t, ready, "the address")
+			addr := testkit.Receive(t, ready, "the address")
 			dial := func(room int) *guest {
 				c := newLineClient(t, "tcp", addr)
 				must(t, c.SetDeadline(time.Now().Add(6*patience)))
@@ -436,14 +436,14 @@ func TestUpgradePublishes(t *testing.T) {
 			if must(t, err); u.Moved != members+sayers+1 {
 				t.Errorf("%+v; want %d moved", u, members+sayers+1)
 			}
-			ok(t, await.Receive(t, ended, "the end of the first process"))
+			ok(t, testkit.Receive(t, ended, "the end of the first process"))
 			second := pid()
 			_, err = io.WriteString(boss, "upgrade\n")
 			must(t, err)
-			await.True(t, "there is no second upgrade", func() bool { return pid() != second })
-			await.True(t, "the second process does not end", func() bool { return len(childrenOf(t, second)) == 0 })
+			testkit.WaitFor(t, "there is no second upgrade", func() bool { return pid() != second })
+			testkit.WaitFor(t, "the second process does not end", func() bool { return len(childrenOf(t, second)) == 0 })
 			seen := map[string]bool{}
-			await.True(t, "nothing is published after the upgrades", func() bool {
+			testkit.WaitFor(t, "nothing is published after the upgrades", func() bool {
 				newest, err := boss.ask("newest 0")
 				must(t, err)
 				seen[newest] = true

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // startFirst starts a process that serves at a unix socket, to be upgraded by a line "upgrade".
@@ -30,7 +30,7 @@ func startFirst(t *testing.T, first *exec.Cmd, path string) {
 		_ = first.Process.Kill()
 		<-over
 	})
-	await.True(t, "the server does not listen", func() bool {
+	testkit.WaitFor(t, "the server does not listen", func() bool {
 		c, err := net.Dial("unix", path)
 		if err == nil {
 			c.Close()

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -60,7 +60,7 @@ func TestPoolClosedEarly(t *testing.T) {
 		g := newGated()
 		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
 		must(t, err)
-		var log await.Buffer
+		var log testkit.Buffer
 		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
 		a := g.block(t, s.addr)
@@ -267,7 +267,7 @@ func TestGoexit(t *testing.T) {
 				t.Errorf("read %q; want the end", rest)
 			}
 			var panicked *PanicError
-			if why := await.Receive(t, whys, "the end"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) || !strings.Contains(why.Error(), "runtime.Goexit") {
+			if why := testkit.Receive(t, whys, "the end"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) || !strings.Contains(why.Error(), "runtime.Goexit") {
 				t.Errorf("closed because of %v; want ErrGoexit", why)
 			}
 			ask(t, other, "after")
@@ -313,7 +313,7 @@ func TestEachWhileClosing(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- s.Each(t.Context(), func(*Conn) {}) }()
 			c.Close()
-			if err := await.Receive(t, done, "Each returns"); err != nil {
+			if err := testkit.Receive(t, done, "Each returns"); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -45,7 +45,7 @@ func upgrade(t testing.TB, nc net.Conn, fields string) *wire {
 
 func upgradeAt(t testing.TB, nc net.Conn, path, fields string) *wire {
 	t.Helper()
-	_ = nc.SetDeadline(time.Now().Add(await.Patience))
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
 	fmt.Fprintf(nc, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n", path, fields)
 	w := &wire{t: t, Conn: nc, r: bufio.NewReader(nc)}
 	res, err := http.ReadResponse(w.r, nil)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
@@ -130,7 +130,7 @@ func (s *siege) honest(id int) error {
 		return err
 	}
 	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(await.Patience))
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
 	a := &attacker{Conn: nc, r: bufio.NewReader(nc)}
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
@@ -174,7 +174,7 @@ func TestHostile(t *testing.T) {
 			t.Run(model+"/"+strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 				goroutines := runtime.NumGoroutine()
 				if t.Run("server", func(t *testing.T) { besiege(t, model, a) }) {
-					await.TrueOr(t, func() bool { return runtime.NumGoroutine() <= goroutines }, func() string {
+					testkit.WaitForFunc(t, func() bool { return runtime.NumGoroutine() <= goroutines }, func() string {
 						return fmt.Sprintf("%d goroutines are left; there were %d", runtime.NumGoroutine(), goroutines)
 					})
 				}
@@ -208,7 +208,7 @@ func besiege(t *testing.T, model string, a attack) {
 				return
 			}
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(await.Patience))
+			_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
 			if err := a.client(s, &attacker{nc, bufio.NewReader(nc), ready}); err != nil {
 				t.Errorf("an attacker: %v", err)
 			}
@@ -226,13 +226,13 @@ func besiege(t *testing.T, model string, a attack) {
 	honest.Wait()
 	close(s.over)
 	if a.closed != nil {
-		await.TrueOr(t, func() bool { s.sample(); return a.closed(s.server.Stats().Closed) == int64(a.clients) }, func() string {
+		testkit.WaitForFunc(t, func() bool { s.sample(); return a.closed(s.server.Stats().Closed) == int64(a.clients) }, func() string {
 			return fmt.Sprintf("%+v; expected %d closed for the attack", s.server.Stats().Closed, a.clients)
 		})
 	}
 	close(s.ended)
 	attackers.Wait()
-	await.TrueOr(t, func() bool {
+	testkit.WaitForFunc(t, func() bool {
 		n, st := s.server.Stats(), p.Stats()
 		return n.Open == 0 && n.Buffered == 0 && st.Running == 0 && st.Queued == 0 && st.Workers <= 4
 	}, func() string { return fmt.Sprintf("left behind: %+v, %+v", s.server.Stats(), p.Stats()) })
@@ -414,15 +414,15 @@ func TestRequestsAreCounted(t *testing.T) {
 				waiting = append(waiting, nc)
 				fmt.Fprintf(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size+1, strings.Repeat("x", size))
 			}
-			await.True(t, "the requests are not counted", func() bool { return s.Stats().Buffered >= 2*n*size })
+			testkit.WaitFor(t, "the requests are not counted", func() bool { return s.Stats().Buffered >= 2*n*size })
 			for _, nc := range waiting {
 				_ = nc.(*net.TCPConn).SetLinger(0)
 				nc.Close()
 			}
-			await.True(t, "the requests are counted when they are gone", func() bool { return s.Stats().Open == 1 && s.Stats().Buffered < size })
+			testkit.WaitFor(t, "the requests are counted when they are gone", func() bool { return s.Stats().Open == 1 && s.Stats().Buffered < size })
 			close(release)
 			answer(t, r)
-			await.True(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
+			testkit.WaitFor(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
 			if got := handled.Load(); got != 1 {
 				t.Errorf("%d requests were handled; expected 1: the others had gone", got)
 			}
@@ -454,7 +454,7 @@ func TestBombsYield(t *testing.T) {
 			mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: h, Compression: true}))
 			w := dialSocket(t, serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}), "Sec-WebSocket-Extensions: permessage-deflate\r\n")
 			w.say(strings.Repeat(bomb, bombs), 0)
-			await.Receive(t, done, "the last of the messages")
+			testkit.Receive(t, done, "the last of the messages")
 			if n := before.Load(); n == 0 || n > 10 {
 				t.Errorf("mail came behind %d messages of %d; expected at most 10", n, bombs)
 			}

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
@@ -40,7 +40,7 @@ func dial(t testing.TB, addr string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(await.Patience))
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
 	return nc, bufio.NewReader(nc)
 }
 
@@ -216,7 +216,7 @@ func TestContextEnds(t *testing.T) {
 		nc, r := dial(t, addr)
 		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		answer(t, r)
-		await.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
+		testkit.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
 		io.WriteString(nc, "GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
 		ctx := <-started
 		if a, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr); !ok || a.String() != addr {
@@ -226,7 +226,7 @@ func TestContextEnds(t *testing.T) {
 			t.Error("the context has no server")
 		}
 		nc.Close()
-		if err := await.Receive(t, ended, "the end of a context whose connection has closed"); !errors.Is(err, context.Canceled) {
+		if err := testkit.Receive(t, ended, "the end of a context whose connection has closed"); !errors.Is(err, context.Canceled) {
 			t.Errorf("the context ended with %v", err)
 		}
 	})
@@ -309,13 +309,13 @@ func TestDeadlines(t *testing.T) {
 	eachModel(t, h, func(t *testing.T, addr string) {
 		nc, r := dial(t, addr)
 		io.WriteString(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-		if err := await.Receive(t, got, "the end of a read"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := testkit.Receive(t, got, "the end of a read"); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a read ended with %v", err)
 		}
 		answer(t, r)
 		nc, r = dial(t, addr)
 		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if err := await.Receive(t, got, "the end of a write"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := testkit.Receive(t, got, "the end of a write"); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a write ended with %v", err)
 		}
 		res, err := http.ReadResponse(r, nil)
@@ -379,7 +379,7 @@ func TestNoWorker(t *testing.T) {
 		}
 		release <- struct{}{}
 		answer(t, r1)
-		await.True(t, "the connection that was refused is not served", func() bool {
+		testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
 			io.WriteString(two, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 			res, _ := answer(t, r2)
 			return res.StatusCode == 200
@@ -455,7 +455,7 @@ func TestEvents(t *testing.T) {
 				if err != nil || res.Header.Get("Content-Type") != "text/event-stream" {
 					t.Fatalf("answered with %v, %v", res, err)
 				}
-				await.True(t, "nobody has subscribed", func() bool { return g.Len() == 1 })
+				testkit.WaitFor(t, "nobody has subscribed", func() bool { return g.Len() == 1 })
 				g.Broadcast(web.Event{ID: "7\n", Name: "tick", Data: "one\r\ntwo", Retry: time.Second}.Bytes())
 				want := "id: 7\nevent: tick\nretry: 1000\ndata: one\ndata: two\n\n"
 				got := make([]byte, len(want))
@@ -463,7 +463,7 @@ func TestEvents(t *testing.T) {
 					t.Errorf("the event is %q, %v; expected %q", got, err, want)
 				}
 				nc.Close()
-				await.Receive(t, closed, "the stream's end")
+				testkit.Receive(t, closed, "the stream's end")
 			})
 		})
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -18,7 +18,7 @@ import (
 // descriptors, which take none.
 func TestIdleMemory(t *testing.T) {
 	const n, warm = 2000, 200
-	await.Descriptors(t, 2*(n+warm)+100)
+	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
 	mux := http.NewServeMux()
 	mux.Handle("/plain", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	mux.HandleFunc("/pool", func(http.ResponseWriter, *http.Request) {})

@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -200,7 +200,7 @@ func startChain(t *testing.T, model string, most int) *chain {
 	}
 	s.addr = strings.TrimSpace(s.addr)
 	s.nc, s.in = dial(t, s.addr)
-	_ = s.nc.SetDeadline(time.Now().Add(2 * await.Patience))
+	_ = s.nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
 	s.pid = s.number("/pid")
 	return s
 }
@@ -230,7 +230,7 @@ func (s *chain) readBy(send func() (bytes int)) {
 	s.t.Helper()
 	before, request := s.number("/in"), len("GET /in HTTP/1.1\r\nHost: x\r\n\r\n")
 	want := before + send()
-	await.True(s.t, "not all has been read", func() bool {
+	testkit.WaitFor(s.t, "not all has been read", func() bool {
 		want += request
 		return s.number("/in") >= want
 	})
@@ -241,7 +241,7 @@ func (s *chain) upgrade() {
 	s.t.Helper()
 	old := s.pid
 	s.ask("/upgrade")
-	await.True(s.t, "there is no new process", func() bool {
+	testkit.WaitFor(s.t, "there is no new process", func() bool {
 		s.pid = s.number("/pid")
 		return s.pid != old
 	})
@@ -250,7 +250,7 @@ func (s *chain) upgrade() {
 
 func (s *chain) awaitGone(pid int) {
 	s.t.Helper()
-	await.True(s.t, fmt.Sprintf("process %d is left", pid), func() bool {
+	testkit.WaitFor(s.t, fmt.Sprintf("process %d is left", pid), func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
@@ -274,7 +274,7 @@ func dialMover(t *testing.T, addr string, number int) *mover {
 		fields = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
 	}
 	m.wire = dialSocket(t, addr, fields)
-	_ = m.SetDeadline(time.Now().Add(2 * await.Patience))
+	_ = m.SetDeadline(time.Now().Add(2 * testkit.Timeout))
 	return m
 }
 
@@ -366,7 +366,7 @@ func TestMoves(t *testing.T) {
 			var events []*bufio.Reader
 			for range streams {
 				nc, r := dial(t, s.addr)
-				_ = nc.SetDeadline(time.Now().Add(2 * await.Patience))
+				_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
 				io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
 				res, err := http.ReadResponse(r, nil)
 				if err != nil {
@@ -401,7 +401,7 @@ func TestMoves(t *testing.T) {
 				s.upgrade()
 				stop.Store(true)
 				for range busy {
-					if err := await.Receive(t, results, "the end of a busy client"); err != nil {
+					if err := testkit.Receive(t, results, "the end of a busy client"); err != nil {
 						t.Error(err)
 					}
 				}
@@ -460,7 +460,7 @@ func TestMovesOrNot(t *testing.T) {
 			})
 			s.ask("/upgrade")
 			old := s.pid
-			await.True(t, "there is no new process", func() bool {
+			testkit.WaitFor(t, "there is no new process", func() bool {
 				s.pid = s.number("/pid")
 				return s.pid != old
 			})
@@ -473,7 +473,7 @@ func TestMovesOrNot(t *testing.T) {
 			}
 			unnamed.Close()
 			s.awaitGone(old)
-			await.True(t, "not 2 connections are open", func() bool { return s.number("/open") == 2 })
+			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.number("/open") == 2 })
 			large.say(fr(fin|2, "once more"), 0)
 			if op, p, err := large.readFrame(); err != nil || op != fin|2 || p != "once more" {
 				t.Errorf("a frame %#x %.20q, %v", op, p, err)

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -192,7 +192,7 @@ func TestReverseProxy(t *testing.T) {
 			}
 			cancel()
 			res.Body.Close()
-			await.Receive(t, closed, "the end of a stream whose client has gone")
+			testkit.Receive(t, closed, "the end of a stream whose client has gone")
 			nc, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
 			if err != nil {
 				t.Fatal(err)

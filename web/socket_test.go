@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -88,7 +88,7 @@ func TestSocketEnds(t *testing.T) {
 				if row.code != 0 {
 					w.wantClose(row.code)
 				}
-				if why := await.Receive(t, r.closed, "Closed"); !row.why(why) {
+				if why := testkit.Receive(t, r.closed, "Closed"); !row.why(why) {
 					t.Errorf("closed for %v", why)
 				}
 			})
@@ -110,7 +110,7 @@ func TestSocketGroup(t *testing.T) {
 	eachSocketServer(t, &web.WebSocket{Handler: r, Compression: true, Subprotocols: []string{"chat.v2", "chat"}}, func(t *testing.T, addr string) {
 		plain := dialSocket(t, addr, "Sec-WebSocket-Protocol: foo, chat\r\n")
 		small := dialSocket(t, addr, "Sec-WebSocket-Extensions: permessage-deflate\r\n")
-		await.True(t, "not both have joined", func() bool { return r.group.Len() == 2 })
+		testkit.WaitFor(t, "not both have joined", func() bool { return r.group.Len() == 2 })
 		if p := plain.head.Get("Sec-WebSocket-Protocol"); p != "chat" {
 			t.Errorf("the subprotocol is %q", p)
 		}
@@ -134,7 +134,7 @@ func TestSocketGroup(t *testing.T) {
 		for _, w := range []*wire{plain, small} {
 			w.say(fr(fin|8, ""), 0)
 			w.wantClose(-1)
-			await.Receive(t, r.closed, "Closed")
+			testkit.Receive(t, r.closed, "Closed")
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestUpgradeByHandler(t *testing.T) {
 		w.say(fr(fin|1, "value"), 0)
 		w.wantText("the value")
 		w.Close()
-		await.Receive(t, r.closed, "Closed")
+		testkit.Receive(t, r.closed, "Closed")
 	})
 }
 

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
@@ -222,13 +222,13 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 			_ = srv.ListenAndServe(ctx) // some clients do not read what they are sent
 		}()
 		t.Cleanup(func() { cancel(); <-ended })
-		addr := await.Receive(t, listening, "the server's address")
+		addr := testkit.Receive(t, listening, "the server's address")
 		w.connect = func() walkPeer {
 			nc, err := net.Dial("tcp", addr)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = nc.SetWriteDeadline(time.Now().Add(await.Patience))
+			_ = nc.SetWriteDeadline(time.Now().Add(testkit.Timeout))
 			p := &netPeer{TCPConn: nc.(*net.TCPConn)}
 			t.Cleanup(p.Reset)
 			go p.read()
@@ -305,7 +305,7 @@ func (w *walk) run() {
 		}
 	}
 	w.drain()
-	await.TrueOr(w, w.ended, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
+	testkit.WaitForFunc(w, w.ended, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 
 // ended reports whether all has been released.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -77,7 +77,7 @@ func (c *client) confirm(op, name string) {
 	c.t.Helper()
 	c.do(op, name)
 	for {
-		e := await.Receive(c.t, c.confirmed, "the confirmation of "+op+" "+name)
+		e := testkit.Receive(c.t, c.confirmed, "the confirmation of "+op+" "+name)
 		if e.Event == op && string(e.Channel) == name {
 			return
 		}
@@ -87,7 +87,7 @@ func (c *client) confirm(op, name string) {
 // next wants the next message.
 func (c *client) next(want string) {
 	c.t.Helper()
-	if got := await.Receive(c.t, c.messages, "the message "+want); got.String() != want {
+	if got := testkit.Receive(c.t, c.messages, "the message "+want); got.String() != want {
 		c.t.Fatalf("the message is %s, want %s", got, want)
 	}
 }
@@ -188,7 +188,7 @@ func piped(t testing.TB, args ...string) *client {
 		if err := json.NewEncoder(in).Encode(raw); err != nil {
 			return "", err
 		}
-		a := await.Receive(t, answers, fmt.Sprintf("the answer to %q", words))
+		a := testkit.Receive(t, answers, fmt.Sprintf("the answer to %q", words))
 		if a.Error != "" {
 			return "", errors.New(a.Error)
 		}
@@ -207,7 +207,7 @@ func goRedis(t testing.TB, url string, protocol int) *client {
 	options.Protocol = protocol
 	options.MaxRetries = -1 // an error is to be seen
 	r := redis.NewClient(options)
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	pubsub := r.Subscribe(ctx)
 	heard := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(100*time.Millisecond), redis.WithChannelSize(mostEvents))
 	done := make(chan struct{})

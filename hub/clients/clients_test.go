@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestEachOther has every library's client, with each protocol, subscribe to one channel, and
@@ -91,7 +91,7 @@ func TestRestart(t *testing.T) {
 		s.end()
 		s.begin()
 		for _, channel := range []string{"a", "b"} {
-			await.True(t, "a subscriber of "+channel+" is back", func() bool {
+			testkit.WaitFor(t, "a subscriber of "+channel+" is back", func() bool {
 				n, err := c.call("publish", channel, "again")
 				return err == nil && n == "1"
 			})

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // need is a program of the system.
@@ -26,9 +26,9 @@ func (s *server) tool(name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(patience(s.t), name, append([]string{"-h", host, "-p", port}, args...)...)
 }
 
-// patience ends after await.Patience, and with the test.
+// patience ends after testkit.Timeout, and with the test.
 func patience(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -105,7 +105,7 @@ func TestRedisCLISubscribe(t *testing.T) {
 				lines, end := s.follow(append(flags, strings.Fields(c.subscribe)...)...)
 				defer end()
 				for _, want := range strings.Fields(c.confirmed) {
-					if got := await.Receive(t, lines, want); got != want {
+					if got := testkit.Receive(t, lines, want); got != want {
 						t.Fatalf("redis-cli says %q, want %q", got, want)
 					}
 				}
@@ -117,7 +117,7 @@ func TestRedisCLISubscribe(t *testing.T) {
 					t.Errorf("%s says %q", publish, out)
 				}
 				for _, want := range strings.Fields(c.message) {
-					if got := await.Receive(t, lines, want); got != want {
+					if got := testkit.Receive(t, lines, want); got != want {
 						t.Fatalf("redis-cli says %q, want %q", got, want)
 					}
 				}

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
@@ -65,7 +65,7 @@ func (s *server) begin() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	await.True(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {
+	testkit.WaitFor(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {
 		c, err := net.Dial("tcp", s.addr)
 		if err == nil {
 			c.Close()

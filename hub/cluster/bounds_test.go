@@ -12,7 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // The outbox has a bound on messages and one on bytes, for what is taken and not sent, too.
@@ -400,7 +400,7 @@ func TestQuestionsBound(t *testing.T) {
 	}
 	p.node.running.Go(func() { p.answers(p.node.stop) })
 	for range maxQuestions {
-		if _, err := answers.NextMsg(await.Patience); err != nil {
+		if _, err := answers.NextMsg(testkit.Timeout); err != nil {
 			t.Fatal(err)
 		}
 	}

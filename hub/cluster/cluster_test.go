@@ -17,7 +17,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -50,7 +50,7 @@ func serve(t *testing.T, h *hub.Hub, c Config) *place {
 		srv.Close()
 		<-ended
 	})
-	return &place{h, node, await.Receive(t, listening, "an address")}
+	return &place{h, node, testkit.Receive(t, listening, "an address")}
 }
 
 // peers gives the configuration of a hub that forms a cluster with others.
@@ -78,7 +78,7 @@ func three(t *testing.T) [3]*place {
 // meets waits until a node knows so many others.
 func (p *place) meets(t *testing.T, others int) {
 	t.Helper()
-	await.True(t, fmt.Sprintf("%d other nodes", others), func() bool {
+	testkit.WaitFor(t, fmt.Sprintf("%d other nodes", others), func() bool {
 		return p.node.inbox.present() == others && (p.node.server == nil || p.node.server.Others() == others)
 	})
 }
@@ -96,7 +96,7 @@ func (p *place) dial(t *testing.T) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(await.Patience))
+	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	return &client{c, bufio.NewReader(c)}
 }
 
@@ -144,7 +144,7 @@ func (c *client) reads(t *testing.T) (words []string) {
 func (c *client) wants(t *testing.T, want string, args ...string) {
 	t.Helper()
 	got := ""
-	await.TrueOr(t, func() bool {
+	testkit.WaitForFunc(t, func() bool {
 		if len(args) > 0 {
 			c.do(t, args...)
 		}
@@ -163,7 +163,7 @@ func settled(t *testing.T, subscriber *place, k hub.Kind, text string, publisher
 	if k != hub.Pattern {
 		subject, _ = subjectOf(k, text)
 	}
-	await.True(t, "a subscription to "+subject, func() bool {
+	testkit.WaitFor(t, "a subscription to "+subject, func() bool {
 		subscriber.node.interest.counts.Lock()
 		defer subscriber.node.interest.counts.Unlock()
 		return subscriber.node.interest.subjects[subject] != nil || subscriber.node.interest.every != nil
@@ -178,7 +178,7 @@ func settled(t *testing.T, subscriber *place, k hub.Kind, text string, publisher
 		if err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "a probe", func() bool {
+		testkit.WaitFor(t, "a probe", func() bool {
 			_ = p.node.nc.Publish(probe, nil)
 			_, err := sub.NextMsg(20 * time.Millisecond)
 			return err == nil
@@ -265,7 +265,7 @@ func TestInterest(t *testing.T) {
 	p := serve(t, new(hub.Hub), c)
 	subjects := func(what string, want int64, wantAll bool) {
 		t.Helper()
-		await.True(t, what, func() bool {
+		testkit.WaitFor(t, what, func() bool {
 			s := p.Stats().Cluster
 			return s.Subjects == want && s.All == wantAll
 		})
@@ -320,7 +320,7 @@ func TestReconnect(t *testing.T) {
 	from.wants(t, ":0", "PUBLISH", "a", "before")
 	to.wants(t, "message a before")
 	s.Close()
-	await.True(t, "both are cut off", func() bool { return !a.Stats().Cluster.Connected && !b.Stats().Cluster.Connected })
+	testkit.WaitFor(t, "both are cut off", func() bool { return !a.Stats().Cluster.Connected && !b.Stats().Cluster.Connected })
 	for i := range 3 * room {
 		from.wants(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
 	}
@@ -328,8 +328,8 @@ func TestReconnect(t *testing.T) {
 		t.Fatalf("%+v; expected %d to wait and %d to be lost", got, room, 2*room)
 	}
 	external(t, addr, 0)
-	await.True(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
-	await.True(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
+	testkit.WaitFor(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
+	testkit.WaitFor(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
 	settled(t, b, hub.Topic, "a", a)
 	from.wants(t, ":0", "PUBLISH", "a", "behind")
 	got := 0
@@ -359,7 +359,7 @@ func TestLateServer(t *testing.T) {
 		t.Fatalf("%+v; expected one message to wait", s)
 	}
 	external(t, addr, 0)
-	await.True(t, "it is sent", func() bool { s := a.Stats().Cluster; return s.Connected && s.Sent == 1 && s.Waiting == 0 })
+	testkit.WaitFor(t, "it is sent", func() bool { s := a.Stats().Cluster; return s.Connected && s.Sent == 1 && s.Waiting == 0 })
 }
 
 // What the cluster can't carry is refused, and reaches nobody.
@@ -411,7 +411,7 @@ func TestLastValues(t *testing.T) {
 	a.meets(t, 1)
 	settled(t, b, hub.Topic, "a", a)
 	a.dial(t).wants(t, ":0", "PUBLISH", "a", "1")
-	await.True(t, "the value is kept", func() bool { return b.Stats().LastValues == 1 })
+	testkit.WaitFor(t, "the value is kept", func() bool { return b.Stats().LastValues == 1 })
 	c := b.dial(t)
 	c.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
 	c.wants(t, "message a 1")

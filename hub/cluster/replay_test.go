@@ -22,8 +22,8 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 // keeping is a hub that keeps the messages of topics that begin with k.
@@ -46,7 +46,7 @@ func storing(t *testing.T, dir string) *natsd.Server {
 // knows waits until a node has what the stream has.
 func (p *place) knows(t *testing.T) {
 	t.Helper()
-	await.True(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
+	testkit.WaitFor(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
 }
 
 // visitor is a client that is cut off again and again, and goes on at another node.
@@ -145,7 +145,7 @@ func (v *visitor) open(ctx context.Context, addr string) (next func() (string, e
 // get all of them once, those of each publisher and topic in order. meanwhile is called when half is published.
 func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	at, ready := places[0].Hub.Replay.At()
 	if !ready {
@@ -262,14 +262,14 @@ func TestReplayRestart(t *testing.T) {
 	}
 	held := func(n int64) {
 		t.Helper()
-		await.True(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
+		testkit.WaitFor(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
 	}
 	if err := publish("1"); err != nil {
 		t.Fatal(err)
 	}
 	held(1)
 	s.Close()
-	await.True(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
+	testkit.WaitFor(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
 	for _, text := range []string{"2", "3", "4"} {
 		if err := publish(text); err != nil {
 			t.Fatal(err)
@@ -310,7 +310,7 @@ func TestReplayRestart(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), streamName); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "another stream", func() bool {
+	testkit.WaitFor(t, "another stream", func() bool {
 		now, _ := p.Replay.At()
 		return now.Epoch != at.Epoch
 	})
@@ -332,7 +332,7 @@ func TestReplayGap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await.True(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
+	testkit.WaitFor(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
 	b := serve(t, keeping(&hub.Replay{MaxMessages: 10}), c)
 	b.knows(t)
 	for _, p := range []*place{a, b} {
@@ -340,7 +340,7 @@ func TestReplayGap(t *testing.T) {
 			t.Errorf("%d messages are kept; expected 10", n)
 		}
 		for _, kind := range []string{"socket", "events"} {
-			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 			v := &visitor{kind: kind, last: at.String()}
 			next, cut, err := v.open(ctx, p.addr)
 			if err != nil {
@@ -366,8 +366,8 @@ func TestReplayAge(t *testing.T) {
 	if _, err := p.Publish("k.a", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "it comes", func() bool { return p.Stats().Replay.Seq == 1 })
-	await.True(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
+	testkit.WaitFor(t, "it comes", func() bool { return p.Stats().Replay.Seq == 1 })
+	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
 
 // A program that is no hub publishes to what is kept, and to subjects that are no topics; names may be long.
@@ -458,7 +458,7 @@ func TestKeeper(t *testing.T) {
 	for range 3 {
 		all.Go(func() { k.run(t.Context()) })
 	}
-	await.True(t, "all are done", func() bool { waiting, bytes, _ := k.stats(); return waiting == 0 && bytes == 0 })
+	testkit.WaitFor(t, "all are done", func() bool { waiting, bytes, _ := k.stats(); return waiting == 0 && bytes == 0 })
 	put("b", "3", true)
 	k.close()
 	put("b", "4", false)
@@ -516,7 +516,7 @@ func TestReplayServerKilled(t *testing.T) {
 		places = append(places, p)
 	}
 	exchange(t, places, 4, 400, func() {
-		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
 		if err != nil {
@@ -560,7 +560,7 @@ func TestReplayPeers(t *testing.T) {
 	if n := places[2].Stats().Replay.Messages; n != 2*200 {
 		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*200)
 	}
-	await.True(t, "the server of the node that has come again has what the others have", func() bool {
+	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // A node that takes over delivers what the one before it has not, behind Resume; neither delivers what the other
@@ -53,11 +53,11 @@ func TestTakeOver(t *testing.T) {
 	settled(t, next, hub.Topic, "a", far)
 	publish(4, 6) // come to both
 	wants(before, 4, 6)
-	await.True(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
+	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
 	state := old.node.Pause()
 	old.node.Pause() // pauses already
 	publish(7, 9)
-	await.True(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
+	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
 	behind := next.dial(t)
 	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
 	if err := next.node.Restore(state); err != nil {
@@ -69,7 +69,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	wants(before, 7, 9) // who has stayed
 	wants(behind, 7, 9)
-	await.True(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
+	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
 	old.dial(t).wants(t, ":1", "PUBLISH", "a", "by old")
 	before.wants(t, "message a by old")
 	next.dial(t).wants(t, ":1", "PUBLISH", "a", "by next")
@@ -131,7 +131,7 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 	}
 	publish(old, "1")
 	publish(next, "2")
-	await.True(t, "the second message is ahead, or waits", func() bool {
+	testkit.WaitFor(t, "the second message is ahead, or waits", func() bool {
 		return far.Stats().Cluster.Received > 0 || next.Stats().Cluster.Waiting == 1
 	})
 	resumed := make(chan struct{})
@@ -140,7 +140,7 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 		old.node.Resume()
 		next.node.Resume()
 	}()
-	await.True(t, "the old process has resumed delivery", func() bool {
+	testkit.WaitFor(t, "the old process has resumed delivery", func() bool {
 		old.node.inbox.mu.Lock()
 		defer old.node.inbox.mu.Unlock()
 		return old.node.inbox.resumed == nil
@@ -148,7 +148,7 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 	slow.up.Unlock()
 	there.wants(t, "message "+topic+" 1")
 	there.wants(t, "message "+topic+" 2")
-	await.Receive(t, resumed, "the end of both pauses")
+	testkit.Receive(t, resumed, "the end of both pauses")
 	if s := far.Stats().Cluster; s.Lost != 0 || s.Received != 2 {
 		t.Errorf("%+v; expected 2 messages, and none lost", s)
 	}
@@ -173,18 +173,18 @@ func TestTakeOverBehind(t *testing.T) {
 	before.wants(t, "message a 1")
 	slow.down.Lock()
 	publish("2")
-	await.True(t, "it is passed on", func() bool { return far.Stats().Cluster.Sent == 2 && far.node.nc.FlushTimeout(time.Second) == nil })
+	testkit.WaitFor(t, "it is passed on", func() bool { return far.Stats().Cluster.Sent == 2 && far.node.nc.FlushTimeout(time.Second) == nil })
 	c.Origin = old.node.Origin()
 	next := serve(t, new(hub.Hub), c)
 	publish("3")
 	behind := next.dial(t)
 	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-	await.True(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
+	testkit.WaitFor(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
 	sent, paused := slow.sent.Load(), make(chan []byte, 1)
 	go func() { paused <- old.node.Pause() }()
-	await.True(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
+	testkit.WaitFor(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
 	slow.down.Unlock()
-	if err := next.node.Restore(await.Receive(t, paused, "the pause")); err != nil {
+	if err := next.node.Restore(testkit.Receive(t, paused, "the pause")); err != nil {
 		t.Fatal(err)
 	}
 	publish("4")
@@ -385,7 +385,7 @@ func TestSwitchingCounts(t *testing.T) {
 	}
 	p.node.Resume()
 	comes("1")
-	await.True(t, "it has left all topics", func() bool {
+	testkit.WaitFor(t, "it has left all topics", func() bool {
 		p.node.inbox.gaps.mu.Lock()
 		defer p.node.inbox.gaps.mu.Unlock()
 		return p.node.inbox.gaps.period == 2
@@ -442,9 +442,9 @@ func TestSwitching(t *testing.T) {
 	}
 	for range 5 {
 		others.do(t, append([]string{"SUBSCRIBE"}, topics...)...)
-		await.True(t, "all topics", func() bool { return b.Stats().Cluster.All })
+		testkit.WaitFor(t, "all topics", func() bool { return b.Stats().Cluster.All })
 		others.do(t, append([]string{"UNSUBSCRIBE"}, topics...)...)
-		await.True(t, "each topic", func() bool { return !b.Stats().Cluster.All })
+		testkit.WaitFor(t, "each topic", func() bool { return !b.Stats().Cluster.All })
 		for range 2 * len(topics) {
 			if words := others.reads(t); !strings.HasSuffix(words[0], "subscribe") {
 				t.Fatalf("%q", words)
@@ -453,7 +453,7 @@ func TestSwitching(t *testing.T) {
 		comes()
 	}
 	close(stop)
-	await.Receive(t, ended, "the end of the messages")
+	testkit.Receive(t, ended, "the end of the messages")
 	comes()
 	if s := b.Stats().Cluster; s.Lost != 0 || s.Received != read {
 		t.Errorf("%+v; expected %d messages, and none lost", s, read)

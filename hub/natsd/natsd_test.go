@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -51,7 +51,7 @@ func TestAlone(t *testing.T) {
 	if err := connect(t, s).Publish("a", []byte("b")); err != nil {
 		t.Fatal(err)
 	}
-	if m := await.Receive(t, got, "a message"); string(m.Data) != "b" {
+	if m := testkit.Receive(t, got, "a message"); string(m.Data) != "b" {
 		t.Fatalf("got %q", m.Data)
 	}
 }
@@ -79,20 +79,20 @@ func TestCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "all know both others", func() bool { return a.Others() == 2 && b.Others() == 2 && c.Others() == 2 })
+	testkit.WaitFor(t, "all know both others", func() bool { return a.Others() == 2 && b.Others() == 2 && c.Others() == 2 })
 	got := make(chan *nats.Msg, 1<<16)
 	to := connect(t, b)
 	if _, err := to.ChanSubscribe("a", got); err != nil {
 		t.Fatal(err)
 	}
 	from := connect(t, a)
-	await.True(t, "a message from one server to another", func() bool {
+	testkit.WaitFor(t, "a message from one server to another", func() bool {
 		_ = from.Publish("a", nil)
 		_ = from.Flush()
 		return len(got) > 0
 	})
 	c.Close()
-	await.True(t, "one has left", func() bool { return a.Others() == 1 && b.Others() == 1 })
+	testkit.WaitFor(t, "one has left", func() bool { return a.Others() == 1 && b.Others() == 1 })
 
 	warned := make(chan string, 64)
 	start(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "other", Join: joined.Join},
@@ -102,7 +102,7 @@ func TestCluster(t *testing.T) {
 			default:
 			}
 		}})
-	for !strings.Contains(await.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
+	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
 	}
 	if n := a.Others(); n != 1 { // the stranger itself takes it for one until it is turned away
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var errFull = errors.New("full")
@@ -62,7 +62,7 @@ func publishes(t *testing.T, g *Gate, text string, receivers int) {
 
 func wants(t *testing.T, s *sink, want ...string) {
 	t.Helper()
-	await.True(t, fmt.Sprintf("not %d messages come", len(want)), func() bool { return len(s.all()) >= len(want) })
+	testkit.WaitFor(t, fmt.Sprintf("not %d messages come", len(want)), func() bool { return len(s.all()) >= len(want) })
 	if got := s.all(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -144,7 +144,7 @@ func TestHoldWaits(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	await.True(t, "nothing is held", func() bool { return g.state.Load() < 0 })
+	testkit.WaitFor(t, "nothing is held", func() bool { return g.state.Load() < 0 })
 	publishes(t, g, "c", Held)
 	close(leave)
 	over.Wait()

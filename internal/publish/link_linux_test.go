@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // pair makes two gates with a link between them: of an old process, and of a new one, which holds.
@@ -79,7 +79,7 @@ func TestLink(t *testing.T) {
 	wants(t, from, "old 1", "old 2", "new 1", "old 3", "new 2")
 	_ = next.Hold(context.Background()) // which is upgraded in its turn
 	publishes(t, old, "old 4", 1)
-	await.True(t, "what is forwarded is not held", func() bool {
+	testkit.WaitFor(t, "what is forwarded is not held", func() bool {
 		next.mu.Lock()
 		defer next.mu.Unlock()
 		return len(next.held) == 1
@@ -89,7 +89,7 @@ func TestLink(t *testing.T) {
 	wants(t, from, "old 1", "old 2", "new 1", "old 3", "new 2", "old 4") // once
 	out.SendCounters([]byte("counts"))
 	out.Close()
-	if got := await.Receive(t, counted, "counts"); got != "counts" {
+	if got := testkit.Receive(t, counted, "counts"); got != "counts" {
 		t.Errorf("counts are %q", got)
 	}
 }
@@ -107,7 +107,7 @@ func TestLinkFull(t *testing.T) {
 	}
 	const most = 2 // one that is being written, and one that waits for that
 	var err error
-	await.True(t, "there is no room", func() bool {
+	testkit.WaitFor(t, "there is no room", func() bool {
 		_, err = old.Broadcast(big)
 		return err != nil && len(from.all()) == most || len(from.all()) > most
 	})
@@ -123,7 +123,7 @@ func TestLinkFull(t *testing.T) {
 			t.Fatalf("message %d of the new process, which may go on without the old one: %v", i, err)
 		}
 	}
-	await.True(t, "the link does not end", func() bool {
+	testkit.WaitFor(t, "the link does not end", func() bool {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		return in.closed

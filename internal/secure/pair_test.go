@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/leaktest"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
 	site() // before any test makes it in a bubble, where the year is another
-	leaktest.Main(m)
+	testkit.Main(m)
 }
 
 // patience is how long a test waits for what must come.

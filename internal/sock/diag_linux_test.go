@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // listenQuietly listens on a free port with room for so many, without accepting.
@@ -172,7 +172,7 @@ func TestTalks(t *testing.T) {
 		}
 		var talks []Talk
 		var loud, told Talk
-		await.TrueOr(t, func() bool {
+		testkit.WaitForFunc(t, func() bool {
 			if talks, err = Talks(port, n); err != nil || len(talks) != n {
 				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
 			}

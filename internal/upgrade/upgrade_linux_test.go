@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // ends are those of one socket pair: the old process's and the new one's.
@@ -56,7 +56,7 @@ func TestVersions(t *testing.T) {
 func TestParts(t *testing.T) {
 	for _, n := range []int{0, sock.MaxRights, sock.MaxRights + 1, maxDescriptors, maxDescriptors + 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			await.Descriptors(t, n+10)
+			testkit.ReserveDescriptors(t, n+10)
 			old, next := ends(t)
 			sent := make(chan error, 1)
 			go func() { sent <- old.send(channels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
@@ -134,7 +134,7 @@ func TestChannels(t *testing.T) {
 // waited for all the same.
 func TestAnswerEnds(t *testing.T) {
 	old, next := ends(t)
-	s := &Successor{control: old, patience: 2 * await.Patience, exited: make(chan struct{})}
+	s := &Successor{control: old, patience: 2 * testkit.Timeout, exited: make(chan struct{})}
 	for i := range 2000 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var busy sync.WaitGroup
@@ -145,7 +145,7 @@ func TestAnswerEnds(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- s.answer(ctx, ready, new(Ready)) }()
-		if err := await.Receive(t, ended, "an answer is not waited for any more"); !errors.Is(err, context.Canceled) {
+		if err := testkit.Receive(t, ended, "an answer is not waited for any more"); !errors.Is(err, context.Canceled) {
 			t.Fatalf("without an answer: %v; want %v", err, context.Canceled)
 		}
 		busy.Wait()
@@ -162,7 +162,7 @@ func TestAnswerEnds(t *testing.T) {
 // and not for one that goes on.
 func TestHowItEnded(t *testing.T) {
 	old, next := ends(t)
-	s := &Successor{control: old, patience: 2 * await.Patience, exited: make(chan struct{})}
+	s := &Successor{control: old, patience: 2 * testkit.Timeout, exited: make(chan struct{})}
 	if err := next.send("nonsense", struct{}{}); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestHowItEnded(t *testing.T) {
 	}
 	s.state = errors.New("exit status 3")
 	close(s.exited)
-	if err := await.Receive(t, ended, "it is known how it ended"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+	if err := testkit.Receive(t, ended, "it is known how it ended"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("%v; want the exit status", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -43,7 +43,7 @@ func TestControlRealServer(t *testing.T) {
 				t.Errorf("the closed one got %d bytes", n)
 			}
 			give("pause")
-			await.True(t, "accepting pauses", func() bool { return server.Stats().AcceptingPaused })
+			testkit.WaitFor(t, "accepting pauses", func() bool { return server.Stats().AcceptingPaused })
 			late := dial(t, addr)
 			say(stays)
 			if open := server.Stats().Open; open != 1 {

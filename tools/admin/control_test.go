@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -166,7 +166,7 @@ func TestWrongTokens(t *testing.T) {
 
 func TestOrders(t *testing.T) {
 	o := newObedient()
-	var log await.Buffer
+	var log testkit.Buffer
 	h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, c := range []struct {
 		order  string
@@ -247,7 +247,7 @@ func TestCloseHeldUp(t *testing.T) {
 func TestDrainAnswers(t *testing.T) {
 	o := newObedient()
 	o.err = context.DeadlineExceeded
-	var log await.Buffer
+	var log testkit.Buffer
 	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
 	post := func() (int, string) {
 		r := order(s.URL + "/control/drain")

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -118,7 +118,7 @@ func TestWatch(t *testing.T) {
 		}
 		lag(20, 5) // before its time
 		var d fakeDump
-		var log await.Buffer
+		var log testkit.Buffer
 		w := &watch{source: src, bound: 18, last: src.Stats().Lag, dir: t.TempDir(), dump: &d,
 			log: slog.New(slog.NewTextHandler(&log, nil))}
 		stop, ended := make(chan struct{}), make(chan struct{})

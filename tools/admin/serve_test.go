@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -25,7 +25,7 @@ func contextOf(r *http.Request) (context.Context, context.CancelFunc) {
 // served is a Serve that runs.
 type served struct {
 	addr string
-	log  await.Buffer
+	log  testkit.Buffer
 	end  context.CancelFunc
 	err  chan error
 }

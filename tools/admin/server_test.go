@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -67,7 +67,7 @@ func TestRealServer(t *testing.T) {
 			files, _ := filepath.Glob(filepath.Join(dir, dumpNames))
 			return len(files) > 0
 		}
-		await.TrueOr(t, dumped, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
+		testkit.WaitForFunc(t, dumped, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
 	}
 	w := ask(h, "GET", "/debug/trace?seconds=1")
 	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {

@@ -13,8 +13,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -157,7 +157,7 @@ func TestHubPage(t *testing.T) {
 	b.until(`document.querySelector("#list td:last-child")?.textContent.endsWith("x… (3,002 characters)") === true`)
 	b.press("#leave")
 	b.until(`document.querySelector("#state").textContent === "disconnected"`)
-	await.True(t, "the page is still subscribed", func() bool { n, _ := h.Publish("a", nil); return n == 0 })
+	testkit.WaitFor(t, "the page is still subscribed", func() bool { n, _ := h.Publish("a", nil); return n == 0 })
 	b.press("#go")
 	b.until(`document.documentElement.dataset.state === "open" && document.querySelector("#subscriptions").textContent === "1"`)
 

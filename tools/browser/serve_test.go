@@ -20,7 +20,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 const liveToken = "0123456789abcdef"

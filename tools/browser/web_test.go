@@ -14,8 +14,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 )
@@ -111,14 +111,14 @@ func (p *tab) socket(e *said) {
 	eval[bool](p, `ws.close(4000, "enough"), true`)
 	p.until(`end === "4000 enough true"`)
 	var is *web.CloseError
-	if why := await.Receive(t, e.closed, "Closed"); !errors.As(why, &is) || *is != (web.CloseError{Code: 4000, Reason: "enough"}) {
+	if why := testkit.Receive(t, e.closed, "Closed"); !errors.As(why, &is) || *is != (web.CloseError{Code: 4000, Reason: "enough"}) {
 		t.Errorf("Closed(%v)", why)
 	}
 	eval[bool](p, connect)
 	p.until(`ws.readyState === 1`)
 	eval[bool](p, `ws.send("close"), true`)
 	p.until(`end === "4001 as asked true"`)
-	if why := await.Receive(t, e.closed, "Closed"); why != nil {
+	if why := testkit.Receive(t, e.closed, "Closed"); why != nil {
 		t.Errorf("Closed(%v)", why)
 	}
 	// A page of another origin may not.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 // freePort is one of loopback that nobody has.
@@ -86,7 +86,7 @@ func starts(t *testing.T, args []string, port, admin int) {
 		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 		return r.StatusCode, string(body)
 	}
-	await.True(t, "the pod is ready", func() bool {
+	testkit.WaitFor(t, "the pod is ready", func() bool {
 		if len(ended) > 0 {
 			t.Fatal("it has ended")
 		}
@@ -98,19 +98,19 @@ func starts(t *testing.T, args []string, port, admin int) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	await.True(t, "the connection counts", func() bool { _, body := get("/metrics"); return strings.Contains(body, "\nmyriad_connections 1\n") })
+	testkit.WaitFor(t, "the connection counts", func() bool { _, body := get("/metrics"); return strings.Contains(body, "\nmyriad_connections 1\n") })
 	if code, _ := get("/healthz"); code != 200 {
 		t.Errorf("/healthz answers %d", code)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	conn.SetReadDeadline(time.Now().Add(await.Patience))
+	conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
 	if _, err := io.Copy(io.Discard, conn); err != nil {
 		t.Errorf("the client was not sent away in order: %v", err)
 	}
 	conn.Close()
-	err = await.Receive(t, ended, "the pod has ended")
+	err = testkit.Receive(t, ended, "the pod has ended")
 	ended <- err
 	if err != nil {
 		t.Errorf("it ended with %v", err)

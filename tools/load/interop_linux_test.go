@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // nginxConfig is that of a server in one process, which has all its files in its working
@@ -159,7 +159,7 @@ func startProgram(t *testing.T, dir, addr, path string, args ...string) {
 			t.Logf("%s said: %s", path, said.String())
 		}
 	})
-	await.TrueOr(t, func() bool {
+	testkit.WaitForFunc(t, func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()

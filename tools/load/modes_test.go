@@ -19,7 +19,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestFlood sends without waiting for answers, which come all the same.
@@ -246,7 +246,7 @@ func TestSeed(t *testing.T) {
 		cfg := Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
 			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
 		check(t, cfg)
-		await.TrueOr(t, func() bool { return rec.connections() >= conns }, func() string {
+		testkit.WaitForFunc(t, func() bool { return rec.connections() >= conns }, func() string {
 			return fmt.Sprintf("%d connections ended, want %d", rec.connections(), conns)
 		})
 		return rec.heard

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // together runs the parts of a publish/subscribe run, which connect one after the other, at the same
@@ -49,7 +49,7 @@ func together(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
 				t.Error(err)
 			}
 		})
-		await.Receive(t, connected, "connections")
+		testkit.Receive(t, connected, "connections")
 	}
 	close(begin)
 	runs.Wait()

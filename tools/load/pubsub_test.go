@@ -19,7 +19,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // broker is a publish/subscribe server of all protocols.
@@ -382,7 +382,7 @@ func TestPubSubBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			await.Descriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
+			testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
 			eachModel(t, func(t *testing.T, model string) {
 				b := newBroker(t, "nats", nil)
 				cfg := cfg

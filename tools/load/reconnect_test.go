@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 const (
@@ -273,7 +273,7 @@ func TestReconnectFails(t *testing.T) {
 		cfg := requests(s.addr(), model, 5)
 		cfg.Observe = func(e Event) {
 			if e.Phase == Connected {
-				await.True(t, "all connections to be accepted", func() bool { return s.accepted() == 6 })
+				testkit.WaitFor(t, "all connections to be accepted", func() bool { return s.accepted() == 6 })
 				s.ln.Close()
 				close(all)
 			}
@@ -294,7 +294,7 @@ func TestReconnectMany(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		const conns = 2 * halfOpen
-		await.Descriptors(t, 2*conns+100)
+		testkit.ReserveDescriptors(t, 2*conns+100)
 		cfg := requests(serve(t, byRequest(responseClosed)).addr(), model, 2)
 		cfg.Connections = conns
 		r := check(t, cfg)

@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // identity is a certificate for 127.0.0.1 and "there", and what trusts it.
@@ -255,7 +255,7 @@ func TestTLSResumption(t *testing.T) {
 func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
-	await.Descriptors(t, 2*(halfOpen+more)+50)
+	testkit.ReserveDescriptors(t, 2*(halfOpen+more)+50)
 	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
 	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
 	cfg = cfg.filled()
@@ -281,7 +281,7 @@ func TestTLSBounds(t *testing.T) {
 		}
 	}()
 	gate := r.tls.layers.Gate
-	await.True(t, "as many handshakes are under way as may be, and others wait", func() bool {
+	testkit.WaitFor(t, "as many handshakes are under way as may be, and others wait", func() bool {
 		running, waiting := gate.Count()
 		if running > halfOpen {
 			t.Errorf("%d handshakes under way; want at most %d", running, halfOpen)

@@ -15,7 +15,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/agents"
 	"github.com/myriad-go/myriad/tools/load"
 )
@@ -93,7 +93,7 @@ func background(t *testing.T, cmd *exec.Cmd) (stdout, stderr *lockedBuffer, wait
 	}()
 	t.Cleanup(func() { cmd.Process.Kill(); <-ended })
 	return stdout, stderr, func() int {
-		await.Receive(t, ended, "the process's end")
+		testkit.Receive(t, ended, "the process's end")
 		return cmd.ProcessState.ExitCode()
 	}
 }
@@ -190,7 +190,7 @@ func TestAgents(t *testing.T) {
 	}
 
 	stdout, stderr, wait := background(t, cmd("-T", "8s"))
-	await.True(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
+	testkit.WaitFor(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
 	if err := processes[1].Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestLocalAgents(t *testing.T) {
 		cmd := process(t, "load", "--agents", "local:2", "-c", "10", "-T", "1h", "--json", s.addr)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		stdout, stderr, wait := background(t, cmd)
-		await.True(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
+		testkit.WaitFor(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
 		agents := childrenOf(t, cmd.Process.Pid)
 		if len(agents) != 2 {
 			t.Fatalf("%s: %d agents, want 2", how.name, len(agents))
@@ -255,7 +255,7 @@ func TestLocalAgents(t *testing.T) {
 			}
 		}
 		for _, agent := range agents {
-			await.True(t, how.name+": the agents end", func() bool { return syscall.Kill(agent, 0) != nil })
+			testkit.WaitFor(t, how.name+": the agents end", func() bool { return syscall.Kill(agent, 0) != nil })
 		}
 	}
 }
@@ -267,7 +267,7 @@ func TestAgentsEncrypted(t *testing.T) {
 	s := serveHere(t, "serve --app lines")
 	stdout, stderr, wait := background(t, process(t, "load", "--agents", "1", "--agents-addr", "127.0.0.1:0", "--agents-cert", cert, "--agents-key", key, "-c", "2", "--messages", "3", s.addr))
 	var at string
-	await.True(t, "the server's address", func() bool {
+	testkit.WaitFor(t, "the server's address", func() bool {
 		_, rest, found := strings.Cut(stdout.String(), "waiting on tls://")
 		at, _, _ = strings.Cut(rest, " ")
 		return found && at != ""
@@ -277,7 +277,7 @@ func TestAgentsEncrypted(t *testing.T) {
 		return says, wait
 	}
 	doubts, _ := agent("--name", "doubts")
-	await.True(t, "an agent that does not trust the certificate", func() bool {
+	testkit.WaitFor(t, "an agent that does not trust the certificate", func() bool {
 		return strings.Contains(doubts.String(), "certificate signed by unknown authority")
 	})
 	_, trusts := agent("--nats-ca", cert)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
@@ -253,7 +253,7 @@ func (r *reader) serve(env, args []string) {
 		r.server = startProcess(r.t, cmd)
 	}
 	if s := r.server; slices.Contains(args, "--admin") {
-		await.True(r.t, "where the admin server is", func() bool { return adminLine.MatchString(s.stdout.String()) })
+		testkit.WaitFor(r.t, "where the admin server is", func() bool { return adminLine.MatchString(s.stdout.String()) })
 		s.admin = adminLine.FindStringSubmatch(s.stdout.String())[1]
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
@@ -158,7 +158,7 @@ func (b *benching) busy(t *testing.T, word string) bool {
 // gone waits until none of its processes is left.
 func (b *benching) gone(t *testing.T) {
 	t.Helper()
-	await.True(t, "no process is left", func() bool { return len(b.processes(t)) == 0 })
+	testkit.WaitFor(t, "no process is left", func() bool { return len(b.processes(t)) == 0 })
 	if files, err := os.ReadDir(b.tmp); err != nil || len(files) > 0 {
 		t.Errorf("temporary files are left: %v, %v", files, err)
 	}
@@ -175,7 +175,7 @@ func TestBenchKilled(t *testing.T) {
 		"hold":  {"million", "--only", "prefork", "-n", "1000"},
 	} {
 		b := startBench(t, args...)
-		await.True(t, word+" is at work", func() bool { return b.busy(t, word) })
+		testkit.WaitFor(t, word+" is at work", func() bool { return b.busy(t, word) })
 		if err := b.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestBenchInterrupted(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$")
-	await.True(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
+	testkit.WaitFor(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
 		if err := b.Process.Signal(sig); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/faults"
 )
 
@@ -144,7 +144,7 @@ func (h *hubNode) redisCLI(t *testing.T, topic string) *tally {
 		<-done
 		_ = cmd.Wait()
 	})
-	await.Receive(t, subscribed, "redis-cli's subscription")
+	testkit.Receive(t, subscribed, "redis-cli's subscription")
 	return y
 }
 
@@ -251,7 +251,7 @@ func goesOn(t *testing.T, what string, p *publisher, all ...*tally) {
 	t.Helper()
 	from := p.published.Load()
 	for _, y := range all {
-		await.TrueOr(t, func() bool { n, _ := y.of(p.from); return n > from }, func() string {
+		testkit.WaitForFunc(t, func() bool { n, _ := y.of(p.from); return n > from }, func() string {
 			n, _ := y.of(p.from)
 			return fmt.Sprintf("%s: %s gets nothing of %s behind %d; %d are published", what, y.name, p.from, n, p.published.Load())
 		})
@@ -284,7 +284,7 @@ func TestClusterInTown(t *testing.T) {
 		hubs = append(hubs, w.machines[name].hub(t, "--nats", strings.Join(urls, ","), "--cluster-waiting", "2000"))
 	}
 	for _, h := range hubs {
-		await.True(t, h.name+" knows the others", func() bool {
+		testkit.WaitFor(t, h.name+" knows the others", func() bool {
 			here := 0
 			for _, n := range h.stats(t).Nodes {
 				if n.Here {
@@ -328,10 +328,10 @@ func TestClusterInTown(t *testing.T) {
 	w.machines["hub2"].cable(false)
 	goesOn(t, "hub2 alone", publishers[1], subscribers[1]...)
 	goesOn(t, "without hub2", publishers[0], append(subscribers[0], subscribers[2]...)...)
-	await.True(t, "hub2 knows that it is cut off", func() bool { return !hubs[1].stats(t).Connected })
-	await.True(t, "there is no room for more", func() bool { s := hubs[1].stats(t); return s.Unsent > 0 && s.Waiting == 2000 })
+	testkit.WaitFor(t, "hub2 knows that it is cut off", func() bool { return !hubs[1].stats(t).Connected })
+	testkit.WaitFor(t, "there is no room for more", func() bool { s := hubs[1].stats(t); return s.Unsent > 0 && s.Waiting == 2000 })
 	w.machines["hub2"].cable(true)
-	await.True(t, "hub2 is back", func() bool { return hubs[1].stats(t).Connected })
+	testkit.WaitFor(t, "hub2 is back", func() bool { return hubs[1].stats(t).Connected })
 	everywhere("with hub2", publishers...)
 
 	// A slow cable: more is published than it can carry. The server of NATS keeps some, and cuts
@@ -339,7 +339,7 @@ func TestClusterInTown(t *testing.T) {
 	w.machines["hub2"].slow("4mbit")
 	flood := hubs[0].publish(t, "flood", "t", 2*time.Millisecond, 16<<10) // 64 Mbit/s
 	before := hubs[1].stats(t).Disconnects
-	await.True(t, "hub2 is cut off for being slow", func() bool { return hubs[1].stats(t).Disconnects > before })
+	testkit.WaitFor(t, "hub2 is cut off for being slow", func() bool { return hubs[1].stats(t).Disconnects > before })
 	w.machines["hub2"].slow("")
 	goesOn(t, "with a fast cable", flood, all...)
 	flood.stop()
@@ -369,7 +369,7 @@ func TestClusterInTown(t *testing.T) {
 	}
 	for _, p := range publishers {
 		for _, y := range all {
-			await.TrueOr(t, func() bool { n, _ := y.of(p.from); return n == p.published.Load() }, func() string { return y.name + " lacks the last message of " + p.from })
+			testkit.WaitForFunc(t, func() bool { n, _ := y.of(p.from); return n == p.published.Load() }, func() string { return y.name + " lacks the last message of " + p.from })
 		}
 	}
 	for i, h := range hubs {

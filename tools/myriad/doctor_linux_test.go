@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/faults"
 )
@@ -165,7 +165,7 @@ func TestDoctorFixInterrupted(t *testing.T) {
 	if err := ns.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "the question", func() bool { return strings.Contains(stdout.String(), "[y/N]") })
+	testkit.WaitFor(t, "the question", func() bool { return strings.Contains(stdout.String(), "[y/N]") })
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var joinedLine = regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([^;\s]+); alone until one joins$`)
@@ -66,12 +66,12 @@ func TestHubClusterTLS(t *testing.T) {
 		hubs = append(hubs, hub(secured(cert, key, cert)))
 	}
 	for _, s := range hubs {
-		await.True(t, "all know the subscribers of all", func() bool { return subscribers(s) == 3 })
+		testkit.WaitFor(t, "all know the subscribers of all", func() bool { return subscribers(s) == 3 })
 	}
 	refused := func(what, flags string, says func(stranger *server) *server, why string) {
 		t.Helper()
 		s := hub(flags)
-		await.True(t, what+": "+why, func() bool { return strings.Contains(says(s).stderr.String(), why) })
+		testkit.WaitFor(t, what+": "+why, func() bool { return strings.Contains(says(s).stderr.String(), why) })
 		if n := subscribers(s); n != 1 {
 			t.Errorf("%s: it knows %d subscribers; expected its own", what, n)
 		}
@@ -109,8 +109,8 @@ func TestHubClusterSecret(t *testing.T) {
 	stranger := hub("other", join)
 	const differ = "their cluster secrets differ; expected the same secret on all"
 	why := "the server at " + addrOf(first) + " refuses this one: " + differ
-	await.True(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
-	await.True(t, "the first says why", func() bool {
+	testkit.WaitFor(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
+	testkit.WaitFor(t, "the first says why", func() bool {
 		return strings.Contains(first.stderr.String(), "a server from 127.0.0.1 is refused: its cluster secret differs")
 	})
 	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
@@ -118,10 +118,10 @@ func TestHubClusterSecret(t *testing.T) {
 	}
 	second := hub("s3cret", join)
 	for _, s := range []*server{first, second} {
-		await.True(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "the cluster is joined, other hubs: 1\n") })
+		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "the cluster is joined, other hubs: 1\n") })
 	}
 	second.stop()
-	await.True(t, "the first is alone again", func() bool {
+	testkit.WaitFor(t, "the first is alone again", func() bool {
 		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster is heard of")
 	})
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // talk says what a client of the Redis protocol does, and wants the answers, with a | for each
@@ -94,7 +94,7 @@ func TestHubReloadsUsers(t *testing.T) {
 	talk(t, bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
 	said := func(what string) {
 		t.Helper()
-		await.True(t, "word of "+what, func() bool { return strings.Contains(s.stderr.String(), what) })
+		testkit.WaitFor(t, "word of "+what, func() bool { return strings.Contains(s.stderr.String(), what) })
 	}
 	rewrite(t, users, "user alice on >a +@all &*\nuser bob on >b +@all &y\n")
 	s.Process.Signal(syscall.SIGHUP)
@@ -118,7 +118,7 @@ func TestHubReloadsUsers(t *testing.T) {
 func TestHubTLS(t *testing.T) {
 	cert, key := certificate(t)
 	s := serveHere(t, "hub --tls-addr 127.0.0.1:0 --tls-cert "+cert+" --tls-key "+key)
-	await.True(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
+	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
 	lines := servingLine.FindAllStringSubmatch(s.stdout.String(), -1)
 	clear := dial(t, s.addr)
 	talk(t, clear, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")

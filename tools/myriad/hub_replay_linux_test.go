@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 // streamOf reads messages from a hub's stream of events behind an id, and calls f with each until it says
@@ -57,7 +57,7 @@ func TestReplayKilled(t *testing.T) {
 	}
 	last := ""
 	for _, h := range hubs {
-		await.True(t, "the stream is read", func() bool {
+		testkit.WaitFor(t, "the stream is read", func() bool {
 			_, text := get(t, h.admin+"/hub")
 			return strings.Contains(text, `"Ready": true`)
 		})
@@ -104,7 +104,7 @@ func TestReplayKilled(t *testing.T) {
 		t.Fatalf("the client was cut off behind %d messages; expected some, and not all", next)
 	}
 	cut := next
-	for end := time.Now().Add(await.Patience); next < messages && !t.Failed() && time.Now().Before(end); {
+	for end := time.Now().Add(testkit.Timeout); next < messages && !t.Failed() && time.Now().Before(end); {
 		streamOf(t, hubs[2].addr, last, note(messages))
 	}
 	if next != messages {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
@@ -320,9 +320,9 @@ func TestHold(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "heartbeats", func() bool { return strings.Contains(out.String(), `"heartbeats":`) })
+	testkit.WaitFor(t, "heartbeats", func() bool { return strings.Contains(out.String(), `"heartbeats":`) })
 	exchange(t, dial(t, p.addr), "!noon\n", "noon\n")
-	await.True(t, "all have heard the broadcast", func() bool { return strings.Contains(out.String(), `"phase":"heard"`) })
+	testkit.WaitFor(t, "all have heard the broadcast", func() bool { return strings.Contains(out.String(), `"phase":"heard"`) })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // asMyriad makes the test binary be the command.
@@ -107,7 +107,7 @@ var (
 // ready waits until the server serves.
 func (s *server) ready(t *testing.T, ended func() bool) *server {
 	t.Helper()
-	await.True(t, "the server's ready line", func() bool {
+	testkit.WaitFor(t, "the server's ready line", func() bool {
 		if ended() {
 			t.Fatalf("it ended: %s%s", s.stdout, s.stderr)
 		}
@@ -228,7 +228,7 @@ func exchange(t *testing.T, c net.Conn, text, want string) {
 }
 
 // lockedBuffer is a buffer that a command writes while the test reads.
-type lockedBuffer = await.Buffer
+type lockedBuffer = testkit.Buffer
 
 // wrongUses are command lines, a subcommand's together, and what the error says; {x} is a
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/capacity"
 )
 
@@ -65,7 +65,7 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
-	await.Descriptors(t, 12_000)
+	testkit.ReserveDescriptors(t, 12_000)
 	out, all := benchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = benchSizes(t)

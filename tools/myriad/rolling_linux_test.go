@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // wanderer is a subscriber that goes to another node when its own ends.
@@ -133,7 +133,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 		all.Wait()
 	})
-	await.True(t, "all have subscribed", func() bool { return subscribed.Load() == clients })
+	testkit.WaitFor(t, "all have subscribed", func() bool { return subscribed.Load() == clients })
 
 	// One publisher, at a node that goes last; then at one that has come again.
 	publish := func(addr, from string, stop <-chan struct{}) *atomic.Int64 {
@@ -161,7 +161,7 @@ func TestRollingRestart(t *testing.T) {
 	reach := func(what, from string, published *atomic.Int64) {
 		t.Helper()
 		want := published.Load()
-		await.True(t, what, func() bool {
+		testkit.WaitFor(t, what, func() bool {
 			for _, w := range wanderers {
 				if n, _ := w.of(from); n <= want {
 					return false
@@ -193,7 +193,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 		nodes[i] = start(i)
 		// The publisher, if it was here, is no subscriber.
-		await.True(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })
+		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })
 		times := moves()[before:]
 		spread := times[len(times)-1].Sub(times[0])
 		spreads = append(spreads, spread)

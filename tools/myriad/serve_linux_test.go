@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
@@ -59,7 +59,7 @@ func endsWhole(t *testing.T, c net.Conn) {
 // untilRefused waits until all processes have closed their listeners.
 func untilRefused(t *testing.T, addr string) {
 	t.Helper()
-	await.True(t, "no new connections are taken", func() bool {
+	testkit.WaitFor(t, "no new connections are taken", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()
@@ -144,13 +144,13 @@ func TestHangupReloads(t *testing.T) {
 			return func() bool { return strings.Count(s.stderr.String(), what) == 1 }
 		}
 		s.signalGroup(t, syscall.SIGHUP)
-		await.True(t, "word of the reload", said("hangup: certificate "+cert+" reloaded, it expires "))
-		await.True(t, "the new certificate", func() bool { return shown(s.addr) != before })
+		testkit.WaitFor(t, "word of the reload", said("hangup: certificate "+cert+" reloaded, it expires "))
+		testkit.WaitFor(t, "the new certificate", func() bool { return shown(s.addr) != before })
 		if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s.Process.Signal(syscall.SIGHUP)
-		await.True(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
+		testkit.WaitFor(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
 		if now := childrenOf(t, s.Process.Pid); !slices.Equal(now, children) {
 			t.Errorf("worker processes %v, before %v; want the same", now, children)
 		}
@@ -169,7 +169,7 @@ func TestSupervisorKilled(t *testing.T) {
 	s.Process.Signal(os.Kill)
 	endsWhole(t, c)
 	s.stop() // until the last worker has closed its standard error
-	await.True(t, "the group is gone", func() bool {
+	testkit.WaitFor(t, "the group is gone", func() bool {
 		return errors.Is(syscall.Kill(-s.Process.Pid, 0), syscall.ESRCH)
 	})
 	l, err := net.Listen("tcp", s.addr)
@@ -229,7 +229,7 @@ func TestShardsInRestartedProcess(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "another worker takes its place", func() bool {
+		testkit.WaitFor(t, "another worker takes its place", func() bool {
 			now := childrenOf(t, s.Process.Pid)
 			return len(now) == 2 && !slices.Contains(now, pid)
 		})
@@ -271,7 +271,7 @@ func TestProcesses(t *testing.T) {
 	if ready := s.stdout.String(); !strings.HasSuffix(ready, " (model epoll, loops 2, processes 2, at most 30 connections)\n") || strings.Count(ready, "\n") != 2 {
 		t.Errorf("it said %q, want where its page is and where it serves", ready)
 	}
-	await.True(t, "goroutines of both workers, and turns of their loops", func() bool {
+	testkit.WaitFor(t, "goroutines of both workers, and turns of their loops", func() bool {
 		_, text := get(t, s.admin+"/metrics")
 		return metric(text, "myriad_worker_goroutines") >= 4 && metric(text, "myriad_loop_lag_seconds_count") > 0
 	})
@@ -354,6 +354,6 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		}
 		const own = 4 // Go's poller makes a few of its own when it is first used
-		await.True(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
+		testkit.WaitFor(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
 	}
 }

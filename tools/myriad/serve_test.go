@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 )
@@ -103,7 +103,7 @@ func control(t *testing.T, s *server, token string) {
 	t.Helper()
 	shows := func(what string) {
 		t.Helper()
-		await.True(t, "the page with "+what, func() bool {
+		testkit.WaitFor(t, "the page with "+what, func() bool {
 			_, text := get(t, s.admin+"/live")
 			return strings.Contains(text, what)
 		})
@@ -145,7 +145,7 @@ func TestAdmin(t *testing.T) {
 	if len(token) < admin.MinToken {
 		t.Fatalf("the token is %q in %s", token, s.stdout)
 	}
-	await.True(t, "the connection has ended", func() bool {
+	testkit.WaitFor(t, "the connection has ended", func() bool {
 		_, text := get(t, s.admin+"/stats")
 		return strings.Contains(text, `"Open": 0`)
 	})

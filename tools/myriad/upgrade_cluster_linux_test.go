@@ -16,7 +16,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // follow has a tally note the messages that next gives, until it says that there are none any more.
@@ -120,18 +120,18 @@ func TestUpgradeHubCluster(t *testing.T) {
 	everywhere("before")
 	next := near.upgrade(t, idle+3+2)
 	everywhere("with a new process")
-	await.True(t, "it is subscribed to its topics alone", func() bool { return !stats(near).Cluster.All })
+	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { return !stats(near).Cluster.All })
 	everywhere("with its own topics")
 	for _, p := range publishers {
 		p.stop()
 		for _, y := range all {
-			await.TrueOr(t, func() bool { n, _ := y.of(p.from); return n == p.published.Load() }, func() string {
+			testkit.WaitForFunc(t, func() bool { n, _ := y.of(p.from); return n == p.published.Load() }, func() string {
 				n, _ := y.of(p.from)
 				return fmt.Sprintf("%s has %d as the last of %d by %s", y.name, n, p.published.Load(), p.from)
 			})
 		}
 	}
-	await.True(t, "word of the other node", func() bool {
+	testkit.WaitFor(t, "word of the other node", func() bool {
 		nodes := stats(near).Cluster.Nodes
 		return len(nodes) == 1 && nodes[0].Name == "far" && nodes[0].Here
 	})
@@ -168,7 +168,7 @@ func TestUpgradeHubPeers(t *testing.T) {
 	}
 	must(t, s.Process.Signal(syscall.SIGUSR2))
 	word := syscall.SIGUSR2.String() + ": " + why
-	await.TrueOr(t, func() bool { return strings.Contains(s.stderr.String(), word) }, func() string { return "word of the signal: " + s.stderr.String() })
+	testkit.WaitForFunc(t, func() bool { return strings.Contains(s.stderr.String(), word) }, func() string { return "word of the signal: " + s.stderr.String() })
 	talk(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
 	must(t, s.Process.Signal(syscall.SIGTERM))
 	if code := s.stop(); code != 0 {

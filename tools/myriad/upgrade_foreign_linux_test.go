@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // These tests have programs that we did not write stay connected through upgrades.
@@ -24,7 +24,7 @@ func (s *server) upgradeNext(t *testing.T, from *os.Process, nth int) (next *os.
 	t.Helper()
 	must(t, from.Signal(syscall.SIGUSR2))
 	var all [][]string
-	await.True(t, "word of the upgrade", func() bool {
+	testkit.WaitFor(t, "word of the upgrade", func() bool {
 		all = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
 		return len(all) == nth
 	})
@@ -68,7 +68,7 @@ func TestUpgradeRedisCLI(t *testing.T) {
 			want := func(all ...string) {
 				t.Helper()
 				for _, w := range all {
-					if got := await.Receive(t, lines, w); got != w {
+					if got := testkit.Receive(t, lines, w); got != w {
 						t.Fatalf("redis-cli says %q, want %q", got, w)
 					}
 				}
@@ -109,7 +109,7 @@ func TestUpgradeWrk(t *testing.T) {
 			wrk.Stdout, wrk.Stderr = &out, &out
 			must(t, wrk.Start())
 			defer wrk.Process.Kill()
-			await.True(t, "all are connected", func() bool {
+			testkit.WaitFor(t, "all are connected", func() bool {
 				_, text := get(t, s.admin+"/metrics")
 				return metric(text, "myriad_connections") == connections
 			})

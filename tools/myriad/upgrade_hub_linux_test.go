@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // A WebSocket and a stream of events keep their subscription through an upgrade of a hub.
@@ -54,9 +54,9 @@ func TestUpgradeHubLoad(t *testing.T) {
 		_, _ = fmt.Sscanf(text, "%d", &n)
 		return n
 	}
-	await.True(t, "nothing is published", func() bool { return published() >= 20 })
+	testkit.WaitFor(t, "nothing is published", func() bool { return published() >= 20 })
 	next := s.upgrade(t, 22)
-	if err := await.Receive(t, over, "the end of the load"); err != nil || !strings.Contains(said.String(), "each compared, in order") {
+	if err := testkit.Receive(t, over, "the end of the load"); err != nil || !strings.Contains(said.String(), "each compared, in order") {
 		t.Errorf("the load: %v\n%s", err, said)
 	}
 	s.endNext(t, next)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func must(t *testing.T, err error) {
@@ -89,7 +89,7 @@ func (s *server) upgrade(t *testing.T, connections int) *os.Process {
 	t.Helper()
 	must(t, s.Process.Signal(syscall.SIGUSR2))
 	var found []string
-	await.True(t, "word of the upgrade", func() bool {
+	testkit.WaitFor(t, "word of the upgrade", func() bool {
 		found = tookOver.FindStringSubmatch(s.stderr.String())
 		return found != nil
 	})
@@ -98,7 +98,7 @@ func (s *server) upgrade(t *testing.T, connections int) *os.Process {
 	}
 	pid, err := strconv.Atoi(found[1])
 	must(t, err)
-	await.True(t, "the end of the old process", func() bool {
+	testkit.WaitFor(t, "the end of the old process", func() bool {
 		return errors.Is(s.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
 	})
 	next, err := os.FindProcess(pid)
@@ -170,7 +170,7 @@ func TestUpgradeHub(t *testing.T) {
 	}
 	rewrite(t, users, "user alice on >a +frob")
 	must(t, s.Process.Signal(syscall.SIGUSR2))
-	await.True(t, "word of the failure", func() bool {
+	testkit.WaitFor(t, "word of the failure", func() bool {
 		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process goes on")
 	})
 	publish()
@@ -193,7 +193,7 @@ func TestUpgradeGivenUp(t *testing.T) {
 	must(t, os.Remove(users))
 	must(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
 	must(t, s.Process.Signal(syscall.SIGUSR2))
-	await.True(t, "the new process", func() bool { // it reads then, and nothing comes
+	testkit.WaitFor(t, "the new process", func() bool { // it reads then, and nothing comes
 		pipe, err := os.OpenFile(users, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
 			t.Cleanup(func() { pipe.Close() })
@@ -233,7 +233,7 @@ func TestUpgradeProcesses(t *testing.T) {
 		exchange(t, c, " and half\n", "half and half\n")
 	}
 	exchange(t, dial(t, s.addr), "another\n", "another\n")
-	await.True(t, "that the new processes' metrics have them", func() bool { // workers publish every 100 ms
+	testkit.WaitFor(t, "that the new processes' metrics have them", func() bool { // workers publish every 100 ms
 		_, text := get(t, s.admin+"/metrics")
 		return strings.Contains(text, "\nmyriad_connections_taken_over_total 20\n")
 	})
@@ -244,7 +244,7 @@ func TestUpgradeProcesses(t *testing.T) {
 func (s *server) awaitUpgrade(t *testing.T, n int) *os.Process {
 	t.Helper()
 	var found [][]string
-	await.True(t, "word of the upgrade", func() bool {
+	testkit.WaitFor(t, "word of the upgrade", func() bool {
 		found = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
 		return len(found) >= n
 	})

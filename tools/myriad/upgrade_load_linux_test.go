@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -32,7 +32,7 @@ func TestUpgradeTenTimes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if strings.HasSuffix(name, "shards") {
-				await.Descriptors(t, 10_000) // a limit of 1,024 can't be divided among shards
+				testkit.ReserveDescriptors(t, 10_000) // a limit of 1,024 can't be divided among shards
 			}
 			s := upgradable(t, "", append([]string{"serve", "--app", "lines"}, args...)...)
 			ctx, stop := context.WithCancelCause(t.Context())
@@ -53,14 +53,14 @@ func TestUpgradeTenTimes(t *testing.T) {
 			process := s.Process
 			for i := range upgrades {
 				before := answered.Load()
-				await.True(t, "the load stands still", func() bool { return answered.Load() >= before+int64(2*connections) })
+				testkit.WaitFor(t, "the load stands still", func() bool { return answered.Load() >= before+int64(2*connections) })
 				next, moved := s.upgradeNext(t, process, i+1)
 				if process = next; moved != connections {
 					t.Errorf("upgrade %d: %d connections were handed over, want %d", i+1, moved, connections)
 				}
 			}
 			stop(enough)
-			r := await.Receive(t, ended, "the end of the load")
+			r := testkit.Receive(t, ended, "the end of the load")
 			if !errors.Is(r.err, enough) || r.Err() != nil || r.Unanswered != 0 || r.Connected != connections {
 				t.Errorf("%v, %v; %d connected, %d unanswered, lost %v", r.err, r.Err(), r.Connected, r.Unanswered, r.Lost)
 			}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // numbered is a message of a publisher: its name, a number, and whether it is the last.
@@ -81,10 +81,10 @@ func TestUpgradeHubPublishes(t *testing.T) {
 			}
 			process := s.Process.Pid
 			for upgrade := range 2 {
-				await.True(t, "nothing is published", func() bool { return publishedBy(t, s) > int64(100*(upgrade+1)) })
+				testkit.WaitFor(t, "nothing is published", func() bool { return publishedBy(t, s) > int64(100*(upgrade+1)) })
 				must(t, syscall.Kill(process, syscall.SIGUSR2))
 				var found [][]string
-				await.True(t, "word of the upgrade", func() bool {
+				testkit.WaitFor(t, "word of the upgrade", func() bool {
 					found = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
 					return len(found) > upgrade
 				})
@@ -100,7 +100,7 @@ func TestUpgradeHubPublishes(t *testing.T) {
 			for _, n := range published {
 				all += int64(n)
 			}
-			await.True(t, "not all is counted", func() bool { return publishedBy(t, s) >= all })
+			testkit.WaitFor(t, "not all is counted", func() bool { return publishedBy(t, s) >= all })
 			if n := publishedBy(t, s); n != all {
 				t.Errorf("%d messages are counted as published, want %d", n, all)
 			}
@@ -129,7 +129,7 @@ func patient(t *testing.T, addr string) net.Conn {
 	c, err := net.Dial("tcp", addr)
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetDeadline(time.Now().Add(6*await.Patience)))
+	must(t, c.SetDeadline(time.Now().Add(6*testkit.Timeout)))
 	return c
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var backpressureCases = []testCase{
@@ -53,7 +53,7 @@ func streaming(b *bench) {
 	late.send("go")
 	quick.send("go")
 	quick.expect(string(bytes.Repeat(piece, pieces)))
-	await.True(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	testkit.WaitFor(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	late.expect(string(bytes.Repeat(piece, pieces)))
 	if calls.Load() == 0 {
 		b.Error("Writable was not called")
@@ -86,7 +86,7 @@ func overBudget(b *bench) {
 		c.smallBuffers()
 		c.send("g")
 	}
-	await.True(b, "the budget is not kept", func() bool {
+	testkit.WaitFor(b, "the budget is not kept", func() bool {
 		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
 	})
 	for _, why := range s.reasons() {
@@ -94,7 +94,7 @@ func overBudget(b *bench) {
 			b.Errorf("closed for %v, want %v", why, engine.ErrOverBudget)
 		}
 	}
-	await.True(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
+	testkit.WaitFor(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
 		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
 	})
 	small.send("age\n")
@@ -123,7 +123,7 @@ func drainingGoodbye(b *bench) {
 	clients[0].send("age\n")
 	clients[0].expectEnd("half a message\n")
 	clients[0].Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	if got := called.Load(); got != n {
 		b.Errorf("Draining was called %d times for %d connections", got, n)
 	}
@@ -142,7 +142,7 @@ func shutdownSpread(b *bench) {
 		})
 	}
 	start := time.Now()
-	wantStopped(b, s, await.Receive(b, s.stop(background(b)), "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, s.stop(background(b)), "the return of Stop"))
 	if took := time.Since(start); took < 90*time.Millisecond {
 		b.Errorf("%d connections were told to end within %v, at a rate of 2500", len(clients), took)
 	}
@@ -163,13 +163,13 @@ func shutdownCut(b *bench) {
 	s, clients := b.serveMany(400, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
-	await.True(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
+	testkit.WaitFor(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
 	open := len(clients) - int(s.Counters()[engine.Closing])
 	if open == 0 {
 		b.Errorf("all of %d were told at once, at a rate of 1", len(clients))
 	}
 	cancel()
-	if err := await.Receive(b, done, "the return of Stop"); err == nil {
+	if err := testkit.Receive(b, done, "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of those that were cut off")
 	}
 	s.closed(len(clients))

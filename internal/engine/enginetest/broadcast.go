@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var castCases = []testCase{
@@ -116,7 +116,7 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 
 // castUntil broadcasts until ok, no faster than r takes it; it gives how many.
 func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
-	await.True(b, "the broadcasts have no effect", func() bool {
+	testkit.WaitFor(b, "the broadcasts have no effect", func() bool {
 		if ok(s.Counters()) {
 			return true
 		}
@@ -168,14 +168,14 @@ func (c *client) reads(b *bench) *reader {
 // dropped, which had only this one to go to, and ends it.
 func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
 	b.Helper()
-	await.True(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
+	testkit.WaitFor(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
 		return r.n.Load()+s.Counters()[engine.Dropped] >= int64(n)
 	})
 	if got, dropped := r.n.Load(), s.Counters()[engine.Dropped]; got+dropped != int64(n) {
 		b.Errorf("%d messages were taken and %d are counted as dropped, of %d", got, dropped, n)
 	}
 	c.endSending()
-	await.Receive(b, r.done, "a client's end")
+	testkit.Receive(b, r.done, "a client's end")
 }
 
 func castToSlow(b *bench) {
@@ -217,7 +217,7 @@ func castToBusy(b *bench) {
 	s, held, n := b.castWhileHeld(true, func(c *engine.Conn, _ error) { missed <- c.Missed() })
 	held.reads(b).wantAll(b, s, held, n)
 	s.wantClosed(io.EOF)
-	if got, want := await.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
+	if got, want := testkit.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
 		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
 	}
 }
@@ -237,7 +237,7 @@ func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *s
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	held = s.dial()
 	held.send("h")
-	await.Receive(b, entered, "the handler")
+	testkit.Receive(b, entered, "the handler")
 	full := 0
 	for full < 5 && sent < 5000 {
 		switch err := s.Broadcast(bulletin(sent, size)); {
@@ -283,9 +283,9 @@ func castAtStop(b *bench) {
 	casting.Wait()
 	for i, c := range clients {
 		c.endSending()
-		if got := await.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
+		if got := testkit.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
 			b.Errorf("a client got %s", brief([]byte(got)))
 		}
 	}
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }

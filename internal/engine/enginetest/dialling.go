@@ -12,8 +12,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var dialCases = []testCase{
@@ -146,7 +146,7 @@ func dialTooMany(b *bench) {
 	}
 	s.wantClosed(make([]error, most)...)
 	// A worker that has called Closed gives the connection back to its loop.
-	await.True(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
+	testkit.WaitFor(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
 	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
 }

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() {
@@ -36,7 +36,7 @@ func dialReset(b *bench) {
 	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
 	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
-	await.True(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	testkit.WaitFor(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
 
 // killedTarget is set for a process that dials there until it is killed.
@@ -69,10 +69,10 @@ func dialKilled(b *bench) {
 		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
 	}
 	// The kernel's table is not read in one moment.
-	await.True(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return socketsTo(b, target) >= n })
+	testkit.WaitFor(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return socketsTo(b, target) >= n })
 	_ = child.Process.Kill()
 	_ = child.Wait() // "signal: killed"
-	await.True(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	testkit.WaitFor(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
 
 // dialledAll is what that process says when it has dialled.
@@ -122,7 +122,7 @@ func stopWhileDialling(b *bench) {
 	const n = 20
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
 	b.must(s.Dial(engine.Dial{Target: deafListener(b), Count: n}))
-	await.True(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
+	testkit.WaitFor(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
 	b.ok(s.stopNow(b))
 	made := len(s.reasons())
 	if made == n {

@@ -19,10 +19,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var layerCases = []testCase{
@@ -132,7 +132,7 @@ func proxyHeader(b *bench) {
 	}
 	pieces.exchange("hello\n")
 	for range 2 {
-		if got := await.Receive(b, peers, "Opened"); got != want {
+		if got := testkit.Receive(b, peers, "Opened"); got != want {
 			b.Errorf("Peer is %v, want %v", got, want)
 		}
 	}
@@ -180,7 +180,7 @@ func proxySource(b *bench) {
 		for _, c := range []*client{c, other, second, bad} {
 			c.Close()
 		}
-		await.True(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+		testkit.WaitFor(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
 	}
 	if n := s.Counters(); n.Refused(engine.RefusedSource) != 3 || n.Refused(engine.RefusedDenied) != 3 {
 		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.Refused(engine.RefusedSource), n.Refused(engine.RefusedDenied))
@@ -227,7 +227,7 @@ func endsInGreeting(b *bench) {
 		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
 	c := s.dial()
 	c.send("x")
-	ref := await.Receive(b, l.refs, "the layer")
+	ref := testkit.Receive(b, l.refs, "the layer")
 	c.endSending()
 	time.Sleep(10 * time.Millisecond) // for the end to arrive
 	before := cpuTime(b)
@@ -305,7 +305,7 @@ func tlsBroken(b *bench) {
 		if !errors.As(why, &broken) || !errors.As(why, &op) && !errors.As(why, &header) {
 			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, why)
 		}
-		await.True(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
+		testkit.WaitFor(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
 	}
 }
 
@@ -403,7 +403,7 @@ func tlsProxied(b *bench) {
 	c, err := raw.encrypt(cfg)
 	b.must(err)
 	b.must(exchangeTLS(c, []byte("hello\n")))
-	got := await.Receive(b, opened, "Opened")
+	got := testkit.Receive(b, opened, "Opened")
 	if want := netip.MustParseAddrPort("192.0.2.1:1234"); got.peer != want {
 		b.Errorf("Peer is %v, want %v", got.peer, want)
 	}
@@ -424,7 +424,7 @@ func tlsStop(b *bench) {
 		c.send("\x16\x03\x01\x02\x00\x01")
 		stalled = append(stalled, c)
 	}
-	await.True(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
+	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
 	done := s.stop(background(b))
 	for _, c := range stalled {
 		c.expectGone()
@@ -434,7 +434,7 @@ func tlsStop(b *bench) {
 		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
 	}
 	ready.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -498,10 +498,10 @@ func tlsLowWater(b *bench) {
 func tlsPart(b *bench) {
 	s := b.serve(echo(), b.layered(false, true))
 	raw, c := s.sendPart(b)
-	await.True(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
+	testkit.WaitFor(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
 	raw.Close()
 	_, _ = io.ReadAll(c) // the end, or that it is closed
-	await.True(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
+	testkit.WaitFor(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
 // recordPart is how much of a record sendPart sends.

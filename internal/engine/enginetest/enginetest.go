@@ -16,14 +16,13 @@ import (
 	"os"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/leaktest"
+	"github.com/myriad-go/myriad/internal/testkit"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // patience bounds every wait.
-const patience = await.Patience
+const patience = testkit.Timeout
 
 // bench is what a case runs on: a model with a number of loops.
 type bench struct {
@@ -109,7 +108,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 				if !group.alone {
 					t.Parallel()
 				}
-				await.Descriptors(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
+				testkit.ReserveDescriptors(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
 				c.run(&bench{TB: t, model: m, loops: loops})
 			})
 		}
@@ -179,16 +178,16 @@ func Limits() engine.Limits {
 // checkLeaks makes the test fail if it leaves goroutines or descriptors behind, its cases
 // included.
 func checkLeaks(t *testing.T) {
-	running := leaktest.Running()
+	running := testkit.Goroutines()
 	before := openFiles()
 	t.Cleanup(func() {
-		if err := leaktest.Check(running); err != nil {
+		if err := testkit.CheckGoroutines(running); err != nil {
 			t.Error(err)
 		}
 		if before < 0 {
 			return
 		}
-		await.True(t, "descriptors are left behind", func() bool { return openFiles() <= before })
+		testkit.WaitFor(t, "descriptors are left behind", func() bool { return openFiles() <= before })
 	})
 }
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var entryCases = []testCase{
@@ -43,7 +43,7 @@ func tooManyConns(b *bench) {
 	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
-	await.True(b, "no room comes back after a connection has closed", func() bool {
+	testkit.WaitFor(b, "no room comes back after a connection has closed", func() bool {
 		c := s.dial()
 		c.Write([]byte("room?\n"))
 		return c.tryExpect("room?\n") == nil
@@ -116,7 +116,7 @@ func wantListening(b *bench, s *server, want string) {
 		}
 		return strings.Join(all, ", ")
 	}
-	await.True(b, "Listening is not "+want, func() bool { return text() == want })
+	testkit.WaitFor(b, "Listening is not "+want, func() bool { return text() == want })
 }
 
 // badListener starts at two addresses of which the second is taken: nothing is left of
@@ -155,7 +155,7 @@ func (s *server) dialFrom(ip string) *client {
 
 func (s *server) wantRefused(cause engine.Cause, n int64) {
 	s.t.Helper()
-	await.True(s.t, "the refused are not counted", func() bool { return s.Counters().Refused(cause) >= n })
+	testkit.WaitFor(s.t, "the refused are not counted", func() bool { return s.Counters().Refused(cause) >= n })
 	if c := s.Counters(); c.Refused(cause) != n || c.AllRefused() != n {
 		s.t.Errorf("%d connections are counted as refused for cause %d, %d in all, want %d", c.Refused(cause), cause, c.AllRefused(), n)
 	}
@@ -189,7 +189,7 @@ func perSource(b *bench) {
 	s.wantRefused(engine.RefusedSource, 3)
 	a.Close()
 	s.wantClosed(io.EOF)
-	await.True(b, "no room comes back for the source", func() bool {
+	testkit.WaitFor(b, "no room comes back for the source", func() bool {
 		c := s.dial()
 		c.tryWrite("room?\n")
 		return c.tryExpect("room?\n") == nil

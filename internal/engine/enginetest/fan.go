@@ -9,8 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // This file is what one message to many may cost, and what a slow one of them misses.
@@ -38,7 +38,7 @@ func (b *bench) hold(changes ...with) (s *server, held *client, ref engine.Ref, 
 	held = s.dial()
 	ref = s.wantOpened(1)[0]
 	held.send("h")
-	await.Receive(b, entered, "the handler")
+	testkit.Receive(b, entered, "the handler")
 	return s, held, ref, func() { close(wait) }
 }
 
@@ -51,7 +51,7 @@ func fanTogether(b *bench) {
 		want += fmt.Sprintf("%d,", i)
 	}
 	if s.Loops() == 0 { // where others than the handler's owner bring them
-		await.True(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
+		testkit.WaitFor(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
 	}
 	if n := s.Counters(); n[engine.Casting] > 0 && (n[engine.CastBytes] == 0 || n[engine.CastAge] == 0) {
 		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
@@ -59,7 +59,7 @@ func fanTogether(b *bench) {
 	release()
 	held.expect(want)
 	s.wantFewWrites(messages)
-	await.True(b, "broadcasts stay under way", func() bool {
+	testkit.WaitFor(b, "broadcasts stay under way", func() bool {
 		n := s.Counters()
 		return n[engine.Casting] == 0 && n[engine.CastBytes] == 0 && n[engine.CastAge] == 0
 	})
@@ -124,7 +124,7 @@ func manyAndOne(b *bench) {
 func endsOf(b *bench, clients []*client) (got []string) {
 	for _, c := range clients {
 		c.endSending()
-		got = append(got, await.Receive(b, readAll(c), "the end"))
+		got = append(got, testkit.Receive(b, readAll(c), "the end"))
 	}
 	return got
 }
@@ -156,7 +156,7 @@ func leavesGroup(b *bench) {
 				runtime.Gosched()
 			}
 			g.Remove(r)
-			await.True(b, "no room for an answer", func() bool { return r.Send([]byte("left")) == nil })
+			testkit.WaitFor(b, "no room for an answer", func() bool { return r.Send([]byte("left")) == nil })
 		}
 		over.Store(true)
 		broadcasts.Wait()
@@ -192,7 +192,7 @@ func latestToSlow(b *bench) {
 	ref := s.wantOpened(1)[0]
 	var topic engine.Topic
 	latest, n := engine.NewLatest(&topic), 0
-	await.True(b, "nothing is replaced", func() bool {
+	testkit.WaitFor(b, "nothing is replaced", func() bool {
 		for range 20 {
 			s.publish(&topic, ref, latest, bulletin(n, size))
 			n++
@@ -206,15 +206,15 @@ func latestToSlow(b *bench) {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
 	got := slow.reads(b)
-	await.True(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
+	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
 	replaced := s.Counters()[engine.Replaced]
 	if taken := got.n.Load(); taken+replaced != int64(n) {
 		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
 	}
 	slow.endSending()
-	await.Receive(b, got.done, "the end")
+	testkit.Receive(b, got.done, "the end")
 	s.wantClosed(io.EOF)
-	if n := await.Receive(b, missed, "Closed"); n != replaced {
+	if n := testkit.Receive(b, missed, "Closed"); n != replaced {
 		b.Errorf("the connection has missed %d values, want %d", n, replaced)
 	}
 	if err := ref.Publish(latest, 1); err != engine.ErrClosed {
@@ -232,14 +232,14 @@ func latestToBusy(b *bench) {
 	}
 	got := held.reads(b)
 	release()
-	await.True(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
+	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
 	if n, r := got.n.Load(), s.Counters()[engine.Replaced]; n != 1 || r != values-1 {
 		b.Errorf("got %d values, %d were replaced; want 1, %d", n, r, values-1)
 	}
 	s.publish(&topic, ref, latest, bulletin(values, 0))
-	await.True(b, "a later value does not come", func() bool { return got.last.Load() == values })
+	testkit.WaitFor(b, "a later value does not come", func() bool { return got.last.Load() == values })
 	held.endSending()
-	await.Receive(b, got.done, "the end")
+	testkit.Receive(b, got.done, "the end")
 }
 
 // latestAtEnd has the peer end while values come: what was published before the
@@ -260,7 +260,7 @@ func latestAtEnd(b *bench) {
 			}
 			last = int64(n)
 		}
-		await.Receive(b, got.done, "the end of the connection")
+		testkit.Receive(b, got.done, "the end of the connection")
 		// The one after that has been set, and may have been taken instead.
 		if n := got.last.Load(); n < last-1 {
 			b.Errorf("the last value that came is %d, %d was published", n, last)

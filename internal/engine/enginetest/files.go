@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var fileCases = []testCase{
@@ -57,7 +57,7 @@ func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server
 	}()
 	c.send("?")
 	c.expect("!")
-	if err := await.Receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
+	if err := testkit.Receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	} else if err != nil {
 		b.Errorf("SendFile of nothing: %v", err)
@@ -158,7 +158,7 @@ func fileSlowly(b *bench, encrypted bool) {
 	stream := s.stream(encrypted, true)
 	_, err := io.WriteString(stream, "x")
 	b.must(err)
-	await.True(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	s2 := s.Counters()
 	got, most := make([]byte, len(content)+10), int64(0)
 	for n := 0; n < len(got); {
@@ -172,7 +172,7 @@ func fileSlowly(b *bench, encrypted bool) {
 		b.Errorf("up to %d bytes of memory were held for a file", most)
 	}
 	b.ok(compare(got, append([]byte(content), make([]byte, 10)...)))
-	if left := await.Receive(b, drained, "Writable"); left > low {
+	if left := testkit.Receive(b, drained, "Writable"); left > low {
 		b.Errorf("Writable while %d bytes are owed", left)
 	}
 }
@@ -225,7 +225,7 @@ func fileReset(b *bench) {
 	if why := s.closed(2)[1]; !isReset(why) {
 		b.Errorf("closed for %v, want a reset", why)
 	}
-	await.True(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
+	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
 // fileDrained stops in the middle: the file is sent whole.
@@ -248,5 +248,5 @@ func fileDrained(b *bench) {
 	idle.Close()
 	c.expectEnd(content[1000:] + "end")
 	c.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }

@@ -8,8 +8,8 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 const (
@@ -68,7 +68,7 @@ func headsAndBodies(b *bench, encrypted bool) {
 	for i := range 2 {
 		slow := i == 1
 		stream := s.stream(encrypted, slow)
-		ref := await.Receive(b, refs, "Opened")
+		ref := testkit.Receive(b, refs, "Opened")
 		go func() { done <- sendNotes(ref) }()
 		go func() { done <- readFrames(stream, body, slow) }()
 		if _, err := stream.Write(make([]byte, bodies)); err != nil {
@@ -76,7 +76,7 @@ func headsAndBodies(b *bench, encrypted bool) {
 		}
 	}
 	for range 4 {
-		b.ok(await.Receive(b, done, "all frames"))
+		b.ok(testkit.Receive(b, done, "all frames"))
 	}
 }
 

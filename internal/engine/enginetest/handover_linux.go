@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() {
@@ -142,7 +142,7 @@ func handOver(b *bench) {
 		c.send("c\nd\n")
 		c.expect("bc1\nd2\n")
 	}
-	await.True(b, "connections are left", func() bool { return from.Counters()[engine.Open] == 0 })
+	testkit.WaitFor(b, "connections are left", func() bool { return from.Counters()[engine.Open] == 0 })
 	for _, s := range []*server{from, to} {
 		count := s.Counters()
 		if s == from && (count[engine.HandedOver] != n || count[engine.Open] != 0) || s == to && (count[engine.TakenOver] != n || count[engine.Open] != n) {
@@ -169,7 +169,7 @@ func handOverOutput(b *bench) {
 		c.smallBuffers()
 		c.send("x")
 	}
-	await.True(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
+	testkit.WaitFor(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
 	moved, err := from.handOver(b.Context(), b.channels(from, to))
 	if err != nil || moved.Gone != n {
 		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
@@ -213,7 +213,7 @@ func handOverLoad(b *bench) {
 	to.wantBytesIn(int(before) + 10_000)
 	close(stop)
 	for range n {
-		b.ok(await.Receive(b, ended, "the end of a client"))
+		b.ok(testkit.Receive(b, ended, "the end of a client"))
 	}
 }
 
@@ -251,7 +251,7 @@ func handOverFull(b *bench) {
 	for _, c := range clients {
 		c.exchange("a\n")
 	}
-	await.True(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
+	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
 	b.must(from.Hold(false))
 }
 
@@ -275,7 +275,7 @@ func handOverExactly(b *bench) {
 			c.Close()
 		}
 	}
-	await.True(b, "clients have not gone", func() bool { return from.Counters()[engine.Open] == int64(len(clients)) })
+	testkit.WaitFor(b, "clients have not gone", func() bool { return from.Counters()[engine.Open] == int64(len(clients)) })
 	to := b.successor(counting(), limited(func(l *engine.Limits) { l.MaxConns = len(clients) }))
 	moved, err := from.handOver(b.Context(), b.channels(from, to))
 	if err != nil || moved != (engine.Handover{Gone: len(clients)}) {
@@ -389,7 +389,7 @@ func handOverInPart(b *bench) {
 	for _, c := range clients {
 		c.exchange("a\n")
 	}
-	await.True(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == int64(n-moved.Gone) })
+	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == int64(n-moved.Gone) })
 	if there := to.Counters()[engine.TakenOver]; there != int64(moved.Gone) {
 		b.Errorf("%d have come of %d that have gone", there, moved.Gone)
 	}
@@ -460,7 +460,7 @@ func handOverMail(b *bench) {
 	if err != nil || moved.Gone != 1 {
 		b.Fatalf("handed over %+v, %v; want 1", moved, err)
 	}
-	n := await.Receive(b, sent, "the end of sending")
+	n := testkit.Receive(b, sent, "the end of sending")
 	want := make([]byte, n-4)
 	for i := range want {
 		want[i] = byte(i + 4)
@@ -505,11 +505,11 @@ func handOverStays(b *bench) {
 	for _, r := range refs {
 		_ = r.Do(func(c *engine.Conn) { c.Release() }) // those that have gone say ErrClosed
 	}
-	b.ok(await.Receive(b, done, "the end of handing over"))
+	b.ok(testkit.Receive(b, done, "the end of handing over"))
 	to.wantOpened(2)
 	for _, c := range []*client{kept, held, free} {
 		c.exchange("z\n")
 	}
-	await.True(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker calls Closed
+	testkit.WaitFor(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker calls Closed
 	b.must(from.Hold(false))
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() {
@@ -73,7 +73,7 @@ func handOverState(b *bench) {
 	for _, c := range append(more, none...) {
 		c.exchange("on\n")
 	}
-	await.True(b, "those with more have not stayed", func() bool { return from.Counters()[engine.Open] == each })
+	testkit.WaitFor(b, "those with more have not stayed", func() bool { return from.Counters()[engine.Open] == each })
 	b.must(from.Hold(false))
 }
 
@@ -146,7 +146,7 @@ func handOverExits(b *bench) {
 	for _, c := range on {
 		c.exchange("still there\n")
 	}
-	await.True(b, "connections are left behind, or lost", func() bool {
+	testkit.WaitFor(b, "connections are left behind, or lost", func() bool {
 		return from.Counters()[engine.Open] == 0 && to.Counters()[engine.Open] == each
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var inputCases = []testCase{
@@ -37,7 +37,7 @@ func manyMessages(b *bench) {
 	s := b.serve(lines())
 	c := s.dial()
 	c.exchange("ready\n")
-	await.True(b, "the first answer is not counted", func() bool { return s.Counters()[engine.Writes] > 0 })
+	testkit.WaitFor(b, "the first answer is not counted", func() bool { return s.Counters()[engine.Writes] > 0 })
 	before := s.Counters()
 	var all strings.Builder
 	for i := range 200 {

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var listenCases = []testCase{
@@ -167,6 +167,6 @@ func stopUnheard(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	b.ok(await.Receive(b, done, "the return of Stop"))
+	b.ok(testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }

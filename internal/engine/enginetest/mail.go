@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -83,7 +83,7 @@ func sendConcurrently(b *bench) {
 		}
 	}
 	c.endSending()
-	checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
+	checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	s.wantClosed(io.EOF)
 }
 
@@ -111,7 +111,7 @@ func sendAtHalfClose(b *bench) {
 		var once sync.Once
 		go once.Do(func() { c.CloseWrite() })
 		accepted := sendAll(b, r, 1<<30)
-		checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
+		checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	}
 }
 
@@ -126,7 +126,7 @@ func sendToAnother(b *bench) {
 	}})
 	clients := []*client{s.dial(), s.dial(), s.dial(), s.dial()}
 	clients[0].send("first\n")
-	await.True(b, "the first handler does not run", func() bool { return other.Load() != nil })
+	testkit.WaitFor(b, "the first handler does not run", func() bool { return other.Load() != nil })
 	for i := range 100 {
 		from, to := clients[(i+1)%4], clients[i%4]
 		line := fmt.Sprintf("message %d\n", i)

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // The cases of what an operator may do to an engine that runs.
@@ -28,7 +28,7 @@ func (s *server) wantHolding(on bool) {
 	if on {
 		want = int64(max(s.Loops(), 1))
 	}
-	await.True(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
+	testkit.WaitFor(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
 		return s.Counters()[engine.Holding] == want
 	})
 }
@@ -103,7 +103,7 @@ func stopHeld(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	b.ok(await.Receive(b, done, "the return of Stop"))
+	b.ok(testkit.Receive(b, done, "the return of Stop"))
 	late.expectGone()
 	if n := s.Counters()[engine.Holding]; n != 0 {
 		b.Errorf("%d are counted as holding after the end", n)
@@ -165,7 +165,7 @@ func expelsBusy(b *bench) {
 	}})
 	c := s.dial()
 	c.send("one\n")
-	await.Receive(b, called, "the handler")
+	testkit.Receive(b, called, "the handler")
 	s.expelNow(c)
 	if whys := s.reasons(); len(whys) != 0 {
 		b.Errorf("closed for %v while the handler has not returned", whys)

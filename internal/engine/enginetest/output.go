@@ -4,8 +4,8 @@ import (
 	"io"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var outputCases = []testCase{
@@ -34,11 +34,11 @@ func readingPauses(b *bench) {
 	owes := func() int64 { n := s.Counters(); return n[engine.BytesIn] - n[engine.BytesOut] }
 	if s.Loops() > 0 {
 		// A loop goes on reading until it owes half of the bound.
-		await.True(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
+		testkit.WaitFor(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
 	}
 	s.dial().exchange("others go on")
 	c.expect(string(data))
-	if err := await.Receive(b, sent, "the client's write"); err != nil {
+	if err := testkit.Receive(b, sent, "the client's write"); err != nil {
 		b.Errorf("client: write: %v", err)
 	}
 	if got := most.Load(); got > unsent {

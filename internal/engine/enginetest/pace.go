@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var paceCases = []testCase{
@@ -100,7 +100,7 @@ func paceAtWork(b *bench) {
 			c.exchange("hello\n")
 		}
 	}
-	await.True(b, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
+	testkit.WaitFor(b, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
 	for _, c := range clients {
 		c.Close()
 	}
@@ -145,12 +145,12 @@ func paceFull(b *bench) {
 		s.wantBytesIn(1)
 	}
 	ref.Store(&r)
-	await.Receive(b, called, "a call of Pace")
+	testkit.Receive(b, called, "a call of Pace")
 	if n := taken.Load(); held.Load() && n != 2*mail {
 		b.Errorf("%d of %d touches of a connection that takes no mail were taken, want %d", n, touches, 2*mail)
 	}
 	close(release)
-	await.True(b, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
+	testkit.WaitFor(b, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
 	if nudges.Load() > taken.Load() {
 		b.Errorf("Nudged was called %d times, but %d touches were taken", nudges.Load(), taken.Load())
 	}
@@ -179,7 +179,7 @@ func paceAlone(b *bench) {
 		count[loop+1].Add(1)
 		return now + 300*time.Microsecond
 	}))
-	await.True(b, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
+	testkit.WaitFor(b, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
 }
 
 // paceIdle has a Pace that wants nothing: loops do not turn for it.
@@ -189,7 +189,7 @@ func paceIdle(b *bench) {
 		count[loop+1].Add(1)
 		return -1
 	}))
-	await.True(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
+	testkit.WaitFor(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
 	begun := time.Now()
 	time.Sleep(5 * engine.PaceRest)
 	for i := range count {

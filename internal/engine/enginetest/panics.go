@@ -15,8 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var errPanic = errors.New("the handler's panic")
@@ -83,13 +83,13 @@ func panicsInExtensions(b *bench, blow blow) {
 	c.smallBuffers()
 	s.wantOpened(2)
 	c.send("x")
-	await.True(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	c.expectGone()
 	s.wantClosed(blow.why)
 	done := s.stop(background(b))
 	drained.expectGone()
 	drained.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(blow.why, blow.why)
 }
 
@@ -127,7 +127,7 @@ func testPanic(b *bench, blow blow, why error, set func(s *Script, blow func(*en
 	s.wantClosed(why)
 
 	bystander.exchange("after\n")
-	await.True(b, "the panic is not logged with its stack", func() bool {
+	testkit.WaitFor(b, "the panic is not logged with its stack", func() bool {
 		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == 1
 	})
 	if n := s.log.count(slog.LevelError, "panic", blow.why.Error()); n != 1 {
@@ -229,7 +229,7 @@ func exitsAmongOthers(b *bench) {
 	others.Wait()
 
 	whys := s.closed(victims + bystanders)
-	await.True(b, "connections are left open", func() bool { return s.Counters()[engine.Open] == 0 })
+	testkit.WaitFor(b, "connections are left open", func() bool { return s.Counters()[engine.Open] == 0 })
 	n := 0
 	for _, why := range whys {
 		switch {
@@ -277,7 +277,7 @@ func exitsWhenKilled(b *bench) {
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	if err := await.Receive(b, s.stop(ctx), "the return of Stop"); err == nil {
+	if err := testkit.Receive(b, s.stop(ctx), "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of the connections that it has closed by force")
 	}
 	if got := s.closed(n); slices.ContainsFunc(got, func(err error) bool { return err != engine.ErrServerClosed }) {
@@ -296,7 +296,7 @@ func exitsInDialFailed(b *bench) {
 	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
 	s.dialsFailed(n)
 	s.wantOpened(n)
-	await.True(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
+	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
 }
 
 func exitsInRefuse(b *bench) {
@@ -314,7 +314,7 @@ func exitsInRefuse(b *bench) {
 	first.exchange("goes on\n")
 	first.Close()
 	s.wantClosed(io.EOF)
-	await.True(b, "the place is not free", func() bool { return s.Counters()[engine.Open] == 0 })
+	testkit.WaitFor(b, "the place is not free", func() bool { return s.Counters()[engine.Open] == 0 })
 	s.dial().exchange("next\n")
 	if n := s.Counters()[engine.Panics]; n != 3 {
 		b.Errorf("counted %d panics, want 3", n)

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var refCases = []testCase{
@@ -58,14 +58,14 @@ func refTells(b *bench) {
 	}
 	c.send("second")
 	want := c.told("second")
-	if got := await.Receive(b, inCall, "Received"); got != want {
+	if got := testkit.Receive(b, inCall, "Received"); got != want {
 		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
 	}
 	if got := tell(r); got != want {
 		b.Errorf("a Ref tells %+v, want %+v", got, want)
 	}
 	c.Close()
-	if got := await.Receive(b, inCall, "Closed"); got != (told{}) {
+	if got := testkit.Receive(b, inCall, "Closed"); got != (told{}) {
 		b.Errorf("a Ref tells %+v in Closed, want nothing", got)
 	}
 	if got := tell(r); got != (told{}) {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var relays = []nearCase{
@@ -136,8 +136,8 @@ func relayMuch(b *bench, near bool) {
 		sent <- errors.Join(err, c.CloseWrite())
 	}()
 	got := readAll(c)
-	b.ok(await.Receive(b, sent, "the end of sending"))
-	if err := compare([]byte(await.Receive(b, got, "what was echoed")), pattern(size)); err != nil {
+	b.ok(testkit.Receive(b, sent, "the end of sending"))
+	if err := compare([]byte(testkit.Receive(b, got, "what was echoed")), pattern(size)); err != nil {
 		b.Error(err)
 	}
 	r.wantClosed(io.EOF, io.EOF)
@@ -162,7 +162,7 @@ func relayToSlow(b *bench, near bool) {
 			_, err := from.Write(pattern(size))
 			sent <- errors.Join(err, from.CloseWrite())
 		}()
-		await.True(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
+		testkit.WaitFor(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
 		for range 50 {
 			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
 				b.Fatalf("%d bytes are buffered for one that does not read", n)
@@ -172,9 +172,9 @@ func relayToSlow(b *bench, near bool) {
 			from.expect("ping\n")
 		}
 		to.endSending()
-		got := await.Receive(b, readAll(to), "what was sent")
+		got := testkit.Receive(b, readAll(to), "what was sent")
 		b.ok(compare([]byte(got), pattern(size)))
-		if err := await.Receive(b, sent, "the end of sending"); err != nil {
+		if err := testkit.Receive(b, sent, "the end of sending"); err != nil {
 			b.Errorf("sending: %v", err)
 		}
 		r.wantClosed(io.EOF, io.EOF)
@@ -314,7 +314,7 @@ func relayStopped(b *bench, near bool) {
 	up.send("last")
 	up.Close()
 	c.expectEnd("last")
-	b.ok(await.Receive(b, done, "Stop"))
+	b.ok(testkit.Receive(b, done, "Stop"))
 }
 
 func relayMany(b *bench, near bool) {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // holder holds up the owner of one connection, in its heartbeat: on a loop even
@@ -39,7 +39,7 @@ func (h *holder) with(cfg *engine.Config) {
 // hold holds up the owner of r.
 func (h *holder) hold(b *bench, r engine.Ref) {
 	h.ref.Store(&r)
-	await.Receive(b, h.entered, "a heartbeat")
+	testkit.Receive(b, h.entered, "a heartbeat")
 }
 
 // dialBeside dials until a connection has the owner of r, and in another slot, or

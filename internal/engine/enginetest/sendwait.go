@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var sendWaitCases = []testCase{
@@ -54,7 +54,7 @@ func (b *bench) block() *blocked {
 	b.Cleanup(func() { cancel(nil) })
 	k.cancel = cancel
 	go func() { k.ended <- k.sendAll(ctx, 1000) }()
-	await.True(b, "SendWait does not wait", func() bool {
+	testkit.WaitFor(b, "SendWait does not wait", func() bool {
 		select {
 		case err := <-k.ended:
 			b.Fatalf("SendWait of %d bytes to a client that does not read: %v", k.n.Load(), err)
@@ -88,7 +88,7 @@ func (k *blocked) sendAll(ctx context.Context, size int) error {
 // end waits for the end of that, and gives what was taken.
 func (k *blocked) end(want error) (sent string) {
 	k.t.Helper()
-	if err := await.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
+	if err := testkit.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
 		k.t.Errorf("SendWait: %v, want %v", err, want)
 	}
 	return string(k.all[:k.n.Load()])
@@ -124,7 +124,7 @@ func sendWaitMany(b *bench) {
 	}
 	wg.Wait()
 	c.endSending()
-	checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
+	checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	s.wantClosed(io.EOF)
 }
 
@@ -180,7 +180,7 @@ func sendWaitBound(b *bench) {
 			}
 		})
 	}
-	await.True(b, "too many senders wait", func() bool { return refused.Load() == engine.MaxSenders })
+	testkit.WaitFor(b, "too many senders wait", func() bool { return refused.Load() == engine.MaxSenders })
 	cancel()
 	wg.Wait()
 	close(h.release)

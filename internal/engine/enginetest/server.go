@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // server is a running engine with its witness.
@@ -65,7 +65,7 @@ func (s *server) end() {
 // wantBytesIn waits until the engine has received n bytes in all.
 func (s *server) wantBytesIn(n int) {
 	s.t.Helper()
-	await.True(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
+	testkit.WaitFor(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
 		return s.Counters()[engine.BytesIn] >= int64(n)
 	})
 }
@@ -80,7 +80,7 @@ func (s *server) stop(ctx context.Context) <-chan error {
 // stopNow calls Stop and waits for it.
 func (s *server) stopNow(b *bench) error {
 	b.Helper()
-	return await.Receive(b, s.stop(background(b)), "the return of Stop")
+	return testkit.Receive(b, s.stop(background(b)), "the return of Stop")
 }
 
 // logbook is a slog.Handler that keeps what is logged.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func init() {
@@ -61,7 +61,7 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target, netip.AddrPort{}) }}, dialsOnly,
 		func(cfg *engine.Config) { cfg.Socket, cfg.Reset = want, true }) // nobody takes the connection, to end it in order
 	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
-	got := await.Receive(b, seen, "Opened")
+	got := testkit.Receive(b, seen, "Opened")
 	if want.SendBuffer == 0 { // then it is the kernel's choice
 		got.SendBuffer, got.ReceiveBuffer = 0, 0
 	}
@@ -84,7 +84,7 @@ func acceptedWithOptions(b *bench) {
 		func(cfg *engine.Config) { cfg.Socket = want })
 	c := s.dial()
 	defer c.Close()
-	if got := await.Receive(b, seen, "Opened"); got != want {
+	if got := testkit.Receive(b, seen, "Opened"); got != want {
 		b.Errorf("the socket's options are %+v, want %+v", got, want)
 	}
 }

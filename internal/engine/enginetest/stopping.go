@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var stopCases = []testCase{
@@ -52,7 +52,7 @@ func stopFrees(b *bench) {
 	default:
 	}
 	wantStopped(b, s, s.stopNow(b))
-	await.Receive(b, waited, "the return of Wait")
+	testkit.Receive(b, waited, "the return of Wait")
 	if nc, err := net.Dial("tcp", s.Addr().String()); err == nil {
 		nc.Close()
 		b.Error("connections are still accepted after Stop")
@@ -70,7 +70,7 @@ func stopWithIdle(b *bench) {
 		c.expectEnd("")
 		c.Close()
 	}
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
 
@@ -93,7 +93,7 @@ func stopWhileOwing(b *bench) {
 	idle.Close()
 	c.expectEnd(string(answer))
 	c.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -109,7 +109,7 @@ func stopInMessage(b *bench) {
 	c.send("age\n")
 	c.expectEnd("half a message\n")
 	c.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -131,7 +131,7 @@ func stopWithUnreadInput(b *bench) {
 		b.Errorf("client: got %s, want whole answers", brief(got))
 	}
 	c.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -163,7 +163,7 @@ func stopCutOff(b *bench) {
 	default:
 	}
 	cancel(cause)
-	if err := await.Receive(b, done, "the return of Stop"); !errors.Is(err, cause) {
+	if err := testkit.Receive(b, done, "the return of Stop"); !errors.Is(err, cause) {
 		b.Errorf("Stop: %v, want the context's cause: %v", err, cause)
 	}
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed, engine.ErrServerClosed)
@@ -182,7 +182,7 @@ func stopAllGone(b *bench) {
 	for _, c := range clients {
 		c.Close()
 	}
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
 func stopTwice(b *bench) {
@@ -205,11 +205,11 @@ func stopTwice(b *bench) {
 	default:
 	}
 	cancel()
-	if err := await.Receive(b, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
+	if err := testkit.Receive(b, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
 		b.Errorf("the Stop whose context ended: %v, want %v", err, context.Canceled)
 	}
-	wantStopped(b, s, await.Receive(b, first, "the return of the first Stop"))
-	wantStopped(b, s, await.Receive(b, third, "the return of the third Stop"))
+	wantStopped(b, s, testkit.Receive(b, first, "the return of the first Stop"))
+	wantStopped(b, s, testkit.Receive(b, third, "the return of the third Stop"))
 	wantStopped(b, s, s.Stop(background(b)))
 	c.expectGone()
 }
@@ -221,7 +221,7 @@ func afterStop(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
 	err := s.Dial(engine.Dial{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
 	if !errors.Is(err, engine.ErrClosed) {
@@ -235,7 +235,7 @@ func stopWithUnreadHeader(b *bench) {
 	const n = 20
 	s := b.serve(lines(), b.layered(true, false))
 	clients := s.dials(n)
-	await.True(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
+	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
 	for _, c := range clients {
 		c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
 	}
@@ -246,7 +246,7 @@ func stopWithUnreadHeader(b *bench) {
 		}
 		c.Close()
 	}
-	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
 // stopFlooded stops while clients send on and on, who do not keep it from ending.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // storm has clients that do everything that clients do, many at a time, while
@@ -41,7 +41,7 @@ func storm(b *bench) {
 	if runtime.GOOS == "linux" {
 		s.wantOpened(n + 1) // others hide a connection that is reset before accept
 	}
-	await.True(b, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
+	testkit.WaitFor(b, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
 	for _, why := range s.reasons() {
 		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
 			b.Errorf("closed for %v", why)

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // timeCases are of what a driver does for the rules of time: it sweeps, reads before a
@@ -30,7 +30,7 @@ const short = 400 * time.Millisecond
 // wantCause checks that n connections are counted as closed for a cause.
 func (s *server) wantCause(cause engine.Cause, n int64) {
 	s.t.Helper()
-	await.True(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().Closed(cause) == n })
+	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().Closed(cause) == n })
 }
 
 // silence has a peer for each of the limits of silence.
@@ -146,7 +146,7 @@ func handlerTime(b *bench) {
 	for range 3 {
 		c.exchange("hello\n")
 	}
-	await.True(b, "no slow handler is counted", func() bool { return s.Counters()[engine.Slow] > 0 })
+	testkit.WaitFor(b, "no slow handler is counted", func() bool { return s.Counters()[engine.Slow] > 0 })
 	if s.log.count(slog.LevelWarn, "peer", c.LocalAddr().String()) == 0 {
 		b.Error("nothing is logged of it")
 	}

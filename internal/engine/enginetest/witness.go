@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // witness is the handler that the models see. It plays a script, keeps a
@@ -163,7 +163,7 @@ func (w *witness) DialFailed(err error) {
 // wantOpened waits for n connections to have been opened and gives their Refs.
 func (w *witness) wantOpened(n int) []engine.Ref {
 	w.t.Helper()
-	await.True(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
+	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.opened) >= n
@@ -179,7 +179,7 @@ func (w *witness) wantOpened(n int) []engine.Ref {
 // wantEnded waits for n connections to have ended.
 func (w *witness) wantEnded(n int) {
 	w.t.Helper()
-	await.True(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
+	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.ended >= n
@@ -199,7 +199,7 @@ func (w *witness) wantClosed(whys ...error) {
 // closed waits for n connections to have closed and gives the reasons.
 func (w *witness) closed(n int) []error {
 	w.t.Helper()
-	await.True(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
+	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
 		return len(w.reasons()) >= n
 	})
 	return w.reasons()
@@ -223,7 +223,7 @@ func (w *witness) wantDialFailed(whys ...error) {
 // dialsFailed waits for n failed attempts and gives their errors.
 func (w *witness) dialsFailed(n int) (got []error) {
 	w.t.Helper()
-	await.True(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
+	testkit.WaitFor(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		got = slices.Clone(w.failed)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // sated is a layer that wants no input; it counts how often it is asked.
@@ -37,7 +37,7 @@ func TestRestSleeps(t *testing.T) {
 		cfg.NewLayer = func(*engine.Conn) engine.Layer { return l }
 	})
 	nc := dial(t, g)
-	ref := await.Receive(t, l.ref, "Resume")
+	ref := testkit.Receive(t, l.ref, "Resume")
 	for range 50 {
 		if _, err := nc.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -51,5 +51,5 @@ func TestRestSleeps(t *testing.T) {
 	if err := ref.ResumeLayer(); err != nil {
 		t.Fatalf("Resume: %v", err)
 	}
-	await.True(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
+	testkit.WaitFor(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // Output of which the kernel takes nothing from the first has the time that is
@@ -32,7 +32,7 @@ func writeTimeoutAtOnce(t *testing.T, limit time.Duration) (took time.Duration) 
 	h := newHandler()
 	g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.WriteTimeout = limit })
 	dial(t, g)
-	ref := await.Receive(t, h.opened, "Opened")
+	ref := testkit.Receive(t, h.opened, "Opened")
 	g.mu.Lock()
 	c := g.conns.all()[0]
 	g.mu.Unlock()
@@ -41,7 +41,7 @@ func writeTimeoutAtOnce(t *testing.T, limit time.Duration) (took time.Duration) 
 	if err := ref.Send(make([]byte, 1000)); err != nil {
 		t.Fatalf("Send: %v", err)
 	}
-	if why := await.Receive(t, h.closed, "Closed"); !errors.Is(why, engine.ErrWriteTimeout) {
+	if why := testkit.Receive(t, h.closed, "Closed"); !errors.Is(why, engine.ErrWriteTimeout) {
 		t.Errorf("closed for %v, want %v", why, engine.ErrWriteTimeout)
 	}
 	if took = time.Since(start); took < limit {

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // rest is a driver to whom nothing happens. It counts.
@@ -61,7 +61,7 @@ func TestSpin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		await.TrueOr(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
+		testkit.WaitForFunc(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
 			return fmt.Sprintf("spin %v: %d looks and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
 		})
 		if waits := r.waits.Load(); waits != test.waits {

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // giver is a driver whose first turns give another goroutine something to do.
@@ -46,7 +46,7 @@ func TestYield(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "the loop does not sleep when nothing is left to do", func() bool { return r.waits.Load() > 0 })
+	testkit.WaitFor(t, "the loop does not sleep when nothing is left to do", func() bool { return r.waits.Load() > 0 })
 	if n := r.waitsThen.Load(); n > 0 {
 		t.Errorf("it slept %d times while others had something to do", n)
 	}

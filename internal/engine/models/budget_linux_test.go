@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var neverReading = flag.Int("neverreading", 300, "clients of TestBufferedIsTheHeap, each for 20 KiB of MaxBuffered")
@@ -107,7 +107,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		var refs []engine.Ref
 		for range clients {
 			connect(t, e.Addr())
-			refs = append(refs, await.Receive(t, h.opened, "a connection"))
+			refs = append(refs, testkit.Receive(t, h.opened, "a connection"))
 		}
 		release := make(chan struct{})
 		for _, r := range refs {
@@ -137,9 +137,9 @@ func TestBufferedIsTheHeap(t *testing.T) {
 			return true
 		}
 		close(h.start)
-		await.True(t, "it does not come to rest while loops are held up", rests)
+		testkit.WaitFor(t, "it does not come to rest while loops are held up", rests)
 		close(release)
-		await.True(t, "it does not come to rest", func() bool { return rests() && last.Closed(engine.ClosedBudget) > 0 })
+		testkit.WaitFor(t, "it does not come to rest", func() bool { return rests() && last.Closed(engine.ClosedBudget) > 0 })
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = e.Stop(ctx) // what it says of ctx is what was asked for
@@ -188,12 +188,12 @@ func TestBudgetOfBusyConnections(t *testing.T) {
 			}
 			defer c.Close()
 			c.Write([]byte("x"))
-			conns, refs = append(conns, c), append(refs, await.Receive(t, h.opened, "a connection"))
+			conns, refs = append(conns, c), append(refs, testkit.Receive(t, h.opened, "a connection"))
 		}
-		await.True(t, "some handlers do not run", func() bool { return e.Counters()[engine.BytesIn] == clients })
+		testkit.WaitFor(t, "some handlers do not run", func() bool { return e.Counters()[engine.BytesIn] == clients })
 		for range each {
 			for _, r := range refs {
-				await.True(t, "there is no room", func() bool {
+				testkit.WaitFor(t, "there is no room", func() bool {
 					err := r.Send(make([]byte, piece))
 					if err != nil && !errors.Is(err, engine.ErrFull) {
 						t.Fatal(err)
@@ -209,7 +209,7 @@ func TestBudgetOfBusyConnections(t *testing.T) {
 			t.Errorf("%d bytes are counted, want about %d", n, limits.MaxBuffered)
 		}
 		close(h.release)
-		await.True(t, "no connection is closed for that", func() bool {
+		testkit.WaitFor(t, "no connection is closed for that", func() bool {
 			n := e.Counters()
 			return n.Closed(engine.ClosedBudget) > clients/2 && n.Closed(engine.ClosedBudget) == clients-n[engine.Open]
 		})

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // flooder is a handler with one connection on each of two loops. For each byte of input it
@@ -95,8 +95,8 @@ func TestLoopsFloodEachOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(await.Patience))
-			r := await.Receive(t, h.opened, "a connection")
+			c.SetDeadline(time.Now().Add(testkit.Timeout))
+			r := testkit.Receive(t, h.opened, "a connection")
 			if loop, _, _ := r.Slot(); conns[loop] == nil {
 				conns[loop], h.to[loop] = c, r
 			} else {
@@ -123,11 +123,11 @@ func TestLoopsFloodEachOther(t *testing.T) {
 			}()
 		}
 		for range conns {
-			if err := await.Receive(t, ends, "the end of the flood"); !errors.Is(err, io.EOF) {
+			if err := testkit.Receive(t, ends, "the end of the flood"); !errors.Is(err, io.EOF) {
 				t.Error(err)
 			}
 		}
-		await.True(t, "mail is counted when all of it is sent", func() bool { return e.Counters()[engine.Buffered] == 0 })
+		testkit.WaitFor(t, "mail is counted when all of it is sent", func() bool { return e.Counters()[engine.Buffered] == 0 })
 		for _, c := range conns {
 			c.Close() // Stop waits for its end
 		}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var errNoTime = errors.New("no time for it")
@@ -150,7 +150,7 @@ func (p *fickle) start(t *testing.T, m engine.Model, shed func(*engine.Conn, []b
 // wantDropped waits until it has dropped so many.
 func (p *fickle) wantDropped(t *testing.T, n int) {
 	t.Helper()
-	await.TrueOr(t, func() bool { return p.drop(true) >= n }, func() string {
+	testkit.WaitForFunc(t, func() bool { return p.drop(true) >= n }, func() string {
 		return fmt.Sprintf("%d connections were offered, want %d", p.drop(true), n)
 	})
 }

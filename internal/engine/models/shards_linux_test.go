@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 const patience = time.Minute
@@ -131,7 +131,7 @@ func TestFullShardsPassOn(t *testing.T) {
 			for _, c := range open {
 				c.Close()
 			}
-			await.True(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
+			testkit.WaitFor(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 		if err := e.Dial(engine.Dial{Target: to, Count: loops*each + more}); err != nil { // all to one loop
 			t.Fatal(err)
 		}
-		await.True(t, "each dial has ended", func() bool {
+		testkit.WaitFor(t, "each dial has ended", func() bool {
 			return e.Counters()[engine.Open] == loops*each && h.failed.Load() == more
 		})
 		for i := range h.on {
@@ -366,7 +366,7 @@ func TestShardThreadsEnd(t *testing.T) {
 		if err := e.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
-		await.True(t, "the threads have ended", func() bool { return threads() <= before+5 })
+		testkit.WaitFor(t, "the threads have ended", func() bool { return threads() <= before+5 })
 	})
 }
 

@@ -3,8 +3,8 @@ package uring
 import (
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // Sends that mail has caused complete in the next turn, however many they are: those
@@ -47,17 +47,17 @@ func TestSendsOfMailDoNotPileUp(t *testing.T) {
 		dial(t, e)
 	}
 	for range n {
-		await.Receive(t, opened, "Opened")
+		testkit.Receive(t, opened, "Opened")
 	}
 	first.Write([]byte("block"))
-	await.Receive(t, blocked, "Received")
+	testkit.Receive(t, blocked, "Received")
 	for _, r := range refs { // which the loop does not touch any more
 		if err := r.Nudge(); err != nil {
 			t.Errorf("Nudge: %v", err)
 		}
 	}
 	close(release)
-	if got := await.Receive(t, left, "the nudge of the next turn"); got > turnBatch {
+	if got := testkit.Receive(t, left, "the nudge of the next turn"); got > turnBatch {
 		t.Errorf("%d of %d sends are under way a turn later", got, n)
 	}
 }

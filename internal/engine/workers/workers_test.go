@@ -4,14 +4,14 @@ import (
 	"context"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/leaktest"
+	"github.com/myriad-go/myriad/internal/testkit"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/workers"
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // owner takes connections back from workers.
 type owner struct {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
@@ -26,7 +26,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	server := w.serve("--model", "goroutine")
 	w.whileHolding(wanted, func() {
-		await.True(t, "all are served or turned away", func() bool {
+		testkit.WaitFor(t, "all are served or turned away", func() bool {
 			return w.served()+w.metric(`myriad_connections_refused_total{cause="full"}`) == wanted
 		})
 		within(t, "a server", w.served(), report.Holds)
@@ -40,7 +40,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	defer w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)).kill()
 	w.whileHolding(wanted, func() {
-		await.True(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
+		testkit.WaitFor(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
 	})
 }
 
@@ -72,7 +72,7 @@ func TestDescriptorTables(t *testing.T) {
 	below.await("serving echo on")
 	w.stage.Nofile = 0
 	w.whileHolding(int(report.Holds), func() {
-		await.True(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
+		testkit.WaitFor(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
 	})
 }
 

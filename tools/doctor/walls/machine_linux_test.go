@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
@@ -72,7 +72,7 @@ func cleanUp(t *testing.T, after remains) {
 			}
 		}
 	})
-	await.True(t, "what cleans up is ready", func() bool { return strings.Contains(out.String(), "ready") })
+	testkit.WaitFor(t, "what cleans up is ready", func() bool { return strings.Contains(out.String(), "ready") })
 }
 
 // write writes a file of the machine.
@@ -180,7 +180,7 @@ func press(t *testing.T, file string) (off string) {
 		return report, wallOf(t, report, "tcp_mem-pressure")
 	}
 	pages := int64(-1)
-	await.True(t, "buffers of the attempt before are given back", func() bool {
+	testkit.WaitFor(t, "buffers of the attempt before are given back", func() bool {
 		last := pages
 		report, _ := bound()
 		pages = report.Facts.Sockets.Pages

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
@@ -46,7 +46,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	}
 	idle := in(func() *process { return w.shell("echo ready; exec sleep 1h") })
 	idle.await("ready")
-	await.True(t, "the group is no longer charged for how the shell began", func() bool {
+	testkit.WaitFor(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	// is reset like some of what it has accepted, and a busy client sees the ends late.
 	below, above := int(report.Holds-report.Holds/40), int(report.Holds/20)
 	w.whileHolding(below, func() {
-		await.True(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.served() == below })
+		testkit.WaitFor(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.served() == below })
 		w.hold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
 		server.finish()
 	})
@@ -78,7 +78,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	change(t, report, "cgroup-memory")
 	defer in(serve).kill()
 	w.whileHolding(wanted, func() {
-		await.True(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
+		testkit.WaitFor(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
 	})
 }
 
@@ -125,7 +125,7 @@ func (w *world) leave(server *process, n int64, bytes int) *process {
 	p := w.start(stage{Talk: &talk{Port: deafPort, Conns: int(n), Bytes: bytes}})
 	p.await("connected")
 	// The group is charged for a connection from when it is accepted.
-	await.True(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
+	testkit.WaitFor(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
 	p.tell()
 	p.await("done")
 	return p
@@ -145,7 +145,7 @@ func (p *process) waiting() (conns map[int]int) {
 	p.w.t.Helper()
 	had := len(p.stdout.String())
 	p.tell()
-	await.True(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
+	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
 	if err := json.Unmarshal([]byte(p.stdout.String()[had:]), &conns); err != nil {
 		p.w.t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // A new user on a machine that nobody has tuned types `myriad doctor -n 100000`, copies
@@ -50,7 +50,7 @@ func TestNewcomer(t *testing.T) {
 	// The server is asked how many it has, which takes a flag that is not the user's.
 	w.shell("exec " + commands[0] + " --admin " + admin).await("serving echo on")
 	hold := w.shell("exec " + commands[1])
-	await.True(t, "the server has them all", func() bool {
+	testkit.WaitFor(t, "the server has them all", func() bool {
 		if hold.over() {
 			t.Fatalf("%q has ended: %s%s", commands[1], &hold.stdout, &hold.stderr)
 		}

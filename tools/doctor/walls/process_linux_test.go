@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -70,7 +70,7 @@ func (p *process) kill() {
 // finish waits for its end.
 func (p *process) finish() {
 	p.w.t.Helper()
-	await.True(p.w.t, strings.Join(p.Args, " ")+" has ended", p.over)
+	testkit.WaitFor(p.w.t, strings.Join(p.Args, " ")+" has ended", p.over)
 }
 
 func (p *process) over() bool {
@@ -88,7 +88,7 @@ func (p *process) code() int { return p.ProcessState.ExitCode() }
 // await waits for a text on its standard output.
 func (p *process) await(text string) {
 	p.w.t.Helper()
-	await.True(p.w.t, "the output "+text, func() bool {
+	testkit.WaitFor(p.w.t, "the output "+text, func() bool {
 		if strings.Contains(p.stdout.String(), text) {
 			return true
 		}

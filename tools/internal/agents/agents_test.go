@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -123,7 +123,7 @@ func (f *fleet) wire() (url string, cut func()) {
 }
 
 func (f *fleet) options(agents int) Options {
-	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Say: f.said.say, Wait: await.Patience}
+	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Say: f.said.say, Wait: testkit.Timeout}
 }
 
 // serve is a server.
@@ -227,7 +227,7 @@ func TestRun(t *testing.T) {
 	f.agent(Agent{Name: "a", Keep: dirs[0]})
 	f.agent(Agent{Name: "b", Keep: dirs[1]})
 	var recorder load.Recorder
-	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: await.Patience, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
+	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
 	r, err := Run(t.Context(), f.options(2), cfg)
 	if err != nil {
 		t.Fatal(err, f.said.String())
@@ -347,7 +347,7 @@ func TestLost(t *testing.T) {
 	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, and its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
-	await.True(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
+	testkit.WaitFor(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
 }
 
 // TestInterrupted ends a run from the coordinator, and from an agent.
@@ -400,11 +400,11 @@ func TestCoordinatorGone(t *testing.T) {
 			}})
 			stuck <- false
 		})
-		if await.Receive(t, stuck, "no window") {
+		if testkit.Receive(t, stuck, "no window") {
 			break
 		}
 	}
-	await.True(t, "the run ends", func() bool { return f.said.has("nothing heard of the coordinator for") })
+	testkit.WaitFor(t, "the run ends", func() bool { return f.said.has("nothing heard of the coordinator for") })
 	r, err := Run(t.Context(), f.options(1), load.Config{Target: target, Connections: 2, Messages: 1})
 	if err != nil || r.Answered != 2 {
 		t.Errorf("the next run: %v, %+v", err, r)

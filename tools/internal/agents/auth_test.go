@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -22,7 +22,7 @@ func TestWrongToken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", Wait: await.Patience, Say: func(format string, args ...any) {
+		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", Wait: testkit.Timeout, Say: func(format string, args ...any) {
 			coordinator.say(format, args...)
 			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
 				at, _, _ := strings.Cut(rest, " ")
@@ -31,11 +31,11 @@ func TestWrongToken(t *testing.T) {
 		}}
 		_, _ = Run(ctx, o, load.Config{Target: "127.0.0.1:1", Connections: 1})
 	})
-	at := await.Receive(t, url, "the server")
+	at := testkit.Receive(t, url, "the server")
 	for token, say := range map[string]*said{"another": &wrong, "": &without} {
 		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Say: say.say}).Serve(ctx) })
 	}
-	await.True(t, "all are named", func() bool {
+	testkit.WaitFor(t, "all are named", func() bool {
 		return wrong.has("Authorization Violation: the token is wrong") && without.has("there are no credentials; expected the secret") &&
 			coordinator.has("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/myriad-go/myriad/hub"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/load"
 )
@@ -245,11 +245,11 @@ func broker(t *testing.T) string {
 	go func() { ended <- s.ListenAndServe(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := await.Receive(t, ended, "the server's end"); err != nil {
+		if err := testkit.Receive(t, ended, "the server's end"); err != nil {
 			t.Error(err)
 		}
 	})
-	return await.Receive(t, listening, "a server").String()
+	return testkit.Receive(t, listening, "a server").String()
 }
 
 // TestPubSub has two agents share topics: what one publishes the subscribers of both get.
@@ -260,7 +260,7 @@ func TestPubSub(t *testing.T) {
 	var recorder load.Recorder
 	cfg := load.Config{
 		Target: broker(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
-		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: await.Patience, Observe: recorder.Observe,
+		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: testkit.Timeout, Observe: recorder.Observe,
 	}
 	r, err := Run(t.Context(), f.options(2), cfg)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub/natsd"
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -145,7 +145,7 @@ func TestConnectedAgain(t *testing.T) {
 	c := &coordinator{conn: conn, run: run, members: []*member{m}}
 	next := func() *nats.Msg {
 		t.Helper()
-		msg, err := said.NextMsg(await.Patience)
+		msg, err := said.NextMsg(testkit.Timeout)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
@@ -99,7 +99,7 @@ func TestEpolls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
+	testkit.WaitFor(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
 	for range 3 * loops {
 		if err := app.Ask(dial(t, addr), app.Echo); err != nil {
 			t.Fatal(err)

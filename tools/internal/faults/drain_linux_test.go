@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -73,7 +73,7 @@ func (p *pipeliner) unacknowledged() (n int, err error) {
 func taken(s *subject, all []*pipeliner) {
 	s.Helper()
 	for _, p := range all {
-		await.True(s, "all bytes are acknowledged", func() bool {
+		testkit.WaitFor(s, "all bytes are acknowledged", func() bool {
 			n, err := p.unacknowledged()
 			if err != nil {
 				s.Fatal(err)
@@ -93,7 +93,7 @@ func TestDrainAnswersAll(t *testing.T) {
 		}
 	})
 	t.Run(tcp.Auto, func(t *testing.T) {
-		await.Descriptors(t, 200)
+		testkit.ReserveDescriptors(t, 200)
 		s := serve(t, spec{Model: tcp.Auto, Loops: 1}, nil)
 		s.attack(sleepers(s, 4))
 		s.counts("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -46,7 +46,7 @@ func mayBlock(t *testing.T, workers int, f func(t *testing.T, sp spec)) {
 	} {
 		t.Run(sp.Model, func(t *testing.T) {
 			t.Parallel()
-			await.Descriptors(t, 150)
+			testkit.ReserveDescriptors(t, 150)
 			if sp.Model == tcp.Uring && tcp.Models()[len(tcp.Models())-1] != tcp.Uring {
 				t.Skip("io_uring is not available on this machine")
 			}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -68,7 +68,7 @@ func onModelsAtOnce(t *testing.T, descriptors int, f func(t *testing.T, model st
 	t.Parallel()
 	onModels(t, func(t *testing.T, model string) {
 		t.Parallel()
-		await.Descriptors(t, descriptors)
+		testkit.ReserveDescriptors(t, descriptors)
 		f(t, model)
 	})
 }
@@ -250,7 +250,7 @@ func (s *subject) attack(w *Swarm) *Swarm {
 // eventually waits for a condition; what says what is not so.
 func (s *subject) eventually(so func() bool, what func() string) {
 	s.Helper()
-	await.TrueOr(s, so, func() string { return what() + "\n" + s.Said() })
+	testkit.WaitForFunc(s, so, func() string { return what() + "\n" + s.Said() })
 }
 
 // counts waits until the server's counters are as they should be.

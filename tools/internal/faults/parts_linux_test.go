@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // The tests in this file are of the parts of this package, without a Server.
@@ -120,8 +120,8 @@ func TestSwarmComesAndGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	await.True(t, "all have gone", func() bool { return w.Counts().Left == 37 })
-	await.True(t, "all have come", func() bool { return came.Load() == 37 })
+	testkit.WaitFor(t, "all have gone", func() bool { return w.Counts().Left == 37 })
+	testkit.WaitFor(t, "all have come", func() bool { return came.Load() == 37 })
 	if c := w.Counts(); c.Made != 37 || c.Connected != 37 || c.Lost+c.Failed != 0 || c.Answered != 37 || c.Received != 74 {
 		t.Errorf("%+v", c)
 	}

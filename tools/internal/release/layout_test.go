@@ -19,7 +19,7 @@ var layers = [][]string{
 }
 
 // kits are packages for tests only, which may import upward.
-var kits = []string{"internal/testserver"}
+var kits = []string{"internal/testkit/testserver"}
 
 // forbidden are imports within the layers' rule that are not allowed either: from a package, to packages.
 var forbidden = map[string][]string{
@@ -110,7 +110,7 @@ func TestViolation(t *testing.T) {
 		{"hub", "internal/page", false},
 		{"tools/load", "internal/engine", false},
 		{"tools/load", "tcp", true},
-		{"web", "internal/testserver", true},
+		{"web", "internal/testkit/testserver", true},
 		{"elsewhere", "tcp", true},
 	} {
 		if got := violation(c.from, c.to); (got != "") != c.wrong {

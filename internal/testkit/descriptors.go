@@ -1,4 +1,4 @@
-package await
+package testkit
 
 import (
 	"sync"
@@ -14,10 +14,10 @@ var reserved int
 // released is signalled when a test returns what it has reserved. Its lock guards reserved.
 var released = sync.NewCond(new(sync.Mutex))
 
-// Descriptors reserves n descriptors for a test until its cleanup. It waits while other
+// ReserveDescriptors reserves n descriptors for a test until its cleanup. It waits while other
 // tests have reserved too many for the process's limit (ulimit -n), and skips a test that needs
 // more than that. A test calls it once, before it opens anything.
-func Descriptors(t testing.TB, n int) {
+func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	reserve(t, n, descriptorLimit())
 }

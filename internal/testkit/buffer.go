@@ -1,12 +1,11 @@
-package await
+package testkit
 
 import (
 	"bytes"
 	"sync"
 )
 
-// Buffer is what a log or a program writes to while a test reads it. Its methods are safe for
-// concurrent use.
+// Buffer keeps what a log or a program writes. Its methods are safe for concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -19,7 +18,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String is what has been written.
+// String returns what has been written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,4 @@
-// Package leaktest fails tests that leave goroutines running. It is for tests only, and stands in
-// for go.uber.org/goleak in the library, whose module requires golang.org/x/sys alone.
-package leaktest
+package testkit
 
 import (
 	"fmt"
@@ -11,24 +9,25 @@ import (
 	"time"
 )
 
-// wait is how long Check gives goroutines to end.
-const wait = 10 * time.Second
+// leakTimeout is how long CheckGoroutines gives goroutines to end.
+const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. It exits with 1 if a test failed or if
+// Main runs the tests of a package and exits. It stands in for go.uber.org/goleak, because the
+// library requires golang.org/x/sys alone. It exits with 1 if a test failed or if
 // goroutines are still running 10 s after the last test.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := Check(nil); err != nil {
-			fmt.Fprintln(os.Stderr, "leaktest:", err)
+		if err := CheckGoroutines(nil); err != nil {
+			fmt.Fprintln(os.Stderr, "testkit:", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// Running returns the identifiers of the goroutines that run now.
-func Running() map[string]bool {
+// Goroutines returns the identifiers of the goroutines that run now.
+func Goroutines() map[string]bool {
 	ids := make(map[string]bool)
 	for _, g := range goroutines() {
 		ids[g.id] = true
@@ -36,10 +35,10 @@ func Running() map[string]bool {
 	return ids
 }
 
-// Check waits up to 10 s until all goroutines have ended, except the caller's, those of the
+// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the
 // testing and os/signal packages, and those in ignore. Its error has the stacks of the others.
-func Check(ignore map[string]bool) error {
-	end := time.Now().Add(wait)
+func CheckGoroutines(ignore map[string]bool) error {
+	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		var left []string
 		for _, g := range goroutines()[1:] { // the first is the caller's

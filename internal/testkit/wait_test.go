@@ -1,4 +1,4 @@
-package await
+package testkit
 
 import (
 	"fmt"
@@ -24,12 +24,12 @@ func (r *recorder) Fatalf(format string, args ...any) {
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		True(t, "a second passes", func() bool { return time.Since(begun) >= time.Second })
+		WaitFor(t, "a second passes", func() bool { return time.Since(begun) >= time.Second })
 		if got := Receive(t, time.After(time.Second), "a time"); got.Sub(begun) != 2*time.Second {
 			t.Errorf("received %v after the begin", got.Sub(begun))
 		}
 		for _, wait := range []func(r *recorder){
-			func(r *recorder) { True(r, "never", func() bool { return false }) },
+			func(r *recorder) { WaitFor(r, "never", func() bool { return false }) },
 			func(r *recorder) { Receive(r, make(chan int), "never") },
 		} {
 			r := &recorder{TB: t}

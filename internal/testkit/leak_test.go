@@ -1,4 +1,4 @@
-package leaktest
+package testkit
 
 import (
 	"strings"
@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-func TestCheck(t *testing.T) {
+func TestCheckGoroutines(t *testing.T) {
 	release := make(chan struct{})
 	started := make(chan struct{})
-	before := Running()
+	before := Goroutines()
 	go func() {
 		close(started)
 		<-release
 	}()
 	<-started
-	if err := Check(Running()); err != nil {
+	if err := CheckGoroutines(Goroutines()); err != nil {
 		t.Errorf("a goroutine that is ignored is reported: %v", err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { close(release) })
-	if err := Check(before); err != nil {
+	if err := CheckGoroutines(before); err != nil {
 		t.Errorf("a goroutine that ends during the wait is reported: %v", err)
 	}
 }
 
-func TestCheckReports(t *testing.T) {
+func TestCheckGoroutinesReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // its clock makes the wait immediate
-		before := Running()
+		before := Goroutines()
 		release := make(chan struct{})
 		go func() { <-release }()
-		err := Check(before)
+		err := CheckGoroutines(before)
 		close(release)
-		if err == nil || !strings.Contains(err.Error(), "goroutines still running: 1") || !strings.Contains(err.Error(), "TestCheckReports") {
+		if err == nil || !strings.Contains(err.Error(), "goroutines still running: 1") || !strings.Contains(err.Error(), "TestCheckGoroutinesReports") {
 			t.Errorf("got %v, want the stack of the goroutine", err)
 		}
 	})

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package await
+package testkit
 
 import "math"
 

@@ -1,0 +1,148 @@
+package testkit
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Conn is a client's connection. All of its reads and writes together may take up to Timeout. Its
+// methods end the test with an error, so they are called on the test's goroutine; those of net.Conn
+// and the functions of this package return theirs.
+type Conn struct {
+	net.Conn
+	R *bufio.Reader // what the connection's methods read from
+	t testing.TB
+}
+
+// Dial connects to a TCP address, or to a unix socket if addr has a slash. The connection is closed when the
+// test ends.
+func Dial(t testing.TB, addr string) *Conn {
+	t.Helper()
+	network := "tcp"
+	if strings.Contains(addr, "/") {
+		network = "unix"
+	}
+	nc, err := net.DialTimeout(network, addr, Timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewConn(t, nc)
+}
+
+// DialTLS connects to a TCP address, and performs the handshake.
+func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
+	t.Helper()
+	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: Timeout}, "tcp", addr, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewConn(t, nc)
+}
+
+// NewConn wraps a connection, which is closed when the test ends.
+func NewConn(t testing.TB, nc net.Conn) *Conn {
+	t.Helper()
+	t.Cleanup(func() { nc.Close() })
+	if err := nc.SetDeadline(time.Now().Add(Timeout)); err != nil {
+		t.Fatal(err)
+	}
+	return &Conn{Conn: nc, R: bufio.NewReader(nc), t: t}
+}
+
+// Send writes text.
+func (c *Conn) Send(text string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		c.t.Fatalf("writing %.100q: %v", text, err)
+	}
+}
+
+// Expect reads as many bytes as want has, which must be those.
+func (c *Conn) Expect(want string) {
+	c.t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c.R, got); err != nil || string(got) != want {
+		c.t.Fatalf("got %.300q, %v; want %.300q", got[:n], err, want)
+	}
+}
+
+// Exchange sends a line and expects one. Neither has its line feed here.
+func (c *Conn) Exchange(send, want string) {
+	c.t.Helper()
+	c.Send(send + "\n")
+	if got := c.ReadLine(); got != want {
+		c.t.Fatalf("%.100q was answered with %.300q, want %.300q", send, got, want)
+	}
+}
+
+// ReadLine reads a line, and returns it without its line feed.
+func (c *Conn) ReadLine() string {
+	c.t.Helper()
+	line, err := c.R.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("got %.300q, %v; want a line", line, err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// CloseWrite ends what the client sends. The server may have reset the connection.
+func (c *Conn) CloseWrite() {
+	c.t.Helper()
+	if err := c.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil && !IsReset(err) {
+		c.t.Fatal(err)
+	}
+}
+
+// ExpectEOF reads want and then the end, which must not be a reset.
+func (c *Conn) ExpectEOF(want string) {
+	c.t.Helper()
+	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
+		c.t.Fatalf("got %.300q, %v; want %.300q and the end", got, err, want)
+	}
+}
+
+// ExpectClosed reads until the server has closed the connection or has reset it, and returns what
+// came before.
+func (c *Conn) ExpectClosed() string {
+	c.t.Helper()
+	got, err := io.ReadAll(c.R)
+	if err != nil && !IsReset(err) {
+		c.t.Fatalf("got %.300q, %v; want the end of the connection", got, err)
+	}
+	return string(got)
+}
+
+// Reset closes the connection with a reset.
+func (c *Conn) Reset() {
+	if tc, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tc.SetLinger(0)
+	}
+	c.Close()
+}
+
+// ReadResponse reads an HTTP response and its body. The request that it answers must not have been HEAD.
+func (c *Conn) ReadResponse() (*http.Response, string) {
+	c.t.Helper()
+	res, err := http.ReadResponse(c.R, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		c.t.Fatalf("body of %s: %.300q, %v", res.Status, body, err)
+	}
+	return res, string(body)
+}
+
+// IsReset reports whether an error means that the peer has closed or reset the connection.
+func IsReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ENOTCONN)
+}

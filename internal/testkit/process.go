@@ -1,0 +1,88 @@
+package testkit
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Process is a child process of a test. It is killed, if it still runs, and waited for when the test ends.
+type Process struct {
+	*exec.Cmd
+	Output *Buffer // what it writes to its standard output and to its standard error
+	t      testing.TB
+	ended  chan struct{}
+}
+
+// Start starts a command. Output that cmd already directs elsewhere stays there. If the test fails, the
+// end of the output is logged.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
+	if cmd.Stdout == nil {
+		cmd.Stdout = p.Output
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = p.Output
+	}
+	cmd.WaitDelay = 10 * time.Second // for children that keep the output open
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%s: %v", strings.Join(cmd.Args, " "), err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait() // ProcessState says how it ended
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		<-p.ended
+		if out := p.Output.String(); t.Failed() && out != "" {
+			t.Logf("%s has written:\n%s", cmd.Args[0], out[max(0, len(out)-4000):])
+		}
+	})
+	return p
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		p.t.Fatalf("signal %v: %v", s, err)
+	}
+}
+
+// ExitCode waits for the end of the process, up to Timeout, and returns its exit code: -1 if a
+// signal has ended it.
+func (p *Process) ExitCode() int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(Timeout):
+		p.t.Fatalf("%s has not ended after %v", p.Args[0], Timeout)
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// WaitForOutput waits until the output matches a regular expression, and returns the leftmost match and its
+// submatches. It fails the test when the process ends without such output.
+func (p *Process) WaitForOutput(expr string) []string {
+	p.t.Helper()
+	re := regexp.MustCompile(expr)
+	var found []string
+	WaitForFunc(p.t, func() bool {
+		var ended bool
+		select {
+		case <-p.ended:
+			ended = true
+		default:
+		}
+		if found = re.FindStringSubmatch(p.Output.String()); found == nil && ended {
+			p.t.Fatalf("%s has ended (%v) without output that matches %q; it has written:\n%s", p.Args[0], p.ProcessState, expr, p.Output)
+		}
+		return found != nil
+	}, func() string { return p.Args[0] + " writes nothing that matches " + expr })
+	return found
+}

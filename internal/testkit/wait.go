@@ -1,0 +1,43 @@
+// Package testkit has what the tests of several packages need: waiting for conditions, clients,
+// child processes, and checks for what a test leaves behind. It is for tests alone.
+package testkit
+
+import (
+	"testing"
+	"time"
+)
+
+// Timeout is how long a test waits for a condition before it fails. It is so long that only a fault
+// exceeds it, on a busy machine too.
+const Timeout = 2 * time.Minute
+
+// WaitFor waits until ok returns true, and fails the test with what if it does not within Timeout.
+// It is called on the test's goroutine.
+func WaitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	WaitForFunc(t, ok, func() string { return what })
+}
+
+// WaitForFunc is WaitFor with a message that is made when the test fails.
+func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
+	t.Helper()
+	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v: %s", Timeout, what())
+		}
+	}
+}
+
+// Receive receives a value from ch, and fails the test with what if none comes within Timeout.
+func Receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(Timeout)
+	defer timer.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-timer.C:
+		t.Fatalf("waited %v: %s", Timeout, what)
+		panic("not reached")
+	}
+}
