@@ -225,6 +225,9 @@ func (c *Conn) ReadsOn() bool { return c.is(relayed) || c.more != nil && c.more.
 // ReadPaused says that the handler does not listen.
 func (c *Conn) ReadPaused() bool { return c.is(readPaused) }
 
+// BothEnded reports whether the peer has ended and the end of the output has been sent.
+func (c *Conn) BothEnded() bool { return c.is(peerEnded) && c.is(shut) }
+
 // CountMessages counts messages that were cut out of the input.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {

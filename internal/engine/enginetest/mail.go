@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
-	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var mailCases = []testCase{
 	{"Send from ten goroutines", sendConcurrently},
 	{"Send while the client half-closes", sendAtHalfClose},
+	{"mail while both directions end", mailAtBothEnds},
 	{"Send from one connection's handler to another", sendToAnother},
 	{"Nudge, Send and Close from outside", closeFromOutside},
 	{"Send to a connection that has been reset", mailAtReset},
@@ -113,6 +115,27 @@ func sendAtHalfClose(b *bench) {
 		accepted := sendAll(b, r, 1<<30)
 		checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	}
+}
+
+// mailAtBothEnds has mail come after the connection's last output has been sent, and before it is
+// closed: that is no reset.
+func mailAtBothEnds(b *bench) {
+	const conns = 40
+	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) { c.CloseWrite() }})
+	for i := range conns {
+		c := s.dial()
+		r := s.wantOpened(i + 1)[i]
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for r.Nudge() == nil {
+				runtime.Gosched()
+			}
+		})
+		c.endSending()
+		c.expectEnd("")
+		wg.Wait()
+	}
+	s.wantClosed(slices.Repeat([]error{io.EOF}, conns)...)
 }
 
 func sendToAnother(b *bench) {

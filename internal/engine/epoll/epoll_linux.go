@@ -118,8 +118,10 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 			d.detach(c) // the loop will see
 		} else if c.WantsInput() {
 			d.Read(c)
-		} else if c.ReadPaused() && events&sock.Error == 0 {
-			d.detach(c) // a unix socket whose peer has gone; there may be input left
+		} else if (c.ReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
+			// A unix socket whose peer has gone, which may have input left; or both directions
+			// have ended in order, and mail is on its way, which settles the connection.
+			d.detach(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
 			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
