@@ -17,15 +17,17 @@ import (
 // average: the large ones may be with workers, and are found when they are back. Only the mail
 // that waits for such is dropped before, and then they are closed.
 
-// retryEvery is the least time between two walks through all connections for that
-// when the last one has found too few that could be closed.
+// When a walk through all connections has found too few that could be closed, the next one
+// comes after retryEvery, or when the buffers have grown by another eighth of the bound: mail
+// that was in no connection's buffers at the time may be in them by then.
 const retryEvery = 50 * time.Millisecond
 
 // budget closes connections when buffers hold too much.
 type budget struct {
 	loop    *Loop
 	over    bool          // buffers held too much at the last look
-	triedAt time.Duration // when too few could give way; 0 if enough did
+	triedAt time.Duration // when too few could be closed; 0 if enough could
+	heldAt  int64         // what all buffers held then
 }
 
 func (b *budget) next() (at time.Duration, ok bool) { return b.triedAt + retryEvery, b.over }
@@ -39,7 +41,7 @@ func (b *budget) run(now time.Duration) {
 	}
 	most := int64(l.group.cfg.Limits.MaxBuffered)
 	held := l.group.buffered()
-	if b.over = held > most; !b.over || now-b.triedAt < retryEvery {
+	if b.over = held > most; !b.over || now-b.triedAt < retryEvery && held-b.heldAt < most/8 {
 		return
 	}
 	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
@@ -64,8 +66,8 @@ func (b *budget) run(now time.Duration) {
 			l.closeLargest(from, &excess)
 		}
 	}
-	if b.triedAt = 0; excess > 0 {
-		b.triedAt = now
+	if b.triedAt, b.heldAt = 0, 0; excess > 0 {
+		b.triedAt, b.heldAt = now, held
 	}
 }
 
