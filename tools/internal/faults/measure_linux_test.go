@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -35,12 +36,12 @@ var sieges = []struct {
 	swarms func(s *subject) []*Swarm
 }{
 	{"thirds", thirds},
-	{"flood-10", one(func(s *subject) *Swarm { return Flood(s.addr, 10, floodOfLines, 0) })},
-	{"flood-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, floodOfLines, 0) })},
-	{"flood-5000", one(func(s *subject) *Swarm { return Flood(s.addr, 5000, floodOfLines, 0) })},
-	{"pipelined-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, floodOfLines, pipelined) })},
-	{"never-read-500", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 500, floodOfLines) })},
-	{"never-read-5000", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 5000, floodOfLines) })},
+	{"flood-10", one(func(s *subject) *Swarm { return Flood(s.addr, 10, lines, 0) })},
+	{"flood-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, 0) })},
+	{"flood-5000", one(func(s *subject) *Swarm { return Flood(s.addr, 5000, lines, 0) })},
+	{"pipelined-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, pipelined) })},
+	{"never-read-500", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 500, lines) })},
+	{"never-read-5000", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 5000, lines) })},
 	{"half-messages-5000", one(func(s *subject) *Swarm { return HalfOpen(s.addr, 5000, bytes.Repeat([]byte("h"), 2048)) })},
 	{"resets-4000/s", one(func(s *subject) *Swarm { return ResetStorm(s.addr, 4000, 1<<40, []byte("hello\n")) })},
 }
@@ -124,8 +125,8 @@ func overall(all []reading) (r reading) {
 
 // underAttack measures one model and one attack.
 func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (alone, attacked reading) {
-	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, nil)
-	s.begin(&Honest{Addr: s.Addr, Conns: *honest})
+	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, exec.Command(os.Args[0]))
+	s.begin(&Honest{Conns: *honest})
 	alone = s.read()
 	swarms := attack(s)
 	for _, w := range swarms {
