@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -31,25 +32,16 @@ func TestTimeLimits(t *testing.T) {
 		FirstByteTimeout: 2 * time.Second, IdleTimeout: 2 * time.Second, MessageTimeout: time.Second,
 		WriteTimeout: time.Second, MaxUnsent: 64 << 10,
 	}
-	const ahead = 100 * 24 * time.Hour
-	seconds := fmt.Sprint(int(ahead / time.Second))
+	const seconds = "8640000" // that a clock is ahead: 100 days
 	run(t, []fault{
-		{name: "slow peers", spec: spec{Limits: limits}, descriptors: 4 * many(5000, 100), attack: slowPeers},
-		{name: "worker processes", spec: spec{Limits: limits, Processes: 2}, descriptors: 4 * many(500, 50), attack: slowPeers},
+		{name: "slow peers", spec: spec{Limits: limits}, descriptors: many(11_500, 200), attack: func(s *subject) {
+			s.slowPeers(many(10_000, 50), many(500, 50))
+		}},
+		{name: "worker processes", spec: spec{Limits: limits, Processes: 2}, descriptors: 200, attack: fewSlowPeers},
 		{
 			name: "shifted clock", spec: spec{Limits: limits}, descriptors: 200,
 			through: []string{"unshare", "--time", "--monotonic", seconds, "--boottime", seconds, "--"},
-			attack: func(s *subject) {
-				var theirs, ours unix.Timespec
-				s.ask("clock", &theirs)
-				if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ours); err != nil {
-					s.Fatal(err)
-				}
-				if d := time.Duration(theirs.Nano() - ours.Nano()); d < ahead-time.Minute {
-					s.Fatalf("the server's clock is ahead by %v, want %v", d, ahead)
-				}
-				slowPeers(s)
-			},
+			attack:  fewSlowPeers,
 		},
 		{
 			name: "cut link", spec: spec{Limits: tcp.Limits{IdleTimeout: 3 * time.Second, WriteTimeout: time.Second}},
@@ -67,12 +59,8 @@ func TestTimeLimits(t *testing.T) {
 				}}
 			},
 			attack: func(s *subject) {
-				for range 10 {
-					s.round()
-				}
-				if most := s.clients.Latency().Max(); most < 100_000 {
-					s.Errorf("the slowest answer took %d µs: no packet was lost", most)
-				}
+				s.eventually(func() bool { return s.clients.Latency().Max() > 100_000 }, func() string { return "no packet is lost" })
+				s.round()
 			},
 		},
 		{
@@ -83,13 +71,11 @@ func TestTimeLimits(t *testing.T) {
 	t.Run("wall clock", wallClock)
 }
 
-// slowPeers are slow in each of the ways for which there is a limit of time.
-func slowPeers(s *subject) {
-	n := many(500, 50)
-	drips := n
-	if full && s.spec.Processes == 0 {
-		drips = 10_000
-	}
+func fewSlowPeers(s *subject) { s.slowPeers(50, 50) }
+
+// slowPeers has peers that are slow in each of the ways for which there is a limit of time, so many that drip
+// and n of each other.
+func (s *subject) slowPeers(drips, n int) {
 	begun := time.Now()
 	all := []*Swarm{
 		Slowloris(s.addr, drips, 300*time.Millisecond),
@@ -101,22 +87,25 @@ func slowPeers(s *subject) {
 		s.attack(w)
 	}
 	paused := int64(0)
-	s.counts("one is closed", func(st tcp.Stats) bool {
+	closed := func(st tcp.Stats) int64 {
 		paused = max(paused, st.Paused)
-		return st.Closed.Message+st.Closed.FirstByte+st.Closed.Idle+st.Closed.Write > 0
-	})
+		return st.Closed.Message + st.Closed.FirstByte + st.Closed.Idle + st.Closed.Write + st.Closed.Reset
+	}
+	s.counts("one is closed", func(st tcp.Stats) bool { return closed(st) > 0 })
 	if took := time.Since(begun); took < time.Second {
 		s.Errorf("a limit of a second was over after %v", took)
+	}
+	s.round()
+	st := s.counts("all are closed", func(st tcp.Stats) bool { return closed(st) == int64(drips+3*n) })
+	// Those that never read may be closed by the kernel's limit, which is as long.
+	c := st.Closed
+	if c.Message != int64(drips) || c.FirstByte != int64(n) || c.Idle != int64(n) || c.Write+c.Reset != int64(n) {
+		s.Errorf("of %d that drip and %d of each other: %+v", drips, n, c)
 	}
 	if s.spec.Model != tcp.Goroutine && paused == 0 { // there a goroutine waits for its peer instead
 		s.Error("no connection that never reads was paused")
 	}
-	s.round()
-	st := s.counts("all are closed by their limits", func(st tcp.Stats) bool {
-		return st.Closed.Message == int64(drips) && st.Closed.FirstByte == int64(n) &&
-			st.Closed.Idle == int64(n) && st.Closed.Write+st.Closed.Reset == int64(n) // by the kernel's limit, which is as long
-	})
-	if st.Processes != s.counted.Processes || st.Restarts > 0 {
+	if st.Processes != s.spec.Processes || st.Restarts > 0 {
 		s.Errorf("worker processes have ended: %+v", st)
 	}
 	s.lost(all...)
@@ -134,17 +123,19 @@ func lose(c net.Conn, share float64) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return control(c, func(fd int) error {
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+	})
+}
+
+// control calls f with a connection's descriptor.
+func control(c net.Conn, f func(fd int) error) error {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return err
 	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if e := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-	}); e != nil {
-		return e
-	}
-	return err
+	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
 }
 
 // cutLink has peers whose link is cut without a word: they are found by the idle timeout where they
@@ -479,7 +470,7 @@ const (
 func (s *subject) flooded(w *Swarm) {
 	s.Helper()
 	s.attack(w)
-	s.swarmed(w, "they flood", func(c SwarmCounts) bool { return c.Connected == int64(w.Conns) && c.Received > 16<<20 })
+	s.swarmed(w, "they flood", func(c SwarmCounts) bool { return c.Connected == int64(w.Conns) && c.Received > 8<<20 })
 	var p peak
 	longest := max(s.turn(&p), s.turn(&p), s.turn(&p))
 	wait, err := s.newcomer(newcomerBound)
@@ -497,7 +488,7 @@ func (s *subject) neverRead(w *Swarm) {
 	s.Helper()
 	s.attack(w)
 	var p peak
-	for sent, moved := int64(-1), time.Now(); time.Since(moved) < 500*time.Millisecond; {
+	for sent, moved := int64(-1), time.Now(); time.Since(moved) < 300*time.Millisecond; {
 		s.turn(&p)
 		if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
 			sent, moved = now.Sent, time.Now()
@@ -546,7 +537,7 @@ func TestHandlers(t *testing.T) {
 func (s *subject) block() {
 	s.Helper()
 	slow := s.stats().SlowHandlers
-	sleeping := s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 300ms\n"), Every: 350 * time.Millisecond})
+	sleeping := s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Every: 200 * time.Millisecond})
 	s.counts("slow handlers are counted", func(st tcp.Stats) bool {
 		return st.SlowHandlers > slow && (s.spec.Model != tcp.Auto || st.OnWorkers > 0)
 	})
@@ -620,7 +611,7 @@ func (s *subject) endFlooded(allowed time.Duration, orders ...string) {
 // stops the server: what the kernel has received is answered before the end, wherever handlers run.
 func drained(s *subject) {
 	if s.spec.Model == tcp.Auto {
-		s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 300ms\n"), Every: 350 * time.Millisecond})
+		s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Every: 200 * time.Millisecond})
 		s.counts("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })
 	}
 	text := "sleep 20ms\n"
@@ -636,25 +627,17 @@ func drained(s *subject) {
 		c.Send(text)
 	}
 	for _, c := range all {
-		testkit.WaitFor(s, "the server's kernel has all that was sent", func() bool { return unacknowledged(s, c.Conn) == 0 })
+		testkit.WaitFor(s, "the server's kernel has all that was sent", func() bool {
+			left := -1
+			err := control(c.Conn, func(fd int) (err error) { left, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ); return err })
+			return err == nil && left == 0
+		})
 	}
 	s.orders.Close()
 	for _, c := range all {
 		c.ExpectEOF(text)
 	}
 	s.shut()
-}
-
-// unacknowledged is how much of what was sent the server's kernel has not taken.
-func unacknowledged(s *subject, c net.Conn) (n int) {
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
-	return n
 }
 
 // Clients of servers that answer wrongly, or no more, notice it; so do those of one who sends on a
@@ -681,32 +664,20 @@ func TestHonestNotices(t *testing.T) {
 	}
 }
 
-// A Namespace has its own loopback and nothing else.
+// A Namespace has its own loopback, which is up, and nothing else.
 func TestNamespace(t *testing.T) {
 	n, err := NewNamespace()
-	if os.Geteuid() != 0 && err != nil {
+	if err != nil && os.Geteuid() != 0 {
 		t.Skip("network namespaces: ", err)
-	}
-	if err != nil {
+	} else if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	var l net.Listener
-	if err := n.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }); err != nil {
+	var all []net.Interface
+	if err := n.Do(func() (err error) { all, err = net.Interfaces(); return err }); err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	dial := func() error {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err == nil {
-			c.Close()
-		}
-		return err
-	}
-	if err := n.Do(dial); err != nil {
-		t.Errorf("in the namespace: %v", err)
-	}
-	if dial() == nil {
-		t.Error("a server in the namespace was reached from outside")
+	if len(all) != 1 || all[0].Flags&(net.FlagLoopback|net.FlagUp) != net.FlagLoopback|net.FlagUp {
+		t.Errorf("it has %+v; want loopback alone, up", all)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +76,9 @@ func run(t *testing.T, faults []fault) {
 	if testing.Short() {
 		models = models[min(1, len(models)-1):min(2, len(models))] // epoll, or the only one
 	}
+	if !slices.ContainsFunc(faults, func(f fault) bool { return f.descriptors == 0 }) {
+		t.Parallel()
+	}
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			if f.through != nil && os.Geteuid() != 0 {
@@ -114,7 +118,9 @@ func (f *fault) test(s *subject) {
 	s.begin(h)
 	f.attack(s)
 	s.round()
-	s.back()
+	if s.spec.Model != tcp.Auto { // which keeps workers as long as honest clients keep them busy
+		s.back()
+	}
 	if r := h.Stop(); r.First != nil && !h.Redial {
 		s.Errorf("honest clients: %+v", r)
 	}
@@ -270,6 +276,9 @@ func (s *subject) footprint() Footprint {
 // attack starts a swarm, which ends with the test at the latest.
 func (s *subject) attack(w *Swarm) *Swarm {
 	s.Helper()
+	if w.Every == 0 {
+		w.Every = 100 * time.Millisecond
+	}
 	if err := w.Start(); err != nil {
 		s.Fatal(err)
 	}

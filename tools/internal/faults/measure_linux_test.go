@@ -2,7 +2,6 @@ package faults
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -108,18 +107,12 @@ func tell(b *testing.B, table io.Writer, name string, alone, attacked map[string
 
 // overall is the mean rate of readings, and the worst of everything else.
 func overall(all []reading) (r reading) {
-	worst := func(f func(r reading) int64) int64 {
-		return f(slices.MaxFunc(all, func(a, b reading) int { return cmp.Compare(f(a), f(b)) }))
-	}
 	for _, one := range all {
 		r.rate += one.rate / float64(len(all))
 		r.lost += one.lost
+		r.p99, r.newcomer = max(r.p99, one.p99), max(r.newcomer, one.newcomer)
+		r.buffered, r.resident, r.after = max(r.buffered, one.buffered), max(r.resident, one.resident), max(r.after, one.after)
 	}
-	r.p99 = time.Duration(worst(func(r reading) int64 { return int64(r.p99) }))
-	r.newcomer = time.Duration(worst(func(r reading) int64 { return int64(r.newcomer) }))
-	r.buffered = worst(func(r reading) int64 { return r.buffered })
-	r.resident = worst(func(r reading) int64 { return r.resident })
-	r.after = worst(func(r reading) int64 { return r.after })
 	return r
 }
 
@@ -133,7 +126,9 @@ func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (
 		w.Redial = true
 		s.attack(w)
 	}
-	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, (*Swarm).comes); {
+	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, func(w *Swarm) bool {
+		return w.Counts().Connected < int64(w.Conns) // some have not come yet
+	}); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	attacked = s.read()
@@ -153,9 +148,6 @@ func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (
 	s.shut()
 	return alone, attacked
 }
-
-// comes says whether connections of a swarm have not been made yet.
-func (s *Swarm) comes() bool { return s.Counts().Connected < int64(s.Conns) }
 
 // read looks at honest clients and the server for one window, while others come and
 // ask once.

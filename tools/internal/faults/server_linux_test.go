@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "4"); err != nil { // they wait more than they compute
+	if err := flag.Set("test.parallel", "12"); err != nil { // they wait more than they compute
 		panic(err)
 	}
 	testkit.Main(m)
@@ -100,7 +100,6 @@ func serverMain(settings string) error {
 		if err := obey(addr, map[string]func() any{
 			"stats":   func() any { return srv.Stats() },
 			"memory":  func() any { return readHeap() },
-			"clock":   clock,
 			"push":    a.push,
 			"release": a.letGo,
 			"drain":   func() any { go srv.Drain(); return nil }, // which ends before Shutdown
@@ -185,15 +184,6 @@ func readHeap() account {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return account{Bytes: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
-}
-
-// clock is what the monotonic clock of this process shows.
-func clock() any {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return err.Error()
-	}
-	return now
 }
 
 // app echoes lines, but for some words:
