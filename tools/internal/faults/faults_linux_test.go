@@ -255,7 +255,7 @@ func TestMemoryLimits(t *testing.T) {
 				s.gone(w)
 			},
 		},
-		{name: "one connection", descriptors: 200, spec: spec{Limits: tcp.Limits{MaxMessage: 32 << 10}}, attack: greedyPeers},
+		{name: "one connection", descriptors: 260, spec: spec{Limits: tcp.Limits{MaxMessage: 32 << 10}}, attack: greedyPeers},
 		{name: "Refs", descriptors: 100, attack: keptRefs},
 		{
 			name: "output of all", spec: spec{Socket: smallSockets, Limits: tcp.Limits{MaxBuffered: many(1500, 200) * 10 << 10}},
@@ -273,13 +273,19 @@ func TestMemoryLimits(t *testing.T) {
 }
 
 // greedyPeers ask for more than a connection may have: of input, of output that they take, and of
-// output that they do not take.
+// output that they do not take. Noise alone is no reason to close.
 func greedyPeers(s *subject) {
 	const n = 60
 	long, zeros := s.attack(LongLines(s.addr, n, 'x', 20*time.Millisecond)), s.attack(LongLines(s.addr, n, 0, 20*time.Millisecond))
+	noise := s.attack(Garbage(s.addr, n, 1, 20*time.Millisecond))
 	consumers := s.attack(NeverRead(s.addr, n, []byte("flood 30000000\n"), 100*time.Millisecond))
 	s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.TooLong == 2*n && st.Closed.SlowConsumer == n })
 	s.lost(long, zeros, consumers)
+	s.swarmed(noise, "lines in noise are echoed", func(c SwarmCounts) bool { return c.Received > 1<<20 })
+	if c := noise.Counts(); c.Lost > 0 {
+		s.Errorf("noise with short lines is no reason to close: %+v", c)
+	}
+	s.gone(noise)
 	for _, w := range []*Swarm{
 		{First: []byte("half a line"), Stream: []byte("\n")}, // so many small buffers at a time
 		{First: []byte("flood 1000000\n")},                   // and so many large ones
@@ -640,9 +646,11 @@ func drained(s *subject) {
 	s.shut()
 }
 
-// Clients of servers that answer wrongly, or no more, notice it; so do those of one who sends on a
-// connection that is cut. This holds the honest clients of the tests above.
+// Clients of servers that answer wrongly, or no more, notice it: so the honest clients of the tests above do.
 func TestHonestNotices(t *testing.T) {
+	if (&Honest{}).Start() == nil || (&Swarm{Conns: 1}).Start() == nil {
+		t.Error("clients have started without a server")
+	}
 	for answer, want := range map[string]Report{"wrong\n": {Wrong: 1}, "": {Lost: 1}} {
 		h := &Honest{Conns: 1, Dial: func() (net.Conn, error) {
 			ours, theirs := net.Pipe()
@@ -666,6 +674,9 @@ func TestHonestNotices(t *testing.T) {
 
 // A Namespace has its own loopback, which is up, and nothing else.
 func TestNamespace(t *testing.T) {
+	if _, err := OpenNamespace("/nowhere"); err == nil {
+		t.Error("a namespace that is not there was opened")
+	}
 	n, err := NewNamespace()
 	if err != nil && os.Geteuid() != 0 {
 		t.Skip("network namespaces: ", err)
