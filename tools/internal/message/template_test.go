@@ -3,7 +3,6 @@ package message
 import (
 	"fmt"
 	"regexp"
-	"strings"
 	"testing"
 )
 
@@ -220,27 +219,5 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 		template.Append(room, of)
 	}); n != 0 {
 		t.Errorf("a message is made with %v allocations", n)
-	}
-}
-
-func BenchmarkAppend(b *testing.B) {
-	for _, text := range []string{
-		`ping \{seq}` + "\n",
-		`\{uuid}`,
-		`\{random 1000}`,
-		every,
-	} {
-		name, _, _ := strings.Cut(text, "\n")
-		b.Run(shorten(name), func(b *testing.B) {
-			template := parse(b, text)
-			room := make([]byte, 0, template.MaxLen())
-			of := fifth
-			b.ReportAllocs()
-			for b.Loop() {
-				of.Message++
-				room = template.Append(room[:0], of)
-			}
-			b.SetBytes(int64(len(room)))
-		})
 	}
 }
