@@ -325,7 +325,7 @@ var smallSockets = tcp.Socket{SendBuffer: 32 << 10, ReceiveBuffer: 32 << 10}
 // overBudget has a swarm do its best to have more buffered than MaxBuffered. That holds at every moment, but
 // for what one turn of the loops brings, and those who have the most are closed.
 func (s *subject) overBudget(w *Swarm) {
-	const turn = 64 * (64 + 128) << 10 // events, with input and output
+	turn := int64(max(s.counted.Loops, 1)) * 64 * (64 + 128) << 10 // events, with input and output
 	w.Redial, w.Every = true, 100*time.Millisecond
 	s.attack(w)
 	var p peak

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -123,7 +124,7 @@ func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (
 	alone = s.read()
 	swarms := attack(s)
 	for _, w := range swarms {
-		w.Redial = true
+		w.Redial, w.Every = true, cmp.Or(w.Every, time.Second)
 		s.attack(w)
 	}
 	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, func(w *Swarm) bool {
