@@ -45,6 +45,14 @@ var raced = func() bool {
 	return false
 }()
 
+// short is a limit of time within which all clients of a test connect and act, on a busy machine too.
+var short = func() time.Duration {
+	if raced {
+		return 4 * time.Second
+	}
+	return 2 * time.Second
+}()
+
 // full has as many attackers as docs/reliability.md promises.
 var full = os.Getenv("MYRIAD_TEST_FULL") != "" && !raced
 
@@ -87,7 +95,7 @@ func run(t *testing.T, faults []fault) {
 			if f.descriptors > 0 {
 				t.Parallel()
 			}
-			for _, model := range append(models, tcp.Auto) {
+			for _, model := range slices.Concat(models, []string{tcp.Auto}) {
 				if model == tcp.Auto && !f.auto {
 					continue
 				}

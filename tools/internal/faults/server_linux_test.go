@@ -52,7 +52,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil { // they wait more than they compute
+	parallel := "8" // they wait more than they compute
+	if raced {
+		parallel = "4"
+	}
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
 	testkit.Main(m)
