@@ -92,11 +92,19 @@ func (r *Report) wall(name string) *Wall {
 	return nil
 }
 
+// movable are the walls that a change of settings moves.
+var movable = []string{"nofile", "nr_open", "file-max", "max_user_watches", "ports", "tcp_tw_reuse", "sources", "somaxconn",
+	"tcp_max_syn_backlog", "netdev_max_backlog", "tcp_mem", "tcp_mem-pressure", "tcp_rmem", "tcp_wmem", "tcp_max_orphans", "tcp_max_tw_buckets",
+	"conntrack", "conntrack-buckets", "threads-max", "pid_max", "max_map_count", "memlock", "loopback", "cgroup-memory", "cgroup-sockets", "cgroup-pids"}
+
 // absent is for a wall that is not to be looked at.
 const absent = -1
 
+// TestWalls sets each wall where it is to be. After the changes of a report, every wall that had some
+// holds the plan.
 func TestWalls(t *testing.T) {
 	far := targets("10.0.0.9:9000")
+	moved := make(map[string]bool)
 	for _, test := range []struct {
 		name   string
 		wall   string
@@ -113,6 +121,7 @@ func TestWalls(t *testing.T) {
 		{"tables forbidden", "nofile", Plan{Model: epoll, Side: Server}, func(f *Facts) { f.Shards = "EPERM" }, 19872},
 		{"none at all", "nofile", Plan{Model: goroutine}, nofiles(128), 0},
 		{"no limit", "nofile", Plan{Model: goroutine}, nofiles(-1), Unlimited},
+		{"which may be raised", "nofile", Plan{Connections: 50000, Model: goroutine, Side: Server}, func(f *Facts) { f.Process.Raise = true }, 19872},
 		{"the client's model is the best", "nofile", Plan{Model: goroutine}, nil, 19872},
 		{"", "nr_open", Plan{Model: goroutine, Side: Client}, set("fs.nr_open", "1000"), 872},
 		{"not known", "nr_open", Plan{}, func(f *Facts) { delete(f.Sysctls, "fs.nr_open") }, absent},
@@ -121,8 +130,8 @@ func TestWalls(t *testing.T) {
 		{"one side", "file-max", Plan{Side: Client}, nil, 400000 - 2000 - 128},
 		{"a supervisor", "file-max", Plan{Side: Server, Processes: 2}, nil, 400000 - 2000 - 3*128},
 		{"privileged", "file-max", Plan{}, root, Unlimited},
-		{"all open", "file-max", Plan{}, func(f *Facts) { f.FilesOpen = math.MaxInt64 }, 0},
-		{"both by epoll", "max_user_watches", Plan{}, func(f *Facts) { f.Uring = "no" }, (900000 - 32) / 2},
+		{"all open", "file-max", Plan{}, func(f *Facts) { f.FilesOpen = 400000 }, 0},
+		{"both by epoll", "max_user_watches", Plan{Connections: 500000}, func(f *Facts) { f.Uring = "no" }, (900000 - 32) / 2},
 		{"one by epoll", "max_user_watches", Plan{Model: goroutine}, nil, 900000 - 32},
 		{"none by epoll", "max_user_watches", Plan{}, nil, absent},
 
@@ -131,6 +140,7 @@ func TestWalls(t *testing.T) {
 		{"not known", "nofile", Plan{}, nofiles(0), absent},
 		{"not known", "memlock", Plan{}, func(f *Facts) { f.Process.Nofile, f.Process.Memlock = Rlimit{}, Rlimit{} }, absent},
 		{"one source", "ports", Plan{Sources: addrs("127.0.0.1")}, nil, 28232},
+		{"more than there are", "ports", Plan{Connections: 100000, Sources: addrs("127.0.0.1")}, nil, 28232},
 		{"the same twice", "ports", Plan{Sources: addrs("127.0.0.1", "127.0.0.1")}, nil, 28232},
 		{"the published range", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "44620 48715"), 4096},
 		{"with the server in it", "ports", Plan{Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:45000")}, set(rangeName, "44620 48715"), 4095},
@@ -151,7 +161,8 @@ func TestWalls(t *testing.T) {
 		{"", "port-search", Plan{Sources: addrs("127.0.0.1")}, nil, 14116},
 		{"of many", "port-search", Plan{}, nil, absent},
 		{"all here", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.5")}, nil, Unlimited},
-		{"one is not", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.7", "10.0.0.5")}, nil, 1},
+		{"one is not", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.7", "10.0.0.5")}, root, 1},
+		{"one of another network", "sources", Plan{Side: Client, Sources: addrs("10.0.0.5", "10.9.0.7"), Targets: far}, nil, 1},
 		{"none closes", "tcp_tw_reuse", Plan{Side: Client}, nil, absent},
 		// 1,000 closed a second wait for 1 s on loopback: 28,232 × n / (n + 1000), n = 1000.
 		{"loopback", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("127.0.0.1")}, nil, 14116},
@@ -161,7 +172,7 @@ func TestWalls(t *testing.T) {
 		{"default", "somaxconn", Plan{Connections: 1000000}, nil, Unlimited},
 		{"one more than asked", "somaxconn", Plan{Connections: 1000, Burst: 102, Backlog: 100}, nil, 101},
 		{"just enough", "somaxconn", Plan{Connections: 1000, Burst: 101, Backlog: 100}, nil, Unlimited},
-		{"the kernel's bound", "somaxconn", Plan{Connections: 9999, Burst: 9999, Backlog: 5000}, nil, 4097},
+		{"the kernel's bound", "somaxconn", Plan{Connections: 9999, Burst: 9999, Backlog: 50000}, nil, 4097},
 		{"a small plan has no large burst", "somaxconn", Plan{Connections: 50, Backlog: 100}, nil, Unlimited},
 		{"not a client's", "somaxconn", Plan{Side: Client}, nil, absent},
 		{"cookies", "tcp_max_syn_backlog", Plan{Connections: 1000}, nil, Unlimited},
@@ -183,7 +194,7 @@ func TestWalls(t *testing.T) {
 		{"large pages", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Cgroup.Sockets.Max = 65536, 100*65536+65535 }, 100},
 		{"all used", "tcp_mem", Plan{Unread: 60000}, pages(99999), 0},
 		{"no group", "cgroup-sockets", Plan{Unread: 60000}, nil, absent},
-		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets.Max, f.Cgroup.Sockets.Used = 5000*4096, 1000*4096 }, 250},
+		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets = CgroupLimit{Max: 5000 * 4096, Used: 1000 * 4096, File: "/s"} }, 250},
 		{"first segments", "cgroup-sockets", Plan{Unread: 5}, func(f *Facts) { f.Cgroup.Sockets.Max = 4096 }, Unlimited},
 		{"fits", "tcp_rmem", Plan{Unread: 127744}, nil, Unlimited},
 		{"does not", "tcp_rmem", Plan{Unread: 127745}, nil, 0},
@@ -204,11 +215,11 @@ func TestWalls(t *testing.T) {
 			tracked(536)(f)
 			f.Sysctls["net.netfilter.nf_conntrack_tcp_timeout_time_wait"] = "10"
 		}, 65000 * 1000 / 1100},
-		{"", "conntrack-buckets", Plan{}, tracked(144), 4*65536 - 144},
+		{"", "conntrack-buckets", Plan{Connections: 300000}, tracked(144), 4*65536 - 144},
 		{"not tracked", "conntrack-buckets", Plan{}, nil, absent},
 
 		{"no group", "cgroup-memory", Plan{}, nil, absent},
-		{"all used", "cgroup-memory", Plan{}, func(f *Facts) { f.Cgroup.Memory.Max, f.Cgroup.Memory.Used = 1, 2 }, 0},
+		{"all used", "cgroup-memory", Plan{}, func(f *Facts) { f.Cgroup.Memory.Max, f.Cgroup.Memory.Used, f.Cgroup.Memory.File = 1, 2, "/m" }, 0},
 		// 24 MB less 3.5 for the process, by 3,800 bytes.
 		{"", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 20_500_000 / 3800},
 		{"for each process", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server, Processes: 3}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 3 * (20_500_000 / 3800)},
@@ -219,7 +230,7 @@ func TestWalls(t *testing.T) {
 		// A process has 10 threads on 2 CPUs and one a loop: those that are left are loops.
 		{"two loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 88), 2 * (20000 - 576 - 4)},
 		{"no thread to spare", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 90), 0},
-		{"one loop", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 89), 19872},
+		{"one loop", "cgroup-pids", Plan{Connections: 50000, Side: Server, Model: epoll}, inGroup(100, 89), 19872},
 		{"three loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 87), 3 * (20000 - 576 - 6)},
 		{"no loops", "cgroup-pids", Plan{Side: Server, Model: goroutine}, inGroup(100, 90), Unlimited},
 		{"no group", "cgroup-pids", Plan{}, nil, absent},
@@ -231,7 +242,7 @@ func TestWalls(t *testing.T) {
 		{"enough", "threads-max", Plan{Side: Server, Model: goroutine}, set("kernel.threads-max", "110"), Unlimited},
 		{"other users' too", "threads-max", Plan{Side: Server, Model: goroutine}, func(f *Facts) { f.Tasks = 29991 }, 0},
 		{"", "pid_max", Plan{Side: Server, Model: goroutine}, set("kernel.pid_max", "109"), 0},
-		{"", "max_map_count", Plan{Side: Server, Model: epoll}, set("vm.max_map_count", "264"), 19872},
+		{"", "max_map_count", Plan{Connections: 50000, Side: Server, Model: epoll}, set("vm.max_map_count", "264"), 19872},
 		{"can't be used", "io_uring", Plan{Model: uring}, func(f *Facts) { f.Uring = "EPERM" }, 0},
 		{"need not be used", "io_uring", Plan{}, func(f *Facts) { f.Uring = "EPERM" }, Unlimited},
 		// 10 pages for each ring and one more: 10 rings have 9 loops.
@@ -255,7 +266,15 @@ func TestWalls(t *testing.T) {
 			if test.plan.Connections == 0 {
 				test.plan.Connections = 10000
 			}
-			w := examine(t, test.plan, test.change).wall(test.wall)
+			f := machine()
+			if test.change != nil {
+				test.change(f)
+			}
+			before, err := check(f, test.plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := before.wall(test.wall)
 			switch {
 			case w == nil:
 				if test.holds != absent {
@@ -264,7 +283,34 @@ func TestWalls(t *testing.T) {
 			case w.Holds != test.holds:
 				t.Errorf("holds %d, want %d: %+v", w.Holds, test.holds, *w)
 			}
+			after, err := check(applied(t, f, before.Changes()), test.plan)
+			if err != nil {
+				t.Fatalf("changed: %v", err)
+			}
+			for _, w := range before.Walls {
+				now := after.wall(w.Name)
+				if len(w.Changes) == 0 || now == nil {
+					continue
+				}
+				if moved[w.Name] = true; now.Exceeded(test.plan.Connections) {
+					t.Errorf("%d wanted, %s held %d and holds %d after %v", test.plan.Connections, w.Name, w.Holds, now.Holds, w.Changes)
+				}
+			}
 		})
+	}
+	for _, name := range movable {
+		if !moved[name] {
+			t.Errorf("no case moves %s", name)
+		}
+	}
+}
+
+// Numbers of facts may be the largest there are.
+func TestNumbers(t *testing.T) {
+	const most = math.MaxInt64
+	got := []int64{satSub(1, -1), satSub(1, 2), satAdd(most, 1), mulDiv(most, most, 1), withHeadroom(most)}
+	if want := []int64{2, 0, Unlimited, Unlimited, Unlimited}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -291,5 +337,5 @@ func pages(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Pages = n }
 func tracked(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Tracked = n } }
 
 func inGroup(pids, used int64) func(*Facts) {
-	return func(f *Facts) { f.Cgroup.Tasks.Max, f.Cgroup.Tasks.Used = pids, used }
+	return func(f *Facts) { f.Cgroup.Tasks = CgroupLimit{Max: pids, Used: used, File: "/p"} }
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/faults"
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
@@ -189,22 +190,9 @@ func TestReadMachineWide(t *testing.T) {
 // child starts a process that does nothing until the test ends.
 func child(t *testing.T, attributes *syscall.SysProcAttr) (pid int) {
 	t.Helper()
-	cmd := exec.Command("cat")
+	cmd := exec.Command("sleep", "1h")
 	cmd.SysProcAttr = attributes
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
-	})
-	return cmd.Process.Pid
+	return testkit.Start(t, cmd).Process.Pid
 }
 
 // TestReadOther reads a process that has other limits, in another network namespace.

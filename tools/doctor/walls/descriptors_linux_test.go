@@ -20,9 +20,9 @@ func TestDescriptors(t *testing.T) {
 	report := w.examine(0, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "goroutine"})
 	first(t, report, "nofile")
 
-	refused := w.run(stage{Exec: []string{myriad, "serve", "--addr", target, "--model", "goroutine", "--max-conns", strconv.Itoa(wanted)}})
-	if out := refused.stderr.String(); refused.code() != 2 || !strings.Contains(out, "RLIMIT_NOFILE") || !strings.Contains(out, strconv.FormatInt(report.Holds, 10)) {
-		t.Errorf("a server of %d: exit code %d, %q; want 2, RLIMIT_NOFILE and %d", wanted, refused.code(), out, report.Holds)
+	refused := w.start(stage{Exec: []string{myriad, "serve", "--addr", target, "--model", "goroutine", "--max-conns", strconv.Itoa(wanted)}})
+	if code, out := refused.ExitCode(), refused.Output.String(); code != 2 || !strings.Contains(out, "RLIMIT_NOFILE") || !strings.Contains(out, strconv.FormatInt(report.Holds, 10)) {
+		t.Errorf("a server of %d: exit code %d, %q; want 2, RLIMIT_NOFILE and %d", wanted, code, out, report.Holds)
 	}
 	server := w.serve("--model", "goroutine")
 	w.whileHolding(wanted, func() {
@@ -64,9 +64,8 @@ func TestDescriptorTables(t *testing.T) {
 		return w.start(stage{Exec: []string{myriad, "serve", "--addr", target, "--admin", admin, "--model", "epoll", "--max-conns", strconv.FormatInt(n, 10)}})
 	}
 	above := ask(report.Holds + report.Holds/100)
-	above.finish()
-	if out := above.stderr.String(); above.code() != 2 || !strings.Contains(out, "RLIMIT_NOFILE") {
-		t.Errorf("a hundredth above: exit code %d, %q; want 2 and RLIMIT_NOFILE", above.code(), out)
+	if code, out := above.ExitCode(), above.Output.String(); code != 2 || !strings.Contains(out, "RLIMIT_NOFILE") {
+		t.Errorf("a hundredth above: exit code %d, %q; want 2 and RLIMIT_NOFILE", code, out)
 	}
 	below := ask(report.Holds)
 	below.await("serving echo on")
@@ -82,15 +81,14 @@ func TestEMFILE(t *testing.T) {
 	w.stage.Nofile = lowNofile
 	server := w.start(stage{Exec: []string{myriad, "plain", "--addr", target}})
 	server.await("serving echo")
-	report := w.examine(server.Process.Pid, doctor.Plan{Connections: 1500, Side: doctor.Server, Model: "goroutine"})
+	report := w.examine(server.Process.Process.Pid, doctor.Plan{Connections: 1500, Side: doctor.Server, Model: "goroutine"})
 	process := report.Facts.Process
 	room := process.Nofile.Soft - int64(process.Open)
 
 	w.stage.Nofile = 0
 	got := w.hold("-n", "1500", "--duration", "100ms", target)
-	server.finish()
-	if out := server.stderr.String(); server.code() != 1 || !strings.Contains(out, "too many open files") {
-		t.Errorf("exit code %d, %q; want 1 and EMFILE", server.code(), out)
+	if code, out := server.ExitCode(), server.Output.String(); code != 1 || !strings.Contains(out, "too many open files") {
+		t.Errorf("exit code %d, %q; want 1 and EMFILE", code, out)
 	}
 	within(t, "an accept loop", int(got.Lost["closed by the server"]), room)
 	if nofile := wallOf(t, report, "nofile"); !slices.ContainsFunc([]string{"EMFILE", "too many open files"}, func(s string) bool { return strings.Contains(nofile.Effect, s) }) {

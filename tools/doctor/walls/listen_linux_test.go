@@ -40,9 +40,7 @@ func (w *world) burst(n int) (established int, overflows int64) {
 	w.t.Helper()
 	server := w.serve("--model", "goroutine")
 	defer server.kill()
-	if err := server.Process.Signal(syscall.SIGSTOP); err != nil {
-		w.t.Fatal(err)
-	}
+	server.Signal(syscall.SIGSTOP)
 	counted := func() int64 {
 		return w.examine(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["ListenOverflows"]
 	}

@@ -1,7 +1,6 @@
 package walls
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,6 @@ import (
 // aren't to be written.
 func restoring(t *testing.T, files ...string) {
 	t.Helper()
-	var settings []setting
 	for _, file := range files {
 		value, err := os.ReadFile(file)
 		if err == nil {
@@ -36,43 +34,31 @@ func restoring(t *testing.T, files ...string) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		settings = append(settings, setting{file, string(value)})
+		t.Cleanup(func() {
+			if now, err := os.ReadFile(file); err != nil || string(now) != string(value) {
+				t.Errorf("%s is %q, %v; want it back at %q", file, now, err, value)
+			}
+		})
+		cleanUp(t, fmt.Sprintf("printf %%s '%s' > %s", value, file))
 	}
-	cleanUp(t, remains{Settings: settings})
 }
 
-// cleanUp has a process of its own restore things as soon as the test ends, or this
-// process.
-func cleanUp(t *testing.T, after remains) {
+// cleanUp has a shell run a command as soon as the test ends, or this process.
+func cleanUp(t *testing.T, command string) {
 	t.Helper()
-	text, err := json.Marshal(stage{Restore: &after})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envStage+"="+string(text), "GORACE=atexit_sleep_ms=0")
+	cmd := exec.Command("/bin/sh", "-e", "-c", "cat >/dev/null; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that Ctrl-C is not for it
-	var out output
-	cmd.Stdout, cmd.Stderr = &out, &out
 	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	shell := testkit.Start(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the machine was not cleaned up: %v: %s", err, &out)
-		}
-		for _, s := range after.Settings {
-			if now, err := os.ReadFile(s.File); err != nil || string(now) != s.Value {
-				t.Errorf("%s is %q, %v; want it back at %q", s.File, now, err, s.Value)
-			}
+		if code := shell.ExitCode(); code != 0 {
+			t.Errorf("the machine was not cleaned up: %d: %s", code, shell.Output)
 		}
 	})
-	testkit.WaitFor(t, "what cleans up is ready", func() bool { return strings.Contains(out.String(), "ready") })
 }
 
 // write writes a file of the machine.
@@ -131,8 +117,8 @@ func TestConntrack(t *testing.T) {
 func (w *world) track(nft string) {
 	w.t.Helper()
 	for _, rule := range []string{"add table inet t", "add chain inet t c { type filter hook output priority 0; }", "add rule inet t c ct state new counter"} {
-		if p := w.run(stage{Exec: []string{nft, rule}}); p.code() != 0 {
-			w.t.Fatalf("nft %s: %s", rule, &p.stderr)
+		if p := w.start(stage{Exec: []string{nft, rule}}); p.ExitCode() != 0 {
+			w.t.Fatalf("nft %s: %s", rule, p.Output)
 		}
 	}
 }

@@ -24,7 +24,8 @@ func newGroup(t *testing.T, controller string) (folder string) {
 	if err != nil {
 		t.Skip("control groups are not this process's to make: ", err)
 	}
-	cleanUp(t, remains{Groups: []string{folder}})
+	// What has been in it may take a moment to be gone.
+	cleanUp(t, "for i in $(seq 1000); do rmdir "+folder+" 2>/dev/null && exit; sleep 0.1; done; exit 1")
 	return folder
 }
 
@@ -54,7 +55,7 @@ func TestMemoryOfGroup(t *testing.T) {
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
-	report := w.examine(idle.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
+	report := w.examine(idle.Process.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
 	idle.kill()
 	serve := func() *process { return w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)) }
 	server := in(serve)
@@ -66,7 +67,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	w.whileHolding(below, func() {
 		testkit.WaitFor(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.served() == below })
 		w.hold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
-		server.finish()
+		server.ExitCode()
 	})
 	if state := server.ProcessState.Sys().(syscall.WaitStatus); state.Signal() != syscall.SIGKILL {
 		t.Errorf("the server's end a fortieth above the prediction of %d: %v; want it killed", report.Holds, server.ProcessState)
@@ -99,7 +100,7 @@ func TestBuffersOfGroup(t *testing.T) {
 	}
 	server := serve()
 	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll", Unread: unread}
-	report := w.examine(server.Process.Pid, plan)
+	report := w.examine(server.Process.Process.Pid, plan)
 	wall := wallOf(t, report, "cgroup-sockets")
 	w.leave(server, wanted, unread)
 	within(t, "connections whose message fits", server.waiting()[unread], wall.Holds)

@@ -27,11 +27,11 @@ func TestNewcomer(t *testing.T) {
 	}
 	ask := func(code int) (steps, commands []string) {
 		doctor := w.shell("myriad doctor -n " + strconv.Itoa(wanted))
-		doctor.finish()
+		got := doctor.ExitCode()
 		text := doctor.stdout.String()
 		t.Log(text)
-		if doctor.code() != code {
-			t.Fatalf("the doctor: exit code %d, %s; want %d", doctor.code(), &doctor.stderr, code)
+		if got != code {
+			t.Fatalf("the doctor: exit code %d, %s; want %d", got, doctor.Output, code)
 		}
 		return printed(text, "To move them"), printed(text, "in a shell of its own")
 	}
@@ -40,9 +40,8 @@ func TestNewcomer(t *testing.T) {
 		t.Fatalf("the doctor prints the steps %q and the commands %q; want some, and two", steps, commands)
 	}
 	fix := w.shell(strings.Join(steps, "\n"))
-	fix.finish()
-	if fix.code() != 0 {
-		t.Fatalf("%q: exit code %d: %s", steps, fix.code(), &fix.stderr)
+	if fix.ExitCode() != 0 {
+		t.Fatalf("%q: exit code %d: %s", steps, fix.ExitCode(), fix.Output)
 	}
 	if again, _ := ask(0); len(again) > 0 {
 		t.Errorf("when that is done the doctor prints %q; want nothing more to do", again)
@@ -52,7 +51,7 @@ func TestNewcomer(t *testing.T) {
 	hold := w.shell("exec " + commands[1])
 	testkit.WaitFor(t, "the server has them all", func() bool {
 		if hold.over() {
-			t.Fatalf("%q has ended: %s%s", commands[1], &hold.stdout, &hold.stderr)
+			t.Fatalf("%q has ended: %s%s", commands[1], hold.stdout, hold.Output)
 		}
 		return w.served() == wanted
 	})

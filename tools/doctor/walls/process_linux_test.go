@@ -1,15 +1,12 @@
 package walls
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/load"
@@ -17,15 +14,14 @@ import (
 
 // process is a process of a world. Its methods are for the test's goroutine.
 type process struct {
-	*exec.Cmd
-	w              *world
-	in             io.WriteCloser // its standard input
-	stdout, stderr output
-	ended          chan struct{} // closed when it has been waited for
+	*testkit.Process
+	w      *world
+	in     io.WriteCloser  // its standard input
+	stdout *testkit.Buffer // Output has its standard error
 }
 
-// start starts what the stage says, with the limit and groups that the world's
-// processes begin with. It is killed when the test ends, in whatever way.
+// start starts what the stage says, with the limit and groups that the world's processes begin with. It is
+// killed when the test ends, in whatever way.
 func (w *world) start(s stage) *process {
 	w.t.Helper()
 	s.Nofile, s.Groups = w.stage.Nofile, w.stage.Groups
@@ -33,57 +29,25 @@ func (w *world) start(s stage) *process {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command("/proc/self/exe"), w: w, ended: make(chan struct{})}
+	cmd := exec.Command("/proc/self/exe")
 	// The race detector would hold up each exit by a second.
-	p.Env = append(os.Environ(), envStage+"="+string(text), "GORACE=atexit_sleep_ms=0")
-	p.Stdout, p.Stderr, p.WaitDelay = &p.stdout, &p.stderr, time.Second
+	cmd.Env = append(os.Environ(), envStage+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	// Its parent is the thread of the namespace, which ends with the test.
-	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if p.in, err = p.StdinPipe(); err == nil {
-		err = w.do(p.Start)
-	}
-	if err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &process{w: w, stdout: new(testkit.Buffer)}
+	cmd.Stdout = p.stdout
+	if p.in, err = cmd.StdinPipe(); err != nil {
 		w.t.Fatal(err)
 	}
-	go func() {
-		p.Wait() // how it has ended is in ProcessState
-		close(p.ended)
-	}()
-	w.t.Cleanup(p.kill)
-	return p
-}
-
-// run runs what the stage says to its end.
-func (w *world) run(s stage) *process {
-	w.t.Helper()
-	p := w.start(s)
-	p.finish()
+	w.do(func() error { p.Process = testkit.Start(w.t, cmd); return nil })
 	return p
 }
 
 // kill ends it, if it has not ended.
 func (p *process) kill() {
-	p.Process.Kill()
-	<-p.ended
+	p.Process.Process.Kill()
+	p.ExitCode()
 }
-
-// finish waits for its end.
-func (p *process) finish() {
-	p.w.t.Helper()
-	testkit.WaitFor(p.w.t, strings.Join(p.Args, " ")+" has ended", p.over)
-}
-
-func (p *process) over() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// code is its exit code once it has ended, -1 if a signal ended it.
-func (p *process) code() int { return p.ProcessState.ExitCode() }
 
 // await waits for a text on its standard output.
 func (p *process) await(text string) {
@@ -93,11 +57,14 @@ func (p *process) await(text string) {
 			return true
 		}
 		if p.over() {
-			p.w.t.Fatalf("it has ended without saying %q: %s", text, &p.stderr)
+			p.w.t.Fatalf("it has ended without saying %q: %s", text, p.Output)
 		}
 		return false
 	})
 }
+
+// over says whether it has ended: a zombie, or gone.
+func (p *process) over() bool { return p.Process.Process.Signal(syscall.Signal(0)) != nil }
 
 // result is what a generator with --json has said at its end.
 func (p *process) result() *load.Result {
@@ -109,25 +76,7 @@ func (p *process) result() *load.Result {
 		}
 	}
 	if last.Result == nil {
-		p.w.t.Fatalf("the generator has no result: %s", &p.stderr)
+		p.w.t.Fatalf("the generator has no result: %s", p.Output)
 	}
 	return last.Result
-}
-
-// output is what a process has said so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }

@@ -1,20 +1,15 @@
 package walls
 
 import (
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/myriad-go/myriad/tools/doctor"
 )
 
 // envStage makes the test's program a process of a machine: it is a stage as JSON.
@@ -26,27 +21,10 @@ type stage struct {
 	Nofile uint64   // the limit of descriptors, soft and hard; 0 leaves it as it is
 	Groups []string // folders of control groups
 
-	Exec    []string     // become this command
-	Examine *examination // ask the doctor
-	Deaf    int          // accept connections at this port and never read from them
-	Talk    *talk        // make connections and send on each of them
-	Restore *remains     // clean up when standard input ends
+	Exec []string // become this command
+	Deaf int      // accept connections at this port and never read from them
+	Talk *talk    // make connections and send on each of them
 }
-
-// examination is a question to the doctor: about the process PID, 0 for this one.
-type examination struct {
-	PID  int
-	Plan doctor.Plan
-}
-
-// remains are what a test would leave behind.
-type remains struct {
-	Settings []setting // to be written
-	Groups   []string  // folders of control groups, to be removed
-}
-
-// setting is a file and what it is to hold.
-type setting struct{ File, Value string }
 
 // myriad is the command, built once.
 var myriad string
@@ -102,46 +80,10 @@ func (s *stage) play() error {
 	case s.Exec != nil:
 		os.Unsetenv(envStage)
 		return fmt.Errorf("%s: %w", s.Exec[0], syscall.Exec(s.Exec[0], s.Exec, os.Environ()))
-	case s.Examine != nil:
-		return s.Examine.answer(os.Stdout)
 	case s.Deaf > 0:
 		return deaf(s.Deaf)
 	case s.Talk != nil:
 		return s.Talk.speak()
-	case s.Restore != nil:
-		return s.Restore.restore()
 	}
 	return errors.New("the stage is empty")
-}
-
-// answer writes the doctor's report.
-func (e *examination) answer(w io.Writer) error {
-	facts, err := doctor.Read(e.PID)
-	if err != nil {
-		return err
-	}
-	report, err := doctor.Examine(facts, e.Plan)
-	if err != nil {
-		return err
-	}
-	return gob.NewEncoder(w).Encode(report)
-}
-
-// restore waits for the end of whoever started it, then cleans up.
-func (r *remains) restore() error {
-	fmt.Println("restore: ready")
-	io.Copy(io.Discard, os.Stdin)
-	var failed error
-	for _, s := range r.Settings {
-		failed = errors.Join(failed, os.WriteFile(s.File, []byte(s.Value), 0))
-	}
-	for _, group := range r.Groups {
-		// What has been in it may take a moment to be gone.
-		err := os.Remove(group)
-		for end := time.Now().Add(patience); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = os.Remove(group) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		failed = errors.Join(failed, err)
-	}
-	return failed
 }

@@ -2,7 +2,6 @@ package walls
 
 import (
 	"bufio"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -76,15 +75,21 @@ func (w *world) set(name, value string) {
 	}
 }
 
-// examine asks the doctor, within the world.
+// examine asks the doctor, within the world, about a process, 0 for one that the world would start.
 func (w *world) examine(pid int, plan doctor.Plan) *doctor.Report {
 	w.t.Helper()
-	p := w.run(stage{Examine: &examination{PID: pid, Plan: plan}})
-	if p.code() != 0 {
-		w.t.Fatalf("the doctor: %s", &p.stderr)
-	}
-	report := new(doctor.Report)
-	if err := gob.NewDecoder(strings.NewReader(p.stdout.String())).Decode(report); err != nil {
+	var report *doctor.Report
+	if err := w.do(func() error {
+		facts, err := doctor.Read(pid)
+		if err != nil {
+			return err
+		}
+		if n := int64(w.stage.Nofile); pid == 0 && n > 0 {
+			facts.Process.Nofile = doctor.Rlimit{Soft: n, Hard: n}
+		}
+		report, err = doctor.Examine(facts, plan)
+		return err
+	}); err != nil {
 		w.t.Fatal(err)
 	}
 	return report
@@ -105,12 +110,10 @@ func (w *world) apply(changes []doctor.Change) {
 }
 
 // hold runs the command hold, and gives what it saw.
-func (w *world) hold(args ...string) *load.Result { return w.generate("hold", args...) }
-
-// generate runs the command hold or load in full.
-func (w *world) generate(command string, args ...string) *load.Result {
+func (w *world) hold(args ...string) *load.Result {
 	w.t.Helper()
-	p := w.run(stage{Exec: append([]string{myriad, command, "--json"}, args...)})
+	p := w.start(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
+	p.ExitCode()
 	return p.result()
 }
 

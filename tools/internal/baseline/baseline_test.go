@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -16,8 +15,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
@@ -30,8 +27,7 @@ const asWorker = "MYRIAD_BASELINE_TEST_WORKER"
 func TestMain(m *testing.M) {
 	name := os.Getenv(asWorker)
 	if name == "" {
-		goleak.VerifyTestMain(m)
-		return
+		testkit.Main(m)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -59,35 +55,6 @@ func serve(t *testing.T, o Options) (addr string, end func() error) {
 	return ln.Addr().String(), end
 }
 
-// dial connects, with a minute for what comes then.
-func dial(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err == nil {
-		err = conn.SetDeadline(time.Now().Add(time.Minute))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return conn
-}
-
-func send(t *testing.T, conn net.Conn, text string) {
-	t.Helper()
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func want(t *testing.T, conn net.Conn, text string) {
-	t.Helper()
-	got := make([]byte, len(text))
-	if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
-		t.Fatalf("got %q, %v, want %q", got, err, text)
-	}
-}
-
 // Each of several loops has a listener of its own, and all of them end.
 func TestEpolls(t *testing.T) {
 	if !canEpoll {
@@ -101,7 +68,7 @@ func TestEpolls(t *testing.T) {
 	}
 	testkit.WaitFor(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
 	for range 3 * loops {
-		if err := app.Ask(dial(t, addr), app.Echo); err != nil {
+		if err := app.Ask(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,21 +108,21 @@ func TestServe(t *testing.T) {
 				continue // another design has it
 			}
 			addr, end := serve(t, o)
-			conn := dial(t, addr)
+			conn := testkit.Dial(t, addr)
 			times := 3 // on a connection that it knows
 			if name == app.Sink || name == app.Wait || name == app.Pow {
 				times = 1 // it ends with its client, or takes long
 			}
 			for range times {
-				if err := app.Ask(conn, name); err != nil {
+				if err := app.Ask(conn.Conn, name); err != nil {
 					t.Errorf("%s, %s: %v", design, name, err)
 				}
 			}
 			if err := end(); err != nil {
 				t.Errorf("%s, %s: ended with %v", design, name, err)
 			}
-			if n, err := conn.Read(make([]byte, 1)); err == nil {
-				t.Errorf("%s, %s: %d bytes after the end, want the connection closed", design, name, n)
+			if got := conn.ExpectClosed(); got != "" {
+				t.Errorf("%s, %s: %q after the end, want the connection closed", design, name, got)
 			}
 		}
 	}
@@ -174,14 +141,14 @@ func TestLines(t *testing.T) {
 	}
 	for _, design := range all {
 		addr, _ := serve(t, Options{App: app.Lines, Design: design, Buffer: MinBuffer})
-		long := dial(t, addr)
-		send(t, long, strings.Repeat("x", MinBuffer))
-		if n, err := long.Read(make([]byte, 1)); err == nil {
-			t.Errorf("%s: got %d bytes for a line that is too long, want the connection closed", design, n)
+		long := testkit.Dial(t, addr)
+		long.Send(strings.Repeat("x", MinBuffer))
+		if got := long.ExpectClosed(); got != "" {
+			t.Errorf("%s: got %q for a line that is too long, want the connection closed", design, got)
 		}
 		var wait sync.WaitGroup
 		for i := range 20 {
-			conn := dial(t, addr)
+			conn := testkit.Dial(t, addr)
 			wait.Go(func() {
 				for rest := text.String(); rest != ""; {
 					piece := rest[:min(len(rest), 1+(i*7+len(rest))%30)]
@@ -203,11 +170,11 @@ func TestLines(t *testing.T) {
 // The published server does not answer the last nine of 19 lines, until another comes.
 func TestTenth(t *testing.T) {
 	addr, _ := serve(t, Options{App: app.Lines, Flush: FlushTenth})
-	conn := dial(t, addr)
-	send(t, conn, strings.Repeat("ping\n", 19))
-	want(t, conn, strings.Repeat("ping\n", 10))
-	send(t, conn, "pong\n")
-	want(t, conn, strings.Repeat("ping\n", 9)+"pong\n")
+	conn := testkit.Dial(t, addr)
+	conn.Send(strings.Repeat("ping\n", 19))
+	conn.Expect(strings.Repeat("ping\n", 10))
+	conn.Send("pong\n")
+	conn.Expect(strings.Repeat("ping\n", 9) + "pong\n")
 }
 
 // What of a prefork server fails is its error.
@@ -249,7 +216,7 @@ func TestHeartbeat(t *testing.T) {
 			}
 			if i <= 2 {
 				time.Sleep(time.Second / 2)
-				send(t, client, app.HeartbeatAnswer)
+				io.WriteString(client, app.HeartbeatAnswer)
 			}
 		}
 		if _, err := client.Read(got); !errors.Is(err, io.EOF) { // the last byte was sent at 2.5 s
@@ -266,18 +233,13 @@ func TestAdmin(t *testing.T) {
 	shown := make(chan net.Addr, 1)
 	addr, end := serve(t, Options{App: app.Echo, Admin: "127.0.0.1:0", AdminListening: func(a net.Addr) { shown <- a }})
 	admin := (<-shown).String()
-	conn := dial(t, addr)
-	send(t, conn, "a")
-	want(t, conn, "a") // it has been accepted
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + admin + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(answer.Body)
-	answer.Body.Close()
-	if err != nil || !strings.Contains(string(text), "\nmyriad_connections 1\n") {
-		t.Errorf("one connection is not told: %v, %s", err, text)
+	conn := testkit.Dial(t, addr)
+	conn.Send("a")
+	conn.Expect("a") // it has been accepted
+	metrics := testkit.Dial(t, admin)
+	metrics.Send("GET /metrics HTTP/1.0\r\n\r\n")
+	if _, text := metrics.ReadResponse(); !strings.Contains(text, "\nmyriad_connections 1\n") {
+		t.Errorf("one connection is not told: %s", text)
 	}
 	if err := end(); err != nil {
 		t.Error(err)

@@ -49,7 +49,7 @@ func ResetStorm(target netip.AddrPort, rate int, most int64, first []byte) *Swar
 
 // ConnectStorm connects all at once; each connection then sends first.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Rate: -1, First: first, Every: 200 * time.Millisecond}
+	return &Swarm{Target: target, Conns: conns, AtOnce: true, First: first, Every: 200 * time.Millisecond}
 }
 
 // Garbage sends random bytes, in pieces of a random size that is the same for

@@ -1,12 +1,9 @@
-// Package faults is what goes wrong around a server, on purpose: clients that
-// mean it harm (Swarm), and a server in a process of its own (Process) that is looked
-// at from outside. Honest clients, which check each answer, say whether it matters to them.
+// Package faults has what goes wrong around a server: clients that mean it harm (Swarm), and networks of
+// their own (Namespace). Honest clients, which check each answer, tell whether it matters to them.
 //
-// The tests of this package are the fault suite; docs/reliability.md lists what
-// they prove. A benchmark can use the same parts.
+// The tests of this package are the fault suite; docs/reliability.md lists what they prove.
 //
-// A Swarm of any size costs one goroutine, which walks over its sockets, and 20
-// bytes for each; in the kernel a socket costs some kilobytes more. All types of
-// this package are started once and stopped once; Stop returns when everything
-// that was started has ended.
+// A Swarm of any size costs one goroutine, which walks over its sockets, and 20 bytes for each; in
+// the kernel a socket costs some kilobytes more. A Swarm and an Honest are started once and stopped
+// once; Stop returns when everything that was started has ended.
 package faults

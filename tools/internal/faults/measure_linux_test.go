@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -35,12 +36,12 @@ var sieges = []struct {
 	swarms func(s *subject) []*Swarm
 }{
 	{"thirds", thirds},
-	{"flood-10", one(func(s *subject) *Swarm { return Flood(s.addr, 10, floodOfLines, 0) })},
-	{"flood-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, floodOfLines, 0) })},
-	{"flood-5000", one(func(s *subject) *Swarm { return Flood(s.addr, 5000, floodOfLines, 0) })},
-	{"pipelined-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, floodOfLines, pipelined) })},
-	{"never-read-500", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 500, floodOfLines) })},
-	{"never-read-5000", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 5000, floodOfLines) })},
+	{"flood-10", one(func(s *subject) *Swarm { return Flood(s.addr, 10, lines, 0) })},
+	{"flood-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, 0) })},
+	{"flood-5000", one(func(s *subject) *Swarm { return Flood(s.addr, 5000, lines, 0) })},
+	{"pipelined-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, pipelined) })},
+	{"never-read-500", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 500, lines) })},
+	{"never-read-5000", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 5000, lines) })},
 	{"half-messages-5000", one(func(s *subject) *Swarm { return HalfOpen(s.addr, 5000, bytes.Repeat([]byte("h"), 2048)) })},
 	{"resets-4000/s", one(func(s *subject) *Swarm { return ResetStorm(s.addr, 4000, 1<<40, []byte("hello\n")) })},
 }
@@ -107,32 +108,28 @@ func tell(b *testing.B, table io.Writer, name string, alone, attacked map[string
 
 // overall is the mean rate of readings, and the worst of everything else.
 func overall(all []reading) (r reading) {
-	worst := func(f func(r reading) int64) int64 {
-		return f(slices.MaxFunc(all, func(a, b reading) int { return cmp.Compare(f(a), f(b)) }))
-	}
 	for _, one := range all {
 		r.rate += one.rate / float64(len(all))
 		r.lost += one.lost
+		r.p99, r.newcomer = max(r.p99, one.p99), max(r.newcomer, one.newcomer)
+		r.buffered, r.resident, r.after = max(r.buffered, one.buffered), max(r.resident, one.resident), max(r.after, one.after)
 	}
-	r.p99 = time.Duration(worst(func(r reading) int64 { return int64(r.p99) }))
-	r.newcomer = time.Duration(worst(func(r reading) int64 { return int64(r.newcomer) }))
-	r.buffered = worst(func(r reading) int64 { return r.buffered })
-	r.resident = worst(func(r reading) int64 { return r.resident })
-	r.after = worst(func(r reading) int64 { return r.after })
 	return r
 }
 
 // underAttack measures one model and one attack.
 func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (alone, attacked reading) {
-	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, nil)
-	s.begin(&Honest{Addr: s.Addr, Conns: *honest})
+	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, exec.Command(os.Args[0]))
+	s.begin(&Honest{Conns: *honest})
 	alone = s.read()
 	swarms := attack(s)
 	for _, w := range swarms {
-		w.Redial = true
+		w.Redial, w.Every = true, cmp.Or(w.Every, time.Second)
 		s.attack(w)
 	}
-	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, (*Swarm).comes); {
+	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, func(w *Swarm) bool {
+		return w.Counts().Connected < int64(w.Conns) // some have not come yet
+	}); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	attacked = s.read()
@@ -152,9 +149,6 @@ func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (
 	s.shut()
 	return alone, attacked
 }
-
-// comes says whether connections of a swarm have not been made yet.
-func (s *Swarm) comes() bool { return s.Counts().Connected < int64(s.Conns) }
 
 // read looks at honest clients and the server for one window, while others come and
 // ask once.

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +22,9 @@ func NewNamespace() (n *Namespace, err error) {
 			return
 		}
 		n = &Namespace{file: file}
-		err = configure("lo", func(c int) error { return raise(c, "lo") })
+		if err = raise("lo"); err != nil {
+			err = fmt.Errorf("faults: network interface lo: %w", err)
+		}
 	})
 	return n, err
 }
@@ -41,74 +42,19 @@ func (n *Namespace) Do(f func() error) (err error) {
 	return err
 }
 
-// configure calls f with a socket that takes requests for interfaces.
-func configure(name string, f func(control int) error) error {
-	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err == nil {
-		defer unix.Close(control)
-		err = f(control)
-	}
-	if err != nil {
-		return fmt.Errorf("faults: network interface %s: %w", name, err)
-	}
-	return nil
-}
-
 // raise sets an interface up.
-func raise(control int, name string) error {
+func raise(name string) error {
+	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(control)
 	req, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}
 	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	return unix.IoctlIfreq(control, unix.SIOCSIFFLAGS, req)
-}
-
-// address gives an interface an address of a network of 256.
-func address(control int, name string, ip net.IP) error {
-	for _, set := range []struct {
-		request uint
-		ip      net.IP
-	}{{unix.SIOCSIFADDR, ip}, {unix.SIOCSIFNETMASK, net.IPv4(255, 255, 255, 0)}} {
-		req, err := unix.NewIfreq(name)
-		if err == nil {
-			err = req.SetInet4Addr(set.ip.To4())
-		}
-		if err == nil {
-			err = unix.IoctlIfreq(control, set.request, req)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tunnel makes an interface whose packets are read from and written to a file.
-func tunnel(name string, ip net.IP) (*os.File, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("faults: /dev/net/tun: %w", err)
-	}
-	err = configure(name, func(control int) error {
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
-			return err
-		}
-		if err := address(control, name, ip); err != nil {
-			return err
-		}
-		return raise(control, name)
-	})
-	if err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
 }
 
 // OpenNamespace takes one that is there, by the path of its file.

@@ -1,46 +1,40 @@
 package faults
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // The bounds of a Swarm.
 const (
 	maxSwarm = 1 << 20
-	// connectRate is how many connections a swarm makes in a second unless
-	// told otherwise: so that they cost a server some of its time, not all.
+	// connectRate is how many connections a swarm makes in a second unless told otherwise: so that they
+	// cost a server some of its time, not all.
 	connectRate = 10_000
 )
 
-// Swarm is many connections that all behave in the same way. One goroutine walks
-// over them; its fields are set before Start. Attacks are in attacks.go.
+// Swarm is many connections that all behave in the same way. One goroutine walks over them; its
+// fields are set before Start. Attacks are in attacks.go.
 type Swarm struct {
 	// Target is whom to connect to.
 	Target netip.AddrPort
-	// In, if set, is the network to connect from.
-	In *Namespace
 	// Conns is how many connections there are at a time.
 	Conns int
-	// Rate is how many connections are made in a second at the beginning, by
-	// default 10,000; below 0 all at once.
-	Rate int
-	// Every is how often each connection acts: it sends, and it reads what is
-	// there. The first time is when it is made. The default is a second.
+	// AtOnce makes all connections at once at the beginning, instead of 10,000 a second.
+	AtOnce bool
+	// Every is how often each connection acts: it sends, and it reads what is there. The first time is
+	// when it is made. The default is a second.
 	Every time.Duration
-	// First is sent once, then Stream again and again, at most Piece bytes of
-	// it each time; by default as much as the kernel takes of one Stream.
+	// First is sent once, then Stream again and again, at most Piece bytes of it each time; by default
+	// as much as the kernel takes of one Stream.
 	First, Stream []byte
 	Piece         int
-	// Greedy connections act whenever the kernel lets them, not only every so
-	// often: they send as fast as the server takes it, and read all that comes.
+	// Greedy connections act whenever the kernel lets them, not only every so often: they send as fast
+	// as the server takes it, and read all that comes.
 	Greedy bool
-	// Ahead, if above 0, is how much Greedy connections have sent at most that
-	// has not come back.
+	// Ahead, if above 0, is how much Greedy connections have sent at most that has not come back.
 	Ahead int
 	// Deaf connections never read, and have a small receive buffer.
 	Deaf bool
@@ -51,7 +45,8 @@ type Swarm struct {
 	// Most bounds how many connections are made in all, 0 for any number.
 	Most int64
 
-	counts   swarmCounts
+	mu       sync.Mutex // guards counts
+	counts   SwarmCounts
 	stop     chan struct{}
 	stopping sync.Once
 	ended    sync.WaitGroup
@@ -59,14 +54,13 @@ type Swarm struct {
 
 // SwarmCounts say what a swarm has done so far.
 type SwarmCounts struct {
-	// Open is how many connections it has now, connecting ones included;
-	// Connected is how many of all have been established.
+	// Open is how many connections it has now, connecting ones included; Connected is how many of all
+	// have been established.
 	Open, Connected int64
-	// Made is how many times it tried to connect, Failed how many of them
-	// failed.
+	// Made is how many times it tried to connect, Failed how many of them failed.
 	Made, Failed int64
-	// Lost is how many established connections the other side or the network
-	// has ended, Left how many the swarm closed itself.
+	// Lost is how many established connections the other side or the network has ended, Left how many
+	// the swarm closed itself.
 	Lost, Left int64
 	// Answered is how many connections have received anything.
 	Answered int64
@@ -74,37 +68,27 @@ type SwarmCounts struct {
 	Sent, Received int64
 }
 
-type swarmCounts struct {
-	open, connected, made, failed, lost, left, answered, sent, received atomic.Int64
-}
-
 // Counts is safe for concurrent use.
 func (s *Swarm) Counts() SwarmCounts {
-	c := &s.counts
-	return SwarmCounts{
-		Open: c.open.Load(), Connected: c.connected.Load(), Made: c.made.Load(), Failed: c.failed.Load(),
-		Lost: c.lost.Load(), Left: c.left.Load(), Answered: c.answered.Load(),
-		Sent: c.sent.Load(), Received: c.received.Load(),
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts
+}
+
+// add adds to a counter.
+func (s *Swarm) add(count *int64, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*count += int64(n)
 }
 
 // Start begins to connect and returns at once.
 func (s *Swarm) Start() error {
-	switch {
-	case s.Conns < 1 || s.Conns > maxSwarm:
-		return fmt.Errorf("faults: Swarm.Conns is %d; expected 1 to %d", s.Conns, maxSwarm)
-	case !s.Target.IsValid():
-		return errors.New("faults: Swarm.Target is not set; expected the address of a server")
-	case s.Every < 0 || s.Piece < 0 || s.Acts < 0 || s.Ahead < 0 || s.Most < 0:
-		return errors.New("faults: a field of the Swarm is negative")
-	case s.stop != nil:
-		return errors.New("faults: the Swarm was started before")
+	if s.Conns < 1 || s.Conns > maxSwarm || !s.Target.IsValid() {
+		return fmt.Errorf("faults: a Swarm of %d for %v; expected 1 to %d for the address of a server", s.Conns, s.Target, maxSwarm)
 	}
 	if s.Every == 0 {
 		s.Every = time.Second
-	}
-	if s.Rate == 0 {
-		s.Rate = connectRate
 	}
 	if s.Most == 0 {
 		s.Most = 1 << 62
@@ -113,8 +97,7 @@ func (s *Swarm) Start() error {
 	return s.start()
 }
 
-// Stop closes all connections, with a reset, and waits for that. Further calls
-// do nothing.
+// Stop closes all connections, with a reset, and waits for that. Further calls do nothing.
 func (s *Swarm) Stop() {
 	s.stopping.Do(func() { close(s.stop) })
 	s.ended.Wait()

@@ -57,23 +57,8 @@ func (s *Swarm) start() error {
 			return err
 		}
 	}
-	entered := make(chan error, 1)
-	s.ended.Go(func() {
-		if s.In == nil {
-			entered <- nil
-			w.walk()
-			return
-		}
-		err := s.In.Do(func() error {
-			entered <- nil
-			w.walk()
-			return nil
-		})
-		if err != nil {
-			entered <- err
-		}
-	})
-	return <-entered
+	s.ended.Go(w.walk)
+	return nil
 }
 
 // walk goes on until the swarm is stopped.
@@ -131,8 +116,8 @@ func (w *walker) watch(i int, change func(fd, token int32, events uint32) syscal
 // step does what is due when so much time has passed since the beginning.
 func (w *walker) step(passed time.Duration) {
 	due := len(w.members)
-	if w.Rate > 0 {
-		due = min(due, int(passed.Seconds()*float64(w.Rate))+1)
+	if !w.AtOnce {
+		due = min(due, int(passed.Seconds()*connectRate)+1)
 	}
 	for ; w.dialled < due; w.dialled++ {
 		w.visit(w.dialled)
@@ -159,7 +144,7 @@ func (w *walker) visit(i int) {
 	if !m.connected {
 		if _, err := unix.Getpeername(int(m.fd)); err == nil {
 			m.connected = true
-			w.counts.connected.Add(1)
+			w.add(&w.counts.Connected, 1)
 		}
 	}
 	if !w.send(m) || !w.Deaf && !w.receive(m) {
@@ -178,18 +163,18 @@ func (w *walker) visit(i int) {
 // dial makes the connection, if it is to be made.
 func (w *walker) dial(i int) bool {
 	m := &w.members[i]
-	if m.gone || w.counts.made.Load() >= w.Most {
+	if m.gone || w.counts.Made >= w.Most {
 		return false
 	}
-	w.counts.made.Add(1)
+	w.add(&w.counts.Made, 1)
 	fd, err := w.connect()
 	if err != nil {
-		w.counts.failed.Add(1)
+		w.add(&w.counts.Failed, 1)
 		m.gone = !w.Redial
 		return false
 	}
 	*m = member{fd: fd}
-	w.counts.open.Add(1)
+	w.add(&w.counts.Open, 1)
 	if w.poll != nil {
 		w.watch(i, w.poll.Add)
 	}
@@ -237,7 +222,7 @@ func (w *walker) send(m *member) bool {
 	n, errno := sock.Send(m.fd, next)
 	switch errno {
 	case 0:
-		w.counts.sent.Add(int64(n))
+		w.add(&w.counts.Sent, n)
 		m.at += int32(n)
 		m.ahead += int32(n)
 		if all := len(w.First) + len(w.Stream); int(m.at) >= all && len(w.Stream) > 0 {
@@ -280,11 +265,11 @@ func (w *walker) receive(m *member) bool {
 		w.lose(m)
 		return false
 	}
-	w.counts.received.Add(int64(n))
+	w.add(&w.counts.Received, n)
 	m.ahead -= int32(n)
 	if !m.answered {
 		m.answered = true
-		w.counts.answered.Add(1)
+		w.add(&w.counts.Answered, 1)
 	}
 	return true
 }
@@ -292,9 +277,9 @@ func (w *walker) receive(m *member) bool {
 // lose counts a connection that was ended or never established.
 func (w *walker) lose(m *member) {
 	if m.connected {
-		w.counts.lost.Add(1)
+		w.add(&w.counts.Lost, 1)
 	} else {
-		w.counts.failed.Add(1)
+		w.add(&w.counts.Failed, 1)
 	}
 	w.close(m)
 }
@@ -302,13 +287,13 @@ func (w *walker) lose(m *member) {
 // leave ends a connection, if there is one.
 func (w *walker) leave(m *member) {
 	if m.fd != 0 {
-		w.counts.left.Add(1)
+		w.add(&w.counts.Left, 1)
 		w.close(m)
 	}
 }
 
 func (w *walker) close(m *member) {
 	sock.Close(m.fd)
-	w.counts.open.Add(-1)
+	w.add(&w.counts.Open, -1)
 	*m = member{gone: !w.Redial}
 }

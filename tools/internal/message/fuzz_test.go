@@ -2,8 +2,6 @@ package message
 
 import (
 	"bytes"
-	"fmt"
-	"strings"
 	"testing"
 )
 
@@ -35,41 +33,6 @@ func FuzzParse(f *testing.F) {
 		again, err := Parse(text)
 		if err != nil || !bytes.Equal(again.Append(nil, of), got) {
 			t.Fatalf("%q makes %q, but parsed again something else, %v", text, got, err)
-		}
-	})
-}
-
-// FuzzUnescape unescapes any text. What is written in escapes comes back.
-func FuzzUnescape(f *testing.F) {
-	for _, text := range []string{"", `a\n`, `\x41\0\012\{hex 2}`, `\\{`, `\x5c{`, `\`, `\{`, "\\{\x00"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if got, err := Unescape(text); err == nil && len(got) > len(text)*2 {
-			t.Fatalf("%q gives %d bytes", text, len(got))
-		}
-		var hex strings.Builder
-		for i := range len(text) {
-			fmt.Fprintf(&hex, `\x%02x`, text[i])
-		}
-		for name, escaped := range map[string]string{
-			"hexadecimal": hex.String(),
-			"backslashes": strings.ReplaceAll(text, `\`, `\\`),
-		} {
-			unescaped, err := Unescape(escaped)
-			if err != nil {
-				t.Fatalf("%s: %q: %v", name, escaped, err)
-			}
-			if len(unescaped) > MaxText {
-				return
-			}
-			template, err := Parse(string(unescaped))
-			if err != nil {
-				t.Fatalf("%s: %q gives %q: %v", name, escaped, unescaped, err)
-			}
-			if got, ok := template.Fixed(); !ok || string(got) != text {
-				t.Fatalf("%s: %q gives %q, and that %q", name, escaped, unescaped, got)
-			}
 		}
 	})
 }

@@ -12,14 +12,3 @@ func TestSplitmix(t *testing.T) {
 		}
 	}
 }
-
-func TestBelow(t *testing.T) {
-	var r random
-	for _, n := range []uint64{1, 2, 3, 1 << 63, 1<<64 - 1} {
-		for range 1000 {
-			if got := r.below(n); got >= n {
-				t.Fatalf("a number below %d is %d", n, got)
-			}
-		}
-	}
-}

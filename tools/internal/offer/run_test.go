@@ -13,12 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // fake is a side that accepts a job if it returns true.
 type fake func(j *Job) bool

@@ -40,6 +40,9 @@ func TestProcesses(t *testing.T) {
 	if _, err := ReadDescriptors(none); !Gone(err) {
 		t.Errorf("descriptors of no process: %v, want an error that says gone", err)
 	}
+	if tables, err := ReadTables(none); !Gone(err) {
+		t.Errorf("tables of no process: %+v, %v; want an error that says gone", tables, err)
+	}
 }
 
 func TestReadDescriptors(t *testing.T) {

@@ -2,13 +2,12 @@ package procfs
 
 import (
 	"os"
-	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestReadTables counts in the first table, and in that of a thread that has its own.
@@ -56,19 +55,8 @@ func TestReadTables(t *testing.T) {
 		}
 	})
 	// The kernel takes a moment to end the thread.
-	after, err := ReadTables(os.Getpid())
-	for until := time.Now().Add(time.Minute); len(after) != 1 && err == nil && time.Now().Before(until); {
-		runtime.Gosched()
-		after, err = ReadTables(os.Getpid())
-	}
-	if err != nil || len(after) != 1 {
-		t.Errorf("tables %+v, %v when the thread has ended; want one", after, err)
-	}
-}
-
-// TestReadTablesOfNobody says that there is no such process.
-func TestReadTablesOfNobody(t *testing.T) {
-	if tables, err := ReadTables(1 << 30); !Gone(err) {
-		t.Errorf("tables %+v, %v; want an error that says that it is gone", tables, err)
-	}
+	testkit.WaitFor(t, "one table is left when the thread has ended", func() bool {
+		after, err := ReadTables(os.Getpid())
+		return err == nil && len(after) == 1
+	})
 }

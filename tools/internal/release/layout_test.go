@@ -97,28 +97,6 @@ func TestImportsPointDownward(t *testing.T) {
 	}
 }
 
-func TestViolation(t *testing.T) {
-	for _, c := range []struct {
-		from, to string
-		wrong    bool
-	}{
-		{"tcp", "internal/engine", false},
-		{"internal/engine", "tcp", true},
-		{"web", "hub", true},
-		{"hub/cluster", "tools/load", true},
-		{"hub/cluster", "internal/engine/loop", true},
-		{"hub", "internal/page", false},
-		{"tools/load", "internal/engine", false},
-		{"tools/load", "tcp", true},
-		{"web", "internal/testkit/testserver", true},
-		{"elsewhere", "tcp", true},
-	} {
-		if got := violation(c.from, c.to); (got != "") != c.wrong {
-			t.Errorf("%s imports %s: got %q, want an error: %v", c.from, c.to, got, c.wrong)
-		}
-	}
-}
-
 // maxFiles and maxEntries limit the Go files of a package, without tests, and the visible files and
 // folders at the top level.
 const maxFiles, maxEntries = 35, 18

@@ -46,41 +46,6 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// stalled is how much of the time before at is in stalls.
-func stalled(p Plan, at time.Duration) time.Duration {
-	if p.Stall == 0 {
-		return 0
-	}
-	return at/p.Every*p.Stall + min(at%p.Every, p.Stall)
-}
-
-// FuzzEnd holds End against what defines it: what is between start and end and in no
-// stall is the service, and no earlier moment is enough.
-func FuzzEnd(f *testing.F) {
-	f.Add(100.0, int64(20*ms), int64(100*ms), int64(95*ms))
-	f.Add(0.0, int64(20*ms), int64(100*ms), int64(100*ms))
-	f.Add(4.0, int64(1), int64(2), int64(0))
-	f.Add(1e6, int64(0), int64(0), int64(time.Hour))
-	f.Fuzz(func(t *testing.T, capacity float64, stall, every, start int64) {
-		p := Plan{capacity, time.Duration(stall), time.Duration(every)}
-		at := time.Duration(start)
-		if p.Check() != nil || at < 0 || at > 1000*MaxTime || p.Stall > 0 && p.Service()/(p.Every-p.Stall) > 1e5 {
-			return // the last: it would take years
-		}
-		open := func(to time.Duration) time.Duration { return to - at - (stalled(p, to) - stalled(p, at)) }
-		end := p.End(at)
-		if end < at || open(end) != p.Service() {
-			t.Fatalf("%+v: from %v to %v there are %v, want %v", p, at, end, open(end), p.Service())
-		}
-		if p.Service() > 0 && open(end-1) >= p.Service() {
-			t.Errorf("%+v: from %v to %v: it is over before", p, at, end)
-		}
-		if p.Service() == 0 && p.Stall > 0 && (end%p.Every < p.Stall || end > at && open(end-1) != 0) {
-			t.Errorf("%+v: from %v to %v: in a stall, or not at its end", p, at, end)
-		}
-	})
-}
-
 func TestCheck(t *testing.T) {
 	for _, good := range []Plan{
 		{}, {Capacity: MinCapacity}, {Capacity: MaxCapacity}, {Stall: 1, Every: 2}, {Every: -1}, {Stall: MaxTime - 1, Every: MaxTime},

@@ -68,26 +68,3 @@ func TestFrameAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations for a frame; expected none", n)
 	}
 }
-
-func FuzzFrame(f *testing.F) {
-	f.Add(byte(1), []byte{0, 0, 0, 0}, []byte{}, byte(0))
-	f.Add(byte(2), []byte{1, 2, 3, 4}, []byte("Hello, 12345678901234567890123456789012345"), byte(3))
-	f.Add(byte(9), []byte{255, 0, 255, 1}, bytes.Repeat([]byte("ping"), 31), byte(200))
-	f.Fuzz(func(t *testing.T, op byte, mask, payload []byte, room byte) {
-		if len(mask) < 4 || op != 1 && op != 2 && len(payload) > MaxControl {
-			return
-		}
-		kind := []Opcode{OpText, OpBinary, OpClose, OpPing, OpPong}[op%5]
-		if (kind >= OpClose) && len(payload) > MaxControl {
-			return
-		}
-		out := AppendFrame(append(make([]byte, 0, 4+int(room)), "head"...), kind, [4]byte(mask), payload)
-		if string(out[:4]) != "head" {
-			t.Fatalf("what was there is now %q", out[:4])
-		}
-		got, back := clientFrame(t, out[4:])
-		if got != kind || !bytes.Equal(back, payload) {
-			t.Fatalf("opcode %d with %x comes out as %d with %x", kind, payload, got, back)
-		}
-	})
-}

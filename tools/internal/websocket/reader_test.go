@@ -1,14 +1,11 @@
 package websocket
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 	"unsafe"
-
-	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
 // frame is a frame of a server. The first byte is FIN and the opcode.
@@ -130,16 +127,6 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// TestErrorLasts: the Reader does not go on behind an error.
-func TestErrorLasts(t *testing.T) {
-	var r Reader
-	for range 3 {
-		if _, n, err := r.Next([]byte("\x80\x00")); n != 0 || err == nil {
-			t.Fatalf("a continuation of nothing gives %d, %v", n, err)
-		}
-	}
-}
-
 func TestCloseCodes(t *testing.T) {
 	good := map[int]bool{3000: true, 4000: true, 4999: true}
 	for code := 1000; code <= 1014; code++ {
@@ -192,39 +179,6 @@ func FuzzReader(f *testing.F) {
 			if strings.Join(got, ", ") != strings.Join(want, ", ") || fmt.Sprint(err) != fmt.Sprint(wantErr) {
 				t.Fatalf("%x in pieces of %d: %q, %v; as a whole %q, %v", stream, m, got, err, want, wantErr)
 			}
-		}
-	})
-}
-
-// FuzzMessages: messages in any fragments, with pings between, come out as they
-// were.
-func FuzzMessages(f *testing.F) {
-	f.Add([]byte("Hello, world"), byte(5), byte(2), byte(4))
-	f.Add([]byte{}, byte(0), byte(0), byte(1))
-	f.Add(bytes.Repeat([]byte("x"), 70000), byte(255), byte(0), byte(200))
-	f.Fuzz(func(t *testing.T, message []byte, size, pings, most byte) {
-		stream, want := "", ""
-		first := byte(OpBinary)
-		for rest := message; ; first = 0 {
-			n := min(len(rest), 1+int(size)*int(size))
-			last := n == len(rest)
-			if last {
-				first |= wsframe.Fin
-			}
-			stream += frame(first, string(rest[:n]))
-			if last {
-				break
-			}
-			rest = rest[n:]
-			if pings > 0 && n%int(pings) == 0 {
-				stream += frame(0x89, string(message[:min(len(message), 125)]))
-				want += fmt.Sprintf("ping %q, ", message[:min(len(message), 125)])
-			}
-		}
-		want += fmt.Sprintf("message %q, begun \"\", 0 bytes more", message)
-		got, err := read(t, stream, 1+int(most)*int(most))
-		if err != nil || strings.Join(got, ", ") != want {
-			t.Fatalf("%q, %v; expected %q", got, err, want)
 		}
 	})
 }

@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
@@ -28,7 +27,7 @@ const asChild = "MYRIAD_LAB_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asChild) == "" {
-		goleak.VerifyTestMain(m)
+		testkit.Main(m)
 		return
 	}
 	switch os.Args[1] {
