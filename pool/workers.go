@@ -3,7 +3,6 @@ package pool
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // startWorkers starts workers until there are n.
@@ -112,7 +111,6 @@ func (p *Pool) wakeWorker() {
 
 // wakeToSearch has a worker search that was popped from the stack.
 func (p *Pool) wakeToSearch(w *worker) {
-	p.wakeController()
 	w.startSearching()
 	w.wake <- order{}
 }
@@ -149,32 +147,4 @@ func (p *Pool) popParked() *worker {
 	s.of[last], s.of = nil, s.of[:last]
 	s.n.Add(-1)
 	return w
-}
-
-// predictor tells whether jobs are short: as good as all of them were lately.
-type predictor struct{ score atomic.Int64 }
-
-const (
-	// shortJob is how long a short job takes at most.
-	shortJob = 20 * time.Microsecond
-	// The score goes up by one with a short job and down by longPenalty with a long one,
-	// within these bounds: jobs are predicted to be short if fewer than one of
-	// longPenalty is long. It begins at firstScore.
-	longPenalty        = 4096
-	minScore, maxScore = -longPenalty, 4 * longPenalty
-	firstScore         = -64
-)
-
-func (p *predictor) predicts() bool { return p.score.Load() > 0 }
-
-// observe counts jobs, which were short or not. Racing calls may get lost.
-func (p *predictor) observe(short bool, jobs int) {
-	score := p.score.Load()
-	next := max(score-longPenalty, minScore)
-	if short {
-		next = min(score+int64(jobs), maxScore)
-	}
-	if next != score {
-		p.score.Store(next)
-	}
 }
