@@ -120,12 +120,14 @@ func (c *controller) tick() (period int64) {
 	if waiting > 0 {
 		c.waitedAt = now
 	}
+	runnable := c.runnable()
+	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
 	if p.cfg.Off&Adapting == 0 {
 		if now >= c.memoryAt {
 			c.memoryAt = now + memoryPeriod
 			c.sizer.ceiling = c.budget.cap(int(p.workers()), p.cfg.Max)
 		}
-		c.setLimit(c.sizer.observe(now, waiting, c.runnable(), int(p.workers()-p.blocked.Load())))
+		c.setLimit(c.sizer.observe(now, load{waiting, runnable, int(p.workers() - p.blocked.Load()), s.finished}))
 	}
 	if now >= c.regulateAt {
 		c.regulateAt = now + regulatePeriod
@@ -237,6 +239,7 @@ func (c *controller) removeIdle() {
 // goroutines that wait for a processor. While work waits and processors have nothing to
 // run it adds a quarter each time. While many goroutines wait for a processor it adds
 // none, and slowly takes some away: they would only wait for processors and use memory.
+// Where work waits and no job ends, it adds one now and then whatever waits for a processor.
 //
 // This is the rule of Windows' I/O completion ports, which let a thread more run when one
 // of those that run blocks, as far as Go's scheduler lets it be seen. It does not look at throughput,
@@ -248,6 +251,9 @@ type sizer struct {
 	procs       int
 	limit       int
 	crowdedAt   int64 // since when goroutines wait for processors; 0 is not
+
+	finished   uint64 // jobs, at the last call
+	progressAt int64  // when one ended last, or no job waited, or a worker was added
 }
 
 const (
@@ -258,6 +264,9 @@ const (
 	// many, and crowdedFor for how long they do until a 32nd of the workers goes.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
+	// starvedFor is for how long no job ends, while others wait, until a worker is added
+	// whatever waits for processors: those that run may wait for the others.
+	starvedFor = int64(50 * time.Millisecond)
 )
 
 func newSizer(least, most, procs int) sizer {
@@ -267,22 +276,35 @@ func newSizer(least, most, procs int) sizer {
 	return s
 }
 
-// observe returns the limit, when so many jobs wait, or were refused since the last call, and so many
-// goroutines wait for a processor.
-func (s *sizer) observe(now int64, waiting, runnable, workers int) (limit int) {
-	crowded := runnable > crowdedPerProc*s.procs
+// load is what a sizer observes.
+type load struct {
+	waiting  int    // jobs that wait, and those refused since the last call
+	runnable int    // goroutines that wait for a processor
+	workers  int    // that there are
+	finished uint64 // jobs since the start
+}
+
+// observe returns the limit.
+func (s *sizer) observe(now int64, l load) (limit int) {
+	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {
 	case !crowded:
 		s.crowdedAt = 0
 	case s.crowdedAt == 0:
 		s.crowdedAt = now
 	}
+	if l.waiting == 0 || l.finished != s.finished {
+		s.progressAt, s.finished = now, l.finished
+	}
 	switch {
-	case waiting > 0 && runnable <= s.procs:
-		s.limit = max(s.limit, workers+min(waiting, max(1, workers/4)))
+	case l.waiting > 0 && l.runnable <= s.procs:
+		s.limit = max(s.limit, l.workers+min(l.waiting, max(1, l.workers/4)))
+	case now-s.progressAt >= starvedFor:
+		s.progressAt = now
+		s.limit = max(s.limit, l.workers+1)
 	case crowded && now-s.crowdedAt >= crowdedFor:
 		s.crowdedAt = now
-		s.limit = min(s.limit, workers-max(1, workers/32))
+		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
 	}
 	s.limit = max(min(s.limit, s.ceiling, s.most), s.least)
 	return s.limit

@@ -66,6 +66,7 @@ type Pool struct {
 	searching atomic.Int32 // workers that look for jobs
 	closed    atomic.Bool
 	blocked   atomic.Int64 // workers in Block
+	blocking  atomic.Bool  // most jobs that run wait for something
 	slow      atomic.Bool  // the controller is to be woken when a job waits
 	_         [64]byte
 	handed    atomic.Uint64 // jobs handed to a worker directly
@@ -74,9 +75,7 @@ type Pool struct {
 	procs     int64
 	searchers int32 // bound of searching
 
-	mu      sync.Mutex // guards all and spare
-	all     []*worker  // with those that have exited
-	spare   []*worker  // that have exited, for reuse
+	mu      sync.Mutex // taken to close
 	control controller
 	exited  chan struct{} // closed when the last worker leaves
 	done    chan struct{} // closed when Close is complete

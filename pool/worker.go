@@ -30,7 +30,8 @@ const (
 	searchYield = 20 * time.Microsecond
 	// quantum is how long a worker runs jobs until it yields: so that no other worker
 	// waits for a processor, with a job in its hands, until Go preempts this one after
-	// 10 ms. Shorter would hurt where thousands are runnable.
+	// 10 ms. Shorter would hurt where thousands are runnable. Where jobs block, a job that
+	// took this long has mostly waited, and the worker takes the next one at once.
 	quantum = time.Millisecond
 )
 
@@ -95,9 +96,6 @@ func (w *worker) run(o order) {
 	for w.runJobs(&o) {
 	}
 	returned = true
-	w.p.mu.Lock()
-	w.p.spare = append(w.p.spare, w)
-	w.p.mu.Unlock()
 }
 
 // runJobs runs jobs until the worker exits or a job panics; then panicked is true.
@@ -212,13 +210,13 @@ func (w *worker) wakeOthers(more bool) (did bool) {
 	return did
 }
 
-// betweenJobs yields when the quantum is over and jobs wait. It returns the time.
+// betweenJobs yields when the quantum is over, jobs wait and jobs do not block. It returns the time.
 func (w *worker) betweenJobs() (now int64) {
 	now = w.ended
 	if now == 0 {
 		now = w.p.now()
 	}
-	if now-w.turn >= int64(quantum) && w.p.anyQueued() {
+	if now-w.turn >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
 		runtime.Gosched()
 		now = w.p.now()
 		w.turn = now

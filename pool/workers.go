@@ -14,8 +14,9 @@ func (p *Pool) startWorkers(n int) {
 // spawn starts a worker with an order, if there may be one more, or overdraft above the
 // limit.
 func (p *Pool) spawn(o order, overdraft int64) bool {
+	var size int64
 	for {
-		size := p.size.Load()
+		size = p.size.Load()
 		if size&^closedBit >= p.most()+overdraft || size == closedBit {
 			return false
 		}
@@ -24,26 +25,12 @@ func (p *Pool) spawn(o order, overdraft int64) bool {
 		}
 	}
 	p.wakeController()
-	w := p.newWorker()
+	w := &worker{p: p, wake: make(chan order, 1), home: int(size) & (len(p.shards) - 1)}
 	if o.Job == nil {
 		w.startSearching()
 	}
 	p.running.Go(func() { w.run(o) })
 	return true
-}
-
-// newWorker makes a worker, or takes one that has exited.
-func (p *Pool) newWorker() *worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.spare); n > 0 {
-		w := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		return w
-	}
-	w := &worker{p: p, wake: make(chan order, 1), home: len(p.all) & (len(p.shards) - 1)}
-	p.all = append(p.all, w)
-	return w
 }
 
 // removeWorker takes one from the number of workers if that is above floor. The worker
