@@ -1,9 +1,9 @@
 // Package pool runs jobs on a bounded number of goroutines and keeps their latency low
 // when more jobs come than it can run.
 //
-// The number of workers adapts to the work. It grows while jobs wait and more workers
-// raise throughput, and shrinks when workers are idle: jobs that compute end up with
-// about as many workers as there are processors, jobs that block with many more. It
+// The number of workers adapts to the work. It grows while jobs wait and processors are
+// idle, and shrinks when workers are idle or goroutines queue for processors: jobs that
+// compute get a few workers for each processor, jobs that block many more. It
 // stays between Config.Min and Config.Max and within a memory budget.
 //
 // The queue is bounded. A job that finds it full is refused with [ErrFull], or waits in
