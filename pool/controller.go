@@ -82,7 +82,7 @@ func (c *controller) run() {
 		period := c.tick()
 		if period != fastPeriod {
 			c.p.slow.Store(true)
-			if c.p.anyQueued() { // a job that came before slow was set
+			if c.p.anyQueued() || c.p.waiting.Load() > 0 { // a job that came before slow was set
 				period = fastPeriod
 			}
 		}
@@ -115,7 +115,7 @@ func (c *controller) tick() (period int64) {
 	now := p.now()
 	var shed []Task
 	s := c.read(now, &shed)
-	waiting := s.queued + int(s.refused-c.refused)
+	waiting := s.queued + int(s.refused-c.refused) + int(p.waiting.Load())
 	c.refused = s.refused
 	if waiting > 0 {
 		c.waitedAt = now

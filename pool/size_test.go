@@ -132,6 +132,30 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 	})
 }
 
+// Submits that wait for room have workers, too, where nothing can queue and all workers wait.
+func TestWorkersForWaitingSubmits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Queue: pool.NoQueue})
+		const jobs = 100
+		gate := make(chan struct{})
+		var submitted sync.WaitGroup
+		for range jobs {
+			submitted.Go(func() {
+				if err := p.Submit(context.Background(), func(context.Context) { <-gate }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := p.Stats().Running; n != jobs {
+			t.Errorf("%d of %d jobs run after a second", n, jobs)
+		}
+		close(gate)
+		submitted.Wait()
+	})
+}
+
 // A burst on an idle pool has workers soon enough for it not to be an overload, not
 // some percent more each second.
 func TestWorkersGrowAtOnce(t *testing.T) {
