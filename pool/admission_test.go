@@ -16,42 +16,40 @@ func TestAdmission(t *testing.T) {
 		o.target.Store(int64(20 * time.Millisecond))
 		o.until.Store(int64(50 * time.Millisecond))
 		a := &admission{room: capacity}
-		r := reading{busy: 40}
+		now := int64(0)
 		return o, a, func(refused bool, queued int) {
-			if r.at += tick; refused {
-				r.refused++
-			}
-			a.observe(o, r, queued, capacity, 10*time.Millisecond)
+			now += regulatePeriod
+			a.observe(o, now, sums{busy: 40, queued: queued}, refused, capacity, int64(10*time.Millisecond))
 		}
 	}
 	o, a, step := begin()
 	for i := range 100 {
 		step(true, 50)
 		if want := 60; a.room != want { // 40 workers, 100 jobs a second each, 15 ms
-			t.Fatalf("after %d ticks with refusals there is room for %d, want %d", i+1, a.room, want)
+			t.Fatalf("after %d periods with refusals there is room for %d, want %d", i+1, a.room, want)
 		}
 	}
-	for range 100 * time.Millisecond / tick {
+	for range 10 {
 		step(false, 50)
 	}
 	if a.room != capacity || o.active(int64(1110*time.Millisecond)) {
 		t.Errorf("nothing was refused for an interval: room for %d, want %d, and no overload", a.room, capacity)
 	}
 
-	// Bursts that the workers have done with soon: one tick in five refuses something.
+	// Bursts that the workers have done with soon: one period in five refuses something.
 	_, a, step = begin()
 	for i := 0; a.room < capacity || i == 0; i++ {
 		if i == 20 {
-			t.Fatalf("after %d ticks with bursts there is room for %d, want %d", i, a.room, capacity)
+			t.Fatalf("after %d periods with bursts there is room for %d, want %d", i, a.room, capacity)
 		}
 		step(i%5 == 0, 0)
 	}
 
 	// What is not known, and one that may not shed, bounds nothing.
 	o, a, _ = begin()
-	a.observe(o, reading{at: tick, busy: 40, refused: 1}, 50, capacity, 0)
+	a.observe(o, regulatePeriod, sums{busy: 40, queued: 50}, true, capacity, 0)
 	o.shedding = false
-	a.observe(o, reading{at: 2 * tick, busy: 40, refused: 2}, 50, capacity, 10*time.Millisecond)
+	a.observe(o, 2*regulatePeriod, sums{busy: 40, queued: 50}, true, capacity, int64(10*time.Millisecond))
 	if a.room != capacity {
 		t.Errorf("room for %d, want %d", a.room, capacity)
 	}
@@ -66,7 +64,7 @@ func TestTargetFollows(t *testing.T) {
 		{5 * time.Millisecond, 30 * time.Millisecond, 5 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p, err := NewWithBacklog(Config{Max: 4, Target: c.set}, 0)
+			p, err := NewWithRunnable(Config{Max: 4, Target: c.set}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,19 +82,5 @@ func TestTargetFollows(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// A reading that took long is not for the climber, but for each eleventh in a row.
-func TestSlowReadings(t *testing.T) {
-	var c controller
-	for i := range 3 * (maxSlowReads + 1) {
-		if got, want := c.trusts(maxRead+1), i%(maxSlowReads+1) == maxSlowReads; got != want {
-			t.Errorf("slow reading %d: %v, want %v", i, got, want)
-		}
-	}
-	c.trusts(maxRead + 1)
-	if !c.trusts(maxRead) || c.slowReads != 0 {
-		t.Errorf("a quick reading: %d slow ones in a row are counted, want 0", c.slowReads)
 	}
 }

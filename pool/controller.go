@@ -8,77 +8,86 @@ import (
 	"time"
 )
 
-// controller runs once a tick while there is work: it sets the limit of workers, sheds
-// what is too old in the queue when nobody takes jobs, counts long-running jobs,
-// ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while no
-// worker is active, but for once a second as long as there are idle workers to end.
+// controller sets the limit of workers, sheds what is too old in the queue when nobody
+// takes jobs, bounds the queue in an overload and ends idle workers. It is one
+// goroutine. It runs every millisecond while jobs wait, every 50 ms while jobs run, and
+// once a second while there are only idle workers. A pool without workers has no timer.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // has room for one
 	quit chan struct{}
 	done sync.WaitGroup
 
-	climber   climber
+	sizer     sizer
 	admission admission
 	budget    *budget
-	backlog   func() float64 // runnableBacklog, except in tests
-	ticks     atomic.Int64
-	slowReads int // in a row
-	watch     int // ticks for which long-running jobs are still counted
-	leastIdle int // the least number of idle workers in this second
+	runnable  func() int // runnableGoroutines, except in tests
+
+	ticks      atomic.Int64
+	waitedAt   int64  // when jobs waited last
+	refused    uint64 // jobs until the last look
+	seen       sums   // at the last call of regulate
+	service    int64  // recent mean of the time that jobs take; 0 if that is not known
+	regulateAt int64  // when regulate is due
+	memoryAt   int64  // when the budget is due
+	trimAt     int64  // when removeIdle is due
+	leastIdle  int    // the least number of idle workers since removeIdle
 }
 
+// The controller's periods, in nanoseconds. It stays in fastPeriod for stayFast after jobs
+// have waited.
 const (
-	tick           = 10 * time.Millisecond
-	ticksPerSecond = int64(time.Second / tick)
-	// maxRead is how long reading the pool's state may take. A reading in which the
-	// controller had no processor has counted jobs of another time than it says: the
-	// climber does not see it, but for one after maxSlowReads in a row.
-	maxRead      = time.Millisecond
-	maxSlowReads = 10
-	// memoryTicks is after how many ticks the memory budget is checked.
-	memoryTicks = 10
-	// watchTicks is for how many ticks workers are watched after jobs were predicted to
-	// be short.
-	watchTicks = 3
-	// initialPerProc is the initial limit for each processor: more than jobs that
-	// compute need, and not so many that it would hurt them.
-	initialPerProc = 4
-	// leastPerProc is the least limit for each processor that is tried.
-	leastPerProc = 2
+	fastPeriod     = int64(time.Millisecond)
+	slowPeriod     = int64(50 * time.Millisecond)
+	stayFast       = int64(20 * time.Millisecond)
+	regulatePeriod = int64(10 * time.Millisecond)
+	memoryPeriod   = int64(100 * time.Millisecond)
+	trimPeriod     = int64(time.Second)
 )
 
+// sums are what shards count.
+type sums struct {
+	queued     int
+	refused    uint64 // refused, shed, or made to wait
+	finished   uint64
+	service    time.Duration
+	timed      uint64 // jobs in service
+	busy, idle int64
+}
+
 // init prepares the controller; New starts its goroutine.
-func (c *controller) init(p *Pool, backlog func() float64) {
-	c.p, c.backlog = p, backlog
+func (c *controller) init(p *Pool, runnable func() int) {
+	c.p, c.runnable = p, runnable
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
-	limit := min(max(initialPerProc*int(p.procs), p.cfg.Min), p.cfg.Max)
-	// One worker more for each processor than can run: while one is on its way to a job
-	// the other has one.
-	c.climber = newClimber(max(p.cfg.Min, min(leastPerProc*int(p.procs), p.cfg.Max)), p.cfg.Max, limit)
+	c.sizer = newSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
 	if p.cfg.Off&Adapting != 0 {
-		limit = p.cfg.Max
+		c.sizer.limit = p.cfg.Max
 	}
 	c.admission.room = p.cfg.Queue
 	c.budget = newBudget(p.cfg.MemoryLimit)
-	p.limit.Store(int64(limit))
+	p.limit.Store(int64(c.sizer.limit))
 }
 
 func (c *controller) run() {
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(time.Duration(fastPeriod))
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-timer.C:
+		case <-c.wake:
 		case <-c.quit:
 			return
 		}
-		if c.tick() {
-			ticker.Stop()
-			if !c.sleep() {
-				return
+		c.p.slow.Store(false)
+		period := c.tick()
+		if period != fastPeriod {
+			c.p.slow.Store(true)
+			if c.p.anyQueued() || c.p.waiting.Load() > 0 { // a job that came before slow was set
+				period = fastPeriod
 			}
-			ticker.Reset(tick)
+		}
+		if timer.Stop(); period > 0 {
+			timer.Reset(time.Duration(period))
 		}
 	}
 }
@@ -89,36 +98,9 @@ func (c *controller) stop() {
 	c.done.Wait()
 }
 
-// sleep waits until there is work, or a second is over after which idle workers are
-// ended. It is false at the pool's end.
-func (c *controller) sleep() bool {
-	p := c.p
-	p.asleep.Store(true)
-	defer p.asleep.Store(false)
-	if !c.idle() {
-		return true // work came before asleep was set
-	}
-	var second <-chan time.Time
-	if p.workers() > int64(p.cfg.Min) {
-		timer := time.NewTimer(time.Second)
-		defer timer.Stop()
-		second = timer.C
-	}
-	select {
-	case <-c.wake:
-		return true
-	case <-second:
-		c.leastIdle = int(p.parked.n.Load())
-		c.removeIdle()
-		return true
-	case <-c.quit:
-		return false
-	}
-}
-
-// wakeController is called when a worker is given something to do.
+// wakeController is called when a job waits or is refused, or a worker is started.
 func (p *Pool) wakeController() {
-	if p.asleep.Load() {
+	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
 		case p.control.wake <- struct{}{}:
 		default:
@@ -126,67 +108,97 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// idle reports whether no worker is active, nothing waits, and there are as many workers
-// as there have to be.
-func (c *controller) idle() bool {
-	n := c.p.workers()
-	return n >= int64(c.p.cfg.Min) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
-}
-
-// tick runs one control cycle. It reports whether the pool is idle.
-func (c *controller) tick() (idle bool) {
+// tick runs one cycle. It returns when the next one is due, 0 for when it is woken.
+func (c *controller) tick() (period int64) {
 	p := c.p
+	c.ticks.Add(1)
 	now := p.now()
-	p.clock.Store(now)
 	var shed []Task
-	ticks := c.ticks.Add(1)
-	r, queued := c.read(now, &shed)
-	if p.cfg.Off&Adapting == 0 && ticks%memoryTicks == 0 {
-		c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
+	s := c.read(now, &shed)
+	waiting := s.queued + int(s.refused-c.refused) + int(p.waiting.Load())
+	c.refused = s.refused
+	if waiting > 0 {
+		c.waitedAt = now
 	}
-	limit := c.climber.limit
-	if c.trusts(time.Duration(p.now() - now)) {
-		limit = c.climber.observe(r)
-	}
-	p.blocking.Store(c.climber.blocking())
+	runnable := c.runnable()
+	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
 	if p.cfg.Off&Adapting == 0 {
-		c.setLimit(limit)
-		p.overload.growing.Store(c.climber.growing())
+		if now >= c.memoryAt {
+			c.memoryAt = now + memoryPeriod
+			c.sizer.ceiling = c.budget.cap(int(p.workers()), p.cfg.Max)
+		}
+		c.setLimit(c.sizer.observe(now, load{waiting, runnable, int(p.workers() - p.blocked.Load()), s.finished}))
 	}
-	service := c.climber.service()
-	if !p.cfg.fixedTarget {
-		p.overload.target.Store(int64(min(max(service, p.cfg.Target), p.cfg.Interval)))
+	if now >= c.regulateAt {
+		c.regulateAt = now + regulatePeriod
+		c.regulate(now, s)
 	}
-	c.admission.observe(&p.overload, r, queued, p.cfg.Queue, service)
-	c.countLongRunning(now)
-	c.addWorkers(queued)
-	if c.leastIdle = min(c.leastIdle, int(p.parked.n.Load())); ticks%ticksPerSecond == 0 {
+	c.addWorkers(s.queued)
+	if c.leastIdle = min(c.leastIdle, int(s.idle)); now >= c.trimAt {
+		c.trimAt = now + trimPeriod
 		c.removeIdle()
 	}
 	if len(shed) > 0 {
 		p.notifyShed(shed)
 		p.wakeWaiter()
 	}
-	if idle = c.idle(); idle {
-		c.endOverload()
+	workers := p.workers()
+	if s.queued == 0 && p.parked.n.Load() >= workers {
+		p.endOverload(now)
 	}
-	return idle
+	switch {
+	case now-c.waitedAt < stayFast || workers < int64(p.cfg.Min):
+		return fastPeriod
+	case p.parked.n.Load() < workers:
+		return slowPeriod
+	case workers > int64(p.cfg.Min):
+		return trimPeriod
+	}
+	return 0
 }
 
-// trusts reports whether a reading that took so long is for the climber.
-func (c *controller) trusts(took time.Duration) bool {
-	if took > maxRead && c.slowReads < maxSlowReads {
-		c.slowReads++
-		return false
+// read sums up what shards count, and sheds what is too old.
+func (c *controller) read(now int64, shed *[]Task) (sum sums) {
+	p := c.p
+	sum.refused = p.total.Load()
+	room := (c.admission.room + len(p.shards) - 1) / len(p.shards)
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		s.setRoom(room)
+		s.sweep(now, shed)
+		sum.queued += s.n
+		sum.finished += s.tally.finished
+		sum.service += s.tally.service.Sum
+		sum.timed += s.tally.service.Count
+		sum.refused += s.tally.shed
+		s.mu.Unlock()
+		sum.refused += s.refused.Load()
 	}
-	c.slowReads = 0
-	return true
+	sum.busy, sum.idle = int64(p.busy()), p.parked.n.Load()
+	return sum
+}
+
+// regulate sets the target and the bound of what may wait in an overload.
+func (c *controller) regulate(now int64, s sums) {
+	p := c.p
+	if timed := s.timed - c.seen.timed; timed > 0 {
+		mean := int64(s.service-c.seen.service) / int64(timed)
+		if c.service == 0 {
+			c.service = mean
+		}
+		c.service += (mean - c.service) / 4
+	}
+	if !p.cfg.fixedTarget {
+		p.overload.target.Store(min(max(c.service, int64(p.cfg.Target)), int64(p.cfg.Interval)))
+	}
+	c.admission.observe(&p.overload, now, s, s.refused > c.seen.refused, p.cfg.Queue, c.service)
+	c.seen = s
 }
 
 // endOverload ends an overload: nothing waits.
-func (c *controller) endOverload() {
-	p := c.p
-	if !c.admission.end(&p.overload, p.cfg.Queue, p.now()) {
+func (p *Pool) endOverload(now int64) {
+	if !p.control.admission.end(&p.overload, p.cfg.Queue, now) {
 		return
 	}
 	for i := range p.shards {
@@ -197,53 +209,6 @@ func (c *controller) endOverload() {
 	}
 }
 
-// read is the state of the pool, and how many jobs wait. It sheds what is too old.
-func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
-	p := c.p
-	r.at, r.workers = time.Duration(now), int(p.workers()-p.blocked.Load())
-	oldest := int64(0)
-	if p.waiting.Load() > 0 {
-		oldest = now - int64(tick) // at least about that
-	}
-	r.refused = p.total.Load()
-	room := (c.admission.room + len(p.shards) - 1) / len(p.shards)
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.mu.Lock()
-		s.setRoom(room)
-		if at := s.sweep(now, shed); at != 0 && (oldest == 0 || at < oldest) {
-			oldest = at
-		}
-		queued += s.n
-		r.finished += s.tally.finished
-		r.service += s.tally.service.Sum
-		r.timed += s.tally.service.Count
-		r.refused += s.tally.shed
-		s.mu.Unlock()
-		r.refused += s.refused.Load()
-	}
-	r.procs, r.busy, r.backlog, r.cpu = int(p.procs), p.busy(), c.backlog(), processorTime()
-	if oldest != 0 {
-		r.waits = time.Duration(max(now-oldest, 1))
-	}
-	return r, queued
-}
-
-// runnableBacklog makes a function that tells how many goroutines are runnable and do
-// not run, for each processor, as Go's scheduler counts them, those that the same timer
-// tick has made runnable among them. It is for one caller at a time.
-func runnableBacklog() func() float64 {
-	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
-	return func() float64 {
-		metrics.Read(samples)
-		v := samples[0].Value
-		if v.Kind() != metrics.KindUint64 {
-			return 0
-		}
-		return float64(v.Uint64()) / float64(runtime.GOMAXPROCS(0))
-	}
-}
-
 // setLimit sets the limit of workers.
 func (c *controller) setLimit(limit int) {
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
@@ -251,37 +216,10 @@ func (c *controller) setLimit(limit int) {
 	}
 }
 
-// countLongRunning counts workers that are in a job that takes longer than a tick
-// where jobs were predicted to be short.
-func (c *controller) countLongRunning(now int64) {
-	p := c.p
-	if p.short.predicts() {
-		c.watch = watchTicks
-	} else if c.watch == 0 {
-		p.longRunning.Store(0)
-		return
-	}
-	c.watch--
-	n := int64(0)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, w := range p.all {
-		if start := w.lapStart.Load(); start != 0 && now-start >= int64(tick) {
-			n++
-		}
-	}
-	p.longRunning.Store(max(0, n-p.blocked.Load()))
-}
-
-// addWorkers has more workers see to the jobs that wait, as far as the limit allows.
-// Short jobs need no more than there are processors, and one more if none comes back.
+// addWorkers has a worker see to each job that waits, as far as the limit allows.
 func (c *controller) addWorkers(queued int) {
 	p := c.p
-	more := int64(queued) - int64(p.searching.Load())
-	if p.short.predicts() {
-		more = min(more, max(p.procs-p.active(), 1))
-	}
-	for ; more > 0 && p.available(); more-- {
+	for more := queued - int(p.searching.Load()); more > 0 && p.available(); more-- {
 		p.wakeWorker()
 	}
 	if !p.closed.Load() {
@@ -289,10 +227,98 @@ func (c *controller) addWorkers(queued int) {
 	}
 }
 
-// removeIdle ends a quarter of the workers that were idle for all of a second.
+// removeIdle ends a quarter of the workers that were idle since the last call.
 func (c *controller) removeIdle() {
 	p := c.p
 	for n := (c.leastIdle + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
 	}
 	c.leastIdle = int(p.parked.n.Load())
+}
+
+// sizer decides how many workers there may be, by two signals: work that waits, and
+// goroutines that wait for a processor. While work waits and processors have nothing to
+// run it adds a quarter each time. While many goroutines wait for a processor it adds
+// none, and slowly takes some away: they would only wait for processors and use memory.
+// Where work waits and no job ends, it adds one now and then whatever waits for a processor.
+//
+// This is the rule of Windows' I/O completion ports, which let a thread more run when one
+// of those that run blocks, as far as Go's scheduler lets it be seen. It does not look at throughput,
+// which reacts late and is noisy on mixed work, as the maintainers of .NET's thread pool
+// have found (dotnet/runtime issues 52701, 53471 and 81406).
+type sizer struct {
+	least, most int
+	ceiling     int // of the memory budget
+	procs       int
+	limit       int
+	crowdedAt   int64 // since when goroutines wait for processors; 0 is not
+
+	finished   uint64 // jobs, at the last call
+	progressAt int64  // when one ended last, or no job waited, or a worker was added
+}
+
+const (
+	// initialPerProc is the initial limit for each processor, and what is never taken
+	// away: while one worker is on its way to a job the other has one.
+	initialPerProc = 2
+	// crowdedPerProc is how many goroutines wait for each processor when workers are too
+	// many, and crowdedFor for how long they do until a 32nd of the workers goes.
+	crowdedPerProc = 8
+	crowdedFor     = int64(20 * time.Millisecond)
+	// starvedFor is for how long no job ends, while others wait, until a worker is added
+	// whatever waits for processors: those that run may wait for the others.
+	starvedFor = int64(50 * time.Millisecond)
+)
+
+func newSizer(least, most, procs int) sizer {
+	s := sizer{most: most, ceiling: most, procs: procs}
+	s.least = min(max(least, initialPerProc*procs), most)
+	s.limit = s.least
+	return s
+}
+
+// load is what a sizer observes.
+type load struct {
+	waiting  int    // jobs that wait, and those refused since the last call
+	runnable int    // goroutines that wait for a processor
+	workers  int    // that there are
+	finished uint64 // jobs since the start
+}
+
+// observe returns the limit.
+func (s *sizer) observe(now int64, l load) (limit int) {
+	crowded := l.runnable > crowdedPerProc*s.procs
+	switch {
+	case !crowded:
+		s.crowdedAt = 0
+	case s.crowdedAt == 0:
+		s.crowdedAt = now
+	}
+	if l.waiting == 0 || l.finished != s.finished {
+		s.progressAt, s.finished = now, l.finished
+	}
+	switch {
+	case l.waiting > 0 && l.runnable <= s.procs:
+		s.limit = max(s.limit, l.workers+min(l.waiting, max(1, l.workers/4)))
+	case now-s.progressAt >= starvedFor:
+		s.progressAt = now
+		s.limit = max(s.limit, l.workers+1)
+	case crowded && now-s.crowdedAt >= crowdedFor:
+		s.crowdedAt = now
+		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
+	}
+	s.limit = max(min(s.limit, s.ceiling, s.most), s.least)
+	return s.limit
+}
+
+// runnableGoroutines makes a function that returns how many goroutines are runnable and
+// do not run, as Go's scheduler counts them. It is for one caller at a time.
+func runnableGoroutines() func() int {
+	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
+	return func() int {
+		metrics.Read(samples)
+		if v := samples[0].Value; v.Kind() == metrics.KindUint64 {
+			return int(v.Uint64())
+		}
+		return runtime.GOMAXPROCS(0) + 1 // not known: never grow
+	}
 }

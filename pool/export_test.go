@@ -1,9 +1,9 @@
 package pool
 
-// NewWithBacklog is New for a machine on which so many goroutines for each processor are
-// runnable and do not run, whatever Go's scheduler says.
-func NewWithBacklog(cfg Config, backlog float64) (*Pool, error) {
-	return newPool(cfg, func() float64 { return backlog })
+// NewWithRunnable is New for a machine on which so many goroutines are runnable and do not
+// run, whatever Go's scheduler says.
+func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
+	return newPool(cfg, func() int { return runnable })
 }
 
 // Ticks is how often the controller has run.

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"sync/atomic"
-	"time"
 )
 
 // standing tells a standing queue, one whose oldest job was too old each time that it
@@ -26,12 +25,8 @@ type overload struct {
 	interval              int64
 	shedding, newestFirst bool
 
-	until   atomic.Int64 // when it ends; 0 if there was none
-	growing atomic.Bool  // more workers may still help: no overload begins, unless there was one lately
+	until atomic.Int64 // when it ends; 0 if there was none
 }
-
-// lately is how many intervals ago an overload may have ended.
-const lately = 16
 
 func (o *overload) active(now int64) bool { return now < o.until.Load() }
 
@@ -40,11 +35,7 @@ func (o *overload) observe(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
 	}
-	until := o.until.Load()
-	if now >= until && o.growing.Load() && (until == 0 || now-until > lately*o.interval) {
-		return
-	}
-	if now+o.interval-until >= o.interval/4 { // not with each job
+	if now+o.interval-o.until.Load() >= o.interval/4 { // not with each job
 		o.until.Store(now + o.interval)
 	}
 }
@@ -54,31 +45,28 @@ func (o *overload) observe(standing bool, now int64) {
 // and tells its submitter at once, and goodput does not depend on the size of the queue.
 // The controller owns it.
 type admission struct {
-	room    int     // for how many jobs; the pool's capacity, or fewer
-	slack   float64 // of recent ticks, the share without refusals in which no job waited
-	refused uint64  // until the last tick
+	room  int     // for how many jobs; the pool's capacity, or fewer
+	slack float64 // of recent periods, the share without refusals in which no job waited
 }
 
 const (
-	// maxSlack is the share of slack ticks that ends an overload: jobs came in bursts.
+	// maxSlack is the share of slack periods that ends an overload: jobs came in bursts.
 	maxSlack = 0.5
 	// admitted is the share of the jobs that the workers take within the target: with
 	// all of them half would be older than that when their turn comes.
 	admitted = 0.75
 )
 
-// observe sets the room for the time until the next tick, given how many jobs wait, for
+// observe sets the room for the next period, given whether jobs were refused in the last one, for
 // how many there is room at most, and how long jobs take, 0 if that is not known.
-func (a *admission) observe(o *overload, r reading, queued, capacity int, service time.Duration) {
-	refused := r.refused > a.refused
+func (a *admission) observe(o *overload, now int64, s sums, refused bool, capacity int, service int64) {
 	bounded := a.room < capacity
-	now := int64(r.at)
-	a.refused, a.room = r.refused, capacity
+	a.room = capacity
 	if !o.shedding || service <= 0 || !bounded && !o.active(now) {
 		return
 	}
 	slack := 0.
-	if !refused && queued == 0 {
+	if !refused && s.queued == 0 {
 		slack = 1
 	}
 	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
@@ -91,7 +79,7 @@ func (a *admission) observe(o *overload, r reading, queued, capacity int, servic
 		a.slack = 0
 		return
 	}
-	jobs := float64(r.busy) * float64(o.target.Load()) / float64(service)
+	jobs := float64(s.busy) * float64(o.target.Load()) / float64(service)
 	a.room = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 

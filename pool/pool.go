@@ -1,9 +1,9 @@
 // Package pool runs jobs on a bounded number of goroutines and keeps their latency low
 // when more jobs come than it can run.
 //
-// The number of workers adapts to the work. It grows while jobs wait and more workers
-// raise throughput, and shrinks when workers are idle: jobs that compute end up with
-// about as many workers as there are processors, jobs that block with many more. It
+// The number of workers adapts to the work. It grows while jobs wait and processors are
+// idle, and shrinks when workers are idle or goroutines queue for processors: jobs that
+// compute get a few workers for each processor, jobs that block many more. It
 // stays between Config.Min and Config.Max and within a memory budget.
 //
 // The queue is bounded. A job that finds it full is refused with [ErrFull], or waits in
@@ -42,8 +42,8 @@ import (
 // spare worker never refuses a job, whatever Config.Queue is. Submits that wait for room
 // receive from a channel (waiters.go).
 //
-// One goroutine, the controller, runs every 10 ms while there is work and sleeps
-// otherwise (controller.go). It alone sets the limit of workers. Close refuses new jobs,
+// One goroutine, the controller (controller.go), runs every millisecond while jobs wait and
+// seldom otherwise. It alone sets the limit of workers. Close refuses new jobs,
 // lets the workers drain the queue and exit, then stops the controller and waits for all
 // of them.
 
@@ -60,29 +60,22 @@ type Pool struct {
 	parked workerStack
 	waiters
 
-	_           [64]byte
-	size        atomic.Int64 // workers, and closedBit
-	limit       atomic.Int64 // of workers now
-	searching   atomic.Int32 // workers that look for jobs
-	closed      atomic.Bool
-	blocked     atomic.Int64 // workers in Block
-	longRunning atomic.Int64 // other workers that will not be back soon although jobs are short
-	asleep      atomic.Bool  // the controller sleeps
-	blocking    atomic.Bool  // jobs block for a good part of their time
-	_           [64]byte
-	short       predictor
-	_           [64]byte
-	clock       atomic.Int64 // recent time: at most some 100 µs old while jobs are short
-	_           [64]byte
-	handed      atomic.Uint64 // jobs handed to a worker directly
-	late        atomic.Uint64
-	refused     atomic.Uint64 // because the pool was closed
-	procs       int64
-	searchers   int32 // bound of searching
+	_         [64]byte
+	size      atomic.Int64 // workers, and closedBit
+	limit     atomic.Int64 // of workers now
+	searching atomic.Int32 // workers that look for jobs
+	closed    atomic.Bool
+	blocked   atomic.Int64 // workers in Block
+	blocking  atomic.Bool  // most jobs that run wait for something
+	slow      atomic.Bool  // the controller is to be woken when a job waits
+	_         [64]byte
+	handed    atomic.Uint64 // jobs handed to a worker directly
+	late      atomic.Uint64
+	refused   atomic.Uint64 // because the pool was closed
+	procs     int64
+	searchers int32 // bound of searching
 
-	mu      sync.Mutex // guards all and spare
-	all     []*worker  // with those that have exited
-	spare   []*worker  // that have exited, for reuse
+	mu      sync.Mutex // taken to close
 	control controller
 	exited  chan struct{} // closed when the last worker leaves
 	done    chan struct{} // closed when Close is complete
@@ -97,10 +90,10 @@ const grace = time.Second
 
 // New makes a pool and starts its first Min workers. The error wraps [ErrBadConfig].
 // Close ends the pool; one that is not closed keeps its goroutines.
-func New(cfg Config) (*Pool, error) { return newPool(cfg, runnableBacklog()) }
+func New(cfg Config) (*Pool, error) { return newPool(cfg, runnableGoroutines()) }
 
-// newPool is New with a source of the runnable backlog; see controller.
-func newPool(cfg Config, backlog func() float64) (*Pool, error) {
+// newPool is New with a count of the goroutines that wait for a processor.
+func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -115,10 +108,9 @@ func newPool(cfg Config, backlog func() float64) (*Pool, error) {
 		shedding: cfg.Off&Shedding == 0, newestFirst: cfg.Off&NewestFirst == 0,
 	}
 	p.overload.target.Store(int64(cfg.Target))
-	p.short.score.Store(firstScore)
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards(cfg.Queue, cfg.shards())
-	p.control.init(p, backlog)
+	p.control.init(p, runnable)
 	p.startWorkers(cfg.Min)
 	p.control.done.Go(p.control.run)
 	return p, nil
@@ -259,7 +251,7 @@ func (p *Pool) reportPanic(v any) {
 
 // Stats are a pool's counters at one moment. They count since New, except for those
 // that say "now". Of jobs that are being submitted or are ending at that moment a count
-// may be off by as many, and of short ones by up to 32 for each worker.
+// may be off by as many.
 type Stats struct {
 	// Workers is how many workers there are now, Idle how many of them wait for a
 	// job, and Limit how many there may be.
@@ -282,9 +274,7 @@ type Stats struct {
 	// context had ended, possibly while they waited for room; the pool was closed.
 	Full, Late, Closed uint64
 
-	// Wait is how long jobs have waited until they ran, Service how long they have
-	// run. Short jobs are timed up to 32 at a time: their wait is that of the first,
-	// their service time the mean.
+	// Wait is how long jobs have waited until they ran, Service how long they have run.
 	Wait, Service Histogram
 }
 
@@ -330,11 +320,11 @@ type Histogram struct {
 // before for each other.
 func Bound(i int) time.Duration { return histogram.Bound(i) }
 
-// add counts a duration n times.
-func (h *Histogram) add(d time.Duration, n uint64) {
-	h.Count += n
-	h.Sum += d * time.Duration(n)
-	h.Buckets[histogram.Bucket(d, Buckets)] += n
+// add counts a duration.
+func (h *Histogram) add(d time.Duration) {
+	h.Count++
+	h.Sum += d
+	h.Buckets[histogram.Bucket(d, Buckets)]++
 }
 
 func (h *Histogram) merge(o *Histogram) {

@@ -25,7 +25,7 @@ const patience = 30 * time.Second
 // and nothing of the jobs.
 func start(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
-	p, err := pool.NewWithBacklog(cfg, 0)
+	p, err := pool.NewWithRunnable(cfg, 0)
 	return closes(t, p, err)
 }
 

@@ -81,20 +81,12 @@ func TestIdleWorkers(t *testing.T) {
 	})
 }
 
-// Jobs that wait get as many workers as their load needs, mostly within a second and with a
-// trial that chance has failed within two, and these go when the load does.
-// More than the load needs is what empties the queue, which is full by the time that
-// there are enough.
+// Jobs that wait get as many workers as their load needs, within 200 ms, and these go when the
+// load does. More than the load needs is what empties the queue, which has filled meanwhile.
 func TestWorkersFollowTheLoad(t *testing.T) {
-	t.Run("idle processors", func(t *testing.T) { workersFollowTheLoad(t, 0) })
-	t.Run("full processors", func(t *testing.T) { workersFollowTheLoad(t, 10) })
-}
-
-// workersFollowTheLoad takes so many goroutines to be ready for each processor.
-func workersFollowTheLoad(t *testing.T, backlog float64) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
-		p, err := pool.NewWithBacklog(pool.Config{Min: 4, Queue: 4096}, backlog)
+		p, err := pool.NewWithRunnable(pool.Config{Min: 4, Queue: 4096}, 0)
 		closes(t, p, err)
 		var done, quick atomic.Int64
 		offered := 0
@@ -114,10 +106,10 @@ func workersFollowTheLoad(t *testing.T, backlog float64) {
 				time.Sleep(time.Millisecond)
 			}
 		}
-		load(2 * time.Second)
+		load(200 * time.Millisecond)
 		s := p.Stats()
 		if s.Workers < need*9/10 || s.Workers > 8*need {
-			t.Errorf("after two seconds: %d workers, limit %d; expected %d to %d", s.Workers, s.Limit, need*9/10, 8*need)
+			t.Errorf("after 200 ms: %d workers, limit %d; expected %d to %d", s.Workers, s.Limit, need*9/10, 8*need)
 		}
 		offered = 0
 		done.Store(0)
@@ -137,6 +129,30 @@ func workersFollowTheLoad(t *testing.T, backlog float64) {
 		if s := p.Stats(); s.Workers != 4 || s.Idle != 4 {
 			t.Errorf("five minutes after the load: workers %d, idle %d; expected Min, 4", s.Workers, s.Idle)
 		}
+	})
+}
+
+// Submits that wait for room have workers, too, where nothing can queue and all workers wait.
+func TestWorkersForWaitingSubmits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Queue: pool.NoQueue})
+		const jobs = 100
+		gate := make(chan struct{})
+		var submitted sync.WaitGroup
+		for range jobs {
+			submitted.Go(func() {
+				if err := p.Submit(context.Background(), func(context.Context) { <-gate }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := p.Stats().Running; n != jobs {
+			t.Errorf("%d of %d jobs run after a second", n, jobs)
+		}
+		close(gate)
+		submitted.Wait()
 	})
 }
 

@@ -78,6 +78,7 @@ func (p *Pool) countRefusal(err error) error {
 	switch err {
 	case nil:
 	case errNoRoom:
+		p.wakeController()
 		p.shards[p.nearShard()].refused.Add(1)
 		return ErrFull
 	case ErrClosed:
@@ -96,7 +97,7 @@ func (p *Pool) accept(t *Task) error {
 	if p.needsWorker() && !p.anyQueued() && p.handOver(t, 0) {
 		return nil
 	}
-	now := p.recent()
+	now := p.now()
 	if err := p.enqueue(t, now, false); err != errNoRoom {
 		return err
 	}
@@ -111,12 +112,8 @@ func (p *Pool) accept(t *Task) error {
 }
 
 // needsWorker reports whether a submitter is to see to a worker for its job: none
-// searches, and one can be had. While jobs are short it is enough that any works: that
-// will be back soon, and has others help if jobs are many. If it is not, because a job
-// takes long for once, the controller finds out.
-func (p *Pool) needsWorker() bool {
-	return p.searching.Load() == 0 && p.available() && !(p.short.predicts() && p.active() > p.longRunning.Load())
-}
+// searches, and one can be had.
+func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.available() }
 
 // overdraft is how many workers above the limit there may be for jobs that find no room
 // where nothing can wait: workers that are just returning from a job can't take another
@@ -133,25 +130,14 @@ func (p *Pool) handOver(t *Task, overdraft int64) bool {
 	if !p.available() && overdraft == 0 {
 		return false
 	}
-	now := p.now()
-	p.clock.Store(now)
-	o := order{entry: entry{*t, now}}
+	o := order{entry: entry{*t, p.now()}}
 	if w := p.popParked(); w != nil {
-		p.wakeController()
 		w.wake <- o
 	} else if !p.spawn(o, overdraft) {
 		return false
 	}
 	p.handed.Add(1)
 	return true
-}
-
-// recent is the time; while jobs are short it is that of a worker's last lap.
-func (p *Pool) recent() int64 {
-	if p.short.predicts() {
-		return p.clock.Load()
-	}
-	return p.now()
 }
 
 // enqueue queues a job in the first shard that takes it, from the submitter's own on.
@@ -182,6 +168,7 @@ func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
 			case closed:
 				return ErrClosed
 			case added:
+				p.wakeController()
 				if p.needsWorker() {
 					p.wakeWorker()
 				}

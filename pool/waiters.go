@@ -40,6 +40,7 @@ func (p *Pool) waitForRoom(t *Task) error {
 	l := &p.waiters
 	l.total.Add(1)
 	l.waiting.Add(1)
+	p.wakeController()
 	vain := 0
 	defer func() {
 		l.waiting.Add(-1)

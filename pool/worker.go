@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 	"weak"
 )
@@ -22,9 +21,6 @@ import (
 //
 // Outcomes are counted by the worker and added to a shard's tally when it next holds
 // its lock, to take a job or to park.
-//
-// A worker reads the clock between jobs. While all jobs are short (see predictor) it
-// does so every lapJobs, and those of a lap are timed together.
 
 const (
 	// searchRounds is how often a searching worker looks again before it parks.
@@ -34,11 +30,9 @@ const (
 	searchYield = 20 * time.Microsecond
 	// quantum is how long a worker runs jobs until it yields: so that no other worker
 	// waits for a processor, with a job in its hands, until Go preempts this one after
-	// 10 ms. Shorter would hurt where thousands are runnable. Where jobs block, one that
-	// took this long has mostly waited for its turn and does not yield again at once.
+	// 10 ms. Shorter would hurt where thousands are runnable. Where jobs block, a job that
+	// took this long has mostly waited, and the worker takes the next one at once.
 	quantum = time.Millisecond
-	// lapJobs is how many short jobs a worker runs for each reading of the clock.
-	lapJobs = 32
 )
 
 // worker is a goroutine that runs jobs. Its fields belong to that goroutine, or to
@@ -47,15 +41,12 @@ type worker struct {
 	p    *Pool
 	wake chan order // has room for one
 
-	lapStart atomic.Int64 // when it read the clock last; 0 while it is parked or yields
-
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
 
 	turn  int64 // when it last yielded
-	since int64 // start of the lap
-	count int   // jobs run in this lap
-	wait  int64 // how long the first job of the lap waited
+	began int64 // when the job began
+	ended int64 // when the last one ended
 
 	job   entry // the last one that was taken
 	tally workerTally
@@ -73,21 +64,21 @@ type order struct {
 // workerTally counts outcomes that have not been added to a shard's tally yet.
 type workerTally struct {
 	finished, panicked, expired uint64
-	timed                       uint64 // jobs that the times stand for
+	timed                       bool // one job has run, and these are its times
 	wait, service               time.Duration
 }
 
 // flush adds a worker's tally to the shard's, whose lock the caller holds.
 func (s *shard) flush(t *workerTally) {
-	if t.timed|t.expired == 0 {
+	if *t == (workerTally{}) {
 		return
 	}
 	s.tally.finished += t.finished
 	s.tally.panicked += t.panicked
 	s.tally.expired += t.expired
-	if t.timed > 0 {
-		s.tally.wait.add(t.wait, t.timed)
-		s.tally.service.add(t.service, t.timed)
+	if t.timed {
+		s.tally.wait.add(t.wait)
+		s.tally.service.add(t.service)
 	}
 	*t = workerTally{}
 }
@@ -105,10 +96,6 @@ func (w *worker) run(o order) {
 	for w.runJobs(&o) {
 	}
 	returned = true
-	w.lapStart.Store(0)
-	w.p.mu.Lock()
-	w.p.spare = append(w.p.spare, w)
-	w.p.mu.Unlock()
 }
 
 // runJobs runs jobs until the worker exits or a job panics; then panicked is true.
@@ -146,10 +133,8 @@ func (w *worker) next(o *order) bool {
 	p := w.p
 	for {
 		if o.Job != nil {
-			now := p.now()
-			w.endLap(now)
-			w.startLap(now, o.at)
 			w.job, *o = o.entry, order{}
+			w.jobBegins(p.now())
 			return true
 		}
 		if p.workers() > p.most() && w.exitIfOverLimit() {
@@ -168,7 +153,6 @@ func (w *worker) next(o *order) bool {
 // Submit that waits for room.
 func (w *worker) take(now int64) bool {
 	p := w.p
-	short := p.short.predicts()
 	mask := len(p.shards) - 1
 	for round := 0; ; round++ {
 		again := false
@@ -186,24 +170,22 @@ func (w *worker) take(now int64) bool {
 			}
 			s.flush(&w.tally)
 			ok := s.take(now, &w.job, &w.shed)
-			more := short && s.n >= helpAt
+			more := false
 			if ok && w.searching { // under the lock: who searches counts as room
 				w.searching = false
-				more = p.searching.Add(-1) == 0 && (!short || more)
+				more = p.searching.Add(-1) == 0
 			}
 			s.mu.Unlock()
 			if ok {
-				if w.count == 0 {
-					w.home = (at + 1) & mask
-					w.startLap(now, w.job.at)
+				w.home = (at + 1) & mask
+				if w.wakeOthers(more) {
+					now = p.now() // that took its time, which is not the job's
 				}
-				if w.wakeOthers(more, short) {
-					w.since = p.now() // that took its time, which is not the job's
-				}
+				w.jobBegins(now)
 				return true
 			}
 			if len(w.shed) > 0 { // and there is more to shed
-				w.wakeOthers(false, short)
+				w.wakeOthers(false)
 				now, again = p.now(), true
 			}
 		}
@@ -213,69 +195,46 @@ func (w *worker) take(now int64) bool {
 	}
 }
 
-// helpAt is how many short jobs wait in a shard when another worker is to help.
-const helpAt = 32
-
-// wakeOthers tells jobs that they were shed, wakes a Submit that waits for room, and
-// wakes another worker if one more is needed: of short jobs' workers no more than there
-// are processors. It reports whether it did any of that.
-func (w *worker) wakeOthers(more, short bool) (did bool) {
+// wakeOthers tells jobs that they were shed, wakes a Submit that waits for room, and, with
+// more, another worker if jobs wait. It reports whether it did any of that.
+func (w *worker) wakeOthers(more bool) (did bool) {
 	p := w.p
 	if did = len(w.shed) > 0; did {
 		w.shed = p.notifyShed(w.shed)
 	}
 	did = p.wakeWaiter() || did
-	if more && p.searching.Load() == 0 && (short && p.active() < p.procs || !short && p.anyQueued()) {
+	if more && p.searching.Load() == 0 && p.anyQueued() {
 		p.wakeWorker()
 		did = true
 	}
 	return did
 }
 
-// startLap begins to time jobs, the first of which was submitted at a time.
-func (w *worker) startLap(now, submitted int64) {
-	w.lapStart.Store(now)
-	w.since, w.wait = now, max(0, now-submitted)
-}
-
-// endLap counts the times of the jobs that have run.
-func (w *worker) endLap(now int64) {
-	if w.count == 0 {
-		return
-	}
-	mean := time.Duration(now-w.since) / time.Duration(w.count)
-	w.tally.timed = uint64(w.count)
-	w.tally.wait, w.tally.service = time.Duration(w.wait), mean
-	w.p.short.observe(mean <= shortJob, w.count)
-	w.count = 0
-}
-
-// betweenJobs ends the lap, unless jobs are short and it has just begun, and yields when
-// the quantum is over. It returns the time.
+// betweenJobs yields when the quantum is over, jobs wait and jobs do not block. It returns the time.
 func (w *worker) betweenJobs() (now int64) {
-	p := w.p
-	if w.count > 0 && w.count < lapJobs && p.short.predicts() {
-		return p.clock.Load()
+	now = w.ended
+	if now == 0 {
+		now = w.p.now()
 	}
-	now = p.now()
-	w.endLap(now)
-	if now-w.since >= int64(quantum) && p.blocking.Load() {
-		w.turn = now
-	}
-	if now-w.turn >= int64(quantum) {
-		w.lapStart.Store(0)
+	if now-w.turn >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
 		runtime.Gosched()
-		now = p.now()
+		now = w.p.now()
 		w.turn = now
 	}
-	p.clock.Store(now)
 	return now
 }
 
+// jobBegins begins to time the job.
+func (w *worker) jobBegins(now int64) {
+	w.began = now
+	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.at))
+}
+
 func (w *worker) jobEnded() {
+	w.ended = w.p.now()
+	w.tally.service = time.Duration(w.ended - w.began)
 	w.job.Task = Task{}
 	w.tally.finished++
-	w.count++
 	if w.own != nil {
 		w.own.end()
 	}
@@ -285,22 +244,22 @@ func (w *worker) jobEnded() {
 // worker was woken with.
 func (w *worker) park() order {
 	p := w.p
-	now := p.now()
-	w.endLap(now)
+	w.ended = 0
 	if !w.searching && p.searching.Load() < p.searchers {
 		w.startSearching()
 	}
 	if w.searching {
-		for range searchRounds {
-			p.clock.Store(now)
+		rounds := 0
+		for last := p.now(); ; {
 			if p.anyQueued() {
 				return order{}
 			}
 			runtime.Gosched()
-			last := now
-			if now = p.now(); now-last > int64(searchYield) {
+			now := p.now()
+			if rounds++; rounds == searchRounds || now-last > int64(searchYield) {
 				break // many are runnable: who is woken has its turn sooner
 			}
+			last = now
 		}
 	}
 	if w.own != nil {
@@ -311,7 +270,6 @@ func (w *worker) park() order {
 	if p.closed.Load() && w.exitClosed() {
 		return order{exit: true}
 	}
-	w.lapStart.Store(0)
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
 		// Some worker has to see to that, and to wake another if it is not all.
@@ -342,9 +300,6 @@ func (w *worker) stopSearching() {
 
 // flush adds the worker's tally to that of a shard.
 func (w *worker) flush() {
-	if w.count > 0 {
-		w.endLap(w.p.now())
-	}
 	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()

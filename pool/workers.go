@@ -3,7 +3,6 @@ package pool
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // startWorkers starts workers until there are n.
@@ -15,8 +14,9 @@ func (p *Pool) startWorkers(n int) {
 // spawn starts a worker with an order, if there may be one more, or overdraft above the
 // limit.
 func (p *Pool) spawn(o order, overdraft int64) bool {
+	var size int64
 	for {
-		size := p.size.Load()
+		size = p.size.Load()
 		if size&^closedBit >= p.most()+overdraft || size == closedBit {
 			return false
 		}
@@ -25,26 +25,12 @@ func (p *Pool) spawn(o order, overdraft int64) bool {
 		}
 	}
 	p.wakeController()
-	w := p.newWorker()
+	w := &worker{p: p, wake: make(chan order, 1), home: int(size) & (len(p.shards) - 1)}
 	if o.Job == nil {
 		w.startSearching()
 	}
 	p.running.Go(func() { w.run(o) })
 	return true
-}
-
-// newWorker makes a worker, or takes one that has exited.
-func (p *Pool) newWorker() *worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.spare); n > 0 {
-		w := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		return w
-	}
-	w := &worker{p: p, wake: make(chan order, 1), home: len(p.all) & (len(p.shards) - 1)}
-	p.all = append(p.all, w)
-	return w
 }
 
 // removeWorker takes one from the number of workers if that is above floor. The worker
@@ -112,7 +98,6 @@ func (p *Pool) wakeWorker() {
 
 // wakeToSearch has a worker search that was popped from the stack.
 func (p *Pool) wakeToSearch(w *worker) {
-	p.wakeController()
 	w.startSearching()
 	w.wake <- order{}
 }
@@ -149,32 +134,4 @@ func (p *Pool) popParked() *worker {
 	s.of[last], s.of = nil, s.of[:last]
 	s.n.Add(-1)
 	return w
-}
-
-// predictor tells whether jobs are short: as good as all of them were lately.
-type predictor struct{ score atomic.Int64 }
-
-const (
-	// shortJob is how long a short job takes at most.
-	shortJob = 20 * time.Microsecond
-	// The score goes up by one with a short job and down by longPenalty with a long one,
-	// within these bounds: jobs are predicted to be short if fewer than one of
-	// longPenalty is long. It begins at firstScore.
-	longPenalty        = 4096
-	minScore, maxScore = -longPenalty, 4 * longPenalty
-	firstScore         = -64
-)
-
-func (p *predictor) predicts() bool { return p.score.Load() > 0 }
-
-// observe counts jobs, which were short or not. Racing calls may get lost.
-func (p *predictor) observe(short bool, jobs int) {
-	score := p.score.Load()
-	next := max(score-longPenalty, minScore)
-	if short {
-		next = min(score+int64(jobs), maxScore)
-	}
-	if next != score {
-		p.score.Store(next)
-	}
 }

@@ -29,7 +29,7 @@ func work(w http.ResponseWriter, _ *http.Request) {
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
 	naive := flag.Bool("naive", false, "serve with net/http")
-	workers := flag.Int("workers", 32, "have as many workers at most")
+	workers := flag.Int("workers", 0, "have at most this many workers; 0 for what the work needs")
 	queue := flag.Int("queue", 1000, "let as many requests wait for one")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
