@@ -144,7 +144,7 @@ func TestBegin(t *testing.T) {
 
 // TestBeginAlone has a run that waits end when its connections do.
 func TestBeginAlone(t *testing.T) {
-	s := serve(t, func(c net.Conn) { c.Close() })
+	s := serve(t, func(c net.Conn, _ int) { c.Close() })
 	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan float64)})
 	if err != nil || r.Connected != 2 || len(r.Lost) == 0 {
 		t.Errorf("%v, %+v; want two connections that are lost", err, r)

@@ -10,7 +10,7 @@ import (
 // A window goes on while the rate varies, for three times Duration at the most.
 func TestSteady(t *testing.T) {
 	t.Parallel()
-	growing := func(conn net.Conn) { // at whatever times it is looked
+	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
 		for n := 16.0; ; n *= 1.5 {
 			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
 				return

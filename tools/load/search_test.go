@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -17,23 +16,14 @@ import (
 
 // slowly answers lines, on all connections together one after the other, each
 // taking a time.
-func slowly(each time.Duration) func(net.Conn) {
+func slowly(each time.Duration) handler {
 	var one sync.Mutex
-	return func(c net.Conn) {
-		lines := bufio.NewReader(c)
-		for {
-			line, err := lines.ReadSlice('\n')
-			if err != nil {
-				return
-			}
-			one.Lock()
-			time.Sleep(each)
-			one.Unlock()
-			if _, err := c.Write(line); err != nil {
-				return
-			}
-		}
-	}
+	return byLine(func(c net.Conn, line string, _, _ int) error {
+		one.Lock()
+		time.Sleep(each) // the server's service
+		one.Unlock()
+		return say(c, line)
+	})
 }
 
 // TestSearch finds no rate above what a server can do, having tried some. How far
@@ -112,18 +102,12 @@ func TestSearchLost(t *testing.T) {
 func searchLost(t *testing.T, under time.Duration) (kept bool) {
 	t.Helper()
 	var enough atomic.Bool
-	s := serve(t, func(c net.Conn) {
-		lines := bufio.NewReader(c)
-		for {
-			line, err := lines.ReadSlice('\n')
-			if err != nil || enough.Load() {
-				return
-			}
-			if _, err := c.Write(line); err != nil {
-				return
-			}
+	s := serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+		if enough.Load() {
+			return errEnough
 		}
-	})
+		return say(c, line)
+	}))
 	var done error
 	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Under: under}}, Duration: 10 * under, Connections: 3, Drain: 10 * under, Observe: func(e Event) {
 		switch {
@@ -282,7 +266,7 @@ func TestSearchWrong(t *testing.T) {
 
 // TestSearchNobody has no server.
 func TestSearchNobody(t *testing.T) {
-	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
+	r, err := Run(t.Context(), Config{Target: nobody(t), Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
 	if err != nil || r.Search.Rate != 0 || r.Err() == nil {
 		t.Errorf("%v, %+v", err, r)
 	}
