@@ -15,15 +15,15 @@ func TestSteady(t *testing.T) {
 			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
 				return
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // the rate of the load
 		}
 	}
-	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
+	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 100 * time.Millisecond}
 	r, err := Run(t.Context(), cfg)
 	if err != nil || r.Window != 3*cfg.Duration || r.Variation <= SteadyVariation {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, SteadyVariation)
 	}
-	cfg.Target, cfg.Duration = serve(t, silent).addr(), time.Second
+	cfg.Target, cfg.Duration = serve(t, silent).addr(), 300*time.Millisecond
 	if r, err = Run(t.Context(), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}

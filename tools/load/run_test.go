@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -528,41 +527,6 @@ func TestCancel(t *testing.T) {
 		cfg := Config{Target: serve(t, silent).addr(), Connections: 2, Drain: 20 * time.Millisecond}
 		if r, _ := watch(t, cfg, func(_ *story, e Event) bool { return e.Snapshot.Sent == 2 }); r.Unanswered != 2 {
 			t.Errorf("got %+v", r)
-		}
-	})
-}
-
-// TestOpenLoopBehind has a server that answers nothing for a while: what waited for
-// it counts from when it was to be sent, and what was sent late does not show in the
-// service time.
-func TestOpenLoopBehind(t *testing.T) {
-	const messages, wait = 400, 200 // how many there are, and how many wait before there is an answer
-	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		behind := make(chan struct{})
-		catchUp := sync.OnceFunc(func() { close(behind) })
-		defer catchUp() // before the server is waited for
-		begin := time.Now()
-		r := check(t, Config{
-			Target: serve(t, func(c net.Conn, n int) { <-behind; echo(c, n) }).addr(), Model: model, Connections: 1,
-			Rate: Rate{PerSecond: 1000}, Duration: messages * time.Millisecond, ProgressEvery: 50 * time.Millisecond,
-			Observe: func(e Event) {
-				if e.Interval != nil && e.Interval.Waiting >= wait {
-					catchUp()
-				}
-			},
-		})
-		elapsed := time.Since(begin)
-		if r.Intended != messages || r.Latency.Count != messages || r.Unsent != 0 {
-			t.Errorf("%d planned, %d measured, %d not sent, want %d, all of them and none", r.Intended, r.Latency.Count, r.Unsent, messages)
-		}
-		// The first quarter waited at least for the second one to be due.
-		if want := messages / 4 * time.Millisecond * 99 / 100; r.Latency.P75 < want {
-			t.Errorf("75%% of the latencies are up to %v, want at least %v", r.Latency.P75, want)
-		}
-		// One after the other, services take no longer than the run.
-		if sum := r.Service.Mean * messages; sum > elapsed || r.Latency.Mean*messages < 19*time.Second {
-			t.Errorf("service times add up to %v in a run of %v, latencies to %v; want 19s or more", sum, elapsed, r.Latency.Mean*messages)
 		}
 	})
 }
