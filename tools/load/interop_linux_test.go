@@ -83,12 +83,12 @@ func TestInterop(t *testing.T) {
 		want    string
 	}{
 		{"/hello", 0, "reconnected==0"},
-		{"/large", 0, "reconnected==0 bytes_received>=128M"},
-		{"/few", 0, "reconnected>=246"},
+		{"/large", 0, "reconnected==0 bytes_received>=64M"},
+		{"/few", 0, "reconnected>=113"},
 		{"/hello", tls.VersionTLS12, "reconnected==0"},
-		{"/few", tls.VersionTLS13, "reconnected>=246"},
+		{"/few", tls.VersionTLS13, "reconnected>=113"},
 	} {
-		cfg := Config{Match: matchHTTP, Message: "GET " + test.path + " HTTP/1.1\r\nHost: there\r\n\r\n", Pipeline: 16, Messages: 40}
+		cfg := Config{Match: matchHTTP, Message: "GET " + test.path + " HTTP/1.1\r\nHost: there\r\n\r\n", Pipeline: 16, Messages: 20}
 		addr := plain
 		if test.version != 0 {
 			addr, cfg.TLS = encrypted, clientTLS()

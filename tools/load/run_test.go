@@ -367,14 +367,14 @@ func TestAhead(t *testing.T) {
 			ended := make(chan string, conns)
 			s := serve(t, func(c net.Conn, _ int) {
 				var got []byte
-				for piece := make([]byte, 4096); ; {
+				for piece, whole := make([]byte, 4096), 0; ; {
 					n, err := c.Read(piece)
-					whole := bytes.Count(got, []byte("\n"))
 					got = append(got, piece[:n]...)
 					if rest := len(got) % 64; n > 0 && rest != ahead && pipeline == 1 {
 						t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
 					}
-					_, _ = c.Write(got[whole*64 : bytes.Count(got, []byte("\n"))*64])
+					_, _ = c.Write(got[whole : len(got)/64*64])
+					whole = len(got) / 64 * 64
 					if err != nil {
 						break
 					}

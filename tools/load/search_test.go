@@ -6,9 +6,7 @@ import (
 	"math"
 	"net"
 	"reflect"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -84,47 +82,6 @@ func TestSearch(t *testing.T) {
 	}
 	if result.Schedule.PerSecond != of || !reflect.DeepEqual(done, result) {
 		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", result.Schedule.PerSecond, of, !reflect.DeepEqual(done, result))
-	}
-}
-
-// TestSearchLost has a server that closes all connections after the first step that
-// has kept the goal: the result is of one that has, and says so.
-func TestSearchLost(t *testing.T) {
-	t.Parallel()
-	for times := range slower(t) {
-		under := times * 30 * time.Millisecond
-		var enough atomic.Bool
-		s := serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
-			if enough.Load() {
-				return errEnough
-			}
-			return say(c, line)
-		}))
-		var done error
-		cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Under: under}}, Duration: 10 * under, Connections: 3, Drain: 10 * under}
-		cfg.Observe = func(e Event) {
-			switch {
-			case e.Phase == Tried && e.Step.Kept:
-				enough.Store(true)
-			case e.Phase == Done:
-				done = e.Result.Err()
-			}
-		}
-		result, err := Run(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !enough.Load() {
-			continue
-		}
-		if got := result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
-			t.Errorf("%v, in the event %v; want lost connections", got, done)
-		}
-		found := result.Search
-		if last := found.Steps[len(found.Steps)-1]; last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || result.Schedule.PerSecond == last.Rate {
-			t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, result.Schedule.PerSecond)
-		}
-		break
 	}
 }
 

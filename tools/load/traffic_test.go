@@ -92,23 +92,3 @@ func TestLatency(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkMessage is what a message costs the generator beside the engine's
-// system calls.
-func BenchmarkMessage(b *testing.B) {
-	tr := testTraffic(b, Config{Connections: 1, Pipeline: 1, Size: 64})
-	tr.window(0, math.MaxInt64)
-	c := openConn(tr)
-	tr.going.Store(true)
-	tr.Nudged(c)
-	answer := make([]byte, 64)
-	b.ReportAllocs()
-	for b.Loop() {
-		copy(answer, c.Output())
-		c.Sent(64)
-		c.Arrived(answer)
-	}
-	if got := sumOf(tr.shards).run[nAnswered]; got != int64(b.N) {
-		b.Fatalf("%d answers to %d messages", got, b.N)
-	}
-}

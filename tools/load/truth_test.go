@@ -308,7 +308,7 @@ func TestAccounts(t *testing.T) {
 				{Rate: Rate{PerSecond: 500, Each: true}}, {Rate: Rate{PerSecond: 500, Each: true, Poisson: true}},
 			} {
 				cfg.Target, cfg.Model, cfg.Loops, cfg.Connections, cfg.Pipeline = serve(t, server).addr(), model, 2, 16, 4
-				cfg.Duration, cfg.Drain, cfg.ProgressEvery = 60*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
+				cfg.Duration, cfg.Drain, cfg.ProgressEvery = 40*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
 				if (i+k)%2 == 0 {
 					cfg.Lifetime, cfg.Graceful = 20*time.Millisecond, (i+k)%4 == 0
 				}
