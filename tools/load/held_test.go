@@ -229,7 +229,7 @@ func TestHeldWebSockets(t *testing.T) {
 	server := webSockets(func(ctx context.Context, c *websocket.Conn) error {
 		return c.Write(ctx, websocket.MessageText, []byte("hear ye"))
 	})
-	cfg := Config{Connections: n, Loops: 2, WebSocket: &WebSocket{Path: "/chat"}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
+	cfg := Config{Connections: n, Loops: 2, WebSocket: &WebSocket{}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
 	// A ping behind the last message may come too late.
 	loadCases{"all": {server, cfg, "heard==50 heartbeats>=50", "checked==100 heard_again==0 heartbeats<=100", "", nil}}.run(t)
 }

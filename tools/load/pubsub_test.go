@@ -19,6 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
 // broker is a publish/subscribe server of the protocols of Redis and NATS.
@@ -447,5 +448,13 @@ func TestPubSubShared(t *testing.T) {
 				return
 			}
 		})
+	}
+}
+
+// TestPubSubPing answers a ping on a WebSocket.
+func TestPubSubPing(t *testing.T) {
+	n, reply, err := frames([]byte("\x89\x02hi"))
+	if want := websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
+		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
 	}
 }

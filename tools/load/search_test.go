@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -192,10 +193,13 @@ func TestSearchNext(t *testing.T) {
 	}
 }
 
-// TestSearchNobody has no server.
+// TestSearchNobody has no server, and one that soon closes all connections.
 func TestSearchNobody(t *testing.T) {
-	r, err := Run(t.Context(), Config{Target: nobody(t), Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
-	if err != nil || r.Search.Rate != 0 || r.Err() == nil {
-		t.Errorf("%v, %+v", err, r)
+	short := serve(t, func(c net.Conn, _ int) { echoTimes(c, 1) })
+	for target, says := range map[string]string{nobody(t): "connection refused", short.addr(): "connections lost"} {
+		r, err := Run(t.Context(), Config{Target: target, Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
+		if err != nil || r.Search.Rate != 0 || r.Err() == nil || !strings.Contains(r.Err().Error(), says) {
+			t.Errorf("%v, %+v; want %q", err, r, says)
+		}
 	}
 }

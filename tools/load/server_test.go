@@ -161,7 +161,7 @@ func httpServer(t *testing.T, h http.Handler) (addr string) {
 }
 
 // webSockets starts servers of another library, which serve each connection with a function and then
-// send messages back, each in fragments and with a ping before it.
+// send messages back, each with a ping before it, and at /chat in fragments.
 func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
 	return func(t *testing.T) string {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -180,7 +180,11 @@ func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*
 				var message []byte
 				if kind, message, err = c.Read(ctx); err == nil {
 					wait.Go(func() { _ = c.Ping(ctx) }) // answered while the next one is read
-					err = fragments(ctx, c, kind, message)
+					if r.URL.Path == "/chat" {
+						err = fragments(ctx, c, kind, message)
+					} else {
+						err = c.Write(ctx, kind, message)
+					}
 				}
 			}
 		}))
@@ -192,13 +196,10 @@ func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*
 	}
 }
 
-// fragments writes a message in frames of at most 4,096 bytes.
+// fragments writes a message in frames of at most 1,000 bytes, of which the last has none.
 func fragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageType, message []byte) error {
-	if len(message) <= 4096 {
-		return c.Write(ctx, kind, message)
-	}
 	w, err := c.Writer(ctx, kind)
-	for piece := range slices.Chunk(message, 4096) {
+	for piece := range slices.Chunk(message, 1000) {
 		if err == nil {
 			_, err = w.Write(piece)
 		}

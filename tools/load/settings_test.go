@@ -242,6 +242,7 @@ func TestSettingErrors(t *testing.T) {
 		`"connections": 0`:                    `connections is "0"; expected a whole number above 0`,
 		`"connections": [1]`:                  `connections is an array; expected one of strings`,
 		`"connections": ["1", "2"]`:           `connections is given 2 times; expected once`,
+		`"connections": true`:                 `connections is "true"; expected a whole number`,
 		`"connections": null`:                 `connections is null or an object; expected`,
 		`"rate": "1k:"`:                       `rate is "1k:"; expected messages a second`,
 		`"rate": "@10ms,p100"`:                `rate is "@10ms,p100"; expected messages`,
@@ -282,6 +283,7 @@ func TestSettingErrors(t *testing.T) {
 		`"model": "magic"`:                                            `unknown I/O model "magic"; expected one of auto`,
 		`"tls": true, "tls_ca": "/none"`:                              "certificates to trust: open /none",
 		`"ws": "/", "header": "A: b\u0001"`:                           "expected no control characters",
+		`"http": true, "size": 7`:                                     "--size is 7 beside a message; expected one of the two",
 		`"message": "x", "size": 7`:                                   "--size is given together with --message; expected one of the two",
 		`"messages": 1, "duration": 1`:                                "--messages is given together with --duration",
 		`"rate": 1, "flood": true`:                                    "--flood is given together with --rate",
@@ -332,6 +334,9 @@ func TestSettingErrors(t *testing.T) {
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v; want an error with %q", text, err, says)
 		}
+	}
+	if err := json.Unmarshal([]byte("[]"), new(Config)); err == nil || !strings.Contains(err.Error(), "expected an object") {
+		t.Errorf("an array: %v", err)
 	}
 	// What no file and no flag can give.
 	for says, c := range map[string]Config{
