@@ -416,7 +416,7 @@ func followed(ramp Ramp, s *story) bool {
 // the same bytes as ever, and never stands at the end of a message when it has answered.
 func TestAhead(t *testing.T) {
 	t.Parallel()
-	const ahead, messages, conns = 10, 1500, 3 // more than lie in memory
+	const ahead, messages, conns = 10, 1100, 2 // more than lie in memory
 	eachModel(t, func(t *testing.T, model string) {
 		for _, pipeline := range []int{1, 3} {
 			ended := make(chan string, conns)
