@@ -1,8 +1,8 @@
 package load
 
 import (
-	"bytes"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -11,11 +11,10 @@ import (
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
-		for n := 16.0; ; n *= 1.5 {
-			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond) // the rate of the load
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for n := 16.0; say(conn, strings.Repeat("x", int(n))) == nil; n *= 1.5 {
+			<-tick.C
 		}
 	}
 	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 100 * time.Millisecond}

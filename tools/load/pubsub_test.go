@@ -173,9 +173,9 @@ func TestPubSub(t *testing.T) {
 func TestPubSubOpenLoop(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
-	var once sync.Once
+	wait := sync.OnceFunc(func() { <-time.After(stall) })
 	b := newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
-		once.Do(func() { time.Sleep(stall) })
+		wait()
 		_, err := c.Write(message)
 		return err
 	})

@@ -2,24 +2,21 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"math"
 	"net"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
 
-// slowly answers lines, on all connections together one after the other, each
-// taking a time.
+// slowly answers lines at a rate, on all connections together.
 func slowly(each time.Duration) handler {
-	var one sync.Mutex
+	tick := time.Tick(each)
 	return byLine(func(c net.Conn, line string, _, _ int) error {
-		one.Lock()
-		time.Sleep(each) // the server's service
-		one.Unlock()
+		<-tick
 		return say(c, line)
 	})
 }
@@ -35,30 +32,28 @@ func TestSearch(t *testing.T) {
 		links = 5
 	)
 	s := serve(t, slowly(time.Second/most))
-	steps, planned := 0, int64(0)
-	var done *Result
+	var told story
 	var stream bytes.Buffer
-	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
+	cfg.Observe = func(e Event) {
+		told.events = append(told.events, e)
 		if err := json.NewEncoder(&stream).Encode(e); err != nil {
 			t.Error(err)
 		}
-		switch e.Phase {
-		case Tried:
-			steps++
-		case Progress:
-			planned += e.Interval.Intended
-		case Done:
-			done = e.Result
-		}
-	}})
+	}
+	result, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != done.Answered {
+	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != result.Answered {
 		t.Errorf("read again: %v", err)
 	}
+	planned := int64(0)
+	for _, e := range told.of(Progress) {
+		planned += e.Interval.Intended
+	}
 	found := result.Search
-	if steps != len(found.Steps) || steps < 2 {
+	if steps := len(told.of(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
 	}
 	// What can be answered in a window, and its allowance; see Step.Kept.
@@ -77,12 +72,8 @@ func TestSearch(t *testing.T) {
 	if !near(float64(planned), want, 0.05) {
 		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
 	}
-	of := found.Rate
-	if of == 0 {
-		of = firstRate
-	}
-	if result.Schedule.PerSecond != of || !reflect.DeepEqual(done, result) {
-		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", result.Schedule.PerSecond, of, !reflect.DeepEqual(done, result))
+	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.of(Done)[0].Result, result) {
+		t.Errorf("the result is of %v/s, want %v, and that of the event", result.Schedule.PerSecond, of)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"slices"
@@ -144,29 +145,13 @@ func say(c net.Conn, text string) error {
 	return err
 }
 
-// httpServer serves a handler of package net/http, and waits for its connections when the test ends.
-func httpServer(t *testing.T, h http.Handler) (addr string) {
-	s := &http.Server{Handler: h}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ln) }()
-	t.Cleanup(func() {
-		s.Close()
-		<-ended
-	})
-	return ln.Addr().String()
-}
-
 // webSockets starts servers of another library, which serve each connection with a function and then
 // send messages back, each with a ping before it, and at /chat in fragments.
 func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
 	return func(t *testing.T) string {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wait sync.WaitGroup
-		addr := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			wait.Add(1)
 			defer wait.Done()
 			c, err := websocket.Accept(w, r, nil)
@@ -190,9 +175,10 @@ func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*
 		}))
 		t.Cleanup(func() {
 			cancel()
+			s.Close()
 			wait.Wait()
 		})
-		return addr
+		return s.Listener.Addr().String()
 	}
 }
 

@@ -425,30 +425,3 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 }
-
-// FuzzConfigJSON writes what can be read so that it is read as the same.
-func FuzzConfigJSON(f *testing.F) {
-	for _, seed := range []string{
-		`{"rate": "1k:100k", "ramp": "0:1k:60s", "src": "10.0.0.1-10.0.0.20"}`,
-		`{"message": "a\\\\{b", "answer_base64": "/wA=", "ws": "/x", "header": ["A: b"]}`,
-		`{"rate": "@10ms,p99.9", "duration": 1.5, "target": "https://a/x?y"}`, `{"messages": "9007199254740993k"}`,
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(text, "_file") || strings.Contains(text, `\u005f`) {
-			return
-		}
-		var c, again Config
-		if json.Unmarshal([]byte(text), &c) != nil {
-			return
-		}
-		written, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(written, &again); err != nil || asJSON(again) != string(written) {
-			t.Errorf("%s is written as %s, %v, and again as %s", text, written, err, asJSON(again))
-		}
-	})
-}
