@@ -114,6 +114,7 @@ func TestVerificationFaults(t *testing.T) {
 		return func(t *testing.T, r *Result, told *story) {
 			got := r.Verifications[0]
 			got.Time, got.Latency = 0, Latency{}
+			want := want // of this model
 			want.Number, want.InFlight, want.Open = 1, got.InFlight, n
 			if got != want || int64(r.numbers()["check_wrong"]) != r.Mismatched {
 				t.Errorf("got %+v, and %d mismatched; want %+v", got, r.Mismatched, want)

@@ -155,7 +155,7 @@ func TestReconnectLifetime(t *testing.T) {
 			}
 		}).addr()
 		cfg.Model, cfg.Connections, cfg.Lifetime, cfg.Think = model, 6, 100*time.Millisecond, 5*time.Millisecond
-		r, _ := watch(t, cfg, func(s *story, _ Event) bool { return s.intervals.Reconnected > 20 && s.intervals.Closed > 5 })
+		r, _ := watch(t, cfg, func(s *story, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 })
 		if r.Unanswered != 0 || len(r.Lost) > 0 {
 			t.Errorf("%d unanswered, lost %v", r.Unanswered, r.Lost)
 		}

@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = parallel.Value.Set("8")
+		_ = parallel.Value.Set("4")
 	}
 	os.Exit(m.Run())
 }

@@ -23,8 +23,11 @@ func heir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Proce
 		t.Fatal(err)
 	}
 	defer file.Close()
-	cmd := exec.Command("sleep", "1h")
+	cmd := exec.Command("cat") // until its input ends
 	cmd.ExtraFiles = []*os.File{file}
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	return testkit.Start(t, cmd)
 }
 
