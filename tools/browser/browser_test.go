@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -21,9 +24,18 @@ var browser context.Context
 
 var why string // there is no browser
 
+// built is where programs are built; see start.
+var built string
+
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "browser"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built)
 	var path string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if found, err := exec.LookPath(name); err == nil {
@@ -110,11 +122,43 @@ func (b *tab) hear(event any) {
 	}
 }
 
-// heard is what was asked for and complained about until now.
-func (b *tab) heard() (requests, complaints []string) {
+// quiet fails the test if the page has asked anybody but its server for something until now, or has
+// complained of anything that an exception does not name.
+func (b *tab) quiet(server string, exceptions ...string) {
+	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]string(nil), b.requests...), append([]string(nil), b.complaints...)
+	for _, r := range b.requests {
+		if !strings.HasPrefix(r, server) && !strings.HasPrefix(r, "data:") {
+			b.t.Errorf("it asked for %q", r)
+		}
+	}
+	for _, c := range b.complaints {
+		if !slices.ContainsFunc(exceptions, func(e string) bool { return strings.Contains(c, e) }) {
+			b.t.Errorf("it complains: %q", c)
+		}
+	}
+}
+
+// media has a page be light or dark.
+func media(scheme string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return err
+	})
+}
+
+// press clicks on a button, and write types a text, \r being Enter.
+func (b *tab) press(selector string) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf(`document.querySelector(%q).click(), true`, selector))
+}
+
+func (b *tab) write(selector, text string) {
+	b.t.Helper()
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {

@@ -1,13 +1,11 @@
 package browser
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/myriad-go/myriad/internal/page"
@@ -58,14 +56,6 @@ func TestFromDisk(t *testing.T) {
 			t.Error("the gap is lost")
 		}
 	})
-	t.Run("tables have their figures", func(t *testing.T) {
-		have := eval[[][]string](b, `[...document.querySelectorAll("section table tr")].filter((tr) => !tr.closest("figure")).map((tr) =>
-			[...tr.cells].map((c) => { c = c.cloneNode(true); c.querySelector(".sign")?.remove(); return c.textContent.trim(); }))`)
-		want := p.Sections[0].Parts[3].Table.Lines
-		if !slices.EqualFunc(have, want, slices.Equal[[]string]) {
-			t.Errorf("have %q, want %q", have, want)
-		}
-	})
 	t.Run("a chart's figures are there as a table", func(t *testing.T) {
 		eval[bool](b, `document.querySelector("#memory summary").click(), true`)
 		b.until(`document.querySelectorAll("#memory details tr").length > 0`)
@@ -85,14 +75,6 @@ func TestFromDisk(t *testing.T) {
 				if have, want := eval[string](b, fmt.Sprintf("myriadPage.format(%q, %v)", unit, v)), unit.Text(v); have != want {
 					t.Errorf("%s %v is %q in the script, %q in Go", unit, v, have, want)
 				}
-			}
-		}
-	})
-	t.Run("what was left out is said", func(t *testing.T) {
-		text := eval[string](b, `document.querySelector("#much").textContent`)
-		for _, want := range []string{"Of 70 series the first 64 are here.", "series 0 has 3,001 points; 2,000 of them"} {
-			if !strings.Contains(text, want) {
-				t.Errorf("it does not say %q", want)
 			}
 		}
 	})
@@ -123,14 +105,7 @@ func TestFromDisk(t *testing.T) {
 		}
 	})
 	t.Run("it asks for nothing and complains of nothing", func(t *testing.T) {
-		requests, complaints := b.heard()
-		requests = slices.DeleteFunc(requests, func(url string) bool { return strings.HasPrefix(url, "data:") })
-		if !slices.Equal(requests, []string{url}) {
-			t.Errorf("it asked for %q", requests)
-		}
-		if len(complaints) > 0 {
-			t.Errorf("it complains: %q", complaints)
-		}
+		b.quiet(url)
 	})
 }
 
@@ -179,15 +154,6 @@ func TestLightAndDark(t *testing.T) {
 	if backs[0] == backs[1] {
 		t.Errorf("light and dark have the same background, %s", backs[0])
 	}
-}
-
-func media(scheme string) chromedp.Action[chromedp.Void] {
-	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
-		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
-		return err
-	})
 }
 
 func TestPhone(t *testing.T) {

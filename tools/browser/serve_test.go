@@ -1,8 +1,6 @@
 package browser
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,15 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
@@ -28,46 +24,42 @@ const liveToken = "0123456789abcdef"
 // liveServer is a myriad serve with its page.
 type liveServer struct{ addr, admin string }
 
-// startLive builds and starts one, and ends it with the test.
-func startLive(t *testing.T, args ...string) liveServer {
+// programs are those that the tests run, each built once.
+var programs = map[string]func() (string, error){
+	"./tools/myriad":     sync.OnceValues(func() (string, error) { return build("./tools/myriad") }),
+	"./examples/webchat": sync.OnceValues(func() (string, error) { return build("./examples/webchat") }),
+}
+
+func build(command string) (string, error) { return testserver.Build(built, "../..", command) }
+
+// start starts a program that is killed when the test ends.
+func start(t *testing.T, command string, args ...string) *testkit.Process {
 	t.Helper()
-	dir := t.TempDir()
-	program, err := testserver.Build(dir, "../..", "./tools/myriad")
+	program, err := programs[command]()
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := filepath.Join(dir, "token")
+	return testkit.Start(t, exec.Command(program, args...))
+}
+
+// startLive starts a server, which ends with the test.
+func startLive(t *testing.T, admin string) liveServer {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(secret, []byte(liveToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--admin-control", "--admin-token-file", secret}, args...)...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		cmd.Process.Signal(syscall.SIGTERM)
-		cmd.Wait()
-	})
-	var s liveServer
-	for lines := bufio.NewScanner(out); s.addr == ""; {
-		if !lines.Scan() {
-			t.Fatal("the server does not start")
-		}
-		before, after, _ := strings.Cut(lines.Text(), " on ")
-		switch {
-		case strings.Contains(before, "serving"):
-			s.addr, _, _ = strings.Cut(after, " ")
-		case strings.Contains(before, "metrics"):
-			s.admin = after
-		}
-	}
-	return s
+	p := start(t, "./tools/myriad", "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", admin,
+		"--admin-control", "--admin-token-file", secret)
+	return liveServer{p.WaitForOutput(`serving.* on (\S+)`)[1], p.WaitForOutput(`metrics.* on (\S+)\n`)[1]}
+}
+
+// allow uses a button, of which the operator says yes and gives the token.
+func (b *tab) allow(button string) {
+	eval[bool](b, "window.confirm = () => true; true")
+	b.press(button)
+	b.do(chromedp.WaitVisible("dialog input"))
+	b.write("dialog input", liveToken+"\r")
 }
 
 // TestUpgradeFromPage has the operator upgrade the server: the page says what has come of it, and
@@ -78,24 +70,18 @@ func TestUpgradeFromPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	s := startLive(t, "--admin", l.Addr().String())
+	s := startLive(t, l.Addr().String())
 	const n = 5
 	s.talk(t, n)
 	p := open(t, s.admin)
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
-	eval[bool](p, "window.confirm = () => true; true")
-	p.do(chromedp.Click(`button[data-post="control/upgrade"]`))
-	p.do(chromedp.WaitVisible("dialog input"))
-	p.do(chromedp.SendKeys("dialog input", liveToken+"\r"))
+	p.allow(`button[data-post="control/upgrade"]`)
 	p.until(fmt.Sprintf(`document.getElementById("_said").textContent.match(/^process \d+ has taken over with %d connections in .*; 0 are lost$/) !== null`, n))
 	next, err := os.FindProcess(eval[int](p, `parseInt(document.getElementById("_said").textContent.split(" ")[1])`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		next.Signal(syscall.SIGTERM)
-		next.Signal(syscall.SIGTERM)
-	})
+	t.Cleanup(func() { next.Kill() })
 	p.until(`document.getElementById("_state").textContent.startsWith("live")`)
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
 	if stats := s.stats(t); stats.TakenOver != n {
@@ -107,30 +93,16 @@ func TestUpgradeFromPage(t *testing.T) {
 // ends.
 func (s liveServer) talk(t *testing.T, n int) {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
 	var talking sync.WaitGroup
 	t.Cleanup(talking.Wait)
-	t.Cleanup(stop)
 	for range n {
-		c, err := net.Dial("tcp", s.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		context.AfterFunc(ctx, func() { c.Close() })
+		c := testkit.Dial(t, s.addr)
 		talking.Go(func() {
-			tick := time.NewTicker(20 * time.Millisecond)
-			defer tick.Stop()
-			answer := make([]byte, 5)
-			for {
-				if _, err := io.WriteString(c, "ping\n"); err != nil {
+			for range time.Tick(20 * time.Millisecond) {
+				if _, err := io.WriteString(c.Conn, "ping\n"); err != nil {
 					return
 				}
-				if _, err := io.ReadFull(c, answer); err != nil {
-					return
-				}
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
+				if _, err := io.ReadFull(c.R, make([]byte, 5)); err != nil {
 					return
 				}
 			}
@@ -171,7 +143,7 @@ const drawnCharts = `[...myriadPage.charts.values()].filter((c) => {
 // TestLivePage opens the page of a server that serves, sees it move and agree with the
 // server, and has the operator pause it, close a connection and drain it.
 func TestLivePage(t *testing.T) {
-	s := startLive(t)
+	s := startLive(t, "127.0.0.1:0")
 	const n = 20
 	s.talk(t, n)
 	p := open(t, s.admin)
@@ -190,43 +162,29 @@ func TestLivePage(t *testing.T) {
 	total := `Number([...document.querySelectorAll("#figures tr")].find((r) => r.cells[0].textContent === "messages_total").cells[1].textContent.replaceAll(",", ""))`
 	before := eval[float64](p, total)
 	p.until(fmt.Sprintf("%s > %v", total, before))
-	low, shown, high := int64(0), int64(0), int64(0)
-	low = int64(before)
-	shown = int64(eval[float64](p, total))
-	high = s.stats(t).Messages
-	if shown <= low || shown > high {
-		t.Errorf("the page has %d messages, after %d and before the server's %d", shown, low, high)
+	shown := eval[float64](p, total)
+	if high := s.stats(t).Messages; shown <= before || shown > float64(high) {
+		t.Errorf("the page has %v messages, after %v and before the server's %d", shown, before, high)
 	}
 	points := `myriadPage.charts.get("connections").plot.data[0].length`
 	was := eval[float64](p, points)
 	p.until(fmt.Sprintf("%s > %v", points, was))
 	p.until(`document.querySelectorAll("#walls tbody tr").length > 3 && document.querySelectorAll("#talkers tbody tr").length === 15`)
 	p.control(s, n)
-	requests, complaints := p.heard()
-	requests = slices.DeleteFunc(requests, func(url string) bool { return strings.HasPrefix(url, s.admin) || strings.HasPrefix(url, "data:") })
-	if len(complaints) > 0 || len(requests) > 0 {
-		t.Errorf("in the browser: %v; loaded from elsewhere: %v", complaints, requests)
-	}
+	p.quiet(s.admin)
 }
 
 // control uses the buttons.
 func (p *tab) control(s liveServer, n int) {
-	eval[bool](p, "window.confirm = () => true; true")
-	p.do(chromedp.Click(`button[data-post="control/pause"]`))
-	p.do(chromedp.WaitVisible("dialog input"))
-	p.do(chromedp.SendKeys("dialog input", liveToken+"\r"))
+	p.allow(`button[data-post="control/pause"]`)
 	p.until(`document.querySelector("header .lead").textContent.includes("accepts nothing")`)
 	if !s.stats(p.t).AcceptingPaused {
 		p.t.Error("the page says that accepting is paused, and the server that it is not")
 	}
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer c.Close()
-	p.do(chromedp.Click(`button[data-post="control/resume"]`)) // the token is asked for once
+	testkit.Dial(p.t, s.addr)
+	p.press(`button[data-post="control/resume"]`) // the token is asked for once
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n+1))
-	p.do(chromedp.Click(`#talkers button[data-post^="control/close"]`))
+	p.press(`#talkers button[data-post^="control/close"]`)
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
 	if eval[bool](p, fmt.Sprintf("JSON.stringify({ ...localStorage, ...sessionStorage }).includes(%q) || document.documentElement.outerHTML.includes(%q)", liveToken, liveToken)) {
 		p.t.Error("the token is kept where others can read it")

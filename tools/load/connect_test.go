@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,4 +189,68 @@ func openConn(t *traffic) *engine.Conn {
 	}, 0, 0)
 	c.Open(testTarget.addr, true)
 	return c
+}
+
+func TestPlanSources(t *testing.T) {
+	one := func(text string, count int) source { return source{netip.MustParseAddr(text), count} }
+	for name, test := range map[string]struct {
+		target      string
+		connections int
+		given       []netip.Addr
+		most        int
+		want        []source
+	}{
+		"one is enough": {"127.0.0.1", 20_000, nil, 20_000, []source{{count: 20_000}}},
+		"three": {"127.0.0.1", 50_000, nil, 20_000, []source{
+			one("127.0.0.1", 16_667), one("127.0.0.2", 16_667), one("127.0.0.3", 16_666)}},
+		"narrow range":  {"127.0.0.9", 5, nil, 3, []source{one("127.0.0.1", 3), one("127.0.0.2", 2)}},
+		"no loopback":   {"192.0.2.1", 50_000, nil, 20_000, []source{{count: 50_000}}},
+		"IPv6 loopback": {"::1", 50_000, nil, 20_000, []source{{count: 50_000}}},
+		"no room known": {"127.0.0.1", 50_000, nil, 0, []source{{count: 50_000}}},
+		"given": {"127.0.0.1", 50_000, addrs("127.0.0.7", "127.0.0.8"), 20_000, []source{
+			one("127.0.0.7", 25_000), one("127.0.0.8", 25_000)}},
+		"more than connections": {"192.0.2.1", 2, addrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
+			one("192.0.2.7", 1), one("192.0.2.8", 1)}},
+	} {
+		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from sources that fit.
+func TestTargetsOfAllKinds(t *testing.T) {
+	f := &fakeEngine{}
+	r, err := newRun(Config{Connections: 10}.filled(), []target{testTarget, {path: "/x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.use(f, "")
+	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
+	if err := r.dialer.issue(10); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range f.dialled {
+		if d.Check() != nil || d.Path == "" != d.Source.IsValid() {
+			t.Errorf("dialled %+v", d)
+		}
+	}
+}
+
+// TestMessagesThink waits for connections that think longer than the drain.
+func TestMessagesThink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulation{run: fakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
+		defer s.report.Stop()
+		s.begin(0)
+		var server sync.WaitGroup
+		server.Go(func() { s.play(func() bool { return s.sum().run[nFinished] == 2 }) })
+		if err := s.await(t.Context(), s.windowWait()); err != nil {
+			t.Errorf("gave up: %v", err)
+		}
+		server.Wait()
+		if sum := s.sum(); sum.run[nAnswered] != 6 || sum.run[nExchanged] != 2 {
+			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
+		}
+	})
 }

@@ -10,60 +10,44 @@ import (
 	"time"
 )
 
+// TestDivide has parts add up to the whole: of each the number of its first connection, connections, rates, what
+// it verifies, its ramp; and topics, publishers, those of all and the number of its first.
 func TestDivide(t *testing.T) {
-	ints := func(parts []Config, of func(*Config) int) (all []int) {
-		for i := range parts {
-			all = append(all, of(&parts[i]))
+	all := func(cfg Config, weights ...float64) (text string) {
+		cfg.Target = "127.0.0.1:1"
+		parts, err := cfg.Divide(weights...)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return all
+		for _, c := range parts {
+			if c.PubSub == nil {
+				c.PubSub = &PubSub{}
+			}
+			p := c.PubSub
+			text += fmt.Sprint(c.NumberFrom, " ", c.Connections, c.ConnectRate, c.Rate.PerSecond, c.Rate.To, c.Check, c.Ramp.From, c.Ramp.To)
+			text += fmt.Sprint(", ", p.Topics, p.Publishers, p.AllPublishers, p.PublishersFrom, "; ")
+		}
+		return text
 	}
-	cfg := Config{
-		Target: "127.0.0.1:1", Connections: 10, ConnectRate: 7, Rate: Rate{PerSecond: 1000, To: 500},
+	shared := Config{
+		Connections: 10, ConnectRate: 7, Rate: Rate{PerSecond: 1000, To: 500},
 		PubSub: &PubSub{Protocol: "redis", Topics: 4, Publishers: 3, Slow: 1},
 	}
-	parts, err := cfg.Divide(1, 2, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		of   func(*Config) int
-		want []int
-	}{
-		"connections":  {func(c *Config) int { return c.Connections }, []int{2, 4, 4}},
-		"connect rate": {func(c *Config) int { return c.ConnectRate }, []int{1, 3, 3}},
-		"rate":         {func(c *Config) int { return int(c.Rate.PerSecond) }, []int{200, 400, 400}},
-		"to":           {func(c *Config) int { return int(c.Rate.To) }, []int{100, 200, 200}},
-		"topics":       {func(c *Config) int { return c.PubSub.Topics }, []int{4, 4, 4}},
-		"publishers":   {func(c *Config) int { return c.PubSub.Publishers }, []int{1, 1, 1}},
-		"all":          {func(c *Config) int { return c.PubSub.AllPublishers }, []int{3, 3, 3}},
-		"publishers' ": {func(c *Config) int { return c.PubSub.PublishersFrom }, []int{0, 1, 2}},
-		"from":         {func(c *Config) int { return c.NumberFrom }, []int{0, 2, 6}},
+	for _, test := range []struct{ name, got, want string }{
+		{"shared", all(shared, 1, 2, 2), "0 2 1 200 100 0 0 0, 4 1 3 0; 2 4 3 400 200 0 0 0, 4 1 3 1; 6 4 3 400 200 0 0 0, 4 1 3 2; "},
+		{"held", all(Config{Hold: true, Check: 5, Ramp: Ramp{From: 3, To: 11, Over: time.Second}}, 10, 1),
+			"0 10 0 0 0 4 3 10, 0 0 0 0; 10 1 0 0 0 1 0 1, 0 0 0 0; "},
+		{"replaced", all(Config{Connections: 3, Lifetime: time.Second, Rate: Rate{PerSecond: 5, Each: true}}, 1, 1, 1),
+			"0 1 0 5 0 0 0 0, 0 0 0 0; 16777216 1 0 5 0 0 0 0, 0 0 0 0; 33554432 1 0 5 0 0 0 0, 0 0 0 0; "},
 	} {
-		if got := ints(parts, test.of); !slices.Equal(got, test.want) {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
+		if test.got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, test.got, test.want)
 		}
 	}
-	if cfg.PubSub.Topics != 4 || cfg.Connections != 10 {
-		t.Errorf("what is divided has changed: %+v", cfg)
+	if shared.PubSub.Topics != 4 || shared.Connections != 10 {
+		t.Errorf("what is divided has changed: %+v", shared)
 	}
-	held := Config{Target: "127.0.0.1:1", Hold: true, Check: 5, Ramp: Ramp{From: 3, To: 11, Over: time.Second}}
-	if parts, err = held.Divide(10, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := ints(parts, func(c *Config) int { return 10000*c.Check + 1000*c.Ramp.From + 100*c.Ramp.To + c.Connections }); !slices.Equal(got, []int{44010, 10101}) && !slices.Equal(got, []int{10000*4 + 3000 + 1000 + 10, 10000 + 100 + 1}) {
-		t.Errorf("a ramp: %v", got)
-	}
-	if got := ints(parts, func(c *Config) int { return c.NumberFrom }); !slices.Equal(got, []int{0, 10}) {
-		t.Errorf("numbers from %v", got)
-	}
-	churn := Config{Target: "127.0.0.1:1", Connections: 3, Lifetime: time.Second, Rate: Rate{PerSecond: 5, Each: true}}
-	if parts, err = churn.Divide(1, 1, 1); err != nil || parts[2].NumberFrom != 2*numbersEach || parts[1].Rate.PerSecond != 5 {
-		t.Errorf("connections that are replaced: %v, %+v", err, parts)
-	}
-	most := Config{Target: "127.0.0.1:1", Connections: MaxGenerators, Lifetime: time.Second}
-	if _, err := most.Divide(slices.Repeat([]float64{1}, MaxGenerators)...); err != nil {
-		t.Errorf("as many as there can be: %v", err)
-	}
+	all(Config{Connections: MaxGenerators, Lifetime: time.Second}, slices.Repeat([]float64{1}, MaxGenerators)...) // as many as there can be
 }
 
 func TestNotDivided(t *testing.T) {
@@ -144,7 +128,7 @@ func TestBegin(t *testing.T) {
 
 // TestBeginAlone has a run that waits end when its connections do.
 func TestBeginAlone(t *testing.T) {
-	s := serve(t, func(c net.Conn) { c.Close() })
+	s := serve(t, func(c net.Conn, _ int) { c.Close() })
 	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan float64)})
 	if err != nil || r.Connected != 2 || len(r.Lost) == 0 {
 		t.Errorf("%v, %+v; want two connections that are lost", err, r)

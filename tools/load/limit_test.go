@@ -17,22 +17,20 @@ func quietRun() *run {
 	return fakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
-// limitsOf are the walls of a result on a machine on which programs stalled.
-func limitsOf(t *testing.T, of *Result, stalled time.Duration) (walls []string) {
+// walls are the names of limits, each with evidence and advice.
+func walls(t *testing.T, limits []Limit) (names []string) {
 	t.Helper()
-	r := quietRun()
-	r.window, r.stalled = of.Window, stalled
-	for _, l := range r.limits(of) {
+	for _, l := range limits {
 		if l.Evidence == "" || l.Advice == "" {
 			t.Errorf("a limit without evidence or advice: %+v", l)
 		}
-		walls = append(walls, l.Wall)
+		names = append(names, l.Wall)
 	}
-	return walls
+	return names
 }
 
 // TestLimitsOf finds walls from where they begin, and not in what is too little to
-// tell.
+// tell. What the kernel has counted is one where it did harm.
 func TestLimitsOf(t *testing.T) {
 	late := func(count int64, p99 time.Duration) *Result {
 		return &Result{Window: time.Second, Late: &Latency{Count: count, P99: p99}}
@@ -40,65 +38,46 @@ func TestLimitsOf(t *testing.T) {
 	busy := func(window, used time.Duration) *Result {
 		return &Result{Window: window, CPUs: 1, Generator: Usage{Process: sample.Process{User: used}}}
 	}
-	for _, test := range []struct {
-		name    string
-		of      *Result
-		stalled time.Duration
-		want    []string
-	}{
-		{"nothing", &Result{Window: time.Second}, 0, nil},
-		{"busy", busy(shortest, shortest), 0, []string{"cpu"}},
-		{"busy in a short window", busy(shortest-1, 9*time.Second), 0, nil},
-		{"starved", &Result{Window: time.Second}, 201 * time.Millisecond, []string{"cpu pressure"}},
-		{"not quite starved", &Result{Window: time.Second}, 200 * time.Millisecond, nil},
-		{"starved in a short window", &Result{Window: shortest - 1}, shortest, nil},
-		{"the kernel tells at the beginning only", &Result{Window: time.Second}, -time.Hour, nil},
-		{"late", late(leastLate, veryLateSend), 0, []string{"late sends"}},
-		{"few late", late(leastLate-1, time.Second), 0, nil},
-		{"all of them", &Result{Window: time.Second, CPUs: 1, Generator: Usage{Process: sample.Process{System: time.Second}}, Late: &Latency{Count: 1000, P99: time.Second}}, time.Second,
-			[]string{"cpu", "cpu pressure", "late sends"}},
-	} {
-		if got := limitsOf(t, test.of, test.stalled); !slices.Equal(got, test.want) {
-			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
-		}
-	}
-}
-
-// TestKernelLimits names what the kernel has counted, where it did harm.
-func TestKernelLimits(t *testing.T) {
-	here, away := []target{{addr: netip.MustParseAddrPort("127.0.0.1:1")}}, []target{testTarget}
+	second := &Result{Window: time.Second}
+	all := busy(time.Second, time.Second)
+	all.Late = &Latency{Count: 1000, P99: time.Second}
+	here, away, path := target{addr: netip.MustParseAddrPort("127.0.0.1:1")}, testTarget, target{path: "/x"}
 	slow := &Result{Window: time.Second, Connect: Latency{Max: slowConnect}}
 	quick := &Result{Window: time.Second, Connect: Latency{Max: slowConnect - 1}}
-	all := map[string]int64{"ListenOverflows": 1, "nf_conntrack_drop": 1, "TCPMemoryPressures": 1}
+	kernel := map[string]int64{"ListenOverflows": 1, "nf_conntrack_drop": 1, "TCPMemoryPressures": 1}
 	for _, test := range []struct {
 		name    string
-		kernel  map[string]int64
-		targets []target
 		of      *Result
+		stalled time.Duration // programs, on this machine
+		kernel  map[string]int64
+		target  target
 		failed  error
 		want    []string
 	}{
-		{"nothing", nil, here, slow, syscall.ETIMEDOUT, nil},
-		{"slow", all, here, slow, nil, []string{"backlog", "conntrack", "socket memory"}},
-		{"failed", all, here, quick, syscall.ETIMEDOUT, []string{"backlog", "conntrack", "socket memory"}},
-		{"no harm", all, here, quick, nil, []string{"socket memory"}},
-		{"another machine's queue", all, away, slow, nil, []string{"conntrack", "socket memory"}},
-		{"a unix socket's", all, []target{{path: "/x"}}, slow, nil, []string{"conntrack", "socket memory"}},
-		{"aborted", map[string]int64{"TCPAbortOnMemory": 1}, here, quick, nil, []string{"socket memory"}},
+		{"nothing", second, 0, nil, here, nil, nil},
+		{"busy", busy(shortest, shortest), 0, nil, here, nil, []string{"cpu"}},
+		{"busy in a short window", busy(shortest-1, 9*time.Second), 0, nil, here, nil, nil},
+		{"starved", second, 201 * time.Millisecond, nil, here, nil, []string{"cpu pressure"}},
+		{"not quite starved", second, 200 * time.Millisecond, nil, here, nil, nil},
+		{"starved in a short window", &Result{Window: shortest - 1}, shortest, nil, here, nil, nil},
+		{"the kernel tells at the beginning only", second, -time.Hour, nil, here, nil, nil},
+		{"late", late(leastLate, veryLateSend), 0, nil, here, nil, []string{"late sends"}},
+		{"few late", late(leastLate-1, time.Second), 0, nil, here, nil, nil},
+		{"all of them", all, time.Second, nil, here, nil, []string{"cpu", "cpu pressure", "late sends"}},
+		{"no counter", slow, 0, nil, here, syscall.ETIMEDOUT, nil},
+		{"counters, slow", slow, 0, kernel, here, nil, []string{"backlog", "conntrack", "socket memory"}},
+		{"counters, failed", quick, 0, kernel, here, syscall.ETIMEDOUT, []string{"backlog", "conntrack", "socket memory"}},
+		{"counters, no harm", quick, 0, kernel, here, nil, []string{"socket memory"}},
+		{"counters, another machine's queue", slow, 0, kernel, away, nil, []string{"conntrack", "socket memory"}},
+		{"counters, a unix socket's", slow, 0, kernel, path, nil, []string{"conntrack", "socket memory"}},
+		{"aborted", quick, 0, map[string]int64{"TCPAbortOnMemory": 1}, here, nil, []string{"socket memory"}},
 	} {
 		r := quietRun()
-		r.kernel, r.dialer.targets = test.kernel, test.targets
+		r.window, r.stalled, r.kernel, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []target{test.target}
 		if test.failed != nil {
 			r.traffic.faults.refused(test.failed)
 		}
-		var got []string
-		for _, l := range r.limits(test.of) {
-			got = append(got, l.Wall)
-			if l.Evidence == "" || l.Advice == "" {
-				t.Errorf("%s: a limit without evidence or advice: %+v", test.name, l)
-			}
-		}
-		if !slices.Equal(got, test.want) {
+		if got := walls(t, r.limits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
 		}
 	}

@@ -135,28 +135,50 @@ generator's CPU  33%        -             -
 	}
 }
 
-// TestMergeOthers has the other distributions merged exactly where all results have them.
-func TestMergeOthers(t *testing.T) {
-	part := func(took time.Duration, n int64) *Result {
-		r := generatorResult(t, noon, n, time.Second, took)
-		r.Histograms = map[string]string{"service": r.Histogram}
-		service := r.Latency
-		r.Service = &service
-		return r
+// tookAll is what a generator has that answered messages within took, in full.
+func tookAll(took time.Duration, n int) (l Latency, histogram string) {
+	var d distribution
+	d.record(took, n)
+	return latencyOf(&d), encode(d.counts)
+}
+
+// ofBoth has distributions be exactly those of 990 messages of 1 ms and 10 of 1 s.
+func ofBoth(t *testing.T, what string, l Latency, histogram string) {
+	t.Helper()
+	if l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond {
+		t.Errorf("%s: %+v; want 99 %% of 1ms, the rest of 1s", what, l)
 	}
-	a, b := part(time.Millisecond, 990), part(time.Second, 10)
+	if h, err := decodeHistogram(histogram); err != nil || h.TotalCount() != 1000 {
+		t.Errorf("%s: %v: the histogram is not that of both", what, err)
+	}
+}
+
+// TestMergeTimes has the other distributions of results, and those of intervals, merged exactly where all have
+// histograms, of generators at the same time as of one after the other. Otherwise they are the worse of both.
+func TestMergeTimes(t *testing.T) {
+	part := func(took time.Duration, n int) (*Result, *Interval) {
+		l, histogram := tookAll(took, n)
+		r := generatorResult(t, noon, int64(n), time.Second, took)
+		r.Service, r.Histograms = &l, map[string]string{"service": histogram}
+		return r, &Interval{Latency: l, Histograms: map[string]string{"latency": histogram}}
+	}
+	a, i := part(time.Millisecond, 990)
+	b, k := part(time.Second, 10)
 	r, err := Merge(a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Service.Count != 1000 || r.Service.P95 > 1100*time.Microsecond || r.Service.P999 < 999*time.Millisecond {
-		t.Errorf("service %+v; want 99 %% of 1ms, the rest of 1s", r.Service)
-	}
-	if h, err := decodeHistogram(r.Histograms["service"]); err != nil || h.TotalCount() != 1000 {
-		t.Errorf("%v: the histogram is not that of both", err)
-	}
-	if again, err := Merge(r, part(time.Millisecond, 1000)); err != nil || again.Service.Count != 2000 || again.Service.P99 > 1100*time.Microsecond {
-		t.Errorf("merged again: %v, %+v", err, again.Service)
+	ofBoth(t, "results", *r.Service, r.Histograms["service"])
+	sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval
+	ofBoth(t, "intervals at the same time", sum.Latency, sum.Histograms["latency"])
+	next := *i
+	next.Join(*k)
+	ofBoth(t, "intervals one after the other", next.Latency, next.Histograms["latency"])
+	for _, text := range []string{"", "nonsense"} {
+		k.Histograms = map[string]string{"latency": text}
+		if sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval; sum.Latency.P50 != k.Latency.P50 || sum.Latency.Count != 1000 || sum.Histograms != nil {
+			t.Errorf("with the histogram %q: %+v; want the worse of both", text, sum)
+		}
 	}
 	b.Histograms = nil
 	if r, err = Merge(a, b); err != nil || r.Service.P50 != b.Service.P50 || r.Histograms != nil {
@@ -196,36 +218,6 @@ func TestMergeEvents(t *testing.T) {
 	}
 	if a.Interval.Open != 1 || a.Interval.Errors["e"] != 1 || b.Plan.Connections != 2 || a.Verification.Open != 1 {
 		t.Error("what is merged has changed")
-	}
-}
-
-// TestMergeTimes has the percentiles of intervals be those of all messages where all have
-// histograms, of generators at the same time as of one after the other.
-func TestMergeTimes(t *testing.T) {
-	part := func(took time.Duration, n int) *Interval {
-		var d distribution
-		d.record(took, n)
-		return &Interval{Latency: latencyOf(&d), Histograms: map[string]string{"latency": encode(d.counts)}}
-	}
-	a, b := part(time.Millisecond, 990), part(time.Second, 10)
-	exact := func(what string, i *Interval) {
-		t.Helper()
-		if l := i.Latency; l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond || i.Connect.Count != 0 {
-			t.Errorf("%s: %+v; want 99 %% of 1ms, the rest of 1s", what, l)
-		}
-		if h, err := decodeHistogram(i.Histograms["latency"]); err != nil || h.TotalCount() != 1000 || len(i.Histograms) != 1 {
-			t.Errorf("%s: %v: the histogram is not that of both", what, err)
-		}
-	}
-	exact("at the same time", MergeEvents(Event{Interval: a}, Event{Interval: b}).Interval)
-	one := *a
-	one.Join(*b)
-	exact("one after the other", &one)
-	for _, text := range []string{"", "nonsense"} {
-		b.Histograms = map[string]string{"latency": text}
-		if i := MergeEvents(Event{Interval: a}, Event{Interval: b}).Interval; i.Latency.P50 != b.Latency.P50 || i.Latency.Count != 1000 || i.Histograms != nil {
-			t.Errorf("with the histogram %q: %+v; want the worse of both", text, i)
-		}
 	}
 }
 

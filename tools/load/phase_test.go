@@ -1,8 +1,8 @@
 package load
 
 import (
-	"bytes"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -10,20 +10,19 @@ import (
 // A window goes on while the rate varies, for three times Duration at the most.
 func TestSteady(t *testing.T) {
 	t.Parallel()
-	growing := func(conn net.Conn) { // at whatever times it is looked
-		for n := 16.0; ; n *= 1.5 {
-			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
+	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for n := 16.0; say(conn, strings.Repeat("x", int(n))) == nil; n *= 1.5 {
+			<-tick.C
 		}
 	}
-	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
+	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 100 * time.Millisecond}
 	r, err := Run(t.Context(), cfg)
 	if err != nil || r.Window != 3*cfg.Duration || r.Variation <= SteadyVariation {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, SteadyVariation)
 	}
-	cfg.Target, cfg.Duration = serve(t, silent).addr(), time.Second
+	cfg.Target, cfg.Duration = serve(t, silent).addr(), 300*time.Millisecond
 	if r, err = Run(t.Context(), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}

@@ -2,12 +2,11 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,16 +15,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
-	"github.com/coder/websocket/wsjson"
-
+	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// broker is a publish/subscribe server of all protocols.
+// broker is a publish/subscribe server of the protocols of Redis and NATS.
 type broker struct {
-	*testServer // nil for WebSockets
-	target      string
+	target string
 	// deliver writes a message to a subscriber, the first on connection 0; nil writes it as it is.
 	deliver deliver
 
@@ -44,12 +43,11 @@ type deliver func(c net.Conn, subscriber int, message []byte) error
 
 func newBroker(t *testing.T, protocol string, deliver deliver) *broker {
 	b := &broker{topics: make(map[string][]subscription), deliver: deliver}
-	if protocol == protocolWS {
-		b.target = b.webSockets(t)
-		return b
+	serves := b.redis
+	if protocol == "nats" {
+		serves = b.nats
 	}
-	b.testServer = serve(t, map[string]func(net.Conn){"redis": b.redis, "nats": b.nats}[protocol])
-	b.target = b.addr()
+	b.target = serve(t, serves).addr()
 	return b
 }
 
@@ -83,7 +81,7 @@ func (b *broker) publish(topic string, message []byte) (receivers int) {
 	return receivers
 }
 
-func (b *broker) redis(c net.Conn) {
+func (b *broker) redis(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	number := func() int {
 		line, _ := in.ReadString('\n')
@@ -118,7 +116,7 @@ func (b *broker) redis(c net.Conn) {
 	}
 }
 
-func (b *broker) nats(c net.Conn) {
+func (b *broker) nats(c net.Conn, _ int) {
 	_ = say(c, "INFO {}\r\n")
 	in := bufio.NewReader(c)
 	for {
@@ -144,93 +142,30 @@ func (b *broker) nats(c net.Conn) {
 	}
 }
 
-// webSockets serves JSON by another library, at /ws.
-func (b *broker) webSockets(t *testing.T) (target string) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wait sync.WaitGroup
-	mux := http.NewServeMux()
-	mux.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
-		wait.Add(1)
-		defer wait.Done()
-		c, err := websocket.Accept(w, r, nil)
-		if err != nil {
-			return // the client has been told
-		}
-		defer c.CloseNow()
-		conn := websocket.NetConn(ctx, c, websocket.MessageText)
-		wait.Go(func() { _ = c.Ping(ctx) }) // answered while requests are read
-		for {
-			var q struct{ Op, Topic, Data string }
-			if err := wsjson.Read(ctx, c, &q); err != nil {
-				return
-			}
-			switch q.Op {
-			case "ping":
-				_ = say(conn, `{"op":"pong"}`)
-			case "subscribe":
-				b.subscribe(conn, q.Topic, fmt.Sprintf(`{"op":"subscribed","topic":%q,"count":1}`, q.Topic))
-			case "publish":
-				n := b.publish(q.Topic, fmt.Appendf(nil, `{"op":"message","topic":%q,"data":%q}`, q.Topic, q.Data))
-				_ = say(conn, fmt.Sprintf(`{"op":"published","topic":%q,"receivers":%d}`, q.Topic, n))
-			default:
-				_ = say(conn, `{"op":"error","error":"unknown"}`)
-			}
-		}
-	})
-	s := httptest.NewServer(mux)
-	t.Cleanup(func() {
-		cancel()
-		s.Close()
-		wait.Wait()
-	})
-	return s.Listener.Addr().String()
-}
-
-// totals adds up what the intervals of a run say.
-func totals(cfg *Config) *Interval {
-	var s Interval
-	cfg.Observe = func(e Event) {
-		if e.Interval != nil {
-			merge(&s, e.Interval, true)
-		}
-	}
-	return &s
-}
-
 // TestPubSub publishes in a closed loop: each subscriber gets each message of its topic.
 func TestPubSub(t *testing.T) {
-	t.Parallel()
+	cases := loadCases{}
 	for _, protocol := range Protocols {
-		for _, p := range []PubSub{{Topics: 1}, {Topics: 1, Publishers: 3, Slow: 2}, {Topics: 7, Publishers: 3}, {Topics: 20, Publishers: 2}} {
+		for _, p := range []PubSub{{Topics: 1, Publishers: 3, Slow: 2}, {Topics: 7, Publishers: 3}, {Topics: 20, Publishers: 2}} {
 			p.Protocol = protocol
-			t.Run(fmt.Sprintf("%s/%d of %d", protocol, p.Topics, p.Publishers), func(t *testing.T) {
-				t.Parallel()
-				eachModel(t, func(t *testing.T, model string) {
-					for times := range slower(t) {
-						b := newBroker(t, protocol, nil)
-						cfg := Config{Target: b.target, Connections: 20, Model: model, PubSub: &p, Pipeline: 4, Duration: times * 100 * time.Millisecond}
-						sum := totals(&cfg)
-						r := check(t, cfg)
-						if err := r.Err(); err != nil {
-							t.Fatal(err)
-						}
-						if all := 20 + r.PubSub.Publishers + p.Slow; r.Connected != all || r.Latency.Count != r.Delivered {
-							t.Errorf("%d connected, want %d; %d delivered, %d latencies", r.Connected, all, r.Delivered, r.Latency.Count)
-						}
-						if want := b.delivered.Load(); p.Slow == 0 && sum.Delivered != want {
-							t.Errorf("%d were delivered; the server has sent %d", sum.Delivered, want)
-						}
-						if want := sum.Sent * 20; p.Topics == 1 && sum.Delivered != want {
-							t.Errorf("%d were delivered of %d published to 20, want %d", sum.Delivered, sum.Sent, want)
-						}
-						if r.Answered > 0 {
-							break
-						}
+			server := func(t *testing.T) string {
+				if protocol == protocolWS {
+					addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
+					return addr
+				}
+				return newBroker(t, protocol, nil).target
+			}
+			cfg := Config{Connections: 20, PubSub: &p, Pipeline: 4, Duration: 50 * time.Millisecond}
+			cases[fmt.Sprintf("%s/%d of %d", protocol, p.Topics, p.Publishers)] = loadCase{
+				server, cfg, "answered>0", fmt.Sprintf("connected==%d", 20+p.Publishers+p.Slow), "", func(t *testing.T, r *Result, told *story) {
+					if sent, got := told.intervals.Sent, told.intervals.Delivered; p.Topics == 1 && got != 20*sent || p.Topics == 20 && got != sent || r.Latency.Count != r.Delivered {
+						t.Errorf("%d were delivered of %d published, %d latencies of %d", got, sent, r.Latency.Count, r.Delivered)
 					}
-				})
-			})
+				},
+			}
 		}
 	}
+	cases.run(t)
 }
 
 // TestPubSubOpenLoop publishes at a rate: the time that a server takes for one message counts
@@ -238,9 +173,9 @@ func TestPubSub(t *testing.T) {
 func TestPubSubOpenLoop(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
-	var once sync.Once
+	wait := sync.OnceFunc(func() { <-time.After(stall) })
 	b := newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
-		once.Do(func() { time.Sleep(stall) })
+		wait()
 		_, err := c.Write(message)
 		return err
 	})
@@ -260,86 +195,71 @@ func TestPubSubOpenLoop(t *testing.T) {
 	}
 }
 
-// TestPubSubFaults has a server that does something wrong to the first subscriber once.
-func TestPubSubFaults(t *testing.T) {
-	t.Parallel()
-	type found struct{ undelivered, doubled, reordered, mismatched, lost int64 }
-	for name, test := range map[string]struct {
-		deliver func(c net.Conn, messages [][]byte) error // two messages
-		want    found
-		says    string
-	}{
-		"left out":  {func(c net.Conn, m [][]byte) error { _, err := c.Write(m[1]); return err }, found{undelivered: 1}, "1 are missing"},
-		"doubled":   {func(c net.Conn, m [][]byte) error { _, err := c.Write(slices.Concat(m[0], m[0], m[1])); return err }, found{doubled: 1}, "1 came twice"},
-		"reordered": {func(c net.Conn, m [][]byte) error { _, err := c.Write(slices.Concat(m[1], m[0])); return err }, found{reordered: 1}, "1 in another order"},
-		"another payload": {func(c net.Conn, m [][]byte) error {
-			m[0][len(m[0])-3] ^= 1
-			_, err := c.Write(m[0])
-			return err
-		}, found{mismatched: 1}, errPayload.Error()},
-		"another topic": {func(c net.Conn, m [][]byte) error {
-			_, err := c.Write([]byte(strings.Replace(string(m[0]), "t0000000", "t0000001", 1)))
-			return err
-		}, found{mismatched: 1}, errWrong.Error()},
-		"another protocol": {func(c net.Conn, m [][]byte) error { return say(c, "+hello\r\n") }, found{mismatched: 1}, `the server says "+hello"`},
-		"a long line":      {func(c net.Conn, m [][]byte) error { return say(c, ":"+strings.Repeat("1", MaxLine)) }, found{mismatched: 1}, errLongLine.Error()},
-		"the end":          {func(c net.Conn, m [][]byte) error { return io.EOF }, found{lost: 1}, "closed by the server"},
-		"piece by piece": {func(c net.Conn, m [][]byte) error {
-			for _, b := range slices.Concat(m...) {
-				if _, err := c.Write([]byte{b}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, found{}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachModel(t, func(t *testing.T, model string) {
-				for times := range slower(t) {
-					var kept [][]byte
-					b := newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
-						if subscriber == 0 && len(kept) < 2 {
-							if kept = append(kept, slices.Clone(message)); len(kept) == 1 {
-								return nil
-							}
-							return test.deliver(c, kept)
-						}
-						_, err := c.Write(message)
-						return err
-					})
-					r := check(t, Config{
-						Target: b.target, Connections: 3, Model: model, PubSub: &PubSub{Protocol: "redis"}, Pipeline: 4,
-						Duration: times * 50 * time.Millisecond, Drain: times * 200 * time.Millisecond,
-					})
-					got := found{r.Undelivered, r.Doubled, r.Reordered, r.Mismatched, sumCauses(r.Lost)}
-					if b.delivered.Load() < 6 || got == (found{}) && test.says != "" {
-						continue // it has not come to that
-					}
-					if got != test.want {
-						t.Errorf("got %+v, want %+v", got, test.want)
-					}
-					if err := r.Err(); test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
-						t.Errorf("error %v, want one with %q", err, test.says)
-					}
-					if test.want.undelivered == 0 && r.Unanswered > 0 {
-						t.Errorf("%d of %d not answered: the others had to go on", r.Unanswered, r.Sent)
-					}
-					return
-				}
-			})
-		})
-	}
+// Deliveries of a subscriber's first two messages.
+func leftOut(c net.Conn, m [][]byte) error { _, err := c.Write(m[1]); return err }
+func doubled(c net.Conn, m [][]byte) error {
+	_, err := c.Write(slices.Concat(m[0], m[0], m[1]))
+	return err
+}
+func reordered(c net.Conn, m [][]byte) error {
+	_, err := c.Write(slices.Concat(m[1], m[0]))
+	return err
 }
 
-// TestPubSubRefused has a server that does not know the command.
-func TestPubSubRefused(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, "nats", nil)
-	r := check(t, Config{Target: b.target, Connections: 3, PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond})
-	if err := r.Err(); err == nil || !strings.Contains(err.Error(), `redis: the server says "INFO {}"`) {
-		t.Errorf("error %v; want what the server has said", err)
+// TestPubSubFaults has a server that does something wrong to the first subscriber once.
+func TestPubSubFaults(t *testing.T) {
+	changed := func(change func(m []byte) []byte) func(net.Conn, [][]byte) error {
+		return func(c net.Conn, m [][]byte) error { _, err := c.Write(change(m[0])); return err }
 	}
+	pieces := func(c net.Conn, m [][]byte) (err error) {
+		for _, b := range slices.Concat(m...) {
+			if err == nil {
+				_, err = c.Write([]byte{b})
+			}
+		}
+		return err
+	}
+	cases := loadCases{}
+	for name, test := range map[string]struct {
+		deliver    func(c net.Conn, messages [][]byte) error // two messages
+		want, says string
+	}{
+		"left out":         {leftOut, "undelivered==1", "1 are missing"},
+		"doubled":          {doubled, "doubled==1 unanswered==0", "1 came twice"},
+		"reordered":        {reordered, "reordered==1 unanswered==0", "1 in another order"},
+		"another payload":  {changed(func(m []byte) []byte { m[len(m)-3] ^= 1; return m }), "mismatched==1 unanswered==0", errPayload.Error()},
+		"another topic":    {changed(func(m []byte) []byte { return bytes.Replace(m, []byte("t0000000"), []byte("t0000001"), 1) }), "mismatched==1 unanswered==0", errWrong.Error()},
+		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `the server says "+hello"`},
+		"a long line":      {changed(func([]byte) []byte { return []byte(":" + strings.Repeat("1", MaxLine)) }), "mismatched==1 unanswered==0", errLongLine.Error()},
+		"the end":          {func(net.Conn, [][]byte) error { return io.EOF }, "lost==1 unanswered==0", "closed by the server"},
+		"piece by piece":   {pieces, "errors==0", ""},
+	} {
+		server := func(t *testing.T) string {
+			var kept [][]byte
+			return newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
+				if subscriber == 0 && len(kept) < 2 {
+					if kept = append(kept, slices.Clone(message)); len(kept) == 1 {
+						return nil
+					}
+					return test.deliver(c, kept)
+				}
+				_, err := c.Write(message)
+				return err
+			}).target
+		}
+		cfg := Config{Connections: 3, PubSub: &PubSub{Protocol: "redis"}, Pipeline: 4, Duration: 50 * time.Millisecond, Drain: 100 * time.Millisecond}
+		faults := strings.Fields("undelivered doubled reordered mismatched lost")
+		cases[name] = loadCase{server, cfg, "delivered>=6 " + strings.ReplaceAll(test.want, "==", ">="), test.want, test.says, func(t *testing.T, r *Result, _ *story) {
+			for _, fault := range faults {
+				if n := r.numbers()[fault]; n > 0 && !strings.HasPrefix(test.want, fault) {
+					t.Errorf("%s: %v", fault, n)
+				}
+			}
+		}}
+	}
+	unknown := func(t *testing.T) string { return newBroker(t, "nats", nil).target }
+	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: the server says "INFO {}"`, nil}
+	cases.run(t)
 }
 
 // TestPubSubSlow has subscribers that never read, until the server ends them; the others get
@@ -348,20 +268,21 @@ func TestPubSubSlow(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		for times := range slower(t) {
-			ended := make(chan struct{}, 4)
+			var ended atomic.Int64
 			b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error {
+				_ = c.(subscription).Conn.(*net.TCPConn).SetWriteBuffer(4096)
 				_ = c.SetWriteDeadline(time.Now().Add(times * 50 * time.Millisecond)) // a slow one never reads
 				_, err := c.Write(message)
 				if err != nil {
-					ended <- struct{}{}
+					ended.Add(1)
 				}
 				return err
 			})
 			r := check(t, Config{
 				Target: b.target, Connections: 2, Model: model, PubSub: &PubSub{Protocol: "redis", Slow: 2}, Size: 64 << 10,
-				Socket: Socket{ReceiveBuffer: 4096}, Duration: times * 300 * time.Millisecond,
+				Socket: Socket{ReceiveBuffer: 4096}, Duration: times * 150 * time.Millisecond,
 			})
-			if len(r.Lost) == 0 && len(ended) == 2 {
+			if len(r.Lost) == 0 && ended.Load() == 2 {
 				if err := r.Err(); err != nil || r.SlowEnded != 2 {
 					t.Errorf("%v; %d slow subscribers were ended, want 2", err, r.SlowEnded)
 				}
@@ -376,29 +297,16 @@ func TestPubSubSlow(t *testing.T) {
 func TestPubSubBounds(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
-		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: MaxPublishers}},
+		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: MaxPublishers}, Pipeline: 1},
 		"messages":       {Connections: 2, PubSub: &PubSub{Publishers: 1}, Size: MinPayload, Pipeline: 1024},
 		"large messages": {Connections: 1, PubSub: &PubSub{Publishers: 1}, Size: 128 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
-			eachModel(t, func(t *testing.T, model string) {
-				b := newBroker(t, "nats", nil)
-				cfg := cfg
-				p := *cfg.PubSub
-				p.Protocol = "nats"
-				for times := range slower(t) {
-					cfg.Target, cfg.Model, cfg.PubSub, cfg.Duration = b.target, model, &p, times*20*time.Millisecond
-					r := check(t, cfg)
-					if err := r.Err(); err != nil {
-						t.Error(err)
-					}
-					if r.Sent > int64(cfg.Pipeline) {
-						break
-					}
-				}
-			})
+			cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
+			c := loadCase{func(t *testing.T) string { return newBroker(t, "nats", nil).target }, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
+			eachModel(t, c.run)
 		})
 	}
 }
@@ -423,5 +331,127 @@ func TestPayload(t *testing.T) {
 			}
 			in[i] ^= 1 << bit
 		}
+	}
+}
+
+// together runs the parts of a publish/subscribe run, which connect one after the other, at the same
+// time. What each has published all are told, but of those who are lost.
+func together(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
+	t.Helper()
+	parts, err := cfg.Divide(slices.Repeat([]float64{1}, generators)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make([]*Result, generators)
+	var runs, publishing sync.WaitGroup
+	publishing.Add(generators)
+	begin, connected := make(chan float64), make(chan struct{}, generators)
+	published, since := make([][]int64, generators), time.Now().Round(0)
+	for i := range parts {
+		p, all := parts[i], make(chan []int64, 1)
+		p.PubSub.Since, p.Begin, p.Published = since, begin, all
+		p.Observe = func(e Event) {
+			switch e.Phase {
+			case Connected:
+				connected <- struct{}{}
+			case Published:
+				if published[i] = e.Published; slices.Contains(lost, i) {
+					published[i] = slices.Repeat([]int64{-1}, len(e.Published))
+				}
+				publishing.Done()
+				runs.Go(func() {
+					publishing.Wait()
+					all <- slices.Concat(published...)
+				})
+			}
+		}
+		runs.Go(func() {
+			var err error
+			if results[i], err = Run(context.Background(), p); err != nil {
+				t.Error(err)
+			}
+		})
+		testkit.Receive(t, connected, "connections")
+	}
+	close(begin)
+	runs.Wait()
+	return results
+}
+
+// TestPubSubShared has two generators share the topics: what one publishes reaches the subscribers
+// of both, and what is missing, comes again or in another order is counted exactly.
+func TestPubSubShared(t *testing.T) {
+	t.Parallel()
+	nothing := func(net.Conn, [][]byte) error { return nil }
+	for name, test := range map[string]struct {
+		topics, publishers int
+		deliver            func(c net.Conn, m [][]byte) error // the first two of publisher 1, the other generator's, to each
+		lost               []int
+		want               string // at all of 6 subscribers
+	}{
+		"one topic":          {1, 2, nil, nil, "undelivered==0 doubled==0 reordered==0"},
+		"several":            {3, 5, nil, nil, "undelivered==0 doubled==0 reordered==0"},
+		"one each":           {6, 3, nil, nil, "undelivered==0 doubled==0 reordered==0"},
+		"left out":           {1, 2, leftOut, nil, "undelivered==6 doubled==0 reordered==0"},
+		"both":               {1, 2, nothing, nil, "undelivered==12 doubled==0 reordered==0"},
+		"doubled":            {1, 2, doubled, nil, "undelivered==0 doubled==6 reordered==0"},
+		"reordered":          {1, 2, reordered, nil, "undelivered==0 doubled==0 reordered==6"},
+		"of one that's gone": {1, 2, leftOut, []int{1}, "undelivered==6 doubled==0 reordered==0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for times := range slower(t) {
+				kept, faults := make(map[net.Conn][][]byte), int64(0)
+				b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error { // the broker's lock is held
+					to := c.(subscription).Conn
+					if test.deliver == nil || len(kept[to]) == 2 || !strings.Contains(string(message), "\r\n0001") {
+						_, err := c.Write(message)
+						return err
+					}
+					if kept[to] = append(kept[to], slices.Clone(message)); len(kept[to]) == 1 {
+						return nil
+					}
+					faults++
+					return test.deliver(c, kept[to])
+				})
+				cfg := Config{
+					Target: b.target, Connections: 6, PubSub: &PubSub{Protocol: "redis", Topics: test.topics, Publishers: test.publishers},
+					Rate: Rate{PerSecond: 400}, Duration: times * 100 * time.Millisecond, Drain: times * 100 * time.Millisecond,
+				}
+				r, err := Merge(together(t, cfg, 2, test.lost...)...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if test.deliver != nil && faults < 6 {
+					continue // it has not come to that
+				}
+				if list := unmet(t, r, test.want+" mismatched==0"); len(list) > 0 {
+					t.Errorf("%q", list)
+				}
+				subscribers, sent := int64(6/test.topics), r.Bytes.Sent/int64(r.MessageSize)
+				if got := r.Bytes.Received / int64(r.MessageSize); got != sent*subscribers-r.Undelivered {
+					t.Errorf("%d of %d messages to %d subscribers were delivered; %d should be missing", got, sent, subscribers, r.Undelivered)
+				}
+				if r.Latency.Count < r.Intended*subscribers*2/3 {
+					continue // the windows were too far apart for so short a time
+				}
+				h, err := decodeHistogram(r.Histogram)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if none := h.Distribution()[0]; none.To == 0 && none.Count > 0 {
+					t.Errorf("%d deliveries took no time at all: one that begins later has another time", none.Count)
+				}
+				return
+			}
+		})
+	}
+}
+
+// TestPubSubPing answers a ping on a WebSocket.
+func TestPubSubPing(t *testing.T) {
+	n, reply, err := frames([]byte("\x89\x02hi"))
+	if want := websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
+		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
 	}
 }

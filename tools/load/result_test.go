@@ -1,7 +1,6 @@
 package load
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -74,19 +73,6 @@ func TestVerdicts(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
-	}
-}
-
-func TestJSON(t *testing.T) {
-	want := Event{Phase: Done, Snapshot: Snapshot{1, 2, 3, 4}, Result: example()}
-	want.Result.FirstMismatch = &Mismatch{Got: `"\xff"`}
-	text, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got Event
-	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

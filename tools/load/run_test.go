@@ -1,336 +1,549 @@
 package load
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"crypto/tls"
+	"fmt"
 	"io"
-	"iter"
+	"math"
 	"net"
-	"slices"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// check runs a load and fails the test at an error of Run itself. Where a test does not
-// say otherwise it has patience, for a machine that has much else to do.
-func check(t *testing.T, cfg Config) *Result {
-	t.Helper()
-	setDefault(&cfg.ConnectTimeout, time.Minute)
-	setDefault(&cfg.Drain, time.Minute)
-	r, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatalf("Run: %v", err)
-	}
-	return r
+// near says whether got is within a share of want.
+func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
+
+// answering answers each line with a text, which has the line's number.
+func answering(text string) handler {
+	return byLine(func(c net.Conn, _ string, _, k int) error { return say(c, fmt.Sprintf(text, k)) })
 }
 
-// slower is by how much the times of a run are longer: not at all at first, and then
-// twice as long each time that a test goes on because it has come to nothing within
-// them. How much that takes depends on what else the machine has to do. A test that
-// never breaks off has failed.
-func slower(t *testing.T) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		t.Helper()
-		for times := time.Duration(1); times <= 128; times *= 2 {
-			if !yield(times) {
-				return
+// TestExchange exchanges messages with servers that are all right, in every way: all messages are sent, and
+// each gets its answer.
+func TestExchange(t *testing.T) {
+	const response = "HTTP/1.1 200 OK\r\nX-Number: %d\r\nContent-Length: 2\r\n\r\nhi"
+	socket := &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
+	cases := loadCases{
+		"lines":        exchange(on(echo), Config{Size: 2, Pipeline: 3, Messages: 7}, "bytes_sent==280 bytes_received==280"),
+		"one":          exchange(on(echo), Config{Messages: 1}, "answered==20"),
+		"few":          exchange(on(echo), Config{Messages: 2, Pipeline: 100}, "sent==40"),
+		"text":         exchange(on(echo), Config{Message: "ping", Pipeline: 1024, Messages: 3000}, "bytes_sent==240000"),
+		"large":        exchange(on(echo), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "bytes_received==3600012"),
+		"hold":         exchange(on(echo), Config{Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond}, "sent==100"),
+		"gracefully":   exchange(on(echo), Config{Messages: 5, Graceful: true}, "sent==100"),
+		"delimiter":    exchange(on(answering("it is %d\r\n")), matching("delimiter:\\r\\n"), "answered==80"),
+		"marker":       exchange(on(answering("some %d text END and")), matching("marker:END"), "answered==80"),
+		"bytes":        exchange(on(answering("%08d")), matching("bytes:8"), "answered==80"),
+		"length":       exchange(on(answering("\x06%06d")), matching("length:1"), "answered==80"),
+		"HTTP":         exchange(on(answering(response)), matching(matchHTTP), "answered==80"),
+		"WebSocket":    exchange(webSockets(noBegin), Config{Pipeline: 2, Messages: 30, WebSocket: socket}, "answered==600"),
+		"125 bytes":    exchange(webSockets(noBegin), Config{Size: 125, Messages: 5, WebSocket: socket}, "sent==100"),
+		"126 bytes":    exchange(webSockets(noBegin), Config{Size: 126, Messages: 5, WebSocket: socket}, "sent==100"),
+		"70,000 bytes": exchange(webSockets(noBegin), Config{Size: 70_000, Messages: 5, WebSocket: socket, Connections: 3}, "sent==15"),
+		"frames":       exchange(webSockets(noBegin), Config{Match: matchFrames, Message: `\{seq} \{random 7}`, Messages: 9, WebSocket: socket}, "sent==180"),
+		"template":     exchange(webSockets(noBegin), Config{Message: `\{uuid} \{seq}`, First: "hello", Pipeline: 3, Messages: 9, WebSocket: socket}, "sent==180"),
+		"TLS":          exchange(secured(tls.VersionTLS13), Config{Messages: 5, HoldBefore: time.Millisecond, Graceful: true}, "sent==100"),
+		"TLS, small":   exchange(secured(tls.VersionTLS13), Config{Size: 2, Pipeline: 300, Messages: 900, Loops: 3}, "sent==18000"),
+		"TLS, large":   exchange(secured(tls.VersionTLS13), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "sent==12"),
+		"TLS 1.2":      exchange(secured(tls.VersionTLS12), Config{Size: 100, Pipeline: 100, Messages: 500}, "sent==10000"),
+		"TLS, HTTP":    exchange(on(encrypted(serverTLS(), answering(response))), matching(matchHTTP), "answered==80"),
+		"a window": {on(echo), Config{Pipeline: 4, Loops: 2, Warmup: 20 * time.Millisecond, Duration: 50 * time.Millisecond},
+			"answered>0", "connected==20 p50>0s", "", checkWindow},
+		"TLS, a window": {secured(tls.VersionTLS13), Config{Duration: 50 * time.Millisecond}, "answered>0", "connected==20", "", checkWindow},
+	}
+	for name, rate := range map[string]Rate{
+		"all":          {PerSecond: 1000},
+		"all, Poisson": {PerSecond: 1000, Poisson: true},
+		"all, ramp":    {PerSecond: 500, To: 1500},
+		"each":         {PerSecond: 50, Each: true},
+		"each Poisson": {PerSecond: 50, Each: true, Poisson: true},
+	} {
+		cases["open loop, "+name] = loadCase{on(echo), Config{Rate: rate, Duration: 200 * time.Millisecond}, "", "unsent==0", "", checkOpenLoop}
+	}
+	cases["open loop, WebSocket"] = loadCase{webSockets(noBegin), Config{Rate: Rate{PerSecond: 1000}, Duration: 200 * time.Millisecond, WebSocket: &WebSocket{}}, "", "unsent==0", "", checkOpenLoop}
+	for name, c := range cases {
+		if strings.HasPrefix(name, "TLS") {
+			version := uint16(tls.VersionTLS13)
+			if name == "TLS 1.2" {
+				version = tls.VersionTLS12
 			}
+			c.cfg.TLS = clientTLS()
+			also := c.also
+			c.also = func(t *testing.T, r *Result, told *story) {
+				if want := tls.VersionName(version) + ", "; !strings.HasPrefix(r.TLS, want) {
+					t.Errorf("agreed on %q, want %q", r.TLS, want)
+				}
+				if also != nil {
+					also(t, r, told)
+				}
+			}
+			cases[name] = c
 		}
-		t.Error("128 times the time was not enough")
+	}
+	cases.run(t)
+}
+
+// exchange is a case in which nothing is wrong.
+func exchange(server func(*testing.T) string, cfg Config, want string) loadCase {
+	return loadCase{server: server, cfg: cfg, want: want}
+}
+
+// faulty is one in which something is.
+func faulty(server func(*testing.T) string, cfg Config, want, says string) loadCase {
+	return loadCase{server: server, cfg: cfg, want: want, says: says}
+}
+
+// matching exchanges lines whose answers a rule delimits.
+func matching(match string) Config {
+	return Config{Message: "ask\n", Match: match, Connections: 4, Messages: 20, Pipeline: 3}
+}
+
+// secured starts echo servers of one version of TLS.
+func secured(version uint16) func(*testing.T) string {
+	cfg := serverTLS()
+	cfg.MaxVersion = version
+	return on(encrypted(cfg, echo))
+}
+
+func checkWindow(t *testing.T, r *Result, told *story) {
+	if r.Window < 50*time.Millisecond || r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max {
+		t.Errorf("a window of %v, latency %+v of %d answers", r.Window, r.Latency, r.Answered)
+	}
+	if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 || told.intervals.Generator.CPU() == 0 {
+		t.Errorf("%d bytes in %d messages, %d received, %+v", r.BytesSent, r.Sent, r.BytesReceived, told.intervals.Generator)
+	}
+	if want := fmt.Sprint([]Phase{Began, Connected, Measuring, Measured, Done}); fmt.Sprint(told.phases()) != want {
+		t.Errorf("phases %v, want %v", told.phases(), want)
 	}
 }
 
-func TestDuration(t *testing.T) {
-	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		for times := range slower(t) {
-			s := serve(t, echo)
-			window := times * 100 * time.Millisecond
-			r := check(t, Config{
-				Target: s.addr(), Model: model, Loops: 2, Connections: 100, Pipeline: 4,
-				Warmup: 20 * time.Millisecond, Duration: window,
-			})
-			if n := s.accepted(); n != 100 || r.Connected != 100 || r.Window != window {
-				t.Errorf("connected %d, server saw %d connections, window is %v of %v", r.Connected, n, r.Window, window)
-			}
-			if err := r.Err(); err != nil {
-				t.Error(err)
-			}
-			if r.Answered > 0 {
-				checkDuration(t, r)
-				break
-			}
-		}
-	})
-}
-
-func checkDuration(t *testing.T, r *Result) {
-	t.Helper()
-	if r.Unanswered != 0 {
-		t.Errorf("answered %d, unanswered %d", r.Answered, r.Unanswered)
+// checkOpenLoop has an average of 1,000 messages a second in 200 ms.
+func checkOpenLoop(t *testing.T, r *Result, _ *story) {
+	if d := r.Intended - 200; (d < -20 || d > 20) && !r.Schedule.Poisson { // which is random; see TestTruth
+		t.Errorf("%d messages planned, want 200", r.Intended)
 	}
-	if r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max || r.Latency.Max == 0 {
-		t.Errorf("latency %+v of %d answers", r.Latency, r.Answered)
-	}
-	if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 {
-		t.Errorf("%d bytes sent in %d messages, %d received", r.BytesSent, r.Sent, r.BytesReceived)
+	if !r.Corrected || r.Service.Count != r.Intended || r.Latency.P50 < r.Service.P50 {
+		t.Errorf("%d planned, %d services; from the planned times %v, from the real ones %v", r.Intended, r.Service.Count, r.Latency.P50, r.Service.P50)
 	}
 }
 
-func TestMessages(t *testing.T) {
-	t.Parallel()
+// TestFaults has servers that do something wrong, or break off, in every way: each fault is counted with
+// its cause, and ends no more than it must.
+func TestFaults(t *testing.T) {
+	short, tooOld := 30*time.Millisecond, serverTLS()
+	tooOld.MinVersion, tooOld.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
+	wrongName := clientTLS()
+	wrongName.ServerName = "elsewhere"
+	hello := func(c net.Conn, n int) { _ = say(c, "hello, I am a line\n"); silent(c, n) }
+	cases := loadCases{
+		"a wrong byte": faulty(on(wrongByte), Config{Connections: 5, Messages: 10},
+			"mismatched==1 lost==0 answered==42 unanswered==1", `message 2, byte 40: got "\xff`),
+		"a wrong byte, TLS": faulty(on(encrypted(serverTLS(), wrongByte)), Config{Connections: 5, Messages: 10, TLS: clientTLS()},
+			"mismatched==1 answered==42", `message 2, byte 40: got "\xff`),
+		"too much": faulty(on(answering("pingping%.0d")), Config{Message: "ping\n", Answer: "ping", Messages: 1, HoldAfter: time.Minute},
+			"mismatched==20", `got "ping"`),
+		"some lost": faulty(on(breakThree), Config{Connections: 10, Messages: 100},
+			"lost==3 mismatched==0 answered==703 unanswered==3", "3 × closed by the server"),
+		"all lost": faulty(on(func(c net.Conn, _ int) { echoTimes(c, 0) }), Config{Duration: time.Hour},
+			"lost==20 window<30m", "closed by the server"),
+		"nobody": faulty(nobody, Config{Connections: 30},
+			"connected==0 failed==30", "30 × connection refused"),
+		"more answers": faulty(on(answering("%d\n\n")), Config{Message: "ask\n", Match: "delimiter:\\n", Connections: 1, Messages: 20},
+			"mismatched==1", "more answers than messages"),
+		"a status": faulty(on(answering("HTTP/1.1 503 Busy\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n")), Config{Message: "GET\n", Match: matchHTTP, Messages: 5},
+			"answered==100", "HTTP status 503"),
+		"a WebSocket closed": faulty(webSockets(closing(7)), Config{Messages: 30, WebSocket: &WebSocket{}},
+			"lost==20 answered==140", errClosedFrame.Error()),
+		"no WebSocket": faulty(on(func(c net.Conn, _ int) { _ = say(c, "HTTP/1.1 404 Not Found\r\n\r\n") }), Config{WebSocket: &WebSocket{}},
+			"connected==0", "404 Not Found"),
+		"TLS closed": faulty(on(encrypted(serverTLS(), func(c net.Conn, _ int) { echoTimes(c, 0) })), Config{TLS: clientTLS(), Messages: 1},
+			"lost==20", "20 × closed by the server"),
+		"TLS cut off": faulty(on(encrypted(serverTLS(), cutOff)), Config{TLS: clientTLS(), Messages: 1},
+			"lost==20", "20 × cut off by the server"),
+		"TLS, silence": faulty(on(silent), Config{TLS: clientTLS(), ConnectTimeout: 50 * time.Millisecond},
+			"failed==20", "not "),
+		"TLS for two of three": faulty(on(everyThird), Config{TLS: clientTLS(), Connections: 30, Messages: 2},
+			"connected==20 failed==10 answered==40", "TLS handshake: closed by the server:10"),
+		"HTTP, a request outstanding": faulty(on(outstanding), requests(5),
+			"lost==20 reconnected==0", "closed by the server"),
+		"HTTP, in a response": faulty(on(byRequest(strings.TrimSuffix(responseKept, "i"))), requests(5),
+			"lost==20 reconnected==0", "closed by the server"),
+		"HTTP, no response": faulty(on(func(net.Conn, int) {}), requests(5),
+			"lost==20 reconnected==0", "connections lost: "),
+		"keep-alive, announced": faulty(on(byRequest(responseClosed)), notAgain(),
+			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
+		"keep-alive, to the end": faulty(on(byRequest(responseToEnd)), notAgain(),
+			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
+	}
+	for name, test := range map[string]struct {
+		handle handler
+		tls    *TLS
+		says   string
+	}{
+		"nobody trusted": {encrypted(serverTLS(), echo), &TLS{}, "certificate"},
+		"another name":   {encrypted(serverTLS(), echo), wrongName, "elsewhere"},
+		"not TLS":        {hello, clientTLS(), "first record does not look like a TLS handshake"},
+		"an end":         {func(net.Conn, int) {}, clientTLS(), "TLS handshake: "},
+		"an alert":       {encrypted(tooOld, alerting), clientTLS(), "version"},
+		"a reset":        {resetting, clientTLS(), "broke"},
+	} {
+		cases["handshake, "+name] = loadCase{on(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, onlyHandshakes}
+	}
+	for name, test := range map[string]struct {
+		begin        func(context.Context, *websocket.Conn) error
+		enough, says string
+	}{
+		"stray line":  {writing("hear ye", "and me"), "unexpected==5", `first: "and me"`},
+		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 lines that nobody expected"},
+		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 lines that nobody expected"},
+		"long line":   {writing(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × a line of more than 4096 bytes"},
+		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "came again 5 times"},
+		"fragments":   {inPieces, "lost==5", "5 × " + errFragment.Error()},
+		"close":       {closing(0), "lost==5", "5 × " + errClosedFrame.Error()},
+	} {
+		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
+		cases["held WebSocket, "+name] = loadCase{webSockets(test.begin), cfg, test.enough, "", test.says, nil}
+	}
 	for name, cfg := range map[string]Config{
-		"lines":      {Size: 2, Pipeline: 3, Messages: 7},
-		"one":        {Messages: 1},
-		"few":        {Messages: 2, Pipeline: 100},
-		"text":       {Message: "ping", Pipeline: 1024, Messages: 3000},
-		"large":      {Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2},
-		"hold":       {Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond},
-		"gracefully": {Messages: 5, Graceful: true},
+		"silent":           {Messages: 4, Pipeline: 4},
+		"silent, a window": {Pipeline: 4, Duration: short},
+		"no room":          {Pipeline: 4, Rate: Rate{PerSecond: 500}, Duration: short},
+		"no room, each":    {Pipeline: 4, Rate: Rate{PerSecond: 500, Each: true}, Duration: short},
+	} {
+		cfg.Connections, cfg.Drain = 2, short
+		want := "answered==0 lost==0 unsent==0"
+		if cfg.Rate.PerSecond > 0 {
+			want = "answered==0 lost==0 unsent>0"
+		}
+		cases[name] = loadCase{on(silent), cfg, "unanswered==8", want, "without an answer: 8", nil}
+	}
+	cases.run(t)
+}
+
+// alerting has a handshake fail, and waits for its client's end.
+func alerting(c net.Conn, n int) {
+	_ = c.(*tls.Conn).Handshake()
+	silent(c.(*tls.Conn).NetConn(), n)
+}
+
+// wrongByte changes a byte of the third answer on the first connection.
+func wrongByte(c net.Conn, n int) {
+	message := make([]byte, 64)
+	for k := 0; ; k++ {
+		if _, err := io.ReadFull(c, message); err != nil {
+			return
+		}
+		if n == 0 && k == 2 {
+			message[40] = 0xff
+		}
+		if _, err := c.Write(message); err != nil {
+			return
+		}
+	}
+}
+
+// breakThree closes three connections in the middle of it.
+func breakThree(c net.Conn, n int) {
+	if n >= 3 {
+		echo(c, n)
+		return
+	}
+	echoTimes(c, 1)
+}
+
+// closing closes a WebSocket after so many messages.
+func closing(messages int) func(context.Context, *websocket.Conn) error {
+	return func(ctx context.Context, c *websocket.Conn) error {
+		for range messages {
+			kind, message, err := c.Read(ctx)
+			if err == nil {
+				err = c.Write(ctx, kind, message)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return c.Close(websocket.StatusNormalClosure, "enough")
+	}
+}
+
+// writing writes messages on a WebSocket that is held.
+func writing(texts ...string) func(context.Context, *websocket.Conn) error {
+	return func(ctx context.Context, c *websocket.Conn) (err error) {
+		for _, text := range texts {
+			if err == nil {
+				err = c.Write(ctx, websocket.MessageText, []byte(text))
+			}
+		}
+		return err
+	}
+}
+
+// inPieces writes a message in two frames.
+func inPieces(ctx context.Context, c *websocket.Conn) error {
+	return fragments(ctx, c, websocket.MessageText, []byte("hear"))
+}
+
+// cutOff ends a connection with TLS without a goodbye.
+func cutOff(c net.Conn, _ int) {
+	_, _ = io.ReadFull(c, make([]byte, 64))
+	c.(*tls.Conn).NetConn().Close()
+}
+
+// resetting resets a connection that has sent something.
+func resetting(c net.Conn, _ int) {
+	_, _ = c.Read(make([]byte, 1))
+	_ = c.(*net.TCPConn).SetLinger(0)
+}
+
+// everyThird closes each third connection before its handshake.
+func everyThird(c net.Conn, n int) {
+	if n%3 == 0 {
+		_, _ = c.Read(make([]byte, 16<<10))
+		return
+	}
+	encrypted(serverTLS(), echo)(c, n)
+}
+
+// onlyHandshakes has handshakes fail, each for one of two causes at most.
+func onlyHandshakes(t *testing.T, r *Result, _ *story) {
+	for cause := range r.ConnectErrors {
+		if !strings.HasPrefix(cause, "TLS handshake: ") || len(r.ConnectErrors) > 2 {
+			t.Errorf("causes %v", r.ConnectErrors)
+		}
+	}
+}
+
+// TestUntil has loads without an end run until there is enough of them.
+func TestUntil(t *testing.T) {
+	t.Parallel()
+	const conns, think, lifetime = 10, 50 * time.Millisecond, 100 * time.Millisecond
+	ramp := Ramp{From: 10, To: 110, Over: 300 * time.Millisecond}
+	hello := func(c net.Conn, n int) { _ = say(c, "hello"); silent(c, n) }
+	short := func(c net.Conn, _ int) { echoTimes(c, 1) }
+	for name, test := range map[string]struct {
+		handle handler
+		cfg    Config
+		enough func(s *story, e Event) bool
+		ok     func(r *Result, s *story) bool
+	}{
+		"flood a silent one": {silent, Config{Flood: true}, func(_ *story, e Event) bool { return e.Snapshot.Sent >= 10_000 },
+			func(r *Result, _ *story) bool {
+				return r.Bytes.Sent >= 640_000 && r.Bytes.Sent%64 == 0 && r.Answered+r.Unanswered+r.Bytes.Received == 0
+			}},
+		"flood one that answers": {echo, Config{Flood: true}, func(s *story, _ Event) bool { return s.intervals.BytesReceived >= 10_000 },
+			func(r *Result, _ *story) bool { return r.Bytes.Sent > 0 && r.Answered+r.Unanswered == 0 }},
+		"think": {echo, Config{Think: think, Pipeline: 2}, func(_ *story, e Event) bool { return e.Snapshot.Sent >= 60 },
+			func(r *Result, _ *story) bool {
+				return r.Sent >= 60 && r.Sent <= conns*2*(2+int64(r.Window/think))
+			}},
+		"lifetime": {echo, Config{Lifetime: lifetime}, func(s *story, _ Event) bool { return s.intervals.Closed >= 2*conns }, lived(lifetime)},
+		"lifetime, gracefully": {echo, Config{Lifetime: lifetime, Graceful: true},
+			func(s *story, _ Event) bool { return s.intervals.Closed >= 2*conns }, lived(lifetime)},
+		"a ramp": {echo, Config{Ramp: ramp}, func(s *story, e Event) bool { return s.intervals.Open == int64(ramp.To) && e.Snapshot.Answered > 0 },
+			func(r *Result, s *story) bool { return r.Connected == ramp.To && followed(ramp, s) }},
+		"hold": {hello, Config{Hold: true}, func(s *story, _ Event) bool { return s.intervals.BytesReceived >= 5*conns },
+			func(r *Result, _ *story) bool {
+				return r.Sent == 0 && r.Bytes.Received == 5*conns && r.Mode == "hold" && r.NoReply
+			}},
+		"replace those that are lost": {short, Config{Lifetime: time.Hour}, func(s *story, _ Event) bool { return s.intervals.Opened >= 3*conns },
+			func(r *Result, _ *story) bool { return len(r.Lost) > 0 && r.Closed == 0 }},
+		"try again where nobody is": {nil, Config{Lifetime: time.Hour}, func(_ *story, e Event) bool { return e.Snapshot.Failed >= 2*conns },
+			func(r *Result, _ *story) bool {
+				n := r.ConnectErrors["connection refused"] // conns at once, and conns each 100 ms
+				return n >= 2*conns && n <= conns*(1+int64(r.Took/retryEvery))
+			}},
+		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *story, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
+			func(r *Result, _ *story) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
-				cfg := cfg
-				cfg.Target, cfg.Model = serve(t, echo).addr(), model
-				setDefault(&cfg.Connections, 20)
-				r := check(t, cfg)
-				if err := r.Err(); err != nil {
-					t.Error(err)
+				cfg := test.cfg
+				if name == "flood one that answers" && model == "goroutine" {
+					return // reads and writes in turn; see Config.Flood
 				}
-				want := int64(cfg.Connections) * cfg.Messages
-				bytes := want * int64(cfg.filled().messageSize())
-				if r.Sent != want || r.Answered != want || r.Latency.Count != want || r.BytesSent != bytes || r.BytesReceived != bytes {
-					t.Errorf("%d messages of %d bytes in all: got %+v", want, bytes, r)
+				cfg.Model = model
+				if cfg.Ramp == (Ramp{}) {
+					cfg.Connections = conns
+				}
+				if cfg.Target = nobody(t); test.handle != nil {
+					cfg.Target = serve(t, test.handle).addr()
+				}
+				if r, told := watch(t, cfg, test.enough); !test.ok(r, told) {
+					t.Errorf("%+v\n%+v", r, told.intervals)
 				}
 			})
 		})
 	}
 }
 
-func TestEvents(t *testing.T) {
-	s := serve(t, echo)
-	var got []Phase
-	var last Event
-	cfg := Config{Target: s.addr(), Connections: 3, Messages: 2, Observe: func(e Event) {
-		if e.Phase != Progress {
-			got, last = append(got, e.Phase), e
-		}
-	}}
-	r := check(t, cfg)
-	if want := []Phase{Began, Connected, Measuring, Exchanged, Measured, Done}; !slices.Equal(got, want) {
-		t.Errorf("phases %v, want %v", got, want)
-	}
-	if last.Result != r || last.Snapshot != (Snapshot{Sent: 6, Answered: 6}) {
-		t.Errorf("last event %+v", last)
+// lived has connections that are closed when their time has come, not before, and others in their places.
+func lived(lifetime time.Duration) func(*Result, *story) bool {
+	return func(r *Result, s *story) bool {
+		conns := int64(r.Connections)
+		return r.Closed >= 2*conns && r.Closed <= conns*int64(s.intervals.To/lifetime) && r.Bytes.InFlight == 0 && len(r.Lost) == 0 &&
+			int64(r.Connected) >= r.Closed && int64(r.Connected) <= r.Closed+conns && r.Connect.Count == int64(r.Connected) && r.FirstByte.Count > 0
 	}
 }
 
-// TestWrongByte has a server that changes one byte of one answer.
-func TestWrongByte(t *testing.T) {
+// followed has connections open little by little: never more than there should be by then.
+func followed(ramp Ramp, s *story) bool {
+	was := int64(0)
+	for _, e := range s.of(Progress) {
+		if e.Interval.Stage == "close" {
+			continue
+		}
+		most := ramp.From + int(float64(ramp.To-ramp.From)*float64(e.Interval.To)/float64(ramp.Over))
+		if e.Interval.Open < was || e.Interval.Open > int64(min(most, ramp.To)) {
+			return false
+		}
+		was = e.Interval.Open
+	}
+	return true
+}
+
+// TestAhead has each message sent with a part of the next one, which completes it: the server gets
+// the same bytes as ever, and never stands at the end of a message when it has answered.
+func TestAhead(t *testing.T) {
 	t.Parallel()
+	const size, ahead, conns = 1000, 10, 3
+	plain := string(newRing(&Config{Size: size}).text.bytes)
+	messages := 2 * len(plain) / size // more than lie in memory
 	eachModel(t, func(t *testing.T, model string) {
-		var one atomic.Bool
-		s := serve(t, func(c net.Conn) {
-			message := make([]byte, 64)
-			for n := 0; ; n++ {
-				if _, err := io.ReadFull(c, message); err != nil {
-					return
-				}
-				if n == 2 && one.CompareAndSwap(false, true) {
-					message[40] = 0xff
-				}
-				if _, err := c.Write(message); err != nil {
-					return
-				}
-			}
-		})
-		r := check(t, Config{Target: s.addr(), Model: model, Connections: 5, Messages: 10})
-		if r.Mismatched != 1 || len(r.Lost) != 0 || r.FirstMismatch == nil {
-			t.Fatalf("got %+v", r)
-		}
-		m := *r.FirstMismatch
-		if m.Message != 2 || m.Byte != 40 || !strings.HasPrefix(m.Got, `"\xff`) || len(m.Want) < 20 {
-			t.Errorf("got %+v", m)
-		}
-		if r.Answered != 4*10+2 || r.Unanswered != 1 {
-			t.Errorf("%d answered, %d unanswered", r.Answered, r.Unanswered)
-		}
-		if err := r.Err(); err == nil || !strings.Contains(err.Error(), `message 2, byte 40: got "\xff`) {
-			t.Errorf("Err: %v", err)
-		}
-	})
-}
-
-// TestTooMuch has a server that answers twice.
-func TestTooMuch(t *testing.T) {
-	s := serve(t, func(c net.Conn) {
-		message := make([]byte, 4)
-		_, _ = io.ReadFull(c, message)
-		_, _ = c.Write([]byte("pingping"))
-		silent(c)
-	})
-	r := check(t, Config{Target: s.addr(), Message: "ping", Connections: 1, Messages: 1, HoldAfter: time.Minute})
-	if r.Mismatched != 1 || r.FirstMismatch.Want != `""` || r.FirstMismatch.Got != `"ping"` {
-		t.Errorf("got %+v, first %v", r, r.FirstMismatch)
-	}
-}
-
-// TestLost has a server that closes some connections in the middle of it.
-func TestLost(t *testing.T) {
-	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		var n atomic.Int64
-		s := serve(t, func(c net.Conn) {
-			if n.Add(1) > 3 {
-				echo(c)
-				return
-			}
-			message := make([]byte, 64)
-			_, _ = io.ReadFull(c, message)
-			_, _ = c.Write(message)
-			_, _ = io.ReadFull(c, message) // so that closing sends no reset
-		})
-		r := check(t, Config{Target: s.addr(), Model: model, Connections: 10, Messages: 100})
-		if len(r.Lost) != 1 || r.Lost["closed by the server"] != 3 || r.Mismatched != 0 {
-			t.Errorf("got %+v", r)
-		}
-		if r.Answered != 7*100+3 || r.Unanswered != 3 {
-			t.Errorf("%d answered, %d unanswered", r.Answered, r.Unanswered)
-		}
-		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "3 × closed by the server") {
-			t.Errorf("Err: %v", err)
-		}
-	})
-}
-
-// TestAllLost ends the window early when the last connection is gone.
-func TestAllLost(t *testing.T) {
-	s := serve(t, func(c net.Conn) { _, _ = io.ReadFull(c, make([]byte, 64)) })
-	r := check(t, Config{Target: s.addr(), Connections: 4, Duration: time.Hour})
-	if r.Lost["closed by the server"] != 4 || r.Window >= time.Hour {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestRefused(t *testing.T) {
-	eachModel(t, func(t *testing.T, model string) {
-		r := check(t, Config{Target: refusing(t), Model: model, Connections: 30})
-		if r.Connected != 0 || len(r.ConnectErrors) != 1 || r.ConnectErrors["connection refused"] != 30 {
-			t.Errorf("got %+v", r)
-		}
-		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "30 × connection refused") {
-			t.Errorf("Err: %v", err)
-		}
-	})
-}
-
-// TestUnanswered gives up the answers of a server that gives none, once it has had
-// the time to ask for them.
-func TestUnanswered(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]Config{
-		"messages": {Messages: 2, Pipeline: 2},
-		"duration": {Duration: 50 * time.Millisecond, Pipeline: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for times := range slower(t) {
-				cfg := cfg
-				cfg.Target, cfg.Connections, cfg.Duration, cfg.Drain = serve(t, silent).addr(), 3, times*cfg.Duration, times*30*time.Millisecond
-				r := check(t, cfg)
-				if r.Answered != 0 || r.Unanswered%2 != 0 || r.Unanswered > 6 || len(r.Lost) != 0 {
-					t.Errorf("got %+v", r)
-				}
-				if r.Unanswered == 6 {
-					if r.Err() == nil {
-						t.Error("no error")
+		for _, pipeline := range []int{1, 3} {
+			ended := make(chan string, conns)
+			s := serve(t, func(c net.Conn, _ int) {
+				var got []byte
+				for piece, whole := make([]byte, 4096), 0; ; {
+					n, err := c.Read(piece)
+					got = append(got, piece[:n]...)
+					if rest := len(got) % size; n > 0 && rest != ahead && pipeline == 1 {
+						t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
 					}
-					break
+					_, _ = c.Write(got[whole : len(got)/size*size])
+					whole = len(got) / size * size
+					if err != nil {
+						break
+					}
+				}
+				ended <- string(got)
+			})
+			r := check(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
+			if err := r.Err(); err != nil {
+				t.Error(err)
+			}
+			for range conns {
+				got := testkit.Receive(t, ended, "the end of a connection")
+				if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||
+					!strings.HasPrefix(strings.Repeat(plain[i:]+plain[:i], 3), got) {
+					t.Errorf("%d bytes were sent, want %d, those of the messages", len(got), messages*size+ahead)
 				}
 			}
+		}
+	})
+}
+
+// TestSeed sends the same bytes on the same connections from the same seed, others
+// from another, on every model.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	const conns = 12
+	said := func(t *testing.T, model string, seed uint64) map[string]bool {
+		ended := make(chan string, conns)
+		s := serve(t, func(c net.Conn, _ int) {
+			var all bytes.Buffer
+			_, _ = io.Copy(onlyWriter{c}, io.TeeReader(onlyReader{c}, &all))
+			ended <- all.String()
 		})
+		check(t, Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
+			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"})
+		heard := map[string]bool{}
+		for range conns {
+			text := testkit.Receive(t, ended, "the end of a connection")
+			heard[text] = true
+			if lines := strings.SplitAfter(text, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[0], "hello ") || !strings.Contains(lines[1], " 1 ") {
+				t.Errorf("said %q", text)
+			}
+		}
+		return heard
 	}
+	eachModel(t, func(t *testing.T, model string) {
+		a, b, other := said(t, model, 7), said(t, model, 7), said(t, model, 8)
+		if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
+			t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
+		}
+	})
 }
 
 // TestUnprompted answers a server's heartbeats, waits for none at the end, and
 // sees one that is wrong.
 func TestUnprompted(t *testing.T) {
 	t.Parallel()
+	base := Config{Unprompted: true, Message: "pong\n", Answer: "ping\n", Connections: 5, Drain: time.Hour}
 	eachModel(t, func(t *testing.T, model string) {
 		var answers atomic.Int64
-		s := serve(t, func(c net.Conn) {
-			for message := make([]byte, 5); ; {
-				if _, err := io.ReadFull(c, message); err != nil || string(message) != "pong\n" {
-					return
-				}
-				if answers.Add(1) == 40 {
-					_, _ = io.WriteString(c, "pang\n")
-				}
-				time.Sleep(time.Millisecond)
-				_, _ = io.WriteString(c, "ping\n")
+		cfg := base
+		cfg.Model, cfg.Messages = model, 20
+		cfg.Target = serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+			if answers.Add(1) == 40 {
+				return say(c, "pang\nping\n")
 			}
-		})
-		cfg := Config{
-			Target: s.addr(), Model: model, Connections: 5, Unprompted: true, Messages: 20,
-			Message: "pong\n", Answer: "ping\n",
-		}
+			return say(c, "ping\n")
+		})).addr()
 		r := check(t, cfg)
 		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
 			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
-		cfg.Messages, cfg.Drain = 0, time.Hour
-		cfg.Target = serve(t, silent).addr()
+		// A heartbeat is answered while others are still to be connected.
+		answered := make(chan struct{}, 2)
+		late := base
+		late.Model, late.Connections, late.ConnectRate, late.Duration = model, 2, 2, time.Millisecond
+		late.Target = serve(t, byLine(func(c net.Conn, _ string, _, k int) error {
+			if k == 0 {
+				return say(c, "ping\n")
+			}
+			answered <- struct{}{}
+			return nil
+		})).addr()
+		late.Observe = func(e Event) {
+			if e.Phase == Connected && len(answered) == 0 {
+				t.Error("when the last connection was there, no heartbeat had been answered")
+			}
+		}
+		if r := check(t, late); r.Err() != nil {
+			t.Errorf("%v: got %+v", r.Err(), r)
+		}
+		// Without a heartbeat each says a message; what comes behind the window is not looked at.
 		for times := range slower(t) {
-			cfg.Duration = times * 200 * time.Millisecond
-			if r = check(t, cfg); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
+			over := make(chan struct{})
+			quiet := base
+			quiet.Model, quiet.Duration, quiet.HoldAfter = model, times*50*time.Millisecond, 50*time.Millisecond
+			quiet.Target = serve(t, func(c net.Conn, n int) {
+				<-over
+				_ = say(c, "ping\nping\npang\n")
+				silent(c, n)
+			}).addr()
+			quiet.Observe = func(e Event) {
+				if e.Phase == Measured {
+					close(over)
+				}
+			}
+			if r = check(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
 				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
 			}
 			if r.Bytes.Sent == 25 {
 				break
 			}
-		}
-		// A heartbeat is answered while others are still to be connected.
-		answered := make(chan struct{}, 1)
-		late := cfg
-		late.Connections, late.ConnectRate, late.Duration = 2, 1, time.Millisecond
-		late.Target = serve(t, func(c net.Conn) {
-			message := make([]byte, 5)
-			_, _ = io.ReadFull(c, message)
-			_, _ = io.WriteString(c, "ping\n")
-			if _, err := io.ReadFull(c, message); err == nil {
-				select {
-				case answered <- struct{}{}:
-				default:
-				}
-			}
-			silent(c)
-		}).addr()
-		early := false
-		late.Observe = func(e Event) {
-			if e.Phase == Connected {
-				early = len(answered) > 0
-			}
-		}
-		if r := check(t, late); r.Err() != nil || !early {
-			t.Errorf("a second before the last connection: %v, answered %v, got %+v", r.Err(), early, r)
-		}
-		// What comes behind the window is not looked at.
-		over := make(chan struct{})
-		cfg.Target = serve(t, func(c net.Conn) {
-			<-over
-			_, _ = io.WriteString(c, "ping\nping\npang\n")
-			silent(c)
-		}).addr()
-		cfg.HoldAfter, cfg.Observe = 200*time.Millisecond, func(e Event) {
-			if e.Phase == Measured {
-				close(over)
-			}
-		}
-		if r := check(t, cfg); r.Err() != nil || r.Answered != 0 {
-			t.Errorf("behind the window: %v, got %+v", r.Err(), r)
 		}
 	})
 }
@@ -338,15 +551,14 @@ func TestUnprompted(t *testing.T) {
 // TestCancel ends the context in each phase.
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	cause := errors.New("enough")
-	at := func(p Phase) func(Event) bool { return func(e Event) bool { return e.Phase == p } }
+	at := func(p Phase) func(*story, Event) bool { return func(_ *story, e Event) bool { return e.Phase == p } }
 	for name, test := range map[string]struct {
-		when func(Event) bool
+		when func(*story, Event) bool
 		cfg  Config
 	}{
-		"connecting": {func(e Event) bool { return e.Snapshot.Open > 0 }, Config{ConnectRate: 1, Connections: 100}},
+		"connecting": {func(_ *story, e Event) bool { return e.Snapshot.Open > 0 }, Config{ConnectRate: 1, Connections: 100}},
 		"hold":       {at(Connected), Config{HoldBefore: time.Hour}},
-		"warm-up":    {func(e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
+		"warm-up":    {func(_ *story, e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
 		"window":     {at(Measuring), Config{Duration: time.Hour}},
 		"messages":   {at(Measuring), Config{Messages: 1 << 30}},
 		"hold after": {at(Measured), Config{Messages: 1, HoldAfter: time.Hour}},
@@ -355,51 +567,22 @@ func TestCancel(t *testing.T) {
 			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
 				for range slower(t) {
-					ctx, cancel := context.WithCancelCause(t.Context())
-					defer cancel(nil)
 					cfg := test.cfg
 					cfg.Target, cfg.Model = serve(t, echo).addr(), model
-					setDefault(&cfg.Connections, 10)
-					cfg.ProgressEvery = 10 * time.Millisecond
-					var done bool
-					cfg.Observe = func(e Event) {
-						if test.when(e) {
-							cancel(cause)
-						}
-						done = e.Phase == Done && e.Result != nil
-					}
-					r, err := Run(ctx, cfg)
-					if !errors.Is(err, cause) || r == nil || !r.Interrupted {
-						t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
-					}
-					if !done || r.Connected == 0 || len(r.Lost) != 0 {
-						t.Errorf("done is %v, result %+v", done, r)
-					}
-					if r.Unanswered == 0 { // answers had no more than a second
+					if r, _ := watch(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
+						t.Errorf("result %+v", r)
+					} else if r.Unanswered == 0 { // answers had no more than a second
 						break
 					}
 				}
 			})
 		})
 	}
-}
-
-// TestCancelWithoutAnswers does not wait long for the answers of a server that
-// gives none.
-func TestCancelWithoutAnswers(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r, err := Run(ctx, Config{
-		Target: serve(t, silent).addr(), Connections: 2, Duration: time.Hour, Drain: 20 * time.Millisecond,
-		ProgressEvery: 10 * time.Millisecond,
-		Observe: func(e Event) {
-			if e.Phase == Progress && e.Snapshot.Sent == 2 {
-				cancel()
-			}
-		},
+	t.Run("without answers", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Target: serve(t, silent).addr(), Connections: 2, Drain: 20 * time.Millisecond}
+		if r, _ := watch(t, cfg, func(_ *story, e Event) bool { return e.Snapshot.Sent == 2 }); r.Unanswered != 2 {
+			t.Errorf("got %+v", r)
+		}
 	})
-	if !errors.Is(err, context.Canceled) || r.Unanswered != 2 {
-		t.Errorf("got %+v, %v", r, err)
-	}
 }

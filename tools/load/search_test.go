@@ -1,39 +1,24 @@
 package load
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"math"
 	"net"
 	"reflect"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// slowly answers lines, on all connections together one after the other, each
-// taking a time.
-func slowly(each time.Duration) func(net.Conn) {
-	var one sync.Mutex
-	return func(c net.Conn) {
-		lines := bufio.NewReader(c)
-		for {
-			line, err := lines.ReadSlice('\n')
-			if err != nil {
-				return
-			}
-			one.Lock()
-			time.Sleep(each)
-			one.Unlock()
-			if _, err := c.Write(line); err != nil {
-				return
-			}
-		}
-	}
+// slowly answers lines at a rate, on all connections together.
+func slowly(each time.Duration) handler {
+	tick := time.Tick(each)
+	return byLine(func(c net.Conn, line string, _, _ int) error {
+		<-tick
+		return say(c, line)
+	})
 }
 
 // TestSearch finds no rate above what a server can do, having tried some. How far
@@ -47,30 +32,28 @@ func TestSearch(t *testing.T) {
 		links = 5
 	)
 	s := serve(t, slowly(time.Second/most))
-	steps, planned := 0, int64(0)
-	var done *Result
+	var told story
 	var stream bytes.Buffer
-	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
+	cfg.Observe = func(e Event) {
+		told.events = append(told.events, e)
 		if err := json.NewEncoder(&stream).Encode(e); err != nil {
 			t.Error(err)
 		}
-		switch e.Phase {
-		case Tried:
-			steps++
-		case Progress:
-			planned += e.Interval.Intended
-		case Done:
-			done = e.Result
-		}
-	}})
+	}
+	result, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != done.Answered {
+	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != result.Answered {
 		t.Errorf("read again: %v", err)
 	}
+	planned := int64(0)
+	for _, e := range told.of(Progress) {
+		planned += e.Interval.Intended
+	}
 	found := result.Search
-	if steps != len(found.Steps) || steps < 2 {
+	if steps := len(told.of(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
 	}
 	// What can be answered in a window, and its allowance; see Step.Kept.
@@ -89,65 +72,9 @@ func TestSearch(t *testing.T) {
 	if !near(float64(planned), want, 0.05) {
 		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
 	}
-	of := found.Rate
-	if of == 0 {
-		of = firstRate
+	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.of(Done)[0].Result, result) {
+		t.Errorf("the result is of %v/s, want %v, and that of the event", result.Schedule.PerSecond, of)
 	}
-	if result.Schedule.PerSecond != of || !reflect.DeepEqual(done, result) {
-		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", result.Schedule.PerSecond, of, !reflect.DeepEqual(done, result))
-	}
-}
-
-// TestSearchLost has a server that closes all connections after the first step that
-// has kept the goal: the result is of one that has, and says so.
-func TestSearchLost(t *testing.T) {
-	t.Parallel()
-	for times := range slower(t) {
-		if searchLost(t, times*20*time.Millisecond) {
-			break
-		}
-	}
-}
-
-func searchLost(t *testing.T, under time.Duration) (kept bool) {
-	t.Helper()
-	var enough atomic.Bool
-	s := serve(t, func(c net.Conn) {
-		lines := bufio.NewReader(c)
-		for {
-			line, err := lines.ReadSlice('\n')
-			if err != nil || enough.Load() {
-				return
-			}
-			if _, err := c.Write(line); err != nil {
-				return
-			}
-		}
-	})
-	var done error
-	result, err := Run(t.Context(), Config{Target: s.addr(), Rate: Rate{Goal: Goal{Under: under}}, Duration: 10 * under, Connections: 3, Drain: 10 * under, Observe: func(e Event) {
-		switch {
-		case e.Phase == Tried && e.Step.Kept:
-			enough.Store(true)
-		case e.Phase == Done:
-			done = e.Result.Err()
-		}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !enough.Load() {
-		return false
-	}
-	if got := result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
-		t.Errorf("%v, in the event %v; want lost connections", got, done)
-	}
-	found := result.Search
-	last := found.Steps[len(found.Steps)-1]
-	if last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || result.Schedule.PerSecond == last.Rate {
-		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, result.Schedule.PerSecond)
-	}
-	return true
 }
 
 // TestJudge says of a step whether its goal was kept, and why not.
@@ -257,36 +184,13 @@ func TestSearchNext(t *testing.T) {
 	}
 }
 
-// TestSearchWrong is refused.
-func TestSearchWrong(t *testing.T) {
-	good := Goal{Under: time.Second}
-	for want, test := range map[string]struct {
-		cfg  Config
-		goal Goal
-	}{
-		"percentile 100": {Config{}, Goal{Percentile: 100, Under: time.Second}},
-		"goal of -1s":    {Config{}, Goal{Under: -time.Second}},
-		"for 1ms":        {Config{Duration: time.Millisecond}, good},
-		"10s or more":    {Config{Duration: 9 * time.Second}, good},
-		"with a rate":    {Config{Rate: Rate{PerSecond: 1}}, good},
-		"--warmup":       {Config{Warmup: time.Second}, good},
-		"without answer": {Config{Match: matchNone}, good},
-		"target":         {Config{}, good},
-	} {
-		test.cfg.Rate.Goal = test.goal
-		if _, err := Run(t.Context(), test.cfg); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want an error with %q", err, want)
-		}
-	}
-}
-
-// TestSearchNobody has no server.
+// TestSearchNobody has no server, and one that soon closes all connections.
 func TestSearchNobody(t *testing.T) {
-	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
-	if err != nil || r.Search.Rate != 0 || r.Err() == nil {
-		t.Errorf("%v, %+v", err, r)
-	}
-	if errors.Is(err, errStalled) {
-		t.Error("a stall is told")
+	short := serve(t, func(c net.Conn, _ int) { echoTimes(c, 1) })
+	for target, says := range map[string]string{nobody(t): "connection refused", short.addr(): "connections lost"} {
+		r, err := Run(t.Context(), Config{Target: target, Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
+		if err != nil || r.Search.Rate != 0 || r.Err() == nil || !strings.Contains(r.Err().Error(), says) {
+			t.Errorf("%v, %+v; want %q", err, r, says)
+		}
 	}
 }

@@ -1,14 +1,42 @@
 package load
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
 	"io"
+	"iter"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
+
+// TestMain runs more tests at a time than there are processors: most of them wait for the network or for
+// the end of a window.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("4")
+	}
+	os.Exit(m.Run())
+}
+
+// handler serves a connection, which is the n-th of its server, from 0.
+type handler func(c net.Conn, n int)
 
 // testServer serves each connection with a function, on package net. It is
 // closed, and waited for, at the end of the test.
@@ -19,12 +47,12 @@ type testServer struct {
 	wait  sync.WaitGroup
 }
 
-func serve(t *testing.T, handle func(c net.Conn)) *testServer {
+func serve(t *testing.T, handle handler) *testServer {
 	t.Helper()
 	return serveAt(t, "tcp", "127.0.0.1:0", handle)
 }
 
-func serveAt(t *testing.T, network, addr string, handle func(c net.Conn)) *testServer {
+func serveAt(t *testing.T, network, addr string, handle handler) *testServer {
 	t.Helper()
 	ln, err := net.Listen(network, addr)
 	if err != nil {
@@ -38,17 +66,22 @@ func serveAt(t *testing.T, network, addr string, handle func(c net.Conn)) *testS
 				return
 			}
 			s.mu.Lock()
+			n := len(s.conns)
 			s.conns = append(s.conns, c)
 			s.mu.Unlock()
 			s.wait.Go(func() {
 				defer c.Close()
-				handle(c)
+				handle(c, n)
 			})
 		}
 	})
 	t.Cleanup(func() {
 		ln.Close()
-		s.closeConns()
+		s.mu.Lock()
+		for _, c := range s.conns {
+			c.Close()
+		}
+		s.mu.Unlock()
 		s.wait.Wait()
 	})
 	return s
@@ -63,17 +96,16 @@ func (s *testServer) accepted() int {
 	return len(s.conns)
 }
 
-// closeConns closes the connections that there are.
-func (s *testServer) closeConns() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.conns {
-		c.Close()
-	}
+// on starts servers for the cases of a table.
+func on(handle handler) func(*testing.T) string {
+	return func(t *testing.T) string { return serve(t, handle).addr() }
 }
 
+// nobody is an address at which nobody listens.
+func nobody(t *testing.T) string { return testserver.FreeAddr(t) }
+
 // echo answers with what comes.
-func echo(c net.Conn) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
+func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
 
 // onlyReader and onlyWriter keep io.Copy from moving the bytes in the kernel,
 // where a test's answers would be cut at other places.
@@ -83,22 +115,94 @@ type (
 )
 
 // silent reads and does not answer.
-func silent(c net.Conn) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
+func silent(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
 
-// refusing is an address at which nobody listens.
-func refusing(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// echoTimes answers so many messages of 64 bytes, and reads one more, so that closing sends no reset.
+func echoTimes(c net.Conn, times int) {
+	message := make([]byte, 64)
+	for range times {
+		_, _ = io.ReadFull(c, message)
+		_, _ = c.Write(message)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	_, _ = io.ReadFull(c, message)
 }
 
-// availableModels are the names of those that can run here, of the last one alone with
-// -short.
-func availableModels() (names []string) {
+// byLine serves lines with a function, which has the number of the connection and that of its line.
+func byLine(answer func(c net.Conn, line string, n, k int) error) handler {
+	return func(c net.Conn, n int) {
+		lines := bufio.NewReader(c)
+		for k := 0; ; k++ {
+			line, err := lines.ReadString('\n')
+			if err != nil || answer(c, line, n, k) != nil {
+				return
+			}
+		}
+	}
+}
+
+func say(c net.Conn, text string) error {
+	_, err := io.WriteString(c, text)
+	return err
+}
+
+// webSockets starts servers of another library, which serve each connection with a function and then
+// send messages back, each with a ping before it, and at /chat in fragments.
+func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
+	return func(t *testing.T) string {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wait sync.WaitGroup
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			wait.Add(1)
+			defer wait.Done()
+			c, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return // the client has been told
+			}
+			defer c.CloseNow()
+			c.SetReadLimit(MaxMessage)
+			for err = begin(ctx, c); err == nil; {
+				var kind websocket.MessageType
+				var message []byte
+				if kind, message, err = c.Read(ctx); err == nil {
+					wait.Go(func() { _ = c.Ping(ctx) }) // answered while the next one is read
+					if r.URL.Path == "/chat" {
+						err = fragments(ctx, c, kind, message)
+					} else {
+						err = c.Write(ctx, kind, message)
+					}
+				}
+			}
+		}))
+		t.Cleanup(func() {
+			cancel()
+			s.Close()
+			wait.Wait()
+		})
+		return s.Listener.Addr().String()
+	}
+}
+
+// fragments writes a message in frames of at most 1,000 bytes, of which the last has none.
+func fragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageType, message []byte) error {
+	w, err := c.Writer(ctx, kind)
+	for piece := range slices.Chunk(message, 1000) {
+		if err == nil {
+			_, err = w.Write(piece)
+		}
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return err
+}
+
+// noBegin serves a WebSocket with nothing else.
+func noBegin(context.Context, *websocket.Conn) error { return nil }
+
+// eachModel runs a test on every model that can run here, on all at a time, and with
+// -short on the last one alone.
+func eachModel(t *testing.T, test func(t *testing.T, model string)) {
+	var names []string
 	for _, m := range models.All() {
 		if m.Available() == nil {
 			names = append(names, m.Name)
@@ -107,12 +211,7 @@ func availableModels() (names []string) {
 	if testing.Short() {
 		names = names[len(names)-1:]
 	}
-	return names
-}
-
-// eachModel runs a test on every model that can run here, on all at a time.
-func eachModel(t *testing.T, test func(t *testing.T, model string)) {
-	for _, name := range availableModels() {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, name)
@@ -126,4 +225,191 @@ func addrs(texts ...string) []netip.Addr {
 		list = append(list, netip.MustParseAddr(s))
 	}
 	return list
+}
+
+// story is what a run told.
+type story struct {
+	events    []Event
+	intervals Interval // added up
+}
+
+// phases are the events in order, but for Progress.
+func (s *story) phases() (list []Phase) {
+	for _, e := range s.events {
+		if e.Phase != Progress {
+			list = append(list, e.Phase)
+		}
+	}
+	return list
+}
+
+// of finds the events of a phase.
+func (s *story) of(p Phase) (list []Event) {
+	for _, e := range s.events {
+		if e.Phase == p {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// errEnough ends a run that has told enough.
+var errEnough = errors.New("enough")
+
+// watch runs a load until it ends, or until enough says so after an event. It fails the test at an error of
+// Run itself, and if the figures of the result and of the intervals do not add up. Where a test does not
+// say otherwise it has patience, for a machine that has much else to do.
+func watch(t *testing.T, cfg Config, enough func(s *story, e Event) bool) (*Result, *story) {
+	t.Helper()
+	setDefault(&cfg.ConnectTimeout, time.Minute)
+	setDefault(&cfg.Drain, time.Minute)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var want error
+	if enough != nil {
+		want = errEnough
+		setDefault(&cfg.ProgressEvery, 10*time.Millisecond)
+		if cfg.Messages == 0 {
+			setDefault(&cfg.Duration, time.Hour)
+		}
+	}
+	told, observe := &story{}, cfg.Observe
+	cfg.Observe = func(e Event) {
+		told.events = append(told.events, e)
+		if i := e.Interval; i != nil {
+			if i.From != told.intervals.To || i.To < i.From || i.Stage == "" {
+				t.Errorf("an interval from %v to %v, %q, after one to %v", i.From, i.To, i.Stage, told.intervals.To)
+			}
+			merge(&told.intervals, i, true)
+		}
+		if observe != nil {
+			observe(e)
+		}
+		if enough != nil && enough(told, e) {
+			cancel(errEnough)
+		}
+	}
+	r, err := Run(ctx, cfg)
+	if !errors.Is(err, want) || r == nil || r.Interrupted != (want != nil) {
+		t.Fatalf("Run: %v, want %v; %+v", err, want, r)
+	}
+	if last := told.events[len(told.events)-1]; last.Phase != Done || last.Result != r || told.events[0].Phase != Began {
+		t.Errorf("the first event is %s, the last %+v", told.events[0].Phase, last)
+	}
+	checkAccount(t, &cfg, r, &told.intervals)
+	return r, told
+}
+
+// check runs a load to its end.
+func check(t *testing.T, cfg Config) *Result {
+	t.Helper()
+	r, _ := watch(t, cfg, nil)
+	return r
+}
+
+// checkAccount accounts for every byte, for every message, and for what intervals say.
+func checkAccount(t *testing.T, cfg *Config, r *Result, sum *Interval) {
+	t.Helper()
+	b, checked := r.Bytes, r.PubSub == nil && !r.NoReply
+	if b.Sent != b.Answered+b.InFlight+b.CutOff && !r.NoReply || min(b.Answered, b.InFlight, b.CutOff) < 0 {
+		t.Errorf("bytes %+v: not a sum", b)
+	}
+	if b.InFlight > 0 && r.Unanswered == 0 && checked && !cfg.Unprompted {
+		t.Errorf("bytes %+v: in flight, and every message answered", b)
+	}
+	if r.Corrected && checked && r.Intended != r.Latency.Count+r.Unsent+r.Unanswered+r.CutOff {
+		t.Errorf("%d planned; %d measured, %d not sent, %d not answered, %d cut off", r.Intended, r.Latency.Count, r.Unsent, r.Unanswered, r.CutOff)
+	}
+	if want := int64(r.Connected) * r.Messages; r.Messages > 0 && r.Err() == nil && (r.Answered != want || r.Latency.Count != want) {
+		t.Errorf("%d answered, %d measured, want %d", r.Answered, r.Latency.Count, want)
+	}
+	verified, _ := r.verified()
+	wrong := sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + sumCauses(r.BadStatus) + r.Mismatched + r.Unexpected + verified.Unanswered
+	if r.Broadcast != nil {
+		wrong += r.Broadcast.Again
+	}
+	got := [...]int64{sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, sum.Reconnected, sum.Heartbeats, sum.CutOff, sum.Connect.Count, sum.errors()}
+	want := [...]int64{b.Sent, b.Received, int64(r.Connected), r.Closed, r.Reconnected, r.Heartbeats, r.CutOff, r.Connect.Count, wrong}
+	if got != want {
+		t.Errorf("the intervals have %d, the result %d", got, want)
+	}
+}
+
+// slower is by how much the times of a run are longer: not at all at first, and then
+// twice as long each time that a test goes on because it has come to nothing within
+// them. How much that takes depends on what else the machine has to do. A test that
+// never breaks off has failed.
+func slower(t *testing.T) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		t.Helper()
+		for times := time.Duration(1); times <= 128; times *= 2 {
+			if !yield(times) {
+				return
+			}
+		}
+		t.Error("128 times the time was not enough")
+	}
+}
+
+// unmet are the expectations that a result does not meet.
+func unmet(t *testing.T, r *Result, expectations string) (list []string) {
+	t.Helper()
+	for _, text := range strings.Fields(expectations) {
+		e, err := ParseExpectation(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := e.Check(r); !ok {
+			list = append(list, text+": got "+got)
+		}
+	}
+	return list
+}
+
+// loadCase is a load on a server, and what must come of it.
+type loadCase struct {
+	server func(t *testing.T) (target string)
+	cfg    Config // of 20 connections, unless it says otherwise
+	enough string // expectations; if one is not met the run is made again, with twice the times
+	want   string // expectations
+	says   string // a part of what is wrong with the result, "" if nothing is
+	also   func(t *testing.T, r *Result, told *story)
+}
+
+// loadCases are run under each model.
+type loadCases map[string]loadCase
+
+func (cases loadCases) run(t *testing.T) {
+	t.Parallel()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachModel(t, c.run)
+		})
+	}
+}
+
+func (c *loadCase) run(t *testing.T, model string) {
+	cfg := c.cfg
+	cfg.Model = model
+	setDefault(&cfg.Connections, 20)
+	for times := range slower(t) {
+		cfg.Target, cfg.Duration, cfg.Drain = c.server(t), times*c.cfg.Duration, times*c.cfg.Drain
+		r, told := watch(t, cfg, nil)
+		if list := unmet(t, r, c.enough); len(list) > 0 {
+			t.Logf("%q, with %v and %v", list, cfg.Duration, cfg.Drain)
+			continue
+		}
+		if list := unmet(t, r, c.want); len(list) > 0 {
+			t.Errorf("%q", list)
+		}
+		wrong := fmt.Sprint(r.Err(), r.ConnectErrors, r.Lost, r.BadStatus)
+		if c.says == "" && r.Err() != nil || !strings.Contains(wrong, c.says) {
+			t.Errorf("what is wrong: %s; want %q", wrong, c.says)
+		}
+		if c.also != nil {
+			c.also(t, r, told)
+		}
+		return
+	}
 }

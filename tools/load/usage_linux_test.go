@@ -10,37 +10,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // heir starts a process that does nothing and has the listener too, as the
-// server's process would. end ends it.
-func heir(t testing.TB, ln interface{ File() (*os.File, error) }) (pid int, end func()) {
+// server's process would.
+func heir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
 	t.Helper()
 	file, err := ln.File()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	child := exec.Command("cat") // until its input ends
-	child.ExtraFiles = []*os.File{file}
-	input, err := child.StdinPipe()
-	if err != nil {
+	cmd := exec.Command("cat") // until its input ends
+	cmd.ExtraFiles = []*os.File{file}
+	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	end = func() {
-		if !ended {
-			ended = true
-			input.Close()
-			_ = child.Wait()
-		}
-	}
-	t.Cleanup(end)
-	return child.Process.Pid, end
+	return testkit.Start(t, cmd)
 }
 
 func listenLocal(t testing.TB) *net.TCPListener {
@@ -55,10 +43,10 @@ func listenLocal(t testing.TB) *net.TCPListener {
 
 func TestUsage(t *testing.T) {
 	ln := listenLocal(t)
-	pid, end := heir(t, ln)
+	child := heir(t, ln)
 	u := newUsage([]string{ln.Addr().String()})
-	if !slices.Equal(u.server.pids, []int{pid}) {
-		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, pid)
+	if !slices.Equal(u.server.pids, []int{child.Process.Pid}) {
+		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, child.Process.Pid)
 	}
 	burnt := func() time.Duration { used := sample.OwnCPU(); return used.CPU() }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
@@ -74,7 +62,8 @@ func TestUsage(t *testing.T) {
 	if server == nil || server.RSS < 1<<16 || server.Descriptors < 4 || server.CPU() < 0 {
 		t.Fatalf("server: %+v; want at least 64 KiB and 4 descriptors", server)
 	}
-	end()
+	child.Signal(os.Kill)
+	child.ExitCode()
 	if _, server := u.sample(); server != nil {
 		t.Errorf("server: %+v after it has ended; want none", server)
 	}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-const patience = 2 * time.Minute
+	"github.com/myriad-go/myriad/internal/testkit"
+)
 
 // running is a command that serves.
 type running struct {
@@ -53,56 +53,32 @@ func (r *running) end(t *testing.T) {
 	r.code = nil
 }
 
-func (r *running) dial(t *testing.T) *net.TCPConn {
-	t.Helper()
-	c, err := net.Dial("tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
-	return c.(*net.TCPConn)
-}
-
-func send(t *testing.T, c net.Conn, text string) {
-	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func want(t *testing.T, c io.Reader, text string) {
-	t.Helper()
-	got := make([]byte, len(text))
-	if n, err := io.ReadFull(c, got); err != nil || string(got) != text {
-		t.Fatalf("got %.60q, %v, want %.60q", got[:n], err, text)
-	}
-}
-
 // loops are the servers that have every app.
 var loops = []string{"netpoll", "gnet", "nbio"}
 
 // TestEcho exchanges small and large messages, and ends with a connection open.
 func TestEcho(t *testing.T) {
-	large := strings.Repeat("0123456789abcdef", 1<<16)
 	for _, server := range loops {
 		t.Run(server, func(t *testing.T) {
 			r := launch(t, "--server", server, "--app", "echo")
-			c := r.dial(t)
+			c := testkit.Dial(t, r.addr)
 			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
-				send(t, c, text)
-				want(t, c, text)
+				c.Send(text)
+				c.Expect(text)
 			}
-			done := make(chan struct{})
+			large := strings.Repeat("0123456789abcdef", 1<<16)
+			done := make(chan error, 1)
 			go func() {
-				defer close(done)
-				io.WriteString(c, large)
+				_, err := io.WriteString(c.Conn, large)
+				done <- err
 			}()
-			want(t, c, large)
-			<-done
+			c.Expect(large)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 			r.end(t)
-			if n, err := c.Read(make([]byte, 1)); err == nil {
-				t.Errorf("got %d bytes behind the end", n)
+			if got := c.ExpectClosed(); got != "" {
+				t.Errorf("got %q behind the end", got)
 			}
 		})
 	}
@@ -112,14 +88,12 @@ func TestEcho(t *testing.T) {
 func TestLines(t *testing.T) {
 	for _, server := range loops {
 		t.Run(server, func(t *testing.T) {
-			c := launch(t, "--server", server, "--app", "lines").dial(t)
-			send(t, c, "one\ntwo\nthr")
-			want(t, c, "one\ntwo\n")
-			send(t, c, "ee\n\n")
-			want(t, c, "three\n\n")
+			c := testkit.Dial(t, launch(t, "--server", server, "--app", "lines").addr)
 			many := strings.Repeat("0123456789abcde\n", 1000)
-			send(t, c, many)
-			want(t, c, many)
+			for _, exchange := range [][2]string{{"one\ntwo\nthr", "one\ntwo\n"}, {"ee\n\n", "three\n\n"}, {many, many}} {
+				c.Send(exchange[0])
+				c.Expect(exchange[1])
+			}
 		})
 	}
 }
@@ -128,11 +102,11 @@ func TestLines(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	for _, server := range loops {
 		for _, app := range []string{"lines", "http"} {
-			c := launch(t, "--server", server, "--app", app).dial(t)
+			c := testkit.Dial(t, launch(t, "--server", server, "--app", app).addr)
 			// The server may close while the rest is sent.
-			io.WriteString(c, strings.Repeat("x", maxPending+1))
-			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-				t.Errorf("%s, %s: got %d bytes, want the connection closed", server, app, n)
+			_, _ = io.WriteString(c.Conn, strings.Repeat("x", maxPending+1))
+			if got := c.ExpectClosed(); got != "" {
+				t.Errorf("%s, %s: got %q, want the connection closed", server, app, got)
 			}
 		}
 	}
@@ -144,38 +118,26 @@ func TestHTTP(t *testing.T) {
 	for _, server := range append([]string{"fasthttp"}, loops...) {
 		t.Run(server, func(t *testing.T) {
 			r := launch(t, "--server", server, "--app", "http")
-			c := r.dial(t)
-			in := bufio.NewReader(c)
-			send(t, c, get)
-			wantHello(t, in)
-			send(t, c, strings.Repeat(get, 16)+get[:10])
-			for range 16 {
-				wantHello(t, in)
+			c := testkit.Dial(t, r.addr)
+			for _, send := range []struct {
+				text    string
+				answers int
+			}{{get, 1}, {strings.Repeat(get, 16) + get[:10], 16}, {get[10 : len(get)-1], 0}, {get[len(get)-1:], 1}} {
+				c.Send(send.text)
+				for range send.answers {
+					res, text := c.ReadResponse()
+					if res.StatusCode != 200 || text != hello || res.Close || res.ContentLength != int64(len(hello)) {
+						t.Fatalf("got %+v, %q", res, text)
+					}
+					date, err := http.ParseTime(res.Header.Get("Date"))
+					if off := time.Since(date).Abs(); err != nil || off > testkit.Timeout || res.Header.Get("Content-Type") != "text/plain" {
+						t.Fatalf("head %v: date is off by %v, %v", res.Header, off, err)
+					}
+				}
 			}
-			send(t, c, get[10:len(get)-1])
-			send(t, c, get[len(get)-1:])
-			wantHello(t, in)
 			r.end(t)
-			if _, err := in.ReadByte(); err == nil {
-				t.Error("the connection is open behind the end")
-			}
+			c.ExpectClosed()
 		})
-	}
-}
-
-func wantHello(t *testing.T, in *bufio.Reader) {
-	t.Helper()
-	r, err := http.ReadResponse(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != 200 || string(text) != hello || r.Close || r.ContentLength != int64(len(hello)) {
-		t.Fatalf("got %+v, %q, %v", r, text, err)
-	}
-	date, err := http.ParseTime(r.Header.Get("Date"))
-	if off := time.Since(date).Abs(); err != nil || off > patience || r.Header.Get("Content-Type") != "text/plain" {
-		t.Fatalf("head %v: date is off by %v, %v", r.Header, off, err)
 	}
 }
 
@@ -197,6 +159,12 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"extra"}, 2, `"extra"`},
 		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},
 		{[]string{"--help"}, 0, "netpoll"},
+		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, failsafe, pond`},
+		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, failsafe, pond"},
+		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, mixed, published"},
+		{[]string{"offer", "--pool", "ants", "--rate", "x"}, 2, "rate"},
+		{[]string{"offer", "--pool", "ants", "extra"}, 2, `"extra"`},
+		{[]string{"offer", "--help"}, 0, "-pool POOL"},
 	} {
 		var out bytes.Buffer
 		if code := run(t.Context(), c.args, &out, &out); code != c.code || !strings.Contains(out.String(), c.says) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,50 +80,54 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	collectortest.WantTold(t, observed(nil, i), want, 40)
 }
 
-// Counters add up over a run, gauges and quantiles are of the last interval.
+// Counters add up over a run, gauges and quantiles are of the last interval. The next run begins anew.
 func TestIntervalsAddUp(t *testing.T) {
-	c := observed(nil,
-		load.Interval{To: time.Second, Open: 5, Counts: load.Counts{Answered: 10}, Errors: map[string]int64{"reset": 1}, Generator: load.Usage{Process: sample.Process{User: time.Second}},
-			Server: &load.Usage{Process: sample.Process{User: time.Second}}, Latency: load.Latency{Count: 10, Mean: time.Second, P99: 3 * time.Second}},
-		load.Interval{From: time.Second, To: 3 * time.Second, Open: 4, Counts: load.Counts{Answered: 20}, Errors: map[string]int64{"reset": 2}, Generator: load.Usage{Process: sample.Process{User: 2 * time.Second}},
-			Server: &load.Usage{Process: sample.Process{User: 4 * time.Second}}, Latency: load.Latency{Count: 30, Mean: 2 * time.Second, P99: 7 * time.Second}},
-	)
-	got := collectortest.Scrape(t, c)
-	for name, want := range map[string]float64{
-		"connections": 4, "messages_answered_total": 30, "errors_total": 3, "interval_seconds": 2, "run_seconds": 3,
-	} {
-		m := got["myriad_load_"+name].Metric[0]
-		if v := m.Gauge.GetValue() + m.Counter.GetValue(); v != want {
-			t.Errorf("%s: got %v, want %v", name, v, want)
+	interval := func(n time.Duration, server time.Duration) load.Interval {
+		return load.Interval{
+			From: (n - 1) * time.Second, To: n * n * time.Second, Open: 5 - int64(n), Counts: load.Counts{Answered: 10 * int64(n)},
+			Errors:    map[string]int64{"reset": int64(n)},
+			Generator: load.Usage{Process: sample.Process{User: n * time.Second}},
+			Server:    &load.Usage{Process: sample.Process{User: server}},
+			Latency:   load.Latency{Count: 10 * int64(n), Mean: n * time.Second, P99: 3 * n * time.Second},
 		}
 	}
-	for _, m := range got["myriad_load_cpu_seconds_total"].Metric {
-		want := map[string]float64{"generator": 3, "server": 5}[m.Label[0].GetValue()]
-		if m.Counter.GetValue() != want {
-			t.Errorf("CPU of the %s: got %v, want %v", m.Label[0].GetValue(), m.Counter.GetValue(), want)
-		}
-	}
-	s := got["myriad_load_latency_seconds"].Metric[0].Summary
-	if s.GetSampleCount() != 40 || s.GetSampleSum() != 70 {
-		t.Errorf("latency: %d, %v s in all; want 40, 70 s", s.GetSampleCount(), s.GetSampleSum())
-	}
-	for _, q := range s.Quantile {
-		if q.GetQuantile() == 0.99 && q.GetValue() != 7 {
-			t.Errorf("99th percentile: got %v, want the last interval's 7", q.GetValue())
-		}
-	}
-	// The next run begins anew, and has had no answer and no server yet.
+	c := observed(nil, interval(1, time.Second), interval(2, 4*time.Second))
+	wantFigures(t, c, map[string]float64{
+		"connections": 3, "messages_answered_total": 30, "errors_total": 3, "interval_seconds": 3, "run_seconds": 4,
+		"cpu_seconds_total generator": 3, "cpu_seconds_total server": 5,
+		"latency_seconds count": 30, "latency_seconds sum": 50, "latency_seconds 0.99": 6,
+	})
 	c.Observe(load.Event{Phase: load.Began})
-	got = collectortest.Scrape(t, c)
-	if v := got["myriad_load_messages_answered_total"].Metric[0].Counter.GetValue(); v != 0 {
-		t.Errorf("%v answers at the beginning of the next run; want 0", v)
-	}
-	if n := len(got["myriad_load_cpu_seconds_total"].Metric); n != 1 {
+	wantFigures(t, c, map[string]float64{
+		"messages_answered_total": 0, "cpu_seconds_total generator": 0, "latency_seconds 0.99": math.NaN(),
+	})
+	if n := len(collectortest.Scrape(t, c)["myriad_load_cpu_seconds_total"].Metric); n != 1 {
 		t.Errorf("%d processes without a server; want 1", n)
 	}
-	for _, q := range got["myriad_load_latency_seconds"].Metric[0].Summary.Quantile {
-		if !math.IsNaN(q.GetValue()) {
-			t.Errorf("quantile %v without answers: got %v, want NaN", q.GetQuantile(), q.GetValue())
+}
+
+// wantFigures compares figures, each named by its metric and, where that has several, a label or a quantile.
+func wantFigures(t *testing.T, c *Collector, want map[string]float64) {
+	t.Helper()
+	got := make(map[string]float64)
+	for name, family := range collectortest.Scrape(t, c) {
+		name = strings.TrimPrefix(name, "myriad_load_")
+		for _, m := range family.Metric {
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			for _, l := range m.Label {
+				got[name+" "+l.GetValue()] = got[name]
+			}
+			if s := m.Summary; s != nil {
+				got[name+" count"], got[name+" sum"] = float64(s.GetSampleCount()), s.GetSampleSum()
+				for _, q := range s.Quantile {
+					got[fmt.Sprint(name, " ", q.GetQuantile())] = q.GetValue()
+				}
+			}
+		}
+	}
+	for name, want := range want {
+		if got, ok := got[name]; !ok || got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -76,77 +76,80 @@ func handler() http.Handler {
 
 type goneKey struct{}
 
-// headerTimeout is long enough for the clients whose header comes, on a busy machine.
-const headerTimeout = time.Second
-
-// A *http.Server serves a NetListener as any other.
-func TestHTTP(t *testing.T) {
-	underModels(t, func(t *testing.T, model string) {
-		l := tcp.NewNetListener()
-		gone := make(chan bool, 1)
-		web := &http.Server{
-			Handler:           handler(),
-			ReadHeaderTimeout: headerTimeout,
-			ErrorLog:          log.New(io.Discard, "", 0),
-			ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
-		}
-		var down sync.WaitGroup
-		srv := &tcp.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
-		addr := serve(t, srv)
-		served := make(chan error, 1)
-		go func() { served <- web.Serve(l) }()
-		t.Cleanup(func() {
-			srv.Shutdown(context.Background())
-			down.Wait()
-			if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-				t.Errorf("Serve: %v", err)
-			}
-		})
-		client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
-		t.Cleanup(client.CloseIdleConnections)
-		checkHTTP(t, client, "http://"+addr, addr, gone)
+// tellingWhenGone is handler with the channel that its /gone tells.
+func tellingWhenGone(gone chan bool) http.Handler {
+	h := handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
 	})
 }
 
-// The checks hold for package net.
-func TestHTTPOnPackageNet(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// headerTimeout is long enough for the clients whose header comes.
+const headerTimeout = 500 * time.Millisecond
+
+// serveHTTP has a *http.Server serve a listener until the test ends, which tells of clients that have gone. ended
+// has what Serve has returned.
+func serveHTTP(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, ended chan error) {
+	gone, ended = make(chan bool, 1), make(chan error, 1)
+	web = &http.Server{
+		Handler:           tellingWhenGone(gone),
+		ReadHeaderTimeout: headerTimeout,
+		ErrorLog:          log.New(io.Discard, "", 0),
 	}
-	gone := make(chan bool, 1)
-	web := &http.Server{
-		Handler: handler(), ReadHeaderTimeout: headerTimeout, ErrorLog: log.New(io.Discard, "", 0),
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
-	}
-	go web.Serve(l)
-	defer web.Close()
-	client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
-	defer client.CloseIdleConnections()
-	checkHTTP(t, client, "http://"+l.Addr().String(), l.Addr().String(), gone)
+	go func() { ended <- web.Serve(l) }()
+	t.Cleanup(func() { web.Close() })
+	return web, gone, ended
+}
+
+// client is Go's, which keeps so many idle connections.
+func client(t *testing.T, cfg *tls.Config) *http.Client {
+	transport := &http.Transport{TLSClientConfig: cfg, MaxIdleConnsPerHost: 50}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: patience}
+}
+
+// identity is a certificate for 127.0.0.1, and what a client needs to trust it.
+func identity(t *testing.T) (server, client *tls.Config) {
+	ts := httptest.NewTLSServer(nil)
+	t.Cleanup(ts.Close)
+	return &tls.Config{Certificates: ts.TLS.Certificates}, ts.Client().Transport.(*http.Transport).TLSClientConfig
+}
+
+// A *http.Server serves a NetListener as any other, and ends with the server. The checks hold for package net too.
+func TestHTTP(t *testing.T) {
+	underModels(t, func(t *testing.T, model string) {
+		l := tcp.NewNetListener()
+		web, gone, ended := serveHTTP(t, l)
+		var down sync.WaitGroup
+		srv := &tcp.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
+		addr := serve(t, srv)
+		t.Cleanup(func() {
+			srv.Shutdown(context.Background())
+			down.Wait()
+			if err := <-ended; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		checkHTTP(t, client(t, nil), "http://"+addr, addr, gone)
+	})
+	t.Run("package net", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, gone, _ := serveHTTP(t, l)
+		checkHTTP(t, client(t, nil), "http://"+l.Addr().String(), l.Addr().String(), gone)
+	})
 }
 
 // With TLS by the server, whose plaintext net/http serves.
 func TestHTTPOverTLS(t *testing.T) {
+	own, trusting := identity(t)
 	underModels(t, func(t *testing.T, model string) {
-		ts := httptest.NewUnstartedServer(nil) // for its certificate
-		ts.StartTLS()
-		defer ts.Close()
 		l := tcp.NewNetListener()
-		gone := make(chan bool, 1)
-		web := &http.Server{
-			Handler: handler(), ErrorLog: log.New(io.Discard, "", 0),
-			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
-		}
-		srv := &tcp.Server{Model: model, Handler: l, TLSConfig: &tls.Config{Certificates: ts.TLS.Certificates}}
-		addr := serve(t, srv)
-		go web.Serve(l)
-		t.Cleanup(func() { web.Close() })
-		client := ts.Client()
-		client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
-		client.Transport.(*http.Transport).MaxIdleConnsPerHost = 50
-		t.Cleanup(client.CloseIdleConnections)
-		checkHTTP(t, client, "https://"+addr, "", gone)
+		_, gone, _ := serveHTTP(t, l)
+		addr := serve(t, &tcp.Server{Model: model, Handler: l, TLSConfig: own})
+		checkHTTP(t, client(t, trusting), "https://"+addr, "", gone)
 	})
 }
 
@@ -184,18 +187,16 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		h := sha256.New()
 		io.Copy(h, &numbers{end: 8 << 20})
 		want := fmt.Sprintf("%d %x", 8<<20, h.Sum(nil))
-		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 8 << 20}}} {
-			req, _ := http.NewRequest("POST", url+"/sum", body)
-			req.Trailer = http.Header{"Said": {"this"}}
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if string(got) != want || resp.Trailer.Get("Heard") != "this" && len(req.Trailer) == 0 {
-				t.Errorf("%s: got %q; want %q", name, got, want)
-			}
+		req, _ := http.NewRequest("POST", url+"/sum", struct{ io.Reader }{&numbers{end: 8 << 20}}) // chunked
+		req.Trailer = http.Header{"Said": {"this"}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		summed, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(summed) != want || resp.Trailer.Get("Heard") != "this" {
+			t.Errorf("got %q and %v; want %q", summed, resp.Trailer, want)
 		}
 		got, _, err := get("/numbers")
 		all, _ := io.ReadAll(&numbers{end: 8 << 20})
@@ -267,56 +268,34 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		}
 		cancel()
 		resp.Body.Close()
-		select {
-		case <-gone:
-		case <-time.After(patience):
-			t.Error("the handler does not hear of it")
-		}
+		testkit.Receive(t, gone, "the handler does not hear of it")
 	})
 	if raw == "" {
 		return
 	}
-	connect := func(t *testing.T) net.Conn {
-		c, err := net.Dial("tcp", raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.SetDeadline(time.Now().Add(patience))
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
 	t.Run("pipelined", func(t *testing.T) {
-		c := connect(t)
-		io.WriteString(c, strings.Repeat("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 20))
-		r := bufio.NewReader(c)
+		c := testkit.Dial(t, raw)
+		c.Send(strings.Repeat("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 20))
 		for range 20 {
-			resp, err := http.ReadResponse(r, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			io.Copy(io.Discard, resp.Body)
+			c.ReadResponse()
 		}
 	})
 	t.Run("HTTP/1.0, and a client that has ended", func(t *testing.T) {
-		c := connect(t)
-		io.WriteString(c, "GET /hello HTTP/1.0\r\n\r\n")
-		c.(*net.TCPConn).CloseWrite()
-		if got, err := io.ReadAll(c); err != nil || !bytes.HasPrefix(got, []byte("HTTP/1.0 200 OK")) {
-			t.Errorf("got %q, %v", got, err)
+		c := testkit.Dial(t, raw)
+		c.Send("GET /hello HTTP/1.0\r\n\r\n")
+		c.CloseWrite()
+		if got := c.ExpectClosed(); !strings.HasPrefix(got, "HTTP/1.0 200 OK") {
+			t.Errorf("got %q", got)
 		}
 	})
 	t.Run("a header that does not come", func(t *testing.T) {
-		c := connect(t)
-		io.WriteString(c, "GET /hel")
-		if got, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("got %q, %v; want the end after ReadHeaderTimeout", got, err)
-		}
+		c := testkit.Dial(t, raw)
+		c.Send("GET /hel")
+		c.ExpectClosed() // after ReadHeaderTimeout
 	})
 	t.Run("hijacked", func(t *testing.T) {
-		c := connect(t)
-		io.WriteString(c, "GET /hijack HTTP/1.1\r\nHost: x\r\n\r\nall of it\n")
-		if got, err := io.ReadAll(c); err != nil || string(got) != "yours: all of it\n" {
-			t.Errorf("got %q, %v", got, err)
-		}
+		c := testkit.Dial(t, raw)
+		c.Send("GET /hijack HTTP/1.1\r\nHost: x\r\n\r\nall of it\n")
+		c.ExpectEOF("yours: all of it\n")
 	})
 }

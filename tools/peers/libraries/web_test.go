@@ -9,7 +9,6 @@ import (
 	"io"
 	"log"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,37 +42,23 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 // limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
 var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 
-// tellingWhenGone is handler with the channel that its /gone tells.
-func tellingWhenGone(gone chan bool) http.Handler {
-	h := handler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
-	})
-}
-
 // Package web serves net/http's client as net/http does.
 func TestWebHTTP(t *testing.T) {
 	gone := make(chan bool, 1)
 	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, nil, func(t *testing.T, addr string) {
-		client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
-		t.Cleanup(client.CloseIdleConnections)
-		checkHTTP(t, client, "http://"+addr, addr, gone)
+		checkHTTP(t, client(t, nil), "http://"+addr, addr, gone)
 	})
 }
 
 // So it does with TLS, where a client that prefers HTTP/2 gets HTTP/1.1.
 func TestWebOverTLS(t *testing.T) {
-	ts := httptest.NewUnstartedServer(nil) // for its certificate
-	ts.StartTLS()
-	defer ts.Close()
 	gone := make(chan bool, 1)
-	cfg := &tls.Config{Certificates: ts.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}
-	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, cfg, func(t *testing.T, addr string) {
-		transport := ts.Client().Transport.(*http.Transport).Clone()
-		transport.ForceAttemptHTTP2, transport.MaxIdleConnsPerHost = true, 50
-		client := &http.Client{Transport: transport, Timeout: patience}
-		t.Cleanup(client.CloseIdleConnections)
-		checkHTTP(t, client, "https://"+addr, "", gone)
+	own, trusting := identity(t)
+	own.NextProtos = []string{"h2", "http/1.1"}
+	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, own, func(t *testing.T, addr string) {
+		c := client(t, trusting)
+		c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+		checkHTTP(t, c, "https://"+addr, "", gone)
 	})
 }
 

@@ -4,12 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +13,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -46,7 +43,6 @@ func echo(n *tcp.NetConn) error {
 // gobwas/ws serves a Blocking handler, and coder/websocket is its client.
 func TestWebSocket(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
-		before := runtime.NumGoroutine()
 		addr := serve(t, &tcp.Server{Model: model, Handler: &tcp.Blocking{Serve: echo, End: func(_ *tcp.NetConn, why error) {
 			if why != io.EOF && !errors.Is(why, tcp.ErrServerClosed) {
 				t.Errorf("End(%v)", why)
@@ -80,80 +76,12 @@ func TestWebSocket(t *testing.T) {
 			}
 		})
 		t.Run("fragments, and a ping among them", func(t *testing.T) {
-			c, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
+			c := testkit.Dial(t, addr)
+			c.UpgradeWebSocket("/", "")
+			for _, b := range []byte(testkit.Frame(1, "in ") + testkit.Frame(testkit.FIN|9, "alive?") + testkit.Frame(testkit.FIN, "parts")) {
+				c.Send(string([]byte{b})) // a byte at a time
 			}
-			defer c.Close()
-			c.SetDeadline(time.Now().Add(patience))
-			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
-				"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-			head := make([]byte, 0, 200)
-			for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
-				head = append(head, 0)
-				if _, err := c.Read(head[len(head)-1:]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for _, f := range []ws.Frame{
-				ws.NewFrame(ws.OpText, false, []byte("in ")), ws.NewPingFrame([]byte("alive?")), ws.NewFrame(ws.OpContinuation, true, []byte("parts")),
-			} {
-				for _, b := range ws.MustCompileFrame(ws.MaskFrame(f)) { // a byte at a time
-					c.Write([]byte{b})
-				}
-			}
-			for _, want := range []string{"alive?", "in parts"} {
-				h, err := ws.ReadHeader(c)
-				if err != nil || h.Length != int64(len(want)) {
-					t.Fatalf("got %+v, %v; want %q", h, err, want)
-				}
-				payload := make([]byte, len(want))
-				if _, err := io.ReadFull(c, payload); err != nil || string(payload) != want {
-					t.Fatalf("got %q, %v; want %q", payload, err, want)
-				}
-			}
-		})
-		t.Run("pings", func(t *testing.T) {
-			c := connect()
-			defer c.CloseNow()
-			hear := c.CloseRead(ctx)
-			for range 10 {
-				if err := c.Ping(ctx); err != nil {
-					t.Fatal(err, hear.Err())
-				}
-			}
-		})
-		t.Run("many, which are idle without a goroutine", func(t *testing.T) {
-			const conns = 500
-			all := make([]*websocket.Conn, conns)
-			var dials sync.WaitGroup
-			for i := range all {
-				dials.Go(func() { all[i] = connect() })
-			}
-			dials.Wait()
-			for round := range 3 {
-				for i, c := range all {
-					if err := c.Write(ctx, websocket.MessageText, fmt.Append(nil, i, round)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for i, c := range all {
-					if _, got, err := c.Read(ctx); string(got) != fmt.Sprint(i, round) || err != nil {
-						t.Fatalf("%q, %v", got, err)
-					}
-				}
-			}
-			if model != tcp.Goroutine { // whose connections have one each
-				// the client has some for each connection, so only ours are told apart
-				stacks := make([]byte, 64<<20)
-				stacks = stacks[:runtime.Stack(stacks, true)]
-				if n := bytes.Count(stacks, []byte("myriad.(*Blocking)")); n > 10 {
-					t.Errorf("%d goroutines of Blocking while all is idle; there were %d in all before", n, before)
-				}
-			}
-			for _, c := range all {
-				c.CloseNow()
-			}
+			c.Expect("\x8a\x06alive?\x81\x08in parts")
 		})
 	})
 }
