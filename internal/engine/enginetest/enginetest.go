@@ -79,15 +79,15 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers, false, inputCases},
 		{Handlers, false, outputCases},
 		{Handlers, false, fileCases},
-		{Handlers | Sockets, false, closeCases},
+		{Handlers, false, closeCases},
 		{Handlers | Sockets, false, mailCases},
-		{Handlers | Sockets, false, refCases},
+		{Handlers, false, refCases},
 		{Handlers, true, sendWaitCases}, // a thread's number may become that of another engine's loop meanwhile
 		{Handlers | Sockets, false, panicCases},
 		{Handlers | Sockets, false, stopCases},
 		{Sockets, false, dialCases},
 		{Sockets, false, systemCases},
-		{Handlers | Sockets, false, castCases},
+		{Handlers, false, castCases},
 		{Handlers, false, backpressureCases},
 		{Sockets, false, entryCases},
 		{Handlers, false, layerCases},
@@ -96,9 +96,11 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers, false, listenCases},
 		{Handlers | Sockets, false, operatorCases},
 		{Handlers | Sockets, false, handoverCases},
-		{Handlers | Sockets, false, relayCases(m, loops)},
+		{Handlers | Sockets, false, nearCases(m, loops, relays)},
 		{Handlers, false, fanCases},
 		{0, false, timeCases},
+		{0, false, resetCases},
+		{0, false, nearCases(m, loops, quietRelays)},
 	} {
 		if kind != All && group.kind&kind == 0 {
 			continue
@@ -159,8 +161,9 @@ var manyDescriptors = map[string]int{
 // handoverCases are those of engines that hand connections over.
 var handoverCases []testCase
 
-// systemCases are those of the system that the suite runs on.
-var systemCases []testCase
+// systemCases are those of the system that the suite runs on, and resetCases those of sockets of
+// which nothing is to be left.
+var systemCases, resetCases []testCase
 
 // Limits are bounds that no case comes near unless it means to.
 func Limits() engine.Limits {

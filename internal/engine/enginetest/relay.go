@@ -22,10 +22,14 @@ var relays = []nearCase{
 	{"Relay that the target resets", relayReset},
 	{"Relay that is closed on one side", relayClosed},
 	{"Relay with a connection that has closed", relayWithClosed},
-	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
-	{"Relay that is used one way is not idle", relayOneWay},
 	{"Relay that is stopped", relayStopped},
 	{"Relay of many connections that come and go", relayMany},
+}
+
+// quietRelays are those of relays and time.
+var quietRelays = []nearCase{
+	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
+	{"Relay that is used one way is not idle", relayOneWay},
 }
 
 // nearCase is a case with both connections on one loop, or anywhere.
@@ -34,10 +38,10 @@ type nearCase struct {
 	run  func(b *bench, near bool)
 }
 
-// relayCases are those of a model: on one loop, where it has any, and otherwise, or if it
+// nearCases are the cases for a model: on one loop, where it has any, and otherwise, or if it
 // has more, anywhere.
-func relayCases(m engine.Model, loops int) (all []testCase) {
-	for _, c := range relays {
+func nearCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
+	for _, c := range cases {
 		if !m.Loops || loops > 1 {
 			all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }})
 		}
