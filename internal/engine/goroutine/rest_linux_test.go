@@ -39,9 +39,7 @@ func TestRestSleeps(t *testing.T) {
 	nc := dial(t, g)
 	ref := testkit.Receive(t, l.ref, "Resume")
 	for range 50 {
-		if _, err := nc.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		nc.Send("x")
 		time.Sleep(time.Millisecond)
 	}
 	if n := l.asked.Load(); n > 5 {
