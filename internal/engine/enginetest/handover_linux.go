@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -326,7 +327,7 @@ func handOverCasts(b *bench) {
 	clients := from.dials(n)
 	from.wantOpened(n)
 	stop, casting := make(chan struct{}), sync.WaitGroup{}
-	for range 8 {
+	for range 2 {
 		casting.Go(func() {
 			for {
 				select {
@@ -334,6 +335,7 @@ func handOverCasts(b *bench) {
 					return
 				default:
 					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
+					runtime.Gosched()
 				}
 			}
 		})

@@ -3,7 +3,6 @@ package goroutine
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -38,10 +37,12 @@ func TestRestSleeps(t *testing.T) {
 	})
 	nc := dial(t, g)
 	ref := testkit.Receive(t, l.ref, "Resume")
-	for range 50 {
+	sent := 0
+	testkit.WaitFor(t, "sending takes too long", func() bool {
 		nc.Send("x")
-		time.Sleep(time.Millisecond)
-	}
+		sent++
+		return sent == 50
+	})
 	if n := l.asked.Load(); n > 5 {
 		t.Errorf("it was asked %d times whether it wants input, want once or twice", n)
 	}
