@@ -41,15 +41,22 @@ func tooManyConns(b *bench) {
 	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
-	testkit.WaitFor(b, "no room comes back after a connection has closed", func() bool {
-		c := s.dial()
-		c.Write([]byte("room?\n"))
-		return c.tryExpect("room?\n") == nil
-	})
+	s.wantRoom()
 	for _, c := range slices.Backward(clients[1:]) {
 		c.Close()
 	}
 	s.closed(most)
+}
+
+// wantRoom waits until another connection is let in: its place is given back a moment after the
+// one that had it has closed.
+func (s *server) wantRoom() {
+	s.t.Helper()
+	testkit.WaitFor(s.t, "no room comes back after a connection has closed", func() bool {
+		c := s.dial()
+		_ = c.tryWrite("room?\n")
+		return c.tryExpect("room?\n") == nil
+	})
 }
 
 // severalListeners has connections at three listeners, know by which they have come, and
@@ -186,11 +193,7 @@ func perSource(b *bench) {
 	s.wantRefused(engine.RefusedSource, 3)
 	a.Close()
 	s.wantClosed(io.EOF)
-	testkit.WaitFor(b, "no room comes back for the source", func() bool {
-		c := s.dial()
-		c.tryWrite("room?\n")
-		return c.tryExpect("room?\n") == nil
-	})
+	s.wantRoom()
 }
 
 // acceptRate has more come at once than are taken in a second.
