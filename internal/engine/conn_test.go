@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:4242")
@@ -114,16 +115,13 @@ func (d *desk) wantNotes(want ...string) {
 	}
 }
 
-func useNone(*Conn, []byte) int { return 0 }
-
-func TestFirstReasonCounts(t *testing.T) {
-	other := errors.New("another")
-	d := newDesk(t, &calls{})
-	d.CloseWith(other)
-	d.CloseWith(nil)
-	d.Failed(syscall.ECONNRESET)
-	d.wantClosed(other)
+func TestConnSize(t *testing.T) {
+	if got := unsafe.Sizeof(Conn{}); got > 104 {
+		t.Errorf("a connection's slab entry is %d bytes, want at most 104", got)
+	}
 }
+
+func useNone(*Conn, []byte) int { return 0 }
 
 func TestReason(t *testing.T) {
 	other := errors.New("another")

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"io"
-	"os"
 	"testing"
 	"time"
 )
@@ -81,67 +80,6 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	a.Arrived([]byte("own"))
 	if o.deliver(); b.Pending() != 3 {
 		t.Errorf("%d bytes came by the relay, want 3", b.Pending())
-	}
-}
-
-// A connection that goes on after its partner has closed tells the partner's reason.
-func TestFoundRelayReason(t *testing.T) {
-	o := newBoxed(10, 100)
-	a, b := o.pair(t)
-	o.deliver()
-	a.CloseWith(errOwn)
-	b.Arrived([]byte("too late"))
-	o.deliver()
-	wantWhy(t, "the partner", b, errOwn)
-}
-
-// Nothing is sent behind the end of our direction: neither a file, nor a value.
-func TestFoundAfterCloseWrite(t *testing.T) {
-	f := simFiles()[0]
-	o := newBoxed(10, 100)
-	o.host.DirectSize = 1
-	c := o.open(1)
-	c.CloseWrite()
-	wantErr(t, "SendFile", c.SendFile(f, 0, 10), ErrClosed)
-	for c.Next() == Shut {
-		c.ShutDone()
-	}
-	var news Topic
-	news.Set([]byte("news"))
-	wantErr(t, "Publish", c.Ref().Publish(NewLatest(&news), 4), nil)
-	o.deliver()
-	if a := c.Next(); a != Wait || c.Pending() != 0 || c.Missed() != 1 {
-		t.Errorf("a value for one that is shut: Next is %d with %d bytes, %d missed", a, c.Pending(), c.Missed())
-	}
-}
-
-// A connection is given up, or gets a layer, when a file that waits is sent, not before.
-func TestFoundBehindFile(t *testing.T) {
-	for what, promise := range map[string]func(c *Conn, f *os.File) error{
-		"Detach":  func(c *Conn, _ *os.File) error { return c.Detach(nil) },
-		"Upgrade": func(c *Conn, _ *os.File) error { return c.Upgrade(nil) },
-		"SendFile behind it": func(c *Conn, f *os.File) error {
-			c.extra().upgrade = &upgrade{}
-			return c.SendFile(f, 0, 10)
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			o := newBoxed(10, 100)
-			o.host.DirectSize, o.host.piece = 1, pieceSize
-			c := o.open(1)
-			wantErr(t, "SendFile", c.SendFile(simFiles()[0], 0, 100), nil)
-			err := promise(c, simFiles()[0])
-			if c.Next() != SendFile {
-				t.Fatalf("Next is %d before the file is sent", c.Next())
-			}
-			if c.Sent(99); err == nil && c.Next() != Wait {
-				t.Errorf("Next is %d with a byte of the file to be sent", c.Next())
-			}
-			if what != "Detach" {
-				wantErr(t, what, err, ErrBadUse)
-			}
-			c.dropFiles()
-		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"unsafe"
 )
@@ -51,42 +52,6 @@ func TestGroupSize(t *testing.T) {
 		g.Add(r)
 	}); n > 0 {
 		t.Errorf("a group of one takes %v allocations, want none", n)
-	}
-}
-
-// A connection follows another in its place: neither stands for the other.
-func TestGroupPlace(t *testing.T) {
-	for _, others := range []int{0, 1, maxFew, 100} {
-		for _, publish := range []bool{false, true} {
-			o := newBoxed(1000, 1000)
-			g, _ := o.members(others)
-			c := o.open(uint32(others))
-			old := c.Ref()
-			g.Add(old)
-			if publish {
-				g.Publish([]byte("v"))
-			}
-			c.Abort(nil)
-			c.Finish()
-			c.Open(loopback, false)
-			now := c.Ref()
-			g.Add(now)
-			g.Add(now)
-			g.Add(old)
-			g.Remove(old)
-			g.check(t)
-			if n := g.Len(); n != others+1 {
-				t.Errorf("%d in the group, want %d", n, others+1)
-			}
-			if sent, full := g.Broadcast([]byte("x")); sent != others+1 || full > 0 {
-				t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, others+1)
-			}
-			g.Remove(now)
-			g.Remove(now)
-			if n := g.Len(); n != others {
-				t.Errorf("%d in the group, want %d", n, others)
-			}
-		}
 	}
 }
 
@@ -143,7 +108,8 @@ func (g *Group) check(t *testing.T) {
 	}
 }
 
-// A group is what a map would be, through all sizes.
+// A group is what a map would be, through all sizes. A Ref of a connection that another has followed
+// in its place does not stand for that one.
 func TestGroupRandomly(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomGroup(t, rand.New(rand.NewPCG(seed, 0))) })
@@ -160,6 +126,7 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 	}
 	var g Group
 	want := make(map[Ref]bool)
+	var stale []Ref
 	up := true
 	for step := range steps {
 		if step%1000 == 0 {
@@ -176,10 +143,14 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 				delete(want, r)
 				break
 			}
-		case n < 97:
+		case n < 95:
+			stale = append(stale, c.Ref())
 			c.Abort(nil)
 			c.Finish()
 			c.Open(loopback, false)
+		case n < 97 && len(stale) > 0:
+			g.Add(stale[dice.IntN(len(stale))])
+			g.Remove(stale[dice.IntN(len(stale))])
 		case n < 98:
 			publishes(t, &g, want)
 		case n < 99:
@@ -189,7 +160,7 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 			g.check(t)
 		}
 	}
-	for r := range want {
+	for _, r := range append(slices.Collect(maps.Keys(want)), stale...) {
 		g.Remove(r)
 	}
 	if g.Len() != 0 {
@@ -237,30 +208,6 @@ func broadcasts(t *testing.T, g *Group, want map[Ref]bool, owners []*boxed, p st
 	}
 	if n != len(want) {
 		t.Fatalf("%d got messages, want %d", n, len(want))
-	}
-}
-
-// Where connections come and go between two broadcasts, all other chunks stay as they are.
-func TestGroupCopiesFew(t *testing.T) {
-	const conns, changes = 20_000, 5
-	o := newBoxed(1<<20, 1<<20)
-	g, refs := o.members(conns)
-	before := g.more.set.chunks()
-	if n := len(before); n < conns/fillChunk || n > 2*conns/fillChunk {
-		t.Errorf("%d connections have %d chunks", conns, n)
-	}
-	for i := range changes {
-		g.Remove(refs[i*1000])
-		g.Add(o.open(uint32(conns + i*1000)).Ref())
-	}
-	copied := 0
-	for _, m := range g.more.set.chunks() {
-		if !slices.Contains(before, m) {
-			copied++
-		}
-	}
-	if copied > 2*changes {
-		t.Errorf("%d changes have copied %d chunks", 2*changes, copied)
 	}
 }
 
@@ -347,64 +294,44 @@ func TestGroupMail(t *testing.T) {
 	}
 }
 
-// Who leaves while a message is on its way gets it before what is sent to it then, or not at all.
+// Who leaves while a message is on its way gets it before what is sent to it then, or not at all. A
+// group that has shrunk to one is small behind it.
 func TestGroupLeaves(t *testing.T) {
 	const conns = 1000
-	for _, many := range []bool{true, false} {
-		o := newBoxed(1<<20, 1<<20)
-		g, refs := o.members(conns)
-		left := 0
-		hook := func() {
-			if left == 0 { // once, and within a broadcast
-				left = conns / 2
+	for _, left := range []int{conns / 2, conns - 1} {
+		for _, many := range []bool{true, false} {
+			o := newBoxed(1<<20, 1<<20)
+			g, refs := o.members(conns)
+			leave := sync.OnceFunc(func() { // within a broadcast
 				for _, r := range refs[:left] {
 					g.Remove(r)
 					wantErr(t, "Send", o.box.Put(r.c, r.gen, Request{Bytes: []byte("left")}), nil)
 				}
+			})
+			if o.host.Poster = (&hooked{o, leave}); many {
+				o.host.Poster = &hookedMany{hooked{o, leave}}
+			}
+			if sent, full := g.Broadcast([]byte("m")); sent != conns-left || full > 0 {
+				t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, conns-left)
+			}
+			g.check(t)
+			got := o.taken()
+			for i, r := range refs {
+				want := "[m]"
+				if i < left {
+					want = "[left]"
+				}
+				if text := fmt.Sprint(got[r.c]); text != want {
+					t.Fatalf("connection %d got %s, want %s", i, text, want)
+				}
+			}
+			if sent, _ := g.Broadcast([]byte("m")); sent != conns-left || g.Len() != sent {
+				t.Errorf("sent to %d of %d afterwards, want %d", sent, g.Len(), conns-left)
+			}
+			if small := g.more == nil; small != (left == conns-1) {
+				t.Errorf("a group of %d is small: %v", g.Len(), small)
 			}
 		}
-		if o.host.Poster = (&hooked{o, hook}); many {
-			o.host.Poster = &hookedMany{hooked{o, hook}}
-		}
-		if sent, full := g.Broadcast([]byte("m")); sent != conns-left || full > 0 {
-			t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, conns-left)
-		}
-		g.check(t)
-		got := o.taken()
-		for i, r := range refs {
-			want := "[m]"
-			if i < left {
-				want = "[left]"
-			}
-			if text := fmt.Sprint(got[r.c]); text != want {
-				t.Fatalf("connection %d got %s, want %s", i, text, want)
-			}
-		}
-		if sent, _ := g.Broadcast([]byte("m")); sent != conns-left || g.Len() != sent {
-			t.Errorf("sent to %d of %d afterwards, want %d", sent, g.Len(), conns-left)
-		}
-	}
-}
-
-// A group that shrinks during a broadcast is small behind it, and nothing of it is kept.
-func TestGroupShrinks(t *testing.T) {
-	const conns = 500
-	o := newBoxed(1<<20, 1<<20)
-	g, refs := o.members(conns)
-	once := false
-	o.host.Poster = &hookedMany{hooked{o, func() {
-		if !once {
-			once = true
-			for _, r := range refs[1:] {
-				g.Remove(r)
-			}
-		}
-	}}}
-	if sent, _ := g.Broadcast([]byte("m")); sent != 1 {
-		t.Errorf("sent to %d, want 1", sent)
-	}
-	if g.more != nil || g.one != refs[0] {
-		t.Errorf("a group of one has more, %v", g.more)
 	}
 }
 
@@ -480,28 +407,47 @@ func TestGroupPublish(t *testing.T) {
 	}
 }
 
-// Memory of a large group, whose chunks have been copied since they were made.
+// A large group takes little memory, and where connections come and go between two broadcasts, all
+// other chunks stay as they are.
 func TestGroupMemory(t *testing.T) {
 	const conns = 100_000
 	o := newBoxed(1<<20, 100)
 	g, refs := o.members(conns)
-	bytes := func() (n int) {
+	checkBytes := func() {
+		t.Helper()
+		n := 0
 		for _, owner := range g.more.set.owners {
 			for _, m := range owner.chunks {
 				n += int(unsafe.Sizeof(*m)+unsafe.Sizeof(m)) + cap(m.refs)*int(unsafe.Sizeof(Ref{}))
 			}
 		}
-		return n / conns
+		if n /= conns; n > 32 {
+			t.Errorf("%d bytes a connection, want at most 32", n)
+		}
 	}
-	if n := bytes(); n > 32 {
-		t.Errorf("%d bytes a connection, want at most 32", n)
+	checkBytes()
+	before := g.more.set.chunks()
+	if n := len(before); n < conns/fillChunk || n > 2*conns/fillChunk {
+		t.Errorf("%d connections have %d chunks", conns, n)
+	}
+	const changes = 5
+	for i := range changes {
+		g.Remove(refs[i*1000])
+		g.Add(o.open(uint32(conns + i*1000)).Ref())
+	}
+	copied := 0
+	for _, m := range g.more.set.chunks() {
+		if !slices.Contains(before, m) {
+			copied++
+		}
+	}
+	if copied > 2*changes {
+		t.Errorf("%d changes have copied %d chunks", 2*changes, copied)
 	}
 	g.Broadcast([]byte("x"))
-	for i := 0; i < conns; i += 50 {
+	for i := 1; i < conns; i += 50 {
 		g.Remove(refs[i])
 		g.Add(refs[i])
 	}
-	if n := bytes(); n > 32 {
-		t.Errorf("%d bytes a connection when chunks were copied, want at most 32", n)
-	}
+	checkBytes()
 }

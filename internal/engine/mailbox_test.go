@@ -1,15 +1,10 @@
 package engine
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,82 +76,6 @@ func TestMailboxClose(t *testing.T) {
 	}
 }
 
-// Many senders and one owner: nothing is lost, and each sender's order is kept.
-func TestMailboxConcurrently(t *testing.T) {
-	const senders, each = 8, 500
-	o := newBoxed(16, 1<<20)
-	c := o.open(1)
-	var wg sync.WaitGroup
-	for s := range senders {
-		wg.Go(func() {
-			for i := 0; i < each; {
-				switch err := c.Ref().Send(fmt.Appendf(nil, "%d:%d\n", s, i)); {
-				case err == nil:
-					i++
-				case errors.Is(err, ErrFull):
-					runtime.Gosched()
-				default:
-					t.Errorf("sender %d: %v", s, err)
-					return
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	var got bytes.Buffer
-	take := func() {
-		mail, data := o.box.Take()
-		got.Write(data)
-		for _, m := range mail {
-			c.mark.release(int(m.Size))
-		}
-	}
-	for finished := false; !finished; take() {
-		select {
-		case <-done:
-			finished = true
-		default:
-			runtime.Gosched()
-		}
-	}
-	checkOrder(t, got.String(), senders, each)
-	if n := c.mark.posted(); n != 0 {
-		t.Errorf("%d bytes are still marked as posted", n)
-	}
-}
-
-// checkOrder checks lines "sender:number": the numbers of each sender count up.
-func checkOrder(t *testing.T, lines string, senders, each int) {
-	t.Helper()
-	next := make([]int, senders)
-	for line := range strings.Lines(lines) {
-		var s, i int
-		if _, err := fmt.Sscanf(line, "%d:%d", &s, &i); err != nil {
-			t.Fatalf("line %q: %v", line, err)
-		}
-		if i != next[s] {
-			t.Fatalf("sender %d: message %d comes when %d is due", s, i, next[s])
-		}
-		next[s]++
-	}
-	for s, n := range next {
-		if n != each {
-			t.Errorf("sender %d: %d messages came, want %d", s, n, each)
-		}
-	}
-}
-
-func TestMarkGenerationWrapsWithoutTouchingTheBytes(t *testing.T) {
-	var m mark
-	m.v.Store(1<<64 - 1<<32)
-	wantErr(t, "reserve in the last generation", m.reserve(1<<32-1, 5, 10), nil)
-	m.next()
-	if m.generation() != 0 || m.posted() != 5 {
-		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.posted())
-	}
-}
-
 // A box that is filled with much grows by parts of what it has, and one that is filled with
 // little again and again keeps its room.
 func TestMailboxRoom(t *testing.T) {
@@ -182,8 +101,15 @@ func TestMailboxRoom(t *testing.T) {
 	}
 }
 
-func TestMarkAwaited(t *testing.T) {
+// A mark counts bytes beside a generation, and knows whether somebody waits for room.
+func TestMark(t *testing.T) {
 	var m mark
+	m.v.Store(1<<64 - 1<<32)
+	wantErr(t, "reserve in the last generation", m.reserve(1<<32-1, 5, 10), nil)
+	if m.next(); m.generation() != 0 || m.posted() != 5 {
+		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.posted())
+	}
+	m = mark{}
 	wantErr(t, "reserve", m.reserve(0, 10, 10), nil)
 	for _, c := range []struct {
 		gen  uint32
@@ -208,33 +134,6 @@ func TestMarkAwaited(t *testing.T) {
 	m.woken()
 	if left, wanted := m.release(10); left != 0 || wanted || m.generation() != 1 {
 		t.Errorf("release leaves %d, %v in generation %d; want 0, nobody, 1", left, wanted, m.generation())
-	}
-}
-
-// A connection that closes in order must not do so between the acceptance of
-// mail and its delivery.
-func TestRetireLosesNoMail(t *testing.T) {
-	o := newBoxed(10, 100)
-	for range 2000 {
-		c := o.open(1)
-		c.PeerClosed()
-		c.Deliver()
-		sent := make(chan error)
-		go func(r Ref) { sent <- r.Nudge() }(c.Ref())
-		closed := c.Next() == Close
-		switch err := <-sent; {
-		case err == nil && closed:
-			t.Fatal("closed in order although mail had been accepted")
-		case err != nil && !closed:
-			t.Fatalf("open, but mail was refused: %v", err)
-		case err == nil:
-			mail, _ := o.box.Take()
-			c.Mailed(mail[0], nil)
-			if a := c.Next(); a != Close {
-				t.Fatalf("Next is %d when the mail has been delivered, want %d", a, Close)
-			}
-		}
-		c.Finish()
 	}
 }
 

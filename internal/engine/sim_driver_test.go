@@ -84,6 +84,10 @@ func (s *sim) arrive(l *life, n int) {
 	}
 	l.conn.Arrived(p)
 	scribble(p)
+	if c := l.conn; s.near() && l.layer == nil && c.is(relayed) && !c.is(closing|failed) && c.in == nil {
+		o := c.joined()
+		s.check(!o.is(overHighWater) || o.is(closing) || !c.WantsInput(), "%v: wants more than its relay has room for", l)
+	}
 }
 
 // readNow reads once, and says so if there is nothing.

@@ -50,17 +50,17 @@ func streaming(b *bench) {
 		})
 	late, quick := s.dial(), s.dial()
 	late.smallBuffers()
-	late.send("go")
-	quick.send("go")
-	quick.expect(string(bytes.Repeat(piece, pieces)))
+	late.Send("go")
+	quick.Send("go")
+	quick.Expect(string(bytes.Repeat(piece, pieces)))
 	testkit.WaitFor(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
-	late.expect(string(bytes.Repeat(piece, pieces)))
+	late.Expect(string(bytes.Repeat(piece, pieces)))
 	if calls.Load() == 0 {
 		b.Error("Writable was not called")
 	}
 	for _, c := range []*client{late, quick} {
-		c.endSending()
-		c.expectEnd("")
+		c.CloseWrite()
+		c.ExpectEOF("")
 		c.Close()
 	}
 	s.wantClosed(io.EOF, io.EOF)
@@ -79,12 +79,12 @@ func overBudget(b *bench) {
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxBuffered = 8*much, much }))
 	small := s.dial()
-	small.send("half a mess")
+	small.Send("half a mess")
 	s.wantBytesIn(11)
 	for range n {
 		c := s.dial()
 		c.smallBuffers()
-		c.send("g")
+		c.Send("g")
 	}
 	testkit.WaitFor(b, "the budget is not kept", func() bool {
 		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
@@ -97,8 +97,8 @@ func overBudget(b *bench) {
 	testkit.WaitFor(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
 		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
 	})
-	small.send("age\n")
-	small.expect("half a message\n")
+	small.Send("age\n")
+	small.Expect("half a message\n")
 }
 
 func drainingGoodbye(b *bench) {
@@ -111,17 +111,17 @@ func drainingGoodbye(b *bench) {
 		}
 	})
 	clients := s.dials(n)
-	clients[0].send("half a mess")
+	clients[0].Send("half a mess")
 	s.wantOpened(n)
 	s.wantBytesIn(11)
 	done := s.stop(background(b))
 	for _, c := range clients[1:] {
-		c.expectEnd("goodbye\n")
+		c.ExpectEOF("goodbye\n")
 		c.Close()
 	}
-	clients[0].expect("goodbye\n")
-	clients[0].send("age\n")
-	clients[0].expectEnd("half a message\n")
+	clients[0].Expect("goodbye\n")
+	clients[0].Send("age\n")
+	clients[0].ExpectEOF("half a message\n")
 	clients[0].Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	if got := called.Load(); got != n {
@@ -132,7 +132,7 @@ func drainingGoodbye(b *bench) {
 
 // shutdownSpread has some hundred connections end at a rate.
 func shutdownSpread(b *bench) {
-	s, clients := b.serveMany(400, 2500)
+	s, clients := b.serveMany(150, 1000)
 	var gone sync.WaitGroup
 	defer gone.Wait()
 	for _, c := range clients {
@@ -144,7 +144,7 @@ func shutdownSpread(b *bench) {
 	start := time.Now()
 	wantStopped(b, s, testkit.Receive(b, s.stop(background(b)), "the return of Stop"))
 	if took := time.Since(start); took < 90*time.Millisecond {
-		b.Errorf("%d connections were told to end within %v, at a rate of 2500", len(clients), took)
+		b.Errorf("%d connections were told to end within %v, at a rate of 1000", len(clients), took)
 	}
 }
 
@@ -160,7 +160,7 @@ func (b *bench) serveMany(n, rate int) (s *server, clients []*client) {
 
 // shutdownCut has the rate so low that the end would take hours.
 func shutdownCut(b *bench) {
-	s, clients := b.serveMany(400, 1)
+	s, clients := b.serveMany(60, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
 	testkit.WaitFor(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })

@@ -18,8 +18,8 @@ import (
 
 var castCases = []testCase{
 	{"broadcast to all, in order, while others come and go", castToAll},
-	{"broadcast to a peer that does not read", castToSlow},
-	{"broadcast to a peer that does not read, with messages dropped", castDropping},
+	{"broadcast to a peer that does not read", func(b *bench) { castToSlow(b, false) }},
+	{"broadcast to a peer that does not read, with messages dropped", func(b *bench) { castToSlow(b, true) }},
 	{"broadcast to a connection whose handler takes long", castToBusy},
 	{"broadcast while the engine stops", castAtStop},
 }
@@ -107,7 +107,7 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 		}
 		io.WriteString(c, "hello")
 		if i%2 == 0 {
-			c.reset()
+			c.Reset()
 		} else {
 			c.Close()
 		}
@@ -174,72 +174,45 @@ func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
 	if got, dropped := r.n.Load(), s.Counters()[engine.Dropped]; got+dropped != int64(n) {
 		b.Errorf("%d messages were taken and %d are counted as dropped, of %d", got, dropped, n)
 	}
-	c.endSending()
+	c.CloseWrite()
 	testkit.Receive(b, r.done, "a client's end")
 }
 
-func castToSlow(b *bench) {
-	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }))
+// castToSlow has a peer that does not read: it is closed, or misses messages.
+func castToSlow(b *bench, drop bool) {
+	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
+		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	slow := s.dial()
 	slow.smallBuffers()
+	if drop {
+		s.wantOpened(1)
+		n := castUntil(b, s, 8<<10, nil, func(c engine.Counts) bool { return c[engine.Dropped] > 20 })
+		if n := s.reasons(); len(n) > 0 {
+			b.Errorf("closed for %v", n)
+		}
+		slow.reads(b).wantAll(b, s, slow, n)
+		s.wantClosed(io.EOF)
+		return
+	}
 	quick := s.dial()
 	s.wantOpened(2)
 	got := quick.reads(b)
 	n := castUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
-	if why := s.closed(1)[0]; !errors.Is(why, engine.ErrSlowConsumer) {
-		b.Errorf("the one that does not read is closed for %v, want %v", why, engine.ErrSlowConsumer)
-	}
 	got.wantAll(b, s, quick, n)
 	s.wantClosed(engine.ErrSlowConsumer, io.EOF)
-	if c := s.Counters().Closed(engine.ClosedSlow); c != 1 {
-		b.Errorf("counted %d slow consumers, want 1", c)
-	}
+	s.wantCause(engine.ClosedSlow, 1)
 }
 
-func castDropping(b *bench) {
-	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
-		func(cfg *engine.Config) { cfg.DropMessages = true })
-	slow := s.dial()
-	slow.smallBuffers()
-	s.wantOpened(1)
-	n := castUntil(b, s, 8<<10, nil, func(c engine.Counts) bool { return c[engine.Dropped] > 20 })
-	if n := s.reasons(); len(n) > 0 {
-		b.Errorf("closed for %v", n)
-	}
-	slow.reads(b).wantAll(b, s, slow, n)
-	s.wantClosed(io.EOF)
-}
-
-// castToBusy holds one handler up: others get all where they do not wait for its
-// loop, and what is kept for it is bounded.
+// castToBusy holds one handler up, until broadcasts have no effect any more: others get all where
+// they do not wait for its loop, and what is kept for it is bounded.
 func castToBusy(b *bench) {
-	missed := make(chan int64, 1)
-	s, held, n := b.castWhileHeld(true, func(c *engine.Conn, _ error) { missed <- c.Missed() })
-	held.reads(b).wantAll(b, s, held, n)
-	s.wantClosed(io.EOF)
-	if got, want := testkit.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
-		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
-	}
-}
-
-// castWhileHeld broadcasts while a handler takes long, until that has no effect
-// any more.
-func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *server, held *client, sent int) {
 	const size = 1000
-	entered, release := make(chan struct{}), make(chan struct{})
-	s = b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		if in[0] == 'h' {
-			close(entered)
-			<-release
-		}
-		return len(in)
-	}, Closed: closed}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
-		func(cfg *engine.Config) { cfg.DropMessages = drop })
-	held = s.dial()
-	held.send("h")
-	testkit.Receive(b, entered, "the handler")
-	full := 0
-	for full < 5 && sent < 5000 {
+	missed := make(chan int64, 1)
+	s, held, _, release := b.hold(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.Missed() }},
+		limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
+		func(cfg *engine.Config) { cfg.DropMessages = true })
+	sent := 0
+	for full := 0; full < 5 && sent < 5000; {
 		switch err := s.Broadcast(bulletin(sent, size)); {
 		case errors.Is(err, engine.ErrFull):
 			full++
@@ -250,8 +223,12 @@ func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *s
 			sent++
 		}
 	}
-	close(release)
-	return s, held, sent
+	release()
+	held.reads(b).wantAll(b, s, held, sent)
+	s.wantClosed(io.EOF)
+	if got, want := testkit.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
+		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
+	}
 }
 
 func castAtStop(b *bench) {
@@ -261,13 +238,8 @@ func castAtStop(b *bench) {
 	var ends []<-chan string
 	for range n {
 		c := s.dial()
-		c.send("half a message")
-		end := make(chan string, 1)
-		go func() {
-			got, _ := io.ReadAll(c)
-			end <- string(got)
-		}()
-		clients, ends = append(clients, c), append(ends, end)
+		c.Send("half a message")
+		clients, ends = append(clients, c), append(ends, readAll(c))
 	}
 	s.wantOpened(n)
 	s.wantBytesIn(n * 14)
@@ -282,7 +254,7 @@ func castAtStop(b *bench) {
 	done := s.stop(background(b))
 	casting.Wait()
 	for i, c := range clients {
-		c.endSending()
+		c.CloseWrite()
 		if got := testkit.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
 			b.Errorf("a client got %s", brief([]byte(got)))
 		}

@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"syscall"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// client is a plain connection to a server. Its methods but try… end the test
-// when something goes wrong, so they are for the test's own goroutine.
+// client is a plain connection to a server.
 type client struct {
-	*net.TCPConn
+	*testkit.Conn
 	t testing.TB
 }
 
@@ -51,11 +50,7 @@ func (s *server) stream(encrypted, slow bool) io.ReadWriter {
 
 func dialTo(t testing.TB, addr string) *client {
 	t.Helper()
-	c, err := tryDial(t, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return &client{testkit.Dial(t, addr), t}
 }
 
 func tryDial(t testing.TB, addr string) (*client, error) {
@@ -63,92 +58,70 @@ func tryDial(t testing.TB, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	nc.SetDeadline(time.Now().Add(patience))
-	t.Cleanup(func() { nc.Close() })
-	return &client{TCPConn: nc.(*net.TCPConn), t: t}, nil
+	return &client{testkit.NewConn(t, nc), t}, nil
 }
+
+// Read reads what the methods of testkit.Conn have left, too.
+func (c *client) Read(p []byte) (int, error) { return c.R.Read(p) }
 
 // smallBuffers keeps the kernel from taking much that nobody reads.
 func (c *client) smallBuffers() {
-	if err := errors.Join(c.SetReadBuffer(128<<10), c.SetWriteBuffer(128<<10)); err != nil {
+	nc := c.Conn.Conn.(*net.TCPConn)
+	if err := errors.Join(nc.SetReadBuffer(128<<10), nc.SetWriteBuffer(128<<10)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *client) send(s string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c, s); err != nil {
-		c.t.Fatalf("client: sending %s: %v", brief([]byte(s)), err)
-	}
-}
-
-// expect reads as many bytes as want has and compares.
-func (c *client) expect(want string) {
-	c.t.Helper()
-	if err := c.tryExpect(want); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
+// tryExpect reads as many bytes as want has and compares, on any goroutine.
 func (c *client) tryExpect(want string) error {
 	got := make([]byte, len(want))
 	n, err := io.ReadFull(c, got)
 	if err != nil {
 		return fmt.Errorf("client: got %d bytes, %s, then %w; want %s", n, brief(got[:n]), err, brief([]byte(want)))
 	}
-	if string(got) == want { // without a copy of many megabytes
-		return nil
-	}
 	return compare(got, []byte(want))
 }
 
-// expectEnd reads to the end: want and an orderly close, no reset.
-func (c *client) expectEnd(want string) {
+func (c *client) tryWrite(p string) error {
+	_, err := io.WriteString(c, p)
+	return err
+}
+
+// ask sends one thing and expects another.
+func (c *client) ask(send, want string) {
 	c.t.Helper()
-	got, err := io.ReadAll(c)
-	if err != nil {
-		c.t.Errorf("client: got %d bytes, then %v instead of the end", len(got), err)
-	}
-	if err := compare(got, []byte(want)); err != nil {
-		c.t.Fatal(err)
-	}
+	c.Send(send)
+	c.Expect(want)
 }
 
-// expectGone reads until the server has closed, in order or by a reset.
-func (c *client) expectGone() {
+// exchange sends something and expects it back.
+func (c *client) exchange(text string) {
 	c.t.Helper()
-	if _, err := io.Copy(io.Discard, c); err != nil && !isReset(err) {
-		c.t.Fatalf("client: %v, want the connection closed", err)
-	}
+	c.ask(text, text)
 }
 
-// exchange sends a line and expects it back.
-func (c *client) exchange(line string) {
-	c.t.Helper()
-	c.send(line)
-	c.expect(line)
+// sendsAll sends p and ends sending, in the background.
+func (c *client) sendsAll(p []byte) <-chan error {
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(p)
+		c.CloseWrite()
+		sent <- err
+	}()
+	return sent
 }
 
-// endSending shuts the sending direction.
-func (c *client) endSending() {
-	c.t.Helper()
-	if err := c.CloseWrite(); err != nil {
-		c.t.Fatalf("client: CloseWrite: %v", err)
-	}
-}
-
-// reset closes with a reset.
-func (c *client) reset() {
-	c.SetLinger(0)
-	c.Close()
-}
-
-// isReset says whether an error of package net means a reset by the peer, under
-// any of its numbers.
-func isReset(err error) bool {
-	const wsaeConnAborted, wsaeConnReset = syscall.Errno(10053), syscall.Errno(10054)
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.Is(err, wsaeConnAborted) || errors.Is(err, wsaeConnReset)
+// readAll reads to the end in the background.
+func readAll(c *client) <-chan string {
+	got := make(chan string, 1)
+	go func() {
+		all, err := io.ReadAll(c)
+		if err != nil {
+			c.t.Errorf("client: got %d bytes, then %v instead of the end", len(all), err)
+		}
+		got <- string(all)
+	}()
+	return got
 }
 
 func compare(got, want []byte) error {
@@ -168,9 +141,4 @@ func brief(p []byte) string {
 		return fmt.Sprintf("%q… (%d bytes)", p[:40], len(p))
 	}
 	return fmt.Sprintf("%q", p)
-}
-
-func (c *client) tryWrite(p string) error {
-	_, err := io.WriteString(c, p)
-	return err
 }

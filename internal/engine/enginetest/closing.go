@@ -30,9 +30,9 @@ func resetWhileOwing(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 3 * owed / 2 }))
 	c := s.dial()
 	c.smallBuffers()
-	c.send("g")
-	c.expect("\x00")
-	c.reset()
+	c.Send("g")
+	c.Expect("\x00")
+	c.Reset()
 	s.wantClosed(syscall.ECONNRESET)
 }
 
@@ -43,7 +43,7 @@ func closeInOpened(b *bench) {
 			c.CloseWith(nil)
 		}})
 		c := s.dial()
-		c.expectEnd(greeting)
+		c.ExpectEOF(greeting)
 		c.Close()
 		s.wantClosed(nil)
 	}
@@ -63,12 +63,12 @@ func closeLingers(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	more := strings.Repeat("nobody wants this", 1000)
-	c.send("xyz")
+	c.Send("xyz")
 	s.wantBytesIn(3)
-	c.send(more)
-	c.expectEnd(string(answer))
-	c.send(more)
-	c.send(more)
+	c.Send(more)
+	c.ExpectEOF(string(answer))
+	c.Send(more)
+	c.Send(more)
 	c.Close()
 	s.wantClosed(nil)
 }
@@ -85,10 +85,10 @@ func closeWhilePaused(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
 	c := s.dial()
 	c.smallBuffers()
-	c.send(strings.Repeat("g", requests))
+	c.Send(strings.Repeat("g", requests))
 	s.wantBytesIn(requests)
 	b.ok(s.wantOpened(1)[0].Close())
-	c.send("more that is never read")
+	c.Send("more that is never read")
 	got, err := io.ReadAll(c)
 	if err != nil {
 		b.Errorf("client: got %d bytes, then %v instead of the end", len(got), err)
@@ -110,8 +110,8 @@ func lingerExpires(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.Linger = limit }))
 	begin := time.Now()
 	c := s.dial()
-	c.expectEnd("goodbye")
-	c.send("but I stay")
+	c.ExpectEOF("goodbye")
+	c.Send("but I stay")
 	s.wantClosed(nil)
 	if took := time.Since(begin); took < limit {
 		b.Errorf("closed after %v, Linger is %v", took, limit)
@@ -158,7 +158,7 @@ func lingerBesideSlow(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.Linger = 200 * time.Millisecond }))
 	for range 2 {
 		c := s.dial()
-		c.send("s")
+		c.Send("s")
 		go func() {
 			for p := []byte("s"); ; {
 				if _, err := c.Read(p); err != nil {
@@ -171,7 +171,7 @@ func lingerBesideSlow(b *bench) {
 		}()
 	}
 	s.wantOpened(2)
-	s.dial().send("c")
+	s.dial().Send("c")
 	s.wantClosed(nil)
 	over.Store(true)
 }

@@ -17,11 +17,11 @@ import (
 )
 
 var dialCases = []testCase{
-	{"Dial", dialOut},
+	{"Dial", func(b *bench) { dialOut(b, engine.Dial{Target: echoServer(b)}) }},
 	{"Dial from an address", dialFrom},
 	{"Dial of more than MaxConns", dialTooMany},
 	{"Dial from an engine that listens to itself", dialItself},
-	{"Dial of a unix socket", dialUnix},
+	{"Dial of a unix socket", func(b *bench) { dialPath(b, unixPath(b)) }},
 }
 
 // dialsOnly has an engine that does not listen.
@@ -84,15 +84,15 @@ func caller(b *bench, target netip.AddrPort) *Script {
 	}
 }
 
-func dialOut(b *bench) {
+func dialOut(b *bench, to engine.Dial) {
 	const n = 50
-	target := echoServer(b)
-	s := b.serve(caller(b, target), dialsOnly)
+	s := b.serve(caller(b, to.Target), dialsOnly)
 	if s.Addr() != nil {
 		b.Errorf("Addr is %v for an engine that does not listen, want nil", s.Addr())
 	}
+	to.Count = n / 2
 	for range 2 {
-		b.must(s.Dial(engine.Dial{Target: target, Count: n / 2}))
+		b.must(s.Dial(to))
 	}
 	s.wantOpened(n)
 	s.wantClosed(make([]error, n)...)
@@ -183,15 +183,9 @@ func unixPath(b *bench) string {
 	return filepath.Join(dir, "s")
 }
 
-func dialUnix(b *bench) { dialUnixAt(b, unixPath(b)) }
-
-func dialUnixAt(b *bench, path string) {
-	const n = 20
+func dialPath(b *bench, path string) {
 	l, err := net.Listen("unix", path)
 	b.must(err)
 	echoAt(b, l)
-	s := b.serve(caller(b, netip.AddrPort{}), dialsOnly)
-	b.must(s.Dial(engine.Dial{Path: path, Count: n}))
-	s.wantOpened(n)
-	s.wantClosed(make([]error, n)...)
+	dialOut(b, engine.Dial{Path: path})
 }

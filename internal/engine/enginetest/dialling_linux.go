@@ -19,9 +19,11 @@ import (
 )
 
 func init() {
+	resetCases = []testCase{
+		{"Dial with Reset", dialReset},
+		{"Dial with Reset, and be killed", dialKilled},
+	}
 	systemCases = append(systemCases,
-		testCase{"Dial with Reset", dialReset},
-		testCase{"Dial with Reset, and be killed", dialKilled},
 		testCase{"Dial from an address that is not ours", dialFromNowhere},
 		testCase{"Stop while dialling", stopWhileDialling},
 	)

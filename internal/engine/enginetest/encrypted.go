@@ -27,12 +27,11 @@ import (
 
 var layerCases = []testCase{
 	{"PROXY header in pieces, with input behind it", proxyHeader},
-	{"PROXY headers that are wrong or missing", proxyRefused},
+	{"PROXY headers that are wrong or missing, and plain text instead of TLS", greetingRefused},
 	{"part of a TLS record counts as memory", tlsPart},
 	{"PROXY header of a source that has too many", proxySource},
 	{"TLS ends: half-close, close_notify, truncation, Close", tlsEnds},
 	{"TLS that the peer breaks after the handshake", tlsBroken},
-	{"TLS port that is spoken to in plain text", tlsPlain},
 	{"TLS with many clients at once, Send and broadcasts", tlsMany},
 	{"TLS behind a PROXY header, with state", tlsProxied},
 	{"TLS with Stop during handshakes", tlsStop},
@@ -97,7 +96,7 @@ func (s *server) dialTLS() *tls.Conn {
 }
 
 func (c *client) encrypt(cfg *tls.Config) (*tls.Conn, error) {
-	t := tls.Client(c.TCPConn, cfg)
+	t := tls.Client(c, cfg)
 	return t, t.Handshake()
 }
 
@@ -124,10 +123,10 @@ func proxyHeader(b *bench) {
 	const header = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"
 	want := netip.MustParseAddrPort("192.0.2.1:1234")
 	whole := s.dial()
-	whole.exchange2(header+"hello\n", "hello\n")
+	whole.ask(header+"hello\n", "hello\n")
 	pieces := s.dial()
 	for i := range header {
-		pieces.send(header[i : i+1])
+		pieces.Send(header[i : i+1])
 		s.wantBytesIn(len(header) + 6 + i + 1)
 	}
 	pieces.exchange("hello\n")
@@ -141,24 +140,26 @@ func proxyHeader(b *bench) {
 	}
 }
 
-// exchange2 sends one thing and expects another.
-func (c *client) exchange2(send, want string) {
-	c.t.Helper()
-	c.send(send)
-	c.expect(want)
-}
-
-func proxyRefused(b *bench) {
-	s := b.serve(lines(), b.layered(true, false))
-	wrong, ends := s.dial(), s.dial()
-	wrong.send("GET / HTTP/1.1\r\n")
-	ends.send("PROXY")
-	ends.endSending()
-	wrong.expectGone()
-	ends.expectGone()
-	s.wantRefused(engine.RefusedProxy, 2)
-	if n := s.Counters()[engine.Accepted]; n != 0 {
-		b.Errorf("%d are counted as accepted, want 0", n)
+// greetingRefused has peers say what is no PROXY header and no TLS.
+func greetingRefused(b *bench) {
+	for _, proxied := range []bool{true, false} {
+		s := b.serve(lines(), b.layered(proxied, !proxied))
+		wrong, ends := s.dial(), s.dial()
+		wrong.Send("GET / HTTP/1.1\r\n\r\n")
+		ends.Send("PROXY")
+		ends.CloseWrite()
+		wrong.ExpectClosed()
+		ends.ExpectClosed()
+		if proxied {
+			s.wantRefused(engine.RefusedProxy, 2)
+		} else {
+			s.wantRefused(engine.RefusedHandshake, 2)
+			b.ok(exchangeTLS(s.dialTLS(), []byte("hello\n")))
+			continue
+		}
+		if n := s.Counters()[engine.Accepted]; n != 0 {
+			b.Errorf("%d are counted as accepted, want 0", n)
+		}
 	}
 }
 
@@ -169,14 +170,14 @@ func proxySource(b *bench) {
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
 	for range 3 { // one after the other may come
 		c, other := s.dial(), s.dial()
-		c.exchange2(header("192.0.2.1")+"hello\n", "hello\n")
-		other.exchange2(header("192.0.2.2")+"hello\n", "hello\n")
+		c.ask(header("192.0.2.1")+"hello\n", "hello\n")
+		other.ask(header("192.0.2.2")+"hello\n", "hello\n")
 		second := s.dial()
-		second.send(header("192.0.2.1") + "hello\n")
-		second.expectGone()
+		second.Send(header("192.0.2.1") + "hello\n")
+		second.ExpectClosed()
 		bad := s.dial()
-		bad.send(header("198.51.100.7"))
-		bad.expectGone()
+		bad.Send(header("198.51.100.7"))
+		bad.ExpectClosed()
 		for _, c := range []*client{c, other, second, bad} {
 			c.Close()
 		}
@@ -226,9 +227,9 @@ func endsInGreeting(b *bench) {
 	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
 		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
 	c := s.dial()
-	c.send("x")
+	c.Send("x")
 	ref := testkit.Receive(b, l.refs, "the layer")
-	c.endSending()
+	c.CloseWrite()
 	time.Sleep(10 * time.Millisecond) // for the end to arrive
 	before := cpuTime(b)
 	time.Sleep(100 * time.Millisecond)
@@ -240,7 +241,7 @@ func endsInGreeting(b *bench) {
 	}
 	close(l.ready)
 	b.ok(ref.ResumeLayer())
-	c.expectEnd("goodbye")
+	c.ExpectEOF("goodbye")
 	s.wantClosed(io.EOF)
 }
 
@@ -268,8 +269,8 @@ func tlsEnds(b *bench) {
 	t, err := cut.encrypt(clientTLS())
 	b.must(err)
 	b.must(exchangeTLS(t, []byte("c\n")))
-	cut.endSending() // without close_notify
-	cut.expectGone()
+	cut.CloseWrite() // without close_notify
+	cut.ExpectClosed()
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF)
 
 	closed := s.dialTLS()
@@ -288,15 +289,15 @@ func tlsBroken(b *bench) {
 	s := b.serve(lines(), b.layered(false, true))
 	for i, p := range []string{record, "no record\n", ""} {
 		c := s.dial()
-		heard := &mishearing{Conn: c.TCPConn}
+		heard := &mishearing{Conn: c}
 		t := tls.Client(heard, clientTLS())
 		b.must(exchangeTLS(t, []byte("hello\n")))
 		if p == "" {
 			heard.instead = strings.NewReader(record)
 			t.Read(make([]byte, 1))
 		}
-		c.send(p)
-		c.expectGone()
+		c.Send(p)
+		c.ExpectClosed()
 		c.Close()
 		why := s.closed(i + 1)[i]
 		var broken *engine.TLSError
@@ -320,18 +321,6 @@ func (m *mishearing) Read(p []byte) (int, error) {
 		return m.instead.Read(p)
 	}
 	return m.Conn.Read(p)
-}
-
-func tlsPlain(b *bench) {
-	s := b.serve(lines(), b.layered(false, true))
-	for _, p := range []string{"GET / HTTP/1.1\r\n\r\n", "hello there, this is no TLS\n"} {
-		c := s.dial()
-		c.send(p)
-		c.expectGone()
-		c.Close()
-	}
-	s.wantRefused(engine.RefusedHandshake, 2)
-	b.ok(exchangeTLS(s.dialTLS(), []byte("hello\n")))
 }
 
 // tlsMany has more clients than handshakes may be under way, each with an echo,
@@ -397,7 +386,7 @@ func tlsProxied(b *bench) {
 		opened <- seen{c.Peer(), layers.State(c)}
 	}}, b.layered(true, true))
 	raw := s.dial()
-	raw.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
+	raw.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
 	cfg := clientTLS()
 	cfg.Certificates = []tls.Certificate{cert()}
 	c, err := raw.encrypt(cfg)
@@ -421,13 +410,13 @@ func tlsStop(b *bench) {
 	var stalled []*client
 	for range 10 {
 		c := s.dial()
-		c.send("\x16\x03\x01\x02\x00\x01")
+		c.Send("\x16\x03\x01\x02\x00\x01")
 		stalled = append(stalled, c)
 	}
 	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
 	done := s.stop(background(b))
 	for _, c := range stalled {
-		c.expectGone()
+		c.ExpectClosed()
 		c.Close()
 	}
 	if got, err := io.ReadAll(ready); err != nil || len(got) > 0 {
@@ -453,7 +442,7 @@ func tlsQuickEnd(b *bench) {
 				b.Error(err)
 				return
 			}
-			c := tls.Client(raw.TCPConn, clientTLS())
+			c := tls.Client(raw, clientTLS())
 			if err := c.HandshakeContext(ctx); err != nil {
 				b.Errorf("client %d: %v", i, err)
 				return

@@ -59,6 +59,8 @@ type Kind uint8
 const (
 	// Handlers is where handlers run: on loops or on workers.
 	Handlers Kind = 1 << iota
+	// Moves is when handlers move between loops and workers.
+	Moves
 	// Sockets is whose descriptor table connections are in.
 	Sockets
 	// All cases, those included that differ with the model alone.
@@ -76,29 +78,31 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		cases []testCase
 	}{
 		{0, true, aloneCases},
-		{Handlers, false, inputCases},
+		{0, false, nearCases(m, loops, quietRelays)}, // these wait most of the time, beside the others
+		{0, false, timeCases},
+		{0, false, resetCases},
+		{Handlers | Moves, false, inputCases},
 		{Handlers, false, outputCases},
 		{Handlers, false, fileCases},
-		{Handlers | Sockets, false, closeCases},
-		{Handlers | Sockets, false, mailCases},
-		{Handlers | Sockets, false, refCases},
+		{Handlers | Moves, false, closeCases},
+		{Handlers | Sockets | Moves, false, mailCases},
+		{Handlers, false, refCases},
 		{Handlers, true, sendWaitCases}, // a thread's number may become that of another engine's loop meanwhile
-		{Handlers | Sockets, false, panicCases},
-		{Handlers | Sockets, false, stopCases},
+		{Handlers | Sockets | Moves, false, panicCases},
+		{Handlers | Sockets | Moves, false, stopCases},
 		{Sockets, false, dialCases},
 		{Sockets, false, systemCases},
-		{Handlers | Sockets, false, castCases},
+		{Handlers, false, castCases},
 		{Handlers, false, backpressureCases},
 		{Sockets, false, entryCases},
 		{Handlers, false, layerCases},
 		{Handlers, false, overloadCases},
-		{Handlers, false, paceCases},
-		{Handlers, false, listenCases},
+		{Handlers | Moves, false, paceCases},
+		{Handlers | Moves, false, listenCases},
 		{Handlers | Sockets, false, operatorCases},
 		{Handlers | Sockets, false, handoverCases},
-		{Handlers | Sockets, false, relayCases(m, loops)},
+		{Handlers | Sockets, false, nearCases(m, loops, relays)},
 		{Handlers, false, fanCases},
-		{0, false, timeCases},
 	} {
 		if kind != All && group.kind&kind == 0 {
 			continue
@@ -159,8 +163,9 @@ var manyDescriptors = map[string]int{
 // handoverCases are those of engines that hand connections over.
 var handoverCases []testCase
 
-// systemCases are those of the system that the suite runs on.
-var systemCases []testCase
+// systemCases are those of the system that the suite runs on, and resetCases those of sockets of
+// which nothing is to be left.
+var systemCases, resetCases []testCase
 
 // Limits are bounds that no case comes near unless it means to.
 func Limits() engine.Limits {

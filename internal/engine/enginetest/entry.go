@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -19,7 +18,6 @@ var entryCases = []testCase{
 	{"more connections than MaxConns", tooManyConns},
 	{"more connections from a source than are let in", perSource},
 	{"denied addresses, with an answer", denied},
-	{"panic in Refuse", refusePanics},
 	{"several listeners, one with a bound", severalListeners},
 }
 
@@ -33,7 +31,7 @@ func tooManyConns(b *bench) {
 		clients = append(clients, c)
 	}
 	for range more {
-		s.dial().expectGone()
+		s.dial().ExpectClosed()
 	}
 	if n := s.Counters(); n.AllRefused() != more || n[engine.Accepted] != most || n[engine.Open] != most {
 		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.AllRefused(), n[engine.Accepted], n[engine.Open], more, most, most)
@@ -43,15 +41,22 @@ func tooManyConns(b *bench) {
 	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
-	testkit.WaitFor(b, "no room comes back after a connection has closed", func() bool {
-		c := s.dial()
-		c.Write([]byte("room?\n"))
-		return c.tryExpect("room?\n") == nil
-	})
+	s.wantRoom()
 	for _, c := range slices.Backward(clients[1:]) {
 		c.Close()
 	}
 	s.closed(most)
+}
+
+// wantRoom waits until another connection is let in: its place is given back a moment after the
+// one that had it has closed.
+func (s *server) wantRoom() {
+	s.t.Helper()
+	testkit.WaitFor(s.t, "no room comes back after a connection has closed", func() bool {
+		c := s.dial()
+		_ = c.tryWrite("room?\n")
+		return c.tryExpect("room?\n") == nil
+	})
 }
 
 // severalListeners has connections at three listeners, know by which they have come, and
@@ -73,7 +78,7 @@ func severalListeners(b *bench) {
 	var there []*client
 	for i, want := range []string{"a 0\n", "b 1\n", "c 2\n", "b 1\n"} {
 		c := dialTo(b, at[i%3+i/3].Addr.String())
-		c.exchange2("?", want)
+		c.ask("?", want)
 		there = append(there, c)
 	}
 	wantListening(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
@@ -87,7 +92,7 @@ func severalListeners(b *bench) {
 	s.wantClosed(io.EOF)
 	wantListening(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
 	again := dialTo(b, at[1].Addr.String())
-	again.exchange2("?", "b 1\n")
+	again.ask("?", "b 1\n")
 	other := listen(b)
 	b.must(s.Dial(engine.Dial{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()
@@ -149,8 +154,7 @@ func (s *server) dialFrom(ip string) *client {
 	if err != nil {
 		s.t.Skipf("no connection from %s: %v", ip, err)
 	}
-	s.t.Cleanup(func() { nc.Close() })
-	return &client{TCPConn: nc.(*net.TCPConn), t: s.t}
+	return &client{testkit.NewConn(s.t, nc), s.t}
 }
 
 func (s *server) wantRefused(cause engine.Cause, n int64) {
@@ -181,19 +185,15 @@ func perSource(b *bench) {
 	s.dial().exchange("hello\n")
 	for range 3 {
 		c := s.dial()
-		c.send("and I talk first\n")
-		c.expect("too many\n")
-		c.expectGone()
+		c.Send("and I talk first\n")
+		c.Expect("too many\n")
+		c.ExpectClosed()
 	}
 	other.exchange("hello\n")
 	s.wantRefused(engine.RefusedSource, 3)
 	a.Close()
 	s.wantClosed(io.EOF)
-	testkit.WaitFor(b, "no room comes back for the source", func() bool {
-		c := s.dial()
-		c.tryWrite("room?\n")
-		return c.tryExpect("room?\n") == nil
-	})
+	s.wantRoom()
 }
 
 // acceptRate has more come at once than are taken in a second.
@@ -218,29 +218,9 @@ func denied(b *bench) {
 	})
 	for _, ip := range []string{"127.0.0.2", "127.0.0.3"} {
 		c := s.dialFrom(ip)
-		c.expect("not you\n")
-		c.expectGone()
+		c.Expect("not you\n")
+		c.ExpectClosed()
 	}
 	s.dial().exchange("hello\n")
 	s.wantRefused(engine.RefusedDenied, 2)
-}
-
-func refusePanics(b *bench) {
-	var calls atomic.Int64
-	s := b.serve(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
-		cfg.Refuse = func(netip.AddrPort, error) []byte {
-			calls.Add(1)
-			panic(errPanic)
-		}
-	})
-	c := s.dial()
-	c.exchange("hello\n")
-	for range 3 {
-		s.dial().expectGone()
-	}
-	s.wantRefused(engine.RefusedFull, 3)
-	if n := s.Counters()[engine.Panics]; n != 3 || calls.Load() != 3 {
-		b.Errorf("%d panics are counted of %d", n, calls.Load())
-	}
-	c.exchange("still there\n")
 }

@@ -16,8 +16,8 @@ import (
 // This file is what one message to many may cost, and what a slow one of them misses.
 
 var fanCases = []testCase{
-	{"broadcasts that wait go out together", fanTogether},
-	{"mail that waits goes out together", mailTogether},
+	{"broadcasts that wait go out together", func(b *bench) { together(b, true) }},
+	{"mail that waits goes out together", func(b *bench) { together(b, false) }},
 	{"messages to many are in order with those to one", manyAndOne},
 	{"no message of a group behind an answer to who has left", leavesGroup},
 	{"a value that is not sent is replaced", latestToSlow},
@@ -26,64 +26,51 @@ var fanCases = []testCase{
 }
 
 // hold has the handler of a new connection take long, until release is called.
-func (b *bench) hold(changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
+func (b *bench) hold(script *Script, changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
 	entered, wait := make(chan struct{}), make(chan struct{})
-	s = b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	script.Received = func(_ *engine.Conn, in []byte) int {
 		if in[0] == 'h' {
 			close(entered)
 			<-wait
 		}
 		return len(in)
-	}}, changes...)
+	}
+	s = b.serve(script, changes...)
 	held = s.dial()
 	ref = s.wantOpened(1)[0]
-	held.send("h")
+	held.Send("h")
 	testkit.Receive(b, entered, "the handler")
 	return s, held, ref, func() { close(wait) }
 }
 
-func fanTogether(b *bench) {
+// together has messages wait while a handler takes long: they go out many in a send.
+func together(b *bench, casts bool) {
 	const messages = 200
-	s, held, _, release := b.hold()
+	s, held, ref, release := b.hold(&Script{})
 	want := ""
 	for i := range messages {
-		s.cast(fmt.Appendf(nil, "%d,", i))
-		want += fmt.Sprintf("%d,", i)
+		text := fmt.Sprintf("%d,", i)
+		if want += text; casts {
+			s.cast([]byte(text))
+		} else {
+			b.must(ref.Send([]byte(text)))
+		}
 	}
-	if s.Loops() == 0 { // where others than the handler's owner bring them
+	if casts && s.Loops() == 0 { // where others than the handler's owner bring them
 		testkit.WaitFor(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
 	}
 	if n := s.Counters(); n[engine.Casting] > 0 && (n[engine.CastBytes] == 0 || n[engine.CastAge] == 0) {
 		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
 	}
 	release()
-	held.expect(want)
-	s.wantFewWrites(messages)
+	held.Expect(want)
+	if n := s.Counters()[engine.Writes]; n > messages/10 {
+		b.Errorf("%d messages that had waited took %d sends", messages, n)
+	}
 	testkit.WaitFor(b, "broadcasts stay under way", func() bool {
 		n := s.Counters()
 		return n[engine.Casting] == 0 && n[engine.CastBytes] == 0 && n[engine.CastAge] == 0
 	})
-}
-
-// wantFewWrites wants messages to have gone out many in a send.
-func (s *server) wantFewWrites(messages int64) {
-	s.t.Helper()
-	if n := s.Counters()[engine.Writes]; n > messages/10 {
-		s.t.Errorf("%d messages that had waited took %d sends", messages, n)
-	}
-}
-
-func mailTogether(b *bench) {
-	const messages = 200
-	s, held, ref, release := b.hold()
-	want := ""
-	for i := range messages {
-		b.must(ref.Send(fmt.Appendf(nil, "%d,", i)))
-		want += fmt.Sprintf("%d,", i)
-	}
-	release()
-	held.expect(want)
-	s.wantFewWrites(messages)
 }
 
 // manyAndOne sends to all of a group and to one of it in turn, from one goroutine.
@@ -123,7 +110,7 @@ func manyAndOne(b *bench) {
 // endsOf is what each client gets until the end, when it sends no more.
 func endsOf(b *bench, clients []*client) (got []string) {
 	for _, c := range clients {
-		c.endSending()
+		c.CloseWrite()
 		got = append(got, testkit.Receive(b, readAll(c), "the end"))
 	}
 	return got
@@ -211,7 +198,7 @@ func latestToSlow(b *bench) {
 	if taken := got.n.Load(); taken+replaced != int64(n) {
 		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
 	}
-	slow.endSending()
+	slow.CloseWrite()
 	testkit.Receive(b, got.done, "the end")
 	s.wantClosed(io.EOF)
 	if n := testkit.Receive(b, missed, "Closed"); n != replaced {
@@ -224,7 +211,7 @@ func latestToSlow(b *bench) {
 
 func latestToBusy(b *bench) {
 	const values = 50
-	s, held, ref, release := b.hold(limited(func(l *engine.Limits) { l.MaxMail = 1 }))
+	s, held, ref, release := b.hold(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
 	var topic engine.Topic
 	latest := engine.NewLatest(&topic)
 	for i := range values {
@@ -238,7 +225,7 @@ func latestToBusy(b *bench) {
 	}
 	s.publish(&topic, ref, latest, bulletin(values, 0))
 	testkit.WaitFor(b, "a later value does not come", func() bool { return got.last.Load() == values })
-	held.endSending()
+	held.CloseWrite()
 	testkit.Receive(b, got.done, "the end")
 }
 

@@ -55,8 +55,8 @@ func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server
 		c.Close()
 		s.closed(1)
 	}()
-	c.send("?")
-	c.expect("!")
+	c.Send("?")
+	c.Expect("!")
 	if err := testkit.Receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	} else if err != nil {
@@ -193,9 +193,9 @@ func fileCutOff(b *bench) {
 		return
 	}
 	c := s.dial()
-	c.send("x")
+	c.Send("x")
 	got, err := io.ReadAll(c)
-	if err != nil && !isReset(err) {
+	if err != nil && !testkit.IsReset(err) {
 		b.Errorf("client: %v", err)
 	}
 	if want := "head" + content[:left]; len(got) > len(want) || string(got) != want[:len(got)] {
@@ -219,10 +219,10 @@ func fileReset(b *bench) {
 	}
 	c := s.dial()
 	c.smallBuffers()
-	c.send("x")
-	c.expect(content[:100000])
-	c.reset()
-	if why := s.closed(2)[1]; !isReset(why) {
+	c.Send("x")
+	c.Expect(content[:100000])
+	c.Reset()
+	if why := s.closed(2)[1]; !testkit.IsReset(why) {
 		b.Errorf("closed for %v, want a reset", why)
 	}
 	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
@@ -240,13 +240,13 @@ func fileDrained(b *bench) {
 	}
 	c, idle := s.dial(), s.dial()
 	c.smallBuffers()
-	c.send("x")
-	c.expect(content[:1000])
+	c.Send("x")
+	c.Expect(content[:1000])
 	s.wantOpened(3)
 	done := s.stop(background(b))
-	idle.expectEnd("") // Stop is under way
+	idle.ExpectEOF("") // Stop is under way
 	idle.Close()
-	c.expectEnd(content[1000:] + "end")
+	c.ExpectEOF(content[1000:] + "end")
 	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }

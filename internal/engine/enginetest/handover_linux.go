@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,15 @@ func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.Hand
 	return s.Engine.(engine.Migrator).HandOver(ctx, channels)
 }
 
+// moves hands all over that s has, and wants n to have gone.
+func (s *server) moves(b *bench, to *server, n int) {
+	b.Helper()
+	moved, err := s.handOver(b.Context(), b.channels(s, to))
+	if err != nil || moved != (engine.Handover{Gone: n}) {
+		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
+	}
+}
+
 // counting answers each line with itself and how many there were before on this connection.
 func counting() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
@@ -126,21 +136,16 @@ func handOver(b *bench) {
 	to := b.successor(counting())
 	clients := from.dials(n)
 	for _, c := range clients {
-		c.send("a\nb")
-		c.expect("a0\n")
+		c.Send("a\nb")
+		c.Expect("a0\n")
 	}
 	from.wantBytesIn(3 * n)
-	channels := b.channels(from, to)
-	moved, err := from.handOver(b.Context(), channels)
-	if err != nil || moved != (engine.Handover{Gone: n}) {
-		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
-	}
-	closeFiles(channels)
+	from.moves(b, to, n)
 	from.wantClosed(slices.Repeat([]error{engine.ErrHandedOver}, n)...)
 	to.wantOpened(n)
 	for _, c := range clients {
-		c.send("c\nd\n")
-		c.expect("bc1\nd2\n")
+		c.Send("c\nd\n")
+		c.Expect("bc1\nd2\n")
 	}
 	testkit.WaitFor(b, "connections are left", func() bool { return from.Counters()[engine.Open] == 0 })
 	for _, s := range []*server{from, to} {
@@ -150,8 +155,8 @@ func handOver(b *bench) {
 		}
 	}
 	for _, c := range clients {
-		c.endSending()
-		c.expectEnd("")
+		c.CloseWrite()
+		c.ExpectEOF("")
 	}
 }
 
@@ -167,16 +172,13 @@ func handOverOutput(b *bench) {
 	clients := from.dials(n)
 	for _, c := range clients {
 		c.smallBuffers()
-		c.send("x")
+		c.Send("x")
 	}
 	testkit.WaitFor(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved.Gone != n {
-		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
-	}
+	from.moves(b, to, n)
 	all := string(pattern(size))
 	for _, c := range clients {
-		c.expect(all)
+		c.Expect(all)
 	}
 }
 
@@ -205,10 +207,7 @@ func handOverLoad(b *bench) {
 		}()
 	}
 	from.wantOpened(n)
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved != (engine.Handover{Gone: n}) {
-		b.Errorf("handed over %+v, %v; want %d", moved, err, n)
-	}
+	from.moves(b, to, n)
 	before := to.Counters()[engine.BytesIn]
 	to.wantBytesIn(int(before) + 10_000)
 	close(stop)
@@ -223,16 +222,16 @@ func handOverToNobody(b *bench) {
 	from := b.serve(counting(), saves)
 	clients := from.dials(n)
 	for _, c := range clients {
-		c.send("a\nb")
-		c.expect("a0\n")
+		c.Send("a\nb")
+		c.Expect("a0\n")
 	}
 	moved, err := from.handOver(b.Context(), b.channels(from, nil))
 	if err == nil || moved != (engine.Handover{}) {
 		b.Errorf("handed over %+v, %v; want an error", moved, err)
 	}
 	for _, c := range clients {
-		c.send("\n")
-		c.expect("b1\n")
+		c.Send("\n")
+		c.Expect("b1\n")
 	}
 	b.must(from.Hold(false))
 }
@@ -244,10 +243,7 @@ func handOverFull(b *bench) {
 	to := b.successor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
 	clients := from.dials(n)
 	from.wantOpened(n)
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved != (engine.Handover{Gone: room}) {
-		b.Errorf("handed over %+v, %v; want %d", moved, err, room)
-	}
+	from.moves(b, to, room)
 	for _, c := range clients {
 		c.exchange("a\n")
 	}
@@ -277,15 +273,12 @@ func handOverExactly(b *bench) {
 	}
 	testkit.WaitFor(b, "clients have not gone", func() bool { return from.Counters()[engine.Open] == int64(len(clients)) })
 	to := b.successor(counting(), limited(func(l *engine.Limits) { l.MaxConns = len(clients) }))
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved != (engine.Handover{Gone: len(clients)}) {
-		b.Errorf("handed over %+v, %v; want %d", moved, err, len(clients))
-	}
+	from.moves(b, to, len(clients))
 	for _, c := range clients {
-		c.send("a\n")
-		c.expect("a0\n")
-		c.endSending()
-		c.expectEnd("")
+		c.Send("a\n")
+		c.Expect("a0\n")
+		c.CloseWrite()
+		c.ExpectEOF("")
 	}
 }
 
@@ -328,13 +321,13 @@ func handOverTogether(b *bench) {
 // handOverCasts hands over while there is always a broadcast under way: to more connections
 // than a turn sends to.
 func handOverCasts(b *bench) {
-	const n = 300
+	const n = 270
 	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
 	to := b.successor(lines())
 	clients := from.dials(n)
-	refs := from.wantOpened(n)
+	from.wantOpened(n)
 	stop, casting := make(chan struct{}), sync.WaitGroup{}
-	for range 8 {
+	for range 2 {
 		casting.Go(func() {
 			for {
 				select {
@@ -342,6 +335,7 @@ func handOverCasts(b *bench) {
 					return
 				default:
 					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
+					runtime.Gosched()
 				}
 			}
 		})
@@ -354,10 +348,7 @@ func handOverCasts(b *bench) {
 			}
 		})
 	}
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved.Gone != n {
-		b.Errorf("handed over %+v, %v; want %d of %d", moved, err, n, len(refs))
-	}
+	from.moves(b, to, n)
 	close(stop)
 	casting.Wait()
 	for _, r := range to.wantOpened(n) {
@@ -369,8 +360,8 @@ func handOverCasts(b *bench) {
 // handOverInPart ends handing over in the middle: each connection is served by one side or the
 // other, and it is known of all that have gone that they have come.
 func handOverInPart(b *bench) {
-	const n = 300
-	from := b.serve(lines())
+	const n = 160
+	from := b.serve(lines(), func(cfg *engine.Config) { cfg.Loops = 1 })
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	to := b.successor(lines(), func(cfg *engine.Config) {
@@ -424,7 +415,7 @@ func handOverEndsInSave(b *bench) {
 	if err := refs[0].Send([]byte("x\n")); moved.Gone == 0 && err != nil || moved.Gone == 1 && !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("sent to one of whom %d have gone: %v", moved.Gone, err)
 	} else if err == nil {
-		c.expect("x\n")
+		c.Expect("x\n")
 	}
 	c.exchange("a\n")
 	b.must(from.Hold(false))
@@ -455,19 +446,16 @@ func handOverMail(b *bench) {
 		}
 		sent <- n
 	}()
-	c.expect(string([]byte{0, 1, 2, 3}))
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved.Gone != 1 {
-		b.Fatalf("handed over %+v, %v; want 1", moved, err)
-	}
+	c.Expect(string([]byte{0, 1, 2, 3}))
+	from.moves(b, to, 1)
 	n := testkit.Receive(b, sent, "the end of sending")
 	want := make([]byte, n-4)
 	for i := range want {
 		want[i] = byte(i + 4)
 	}
-	c.expect(string(want))
+	c.Expect(string(want))
 	b.must(to.wantOpened(1)[0].Send([]byte("z")))
-	c.expect("z")
+	c.Expect("z")
 }
 
 // handOverStays has connections that can't be handed over, yet or at all: they are served on.

@@ -13,7 +13,6 @@ import (
 func init() {
 	handoverCases = append(handoverCases,
 		testCase{"hand over with the most state", handOverState},
-		testCase{"held from the start", heldFromStart},
 		testCase{"Goexit in Save and Restore", handOverExits},
 	)
 }
@@ -62,13 +61,9 @@ func handOverState(b *bench) {
 			*c.all = append(*c.all, client)
 		}
 	}
-	channels := b.channels(from, to)
-	moved, err := from.handOver(b.Context(), channels)
-	if err != nil || moved != (engine.Handover{Gone: 2 * each}) {
-		b.Errorf("handed over %+v, %v; want %d", moved, err, 2*each)
-	}
+	from.moves(b, to, 2*each)
 	for _, c := range most {
-		c.expect(fmt.Sprintf("%d came\n", engine.MaxState))
+		c.Expect(fmt.Sprintf("%d came\n", engine.MaxState))
 	}
 	for _, c := range append(more, none...) {
 		c.exchange("on\n")
@@ -77,29 +72,10 @@ func handOverState(b *bench) {
 	b.must(from.Hold(false))
 }
 
-// heldFromStart has an engine accept nothing until it is told.
-func heldFromStart(b *bench) {
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Held = true })
-	s.wantHolding(true)
-	var clients []*client
-	for range 10 {
-		c := s.dial()
-		c.send("is anybody there?\n")
-		clients = append(clients, c)
-	}
-	if n := s.Counters()[engine.Accepted]; n != 0 {
-		b.Errorf("%d are accepted", n)
-	}
-	s.holdNow(false)
-	for _, c := range clients {
-		c.expect("is anybody there?\n")
-	}
-}
-
 // handOverExits has some handlers end their goroutine when they save their state, and others when
 // they read it: their connections close, and the rest goes over.
 func handOverExits(b *bench) {
-	const each = 40
+	const each = 15
 	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if len(in) > 0 {
 			c.SetValue(int(in[0]))
@@ -136,12 +112,9 @@ func handOverExits(b *bench) {
 			}
 		}
 	}
-	moved, err := from.handOver(b.Context(), b.channels(from, to))
-	if err != nil || moved != (engine.Handover{Gone: 2 * each}) {
-		b.Errorf("handed over %+v, %v; want %d", moved, err, 2*each)
-	}
+	from.moves(b, to, 2*each)
 	for _, c := range gone {
-		c.expectGone()
+		c.ExpectClosed()
 	}
 	for _, c := range on {
 		c.exchange("still there\n")

@@ -25,10 +25,10 @@ func messageInPieces(b *bench) {
 	message := string(binary.BigEndian.AppendUint32(nil, size)) + string(pattern(size))
 	for i, rest := 0, message; rest != ""; i++ {
 		n := min(len(rest), 1+i*997%40_000)
-		c.send(rest[:n])
+		c.Send(rest[:n])
 		rest = rest[n:]
 	}
-	c.expect(message)
+	c.Expect(message)
 	c.Close()
 	s.wantClosed(io.EOF)
 }
@@ -60,10 +60,10 @@ func manyConnections(b *bench) {
 	name := func(c *client) string { return c.LocalAddr().(*net.TCPAddr).String() + "\n" }
 	for range 3 {
 		for _, c := range clients {
-			c.send(name(c))
+			c.Send(name(c))
 		}
 		for _, c := range slices.Backward(clients) {
-			c.expect(name(c))
+			c.Expect(name(c))
 		}
 	}
 	for _, c := range clients {

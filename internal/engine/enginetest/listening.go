@@ -65,8 +65,8 @@ func listensLater(b *bench) {
 		b.Errorf("%d bytes were received of one to whom nobody listens, want no more than what was under way", in)
 	}
 	b.ok(s.wantOpened(1)[0].Nudge())
-	c.endSending()
-	c.expectEnd("")
+	c.CloseWrite()
+	c.ExpectEOF("")
 	s.wantClosed(io.EOF)
 	b.ok(compare(got.Bytes(), want))
 }
@@ -98,9 +98,9 @@ func listensByTurns(b *bench) {
 	}))
 	want := pattern(size)
 	c := s.dial()
-	c.send(string(want))
-	c.endSending()
-	c.expectEnd("")
+	c.Send(string(want))
+	c.CloseWrite()
+	c.ExpectEOF("")
 	s.wantClosed(io.EOF)
 	b.ok(compare(got.Bytes(), want))
 }
@@ -165,7 +165,7 @@ func stopUnheard(b *bench) {
 	c := s.dial()
 	s.wantOpened(1)
 	done := s.stop(background(b))
-	c.expectEnd("")
+	c.ExpectEOF("")
 	c.Close()
 	b.ok(testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)

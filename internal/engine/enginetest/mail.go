@@ -15,7 +15,9 @@ import (
 )
 
 var mailCases = []testCase{
-	{"Send from ten goroutines", sendConcurrently},
+	{"Send from ten goroutines", func(b *bench) {
+		sendConcurrently(b, func(r engine.Ref) func([]byte) error { return r.Send }, func(l *engine.Limits) { l.MaxMail = 64 })
+	}},
 	{"Send while the client half-closes", sendAtHalfClose},
 	{"mail while both directions end", mailAtBothEnds},
 	{"Send from one connection's handler to another", sendToAnother},
@@ -25,15 +27,15 @@ var mailCases = []testCase{
 
 const senders = 10
 
-// sendAll sends n messages "sender:number" to r, from each of ten goroutines,
-// until done or refused with ErrClosed. It says how many were accepted of each.
-func sendAll(b *bench, r engine.Ref, n int) (accepted []int) {
+// sendAll sends n messages "sender:number" by send, from each of ten goroutines, until done or
+// refused with ErrClosed. It says how many were accepted of each.
+func sendAll(b *bench, n int, send func([]byte) error) (accepted []int) {
 	accepted = make([]int, senders)
 	var wg sync.WaitGroup
 	for s := range senders {
 		wg.Go(func() {
 			for accepted[s] < n {
-				switch err := r.Send(fmt.Appendf(nil, "%d:%d\n", s, accepted[s])); {
+				switch err := send(fmt.Appendf(nil, "%d:%d\n", s, accepted[s])); {
 				case err == nil:
 					accepted[s]++
 				case errors.Is(err, engine.ErrFull):
@@ -72,34 +74,17 @@ func checkMail(b *bench, got string, accepted []int) {
 	}
 }
 
-func sendConcurrently(b *bench) {
+// sendConcurrently sends from ten goroutines where there is little room, in one of the ways to send.
+func sendConcurrently(b *bench, sends func(r engine.Ref) func([]byte) error, limits func(l *engine.Limits)) {
 	const each = 300
-	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 64 }))
+	s := b.serve(&Script{}, limited(limits))
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	got := readAll(c)
-	accepted := sendAll(b, r, each)
-	for s, n := range accepted {
-		if n != each {
-			b.Errorf("%d messages of sender %d were accepted, want %d", n, s, each)
-		}
-	}
-	c.endSending()
-	checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
+	sendAll(b, each, sends(r))
+	c.CloseWrite()
+	checkMail(b, testkit.Receive(b, got, "the end of the connection"), slices.Repeat([]int{each}, senders))
 	s.wantClosed(io.EOF)
-}
-
-// readAll reads to the end in the background.
-func readAll(c *client) <-chan string {
-	got := make(chan string, 1)
-	go func() {
-		all, err := io.ReadAll(c)
-		if err != nil {
-			c.t.Errorf("client: got %d bytes, then %v instead of the end", len(all), err)
-		}
-		got <- string(all)
-	}()
-	return got
 }
 
 // sendAtHalfClose has the connection close in order while others send: what
@@ -110,9 +95,8 @@ func sendAtHalfClose(b *bench) {
 		c := s.dial()
 		r := s.wantOpened(i + 1)[i]
 		got := readAll(c)
-		var once sync.Once
-		go once.Do(func() { c.CloseWrite() })
-		accepted := sendAll(b, r, 1<<30)
+		go c.CloseWrite()
+		accepted := sendAll(b, 1<<30, r.Send)
 		checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	}
 }
@@ -131,8 +115,8 @@ func mailAtBothEnds(b *bench) {
 				runtime.Gosched()
 			}
 		})
-		c.endSending()
-		c.expectEnd("")
+		c.CloseWrite()
+		c.ExpectEOF("")
 		wg.Wait()
 	}
 	s.wantClosed(slices.Repeat([]error{io.EOF}, conns)...)
@@ -148,13 +132,13 @@ func sendToAnother(b *bench) {
 		return len(in)
 	}})
 	clients := []*client{s.dial(), s.dial(), s.dial(), s.dial()}
-	clients[0].send("first\n")
+	clients[0].Send("first\n")
 	testkit.WaitFor(b, "the first handler does not run", func() bool { return other.Load() != nil })
 	for i := range 100 {
 		from, to := clients[(i+1)%4], clients[i%4]
 		line := fmt.Sprintf("message %d\n", i)
-		from.send(line)
-		to.expect(line)
+		from.Send(line)
+		to.Expect(line)
 	}
 }
 
@@ -177,13 +161,13 @@ func closeFromOutside(b *bench) {
 	r := s.wantOpened(1)[0]
 	for range 3 {
 		b.ok(r.Nudge())
-		c.expect("awake")
+		c.Expect("awake")
 	}
 	b.ok(r.Send([]byte("goodbye")))
 	if err := r.Close(); err != nil {
 		b.Errorf("Close: %v", err)
 	}
-	c.expectEnd("goodbye")
+	c.ExpectEOF("goodbye")
 	c.Close()
 	s.wantClosed(nil)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -53,39 +52,49 @@ func (s *server) expelNow(c *client) {
 	}
 }
 
+// holds has an engine accept nothing until it is told, from the start or while it serves others.
 func holds(b *bench) {
-	s := b.serve(lines())
-	c := s.dial()
-	c.exchange("before\n")
-	s.holdNow(true)
-	var late []*client
-	for range 10 {
-		l := s.dial()
-		l.send("is anybody there?\n")
-		late = append(late, l)
+	for _, fromStart := range []bool{false, true} {
+		s := b.serve(lines(), func(cfg *engine.Config) { cfg.Held = fromStart })
+		var clients []*client
+		meanwhile := func() {
+			for _, c := range clients {
+				c.exchange("meanwhile\n")
+			}
+		}
+		if fromStart {
+			s.wantHolding(true)
+		} else {
+			clients = s.dials(1)
+			meanwhile()
+			s.holdNow(true)
+		}
+		open := int64(len(clients))
+		late := s.dials(10)
+		for _, l := range late {
+			l.Send("is anybody there?\n")
+		}
+		for range 20 { // turns, in which they would be accepted
+			meanwhile()
+		}
+		if n := s.Counters(); n[engine.Accepted] != open || n[engine.Open] != open || n[engine.AcceptErrors] != 0 {
+			b.Errorf("counted %d accepted, %d open, %d errors while held; want %d, %d and 0",
+				n[engine.Accepted], n[engine.Open], n[engine.AcceptErrors], open, open)
+		}
+		s.holdNow(false)
+		for _, l := range late {
+			l.Expect("is anybody there?\n")
+		}
+		clients = append(clients, s.dial())
+		meanwhile()
 	}
-	for range 20 { // turns, in which they would be accepted
-		c.exchange("meanwhile\n")
-	}
-	if n := s.Counters(); n[engine.Accepted] != 1 || n[engine.Open] != 1 || n[engine.AcceptErrors] != 0 {
-		b.Errorf("counted %d accepted, %d open, %d errors while held; want 1, 1 and 0", n[engine.Accepted], n[engine.Open], n[engine.AcceptErrors])
-	}
-	s.holdNow(false)
-	for _, l := range late {
-		l.expect("is anybody there?\n")
-	}
-	s.dial().exchange("after\n")
-	c.exchange("after\n")
 }
 
 func holdsWithRate(b *bench) {
 	const n, rate = 40, 100
 	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
 	for range 3 {
-		var clients []*client
-		for range n {
-			clients = append(clients, s.dial())
-		}
+		clients := s.dials(n)
 		s.holdNow(true)
 		s.holdNow(false)
 		for _, c := range clients {
@@ -101,10 +110,10 @@ func stopHeld(b *bench) {
 	s.holdNow(true)
 	late := s.dial()
 	done := s.stop(background(b))
-	c.expectEnd("")
+	c.ExpectEOF("")
 	c.Close()
 	b.ok(testkit.Receive(b, done, "the return of Stop"))
-	late.expectGone()
+	late.ExpectClosed()
 	if n := s.Counters()[engine.Holding]; n != 0 {
 		b.Errorf("%d are counted as holding after the end", n)
 	}
@@ -112,15 +121,13 @@ func stopHeld(b *bench) {
 
 func expels(b *bench) {
 	s := b.serve(lines())
-	var clients []*client
-	for range 5 {
-		c := s.dial()
+	clients := s.dials(5)
+	for _, c := range clients {
 		c.exchange("hello\n")
-		clients = append(clients, c)
 	}
 	b.ok(s.Expel(netip.MustParseAddrPort("192.0.2.1:80")))
 	s.expelNow(clients[2])
-	clients[2].expectGone()
+	clients[2].ExpectClosed()
 	s.wantClosed(engine.ErrExpelled)
 	s.wantCause(engine.ClosedExpelled, 1)
 	for i, c := range clients {
@@ -144,7 +151,7 @@ func expelsAmongMany(b *bench) {
 	s.wantOpened(n + len(clients))
 	for i, c := range clients[:3] {
 		s.expelNow(c)
-		c.expectGone()
+		c.ExpectClosed()
 		if whys := s.closed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrExpelled {
 			b.Errorf("closed for %v, want %d for %v", whys, i+1, engine.ErrExpelled)
 		}
@@ -154,25 +161,14 @@ func expelsAmongMany(b *bench) {
 
 // expelsBusy closes a connection while its handler is called: when that returns.
 func expelsBusy(b *bench) {
-	called, goOn := make(chan struct{}), make(chan struct{})
-	var once atomic.Bool
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		if !once.Swap(true) {
-			close(called)
-			<-goOn
-		}
-		return answerLine(c, in)
-	}})
-	c := s.dial()
-	c.send("one\n")
-	testkit.Receive(b, called, "the handler")
+	s, c, _, release := b.hold(&Script{})
 	s.expelNow(c)
 	if whys := s.reasons(); len(whys) != 0 {
 		b.Errorf("closed for %v while the handler has not returned", whys)
 	}
-	close(goOn)
+	release()
 	s.wantClosed(engine.ErrExpelled)
-	c.expectGone()
+	c.ExpectClosed()
 }
 
 func ordersAfterStop(b *bench) {

@@ -37,15 +37,15 @@ func readingPauses(b *bench) {
 		testkit.WaitFor(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
 	}
 	s.dial().exchange("others go on")
-	c.expect(string(data))
+	c.Expect(string(data))
 	if err := testkit.Receive(b, sent, "the client's write"); err != nil {
 		b.Errorf("client: write: %v", err)
 	}
 	if got := most.Load(); got > unsent {
 		b.Errorf("%d bytes were pending, MaxUnsent is %d", got, unsent)
 	}
-	c.endSending()
-	c.expectEnd("")
+	c.CloseWrite()
+	c.ExpectEOF("")
 	s.wantClosed(io.EOF)
 }
 
@@ -58,12 +58,12 @@ func owedAtHalfClose(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
 	c := s.dial()
 	c.smallBuffers()
-	c.send("g")
+	c.Send("g")
 	s.wantBytesIn(1)
-	c.endSending()
+	c.CloseWrite()
 	if s.Loops() > 0 {
 		s.wantEnded(1) // while almost all is owed
 	}
-	c.expectEnd(string(answer))
+	c.ExpectEOF(string(answer))
 	s.wantClosed(io.EOF)
 }

@@ -61,17 +61,17 @@ func (p *plan) pace(loop int, now time.Duration, touch func(engine.Ref) bool) ti
 
 // paceTouches has more connections touched in a call than a loop settles at once.
 func paceTouches(b *bench) {
-	const n = 200
+	const n = 150
 	var p plan
 	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, paced(p.pace))
 	clients := s.dials(n)
 	p.add(s.wantOpened(n)...)
 	for _, c := range clients {
-		c.expect("due\n")
-		c.endSending()
+		c.Expect("due\n")
+		c.CloseWrite()
 	}
 	for _, c := range clients {
-		c.expectEnd("")
+		c.ExpectEOF("")
 	}
 	s.closed(n)
 }
@@ -141,7 +141,7 @@ func paceFull(b *bench) {
 	r := s.wantOpened(1)[0]
 	if s.Loops() == 0 {
 		held.Store(true)
-		c.send("x")
+		c.Send("x")
 		s.wantBytesIn(1)
 	}
 	ref.Store(&r)

@@ -38,7 +38,6 @@ var panicCases = append(blowCases(),
 	testCase{"Goexit in many handlers while others are served", exitsAmongOthers},
 	testCase{"Goexit in handlers of connections that are closed by force", exitsWhenKilled},
 	testCase{"Goexit in DialFailed", exitsInDialFailed},
-	testCase{"Goexit in Refuse", exitsInRefuse},
 )
 
 func blowCases() (all []testCase) {
@@ -65,7 +64,9 @@ func blowCases() (all []testCase) {
 		} {
 			all = append(all, testCase{blow.name + " in " + c.call, func(b *bench) { testPanic(b, blow, c.why, c.set) }})
 		}
-		all = append(all, testCase{blow.name + " in Writable and Draining", func(b *bench) { panicsInExtensions(b, blow) }})
+		all = append(all,
+			testCase{blow.name + " in Writable and Draining", func(b *bench) { panicsInExtensions(b, blow) }},
+			testCase{blow.name + " in Refuse", func(b *bench) { panicsInRefuse(b, blow) }})
 	}
 	return all
 }
@@ -82,12 +83,12 @@ func panicsInExtensions(b *bench, blow blow) {
 	c, drained := s.dial(), s.dial()
 	c.smallBuffers()
 	s.wantOpened(2)
-	c.send("x")
+	c.Send("x")
 	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
-	c.expectGone()
+	c.ExpectClosed()
 	s.wantClosed(blow.why)
 	done := s.stop(background(b))
-	drained.expectGone()
+	drained.ExpectClosed()
 	drained.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(blow.why, blow.why)
@@ -122,8 +123,8 @@ func testPanic(b *bench, blow blow, why error, set func(s *Script, blow func(*en
 	r := s.wantOpened(2)[1]
 	_, _ = victim.Write([]byte("half a message"))
 	_ = r.Nudge()
-	_ = victim.CloseWrite()
-	victim.expectGone()
+	victim.CloseWrite()
+	victim.ExpectClosed()
 	s.wantClosed(why)
 
 	bystander.exchange("after\n")
@@ -194,7 +195,7 @@ func (x *exitingScript) received(c *engine.Conn, in []byte) int {
 // exitsAmongOthers has many connections whose handlers end their goroutine, in each call and often
 // in several of the same turn, while others ask and are answered without a pause.
 func exitsAmongOthers(b *bench) {
-	const victims, atOnce, bystanders = 400, 40, 8
+	const victims, atOnce, bystanders = 150, 30, 4
 	var x exitingScript
 	s := b.serve(x.script())
 	calls := []string{"Received", "Nudged", "Do", "Ended", "Closed", "Closed and Received"}
@@ -255,9 +256,9 @@ func runVictim(b *bench, s *server, call string) error {
 	}
 	defer c.Close()
 	_, _ = c.Write([]byte("hello\nexit in " + call + "\n")) // it may be closed already
-	_ = c.CloseWrite()
+	c.CloseWrite()
 	got, err := io.ReadAll(c)
-	if err != nil && !isReset(err) {
+	if err != nil && !testkit.IsReset(err) {
 		return fmt.Errorf("victim of %s: got %q, then %w; want the end", call, got, err)
 	}
 	return nil
@@ -266,14 +267,14 @@ func runVictim(b *bench, s *server, call string) error {
 // exitsWhenKilled has Closed end its goroutine for each of the connections that a Stop closes by
 // force.
 func exitsWhenKilled(b *bench) {
-	const n = 60
+	const n = 30
 	s := b.serve(&Script{
 		Received: answerLine,
 		Closed:   func(*engine.Conn, error) { runtime.Goexit() },
 	})
 	for _, c := range s.dials(n) {
 		c.exchange("on\n")
-		c.send("half a message")
+		c.Send("half a message")
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
@@ -299,24 +300,24 @@ func exitsInDialFailed(b *bench) {
 	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
 }
 
-func exitsInRefuse(b *bench) {
+func panicsInRefuse(b *bench, blow blow) {
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
-		cfg.Refuse = func(_ netip.AddrPort, _ error) []byte {
-			runtime.Goexit()
+		cfg.Refuse = func(netip.AddrPort, error) []byte {
+			blow.call()
 			return nil
 		}
 	})
 	first := s.dial()
 	first.exchange("first\n")
 	for range 3 {
-		s.dial().expectGone()
+		s.dial().ExpectClosed()
+	}
+	s.wantRefused(engine.RefusedFull, 3)
+	if n := s.Counters()[engine.Panics]; n != 3 {
+		b.Errorf("counted %d panics, want 3", n)
 	}
 	first.exchange("goes on\n")
 	first.Close()
 	s.wantClosed(io.EOF)
-	testkit.WaitFor(b, "the place is not free", func() bool { return s.Counters()[engine.Open] == 0 })
-	s.dial().exchange("next\n")
-	if n := s.Counters()[engine.Panics]; n != 3 {
-		b.Errorf("counted %d panics, want 3", n)
-	}
+	s.wantRoom()
 }

@@ -56,7 +56,7 @@ func refTells(b *bench) {
 	if n := testing.AllocsPerRun(100, func() { r.Peer(); r.Value(); r.ID() }); n > 0 {
 		b.Errorf("to look at a connection allocates %v times", n)
 	}
-	c.send("second")
+	c.Send("second")
 	want := c.told("second")
 	if got := testkit.Receive(b, inCall, "Received"); got != want {
 		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
@@ -141,9 +141,9 @@ func refTellsMany(b *bench) {
 			clients[i] = s.dial()
 		}
 		for i, c := range clients {
-			c.expect("hello")
+			c.Expect("hello")
 			if i%2 == 0 {
-				c.reset()
+				c.Reset()
 			} else {
 				c.Close()
 			}

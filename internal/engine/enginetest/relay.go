@@ -17,15 +17,17 @@ import (
 var relays = []nearCase{
 	{"Relay of much in both directions", relayMuch},
 	{"Relay to one that does not read", relayToSlow},
-	{"Relay of a request that came before", relayEarly},
 	{"Relay of half-closes", relayHalfClose},
-	{"Relay that the target resets", relayReset},
-	{"Relay that is closed on one side", relayClosed},
+	{"Relay that ends on one side", relayEnds},
 	{"Relay with a connection that has closed", relayWithClosed},
-	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
-	{"Relay that is used one way is not idle", relayOneWay},
 	{"Relay that is stopped", relayStopped},
 	{"Relay of many connections that come and go", relayMany},
+}
+
+// quietRelays are those of relays and time.
+var quietRelays = []nearCase{
+	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
+	{"Relay that is used one way is not idle", relayOneWay},
 }
 
 // nearCase is a case with both connections on one loop, or anywhere.
@@ -34,10 +36,10 @@ type nearCase struct {
 	run  func(b *bench, near bool)
 }
 
-// relayCases are those of a model: on one loop, where it has any, and otherwise, or if it
+// nearCases are the cases for a model: on one loop, where it has any, and otherwise, or if it
 // has more, anywhere.
-func relayCases(m engine.Model, loops int) (all []testCase) {
-	for _, c := range relays {
+func nearCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
+	for _, c := range cases {
 		if !m.Loops || loops > 1 {
 			all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }})
 		}
@@ -122,19 +124,14 @@ func (t target) accept() *client {
 	if err != nil {
 		t.b.Fatal(err)
 	}
-	t.b.Cleanup(func() { nc.Close() })
-	return &client{TCPConn: nc.(*net.TCPConn), t: t.b}
+	return &client{testkit.NewConn(t.b, nc), t.b}
 }
 
 func relayMuch(b *bench, near bool) {
 	const size = 2 << 20
 	r := b.relay(echoServer(b), near)
 	c := r.dial()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.Write(pattern(size))
-		sent <- errors.Join(err, c.CloseWrite())
-	}()
+	sent := c.sendsAll(pattern(size))
 	got := readAll(c)
 	b.ok(testkit.Receive(b, sent, "the end of sending"))
 	if err := compare([]byte(testkit.Receive(b, got, "what was echoed")), pattern(size)); err != nil {
@@ -157,38 +154,23 @@ func relayToSlow(b *bench, near bool) {
 		}
 		from.smallBuffers()
 		to.smallBuffers()
-		sent := make(chan error, 1)
-		go func() {
-			_, err := from.Write(pattern(size))
-			sent <- errors.Join(err, from.CloseWrite())
-		}()
+		sent := from.sendsAll(pattern(size))
 		testkit.WaitFor(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
 		for range 50 {
 			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
 				b.Fatalf("%d bytes are buffered for one that does not read", n)
 			}
 			// The other direction goes on.
-			to.send("ping\n")
-			from.expect("ping\n")
+			to.Send("ping\n")
+			from.Expect("ping\n")
 		}
-		to.endSending()
+		to.CloseWrite()
 		got := testkit.Receive(b, readAll(to), "what was sent")
 		b.ok(compare([]byte(got), pattern(size)))
 		if err := testkit.Receive(b, sent, "the end of sending"); err != nil {
 			b.Errorf("sending: %v", err)
 		}
 		r.wantClosed(io.EOF, io.EOF)
-	}
-}
-
-func relayEarly(b *bench, near bool) {
-	r := b.relay(echoServer(b), near)
-	for range 10 {
-		c := r.dial()
-		c.exchange("at once\n")
-		c.exchange("later\n")
-		c.endSending()
-		c.expectEnd("")
 	}
 }
 
@@ -202,55 +184,50 @@ func relayHalfClose(b *bench, near bool) {
 		if !before {
 			up = t.accept()
 		}
-		c.send("request")
-		c.endSending()
+		c.Send("request")
+		c.CloseWrite()
 		if before {
 			up = t.accept()
 		}
-		up.expectEnd("request")
-		up.send("answer")
-		c.expect("answer")
-		up.send(", all of it")
-		up.endSending()
-		c.expectEnd(", all of it")
+		up.ExpectEOF("request")
+		up.Send("answer")
+		c.Expect("answer")
+		up.Send(", all of it")
+		up.CloseWrite()
+		c.ExpectEOF(", all of it")
 		r.wantClosed(io.EOF, io.EOF)
 	}
 }
 
-func relayReset(b *bench, near bool) {
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	up := t.accept()
-	c.send("request")
-	up.expect("request")
-	up.reset()
-	c.expectGone()
-	c.Close()
-	r.closed(2)
-}
-
-func relayClosed(b *bench, near bool) {
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	up := t.accept()
-	c.exchangeWith(up, "before\n")
-	b.ok(r.wantOpened(2)[0].Close())
-	c.expectEnd("")
-	up.expectEnd("")
-	c.Close()
-	up.Close()
-	r.closed(2)
+// relayEnds has the target reset its side, and the server close the client's.
+func relayEnds(b *bench, near bool) {
+	for _, end := range []func(r *relayTo, up *client){
+		func(_ *relayTo, up *client) { up.Reset() },
+		func(r *relayTo, up *client) {
+			b.ok(r.wantOpened(2)[0].Close())
+			up.ExpectEOF("")
+			up.Close()
+		},
+	} {
+		t := newTarget(b)
+		r := b.relay(t.addr(), near)
+		c := r.dial()
+		up := t.accept()
+		c.exchangeWith(up, "before\n")
+		end(r, up)
+		c.ExpectClosed()
+		c.Close()
+		r.closed(2)
+	}
 }
 
 // exchangeWith sends a line each way.
 func (c *client) exchangeWith(other *client, line string) {
 	c.t.Helper()
-	c.send(line)
-	other.expect(line)
-	other.send(line)
-	c.expect(line)
+	c.Send(line)
+	other.Expect(line)
+	other.Send(line)
+	c.Expect(line)
 }
 
 func relayWithClosed(b *bench, near bool) {
@@ -258,9 +235,9 @@ func relayWithClosed(b *bench, near bool) {
 	r := b.relay(t.addr(), near)
 	for range 20 {
 		c := r.dial()
-		c.reset()
+		c.Reset()
 		up := t.accept()
-		up.expectGone()
+		up.ExpectClosed()
 		up.Close()
 	}
 	r.closed(40)
@@ -291,11 +268,11 @@ func relayOneWay(b *bench, near bool) {
 	up := t.accept()
 	c.exchangeWith(up, "before\n")
 	for began := time.Now(); time.Since(began) < 4*short; time.Sleep(short / 4) {
-		c.send("word\n")
-		up.expect("word\n")
+		c.Send("word\n")
+		up.Expect("word\n")
 	}
-	up.expectEnd("")
-	c.expectEnd("")
+	up.ExpectEOF("")
+	c.ExpectEOF("")
 	up.Close()
 	c.Close()
 	r.wantClosed(engine.ErrIdleTimeout, engine.ErrIdleTimeout)
@@ -309,11 +286,11 @@ func relayStopped(b *bench, near bool) {
 	c.exchangeWith(up, "before\n")
 	done := r.stop(b.Context())
 	c.exchangeWith(up, "meanwhile\n")
-	c.endSending()
-	up.expectEnd("")
-	up.send("last")
+	c.CloseWrite()
+	up.ExpectEOF("")
+	up.Send("last")
 	up.Close()
-	c.expectEnd("last")
+	c.ExpectEOF("last")
 	b.ok(testkit.Receive(b, done, "Stop"))
 }
 
@@ -330,7 +307,7 @@ func relayMany(b *bench, near bool) {
 					return
 				}
 				line := fmt.Sprintf("client %d, %d: %s\n", i, j, bytes.Repeat([]byte("x"), 1000*i))
-				c.send(line)
+				c.Send(line)
 				b.ok(c.tryExpect(line))
 				if c.CloseWrite(); i%2 == 0 {
 					io.Copy(io.Discard, c)

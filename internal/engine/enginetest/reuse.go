@@ -69,7 +69,7 @@ func mailAtReset(b *bench) {
 	clients, victim := s.dialBeside(b, held, 1, nil)
 	h.hold(b, held)
 	n := len(clients)
-	clients[n-1].reset()
+	clients[n-1].Reset()
 	for range 3 {
 		err := victim.Send([]byte("nobody will read this"))
 		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
@@ -83,8 +83,8 @@ func mailAtReset(b *bench) {
 	more, _ := s.dialBeside(b, held, 1+n, &slot)
 	last := more[len(more)-1]
 	last.exchange("hello\n")
-	last.endSending()
-	last.expectEnd("")
+	last.CloseWrite()
+	last.ExpectEOF("")
 	s.wantClosed(syscall.ECONNRESET, io.EOF)
 	for _, c := range append(append(clients[:n-1], more...), first) {
 		c.Close()

@@ -14,7 +14,11 @@ import (
 
 var sendWaitCases = []testCase{
 	{"SendWait is as fast as the client reads", sendWaitPaces},
-	{"SendWait from many goroutines", sendWaitMany},
+	{"SendWait from ten goroutines", func(b *bench) {
+		sendConcurrently(b, func(r engine.Ref) func([]byte) error {
+			return func(p []byte) error { return r.SendWait(b.Context(), p) }
+		}, func(l *engine.Limits) { l.MaxMail, l.MaxUnsent, l.HighWater, l.LowWater = 8, 1000, 200, 50 })
+	}},
 	{"SendWait ends with its context, or the connection", sendWaitEnds},
 	{"SendWait has a bound of senders", sendWaitBound},
 }
@@ -96,36 +100,10 @@ func (k *blocked) end(want error) (sent string) {
 
 func sendWaitPaces(b *bench) {
 	k := b.block()
-	k.expect(string(k.all))
+	k.Expect(string(k.all))
 	k.end(nil)
 	k.Close()
 	k.s.wantClosed(io.EOF)
-}
-
-func sendWaitMany(b *bench) {
-	const each = 300
-	s := b.serve(&Script{}, limited(func(l *engine.Limits) {
-		l.MaxMail, l.MaxUnsent, l.HighWater, l.LowWater = 8, 1000, 200, 50
-	}))
-	c := s.dial()
-	r := s.wantOpened(1)[0]
-	got := readAll(c)
-	accepted := make([]int, senders)
-	var wg sync.WaitGroup
-	for i := range senders {
-		wg.Go(func() {
-			for ; accepted[i] < each; accepted[i]++ {
-				if err := r.SendWait(b.Context(), fmt.Appendf(nil, "%d:%d\n", i, accepted[i])); err != nil {
-					b.Errorf("SendWait: %v", err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	c.endSending()
-	checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
-	s.wantClosed(io.EOF)
 }
 
 func sendWaitEnds(b *bench) {
@@ -139,7 +117,7 @@ func sendWaitEnds(b *bench) {
 		b.Errorf("SendWait with a context that has ended: %v, want its cause", err)
 	}
 	b.ok(k.ref.Close())
-	k.expectEnd(sent)
+	k.ExpectEOF(sent)
 	k.Close()
 	k.s.wantClosed(nil)
 	if err := k.ref.SendWait(b.Context(), []byte("x")); !errors.Is(err, engine.ErrClosed) {
@@ -147,7 +125,7 @@ func sendWaitEnds(b *bench) {
 	}
 
 	k = b.block()
-	k.reset()
+	k.Reset()
 	k.end(engine.ErrClosed)
 
 	k = b.block()
@@ -184,7 +162,7 @@ func sendWaitBound(b *bench) {
 	cancel()
 	wg.Wait()
 	close(h.release)
-	c.expect(first)
+	c.Expect(first)
 	b.ok(r.SendWait(b.Context(), []byte("goes on")))
-	c.expect("goes on")
+	c.Expect("goes on")
 }

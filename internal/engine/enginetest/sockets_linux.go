@@ -20,9 +20,13 @@ func init() {
 	systemCases = append(systemCases,
 		testCase{"Dial of an abstract unix socket", dialAbstract},
 		testCase{"Dial of a unix socket whose queue is full", dialFullUnix},
-		testCase{"Dial with socket options", func(b *bench) { dialWithOptions(b, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10}) }},
-		testCase{"accepted connections with socket options", acceptedWithOptions},
-		testCase{"Dial with a delay", func(b *bench) { dialWithOptions(b, engine.Socket{Delay: true}) }},
+		testCase{"Dial with socket options", func(b *bench) {
+			socketOptions(b, true, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10})
+		}},
+		testCase{"Dial with a delay", func(b *bench) { socketOptions(b, true, engine.Socket{Delay: true}) }},
+		testCase{"accepted connections with socket options", func(b *bench) {
+			socketOptions(b, false, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10})
+		}},
 	)
 }
 
@@ -30,7 +34,7 @@ func init() {
 var abstracts atomic.Int64
 
 func dialAbstract(b *bench) {
-	dialUnixAt(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
+	dialPath(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
 }
 
 // dialFullUnix dials someone who takes no connection: those for which there is no
@@ -52,15 +56,22 @@ func dialFullUnix(b *bench) {
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
 }
 
-// dialWithOptions looks at the socket where its descriptor means something: on the
-// thread of its owner.
-func dialWithOptions(b *bench, want engine.Socket) {
-	l := listen(b)
-	target := l.Addr().(*net.TCPAddr).AddrPort()
+// socketOptions looks at the socket of a connection that is dialled, or that has inherited what the
+// listener was given, where its descriptor means something: on the thread of its owner.
+func socketOptions(b *bench, dials bool, want engine.Socket) {
 	seen := make(chan engine.Socket, 1)
-	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target, netip.AddrPort{}) }}, dialsOnly,
-		func(cfg *engine.Config) { cfg.Socket, cfg.Reset = want, true }) // nobody takes the connection, to end it in order
-	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
+	script := &Script{Opened: func(c *engine.Conn) {
+		local, _ := c.Ref().LocalAddr()
+		seen <- socketTo(b, c.Peer(), local)
+	}}
+	set := func(cfg *engine.Config) { cfg.Socket = want }
+	if dials {
+		l := listen(b)
+		s := b.serve(script, dialsOnly, set, func(cfg *engine.Config) { cfg.Reset = true }) // nobody takes the connection, to end it in order
+		b.must(s.Dial(engine.Dial{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
+	} else {
+		defer b.serve(script, set).dial().Close()
+	}
 	got := testkit.Receive(b, seen, "Opened")
 	if want.SendBuffer == 0 { // then it is the kernel's choice
 		got.SendBuffer, got.ReceiveBuffer = 0, 0
@@ -73,24 +84,8 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	}
 }
 
-// acceptedWithOptions has connections inherit what the listener was given.
-func acceptedWithOptions(b *bench) {
-	want := engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10}
-	seen := make(chan engine.Socket, 1)
-	s := b.serve(&Script{Opened: func(c *engine.Conn) {
-		local, _ := c.Ref().LocalAddr()
-		seen <- socketTo(b, c.Peer(), local)
-	}},
-		func(cfg *engine.Config) { cfg.Socket = want })
-	c := s.dial()
-	defer c.Close()
-	if got := testkit.Receive(b, seen, "Opened"); got != want {
-		b.Errorf("the socket's options are %+v, want %+v", got, want)
-	}
-}
-
-// socketTo finds this thread's socket that is connected to a target, from an address if
-// that is given, and its options. The kernel doubles the sizes that it is given.
+// socketTo finds this thread's socket that is connected to a target, from an address, and
+// its options. The kernel doubles the sizes that it is given.
 func socketTo(b *bench, target, from netip.AddrPort) engine.Socket {
 	is := func(name syscall.Sockaddr, err error, want netip.AddrPort) bool {
 		at, ok := name.(*syscall.SockaddrInet4)
@@ -108,7 +103,7 @@ func socketTo(b *bench, target, from netip.AddrPort) engine.Socket {
 		if peer, err := syscall.Getpeername(fd); !is(peer, err, target) {
 			continue
 		}
-		if local, err := syscall.Getsockname(fd); from.IsValid() && !is(local, err, from) {
+		if local, err := syscall.Getsockname(fd); !is(local, err, from) {
 			continue
 		}
 		option := func(level, name int) int {

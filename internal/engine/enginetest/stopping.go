@@ -14,9 +14,8 @@ import (
 )
 
 var stopCases = []testCase{
-	{"Stop with idle connections", stopWithIdle},
+	{"Stop with idle connections, and half a message received", stopWithIdle},
 	{"Stop with output owed to a slow reader", stopWhileOwing},
-	{"Stop with half a message received", stopInMessage},
 	{"Stop with a message on its way", stopWithUnreadInput},
 	{"Stop with a PROXY header on its way", stopWithUnreadHeader},
 	{"Stop while clients flood", stopFlooded},
@@ -59,17 +58,23 @@ func stopFrees(b *bench) {
 	}
 }
 
+// stopWithIdle stops with idle connections, and one with half a message received, which is answered.
 func stopWithIdle(b *bench) {
 	const n = 20
 	s := b.serve(lines())
 	clients := s.dials(n)
-	clients[0].exchange("not all are fresh\n")
+	clients[1].exchange("not all are fresh\n")
+	clients[0].Send("half a mess")
+	s.wantBytesIn(11 + 18)
 	s.wantOpened(n)
 	done := s.stop(background(b))
-	for _, c := range clients {
-		c.expectEnd("")
+	for _, c := range clients[1:] {
+		c.ExpectEOF("")
 		c.Close()
 	}
+	clients[0].Send("age\n")
+	clients[0].ExpectEOF("half a message\n")
+	clients[0].Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
@@ -85,29 +90,13 @@ func stopWhileOwing(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
 	c, idle := s.dial(), s.dial()
 	c.smallBuffers()
-	c.send("g")
+	c.Send("g")
 	s.wantBytesIn(1)
 	s.wantOpened(2)
 	done := s.stop(background(b))
-	idle.expectEnd("") // Stop is under way
+	idle.ExpectEOF("") // Stop is under way
 	idle.Close()
-	c.expectEnd(string(answer))
-	c.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
-	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
-}
-
-func stopInMessage(b *bench) {
-	s := b.serve(lines())
-	c, idle := s.dial(), s.dial()
-	c.send("half a mess")
-	s.wantBytesIn(11)
-	s.wantOpened(2)
-	done := s.stop(background(b))
-	idle.expectEnd("")
-	idle.Close()
-	c.send("age\n")
-	c.expectEnd("half a message\n")
+	c.ExpectEOF(string(answer))
 	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
@@ -121,7 +110,7 @@ func stopWithUnreadInput(b *bench) {
 	c := s.dial()
 	s.wantOpened(1)
 	messages := strings.Repeat("a line of some length\n", 500)
-	c.send(messages)
+	c.Send(messages)
 	done := s.stop(background(b))
 	got, err := io.ReadAll(c)
 	if err != nil {
@@ -146,15 +135,15 @@ func stopCutOff(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
 	owing, half, idle := s.dial(), s.dial(), s.dial()
 	owing.smallBuffers()
-	owing.send("g")
-	half.send("half a message")
+	owing.Send("g")
+	half.Send("half a message")
 	s.wantBytesIn(15)
 	s.wantOpened(3)
 	cause := errors.New("the test's patience ends")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	done := s.stop(ctx)
-	idle.expectEnd("")
+	idle.ExpectEOF("")
 	idle.Close()
 	s.wantClosed(engine.ErrServerClosed)
 	select {
@@ -167,8 +156,8 @@ func stopCutOff(b *bench) {
 		b.Errorf("Stop: %v, want the context's cause: %v", err, cause)
 	}
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed, engine.ErrServerClosed)
-	half.expectGone()
-	owing.expectGone()
+	half.ExpectClosed()
+	owing.ExpectClosed()
 	wantStopped(b, s, nil)
 }
 
@@ -188,11 +177,11 @@ func stopAllGone(b *bench) {
 func stopTwice(b *bench) {
 	s := b.serve(lines())
 	c, idle := s.dial(), s.dial()
-	c.send("half a message")
+	c.Send("half a message")
 	s.wantBytesIn(14)
 	s.wantOpened(2)
 	first := s.stop(background(b))
-	idle.expectEnd("")
+	idle.ExpectEOF("")
 	idle.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	second := s.stop(ctx)
@@ -211,7 +200,7 @@ func stopTwice(b *bench) {
 	wantStopped(b, s, testkit.Receive(b, first, "the return of the first Stop"))
 	wantStopped(b, s, testkit.Receive(b, third, "the return of the third Stop"))
 	wantStopped(b, s, s.Stop(background(b)))
-	c.expectGone()
+	c.ExpectClosed()
 }
 
 func afterStop(b *bench) {
@@ -219,7 +208,7 @@ func afterStop(b *bench) {
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	done := s.stop(background(b))
-	c.expectEnd("")
+	c.ExpectEOF("")
 	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
@@ -237,7 +226,7 @@ func stopWithUnreadHeader(b *bench) {
 	clients := s.dials(n)
 	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
 	for _, c := range clients {
-		c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
+		c.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
 	}
 	done := s.stop(background(b))
 	for _, c := range clients {

@@ -40,7 +40,7 @@ func silence(b *bench) {
 		return func(s *server) (*client, io.Reader) {
 			c := s.dial()
 			if send != "" {
-				c.exchange2(send, want)
+				c.ask(send, want)
 			}
 			return c, c
 		}
@@ -94,7 +94,7 @@ func untaken(b *bench) {
 		c := s.dial()
 		c.smallBuffers()
 		start := time.Now()
-		c.send("g")
+		c.Send("g")
 		s.wantClosed(engine.ErrWriteTimeout)
 		if took := time.Since(start); took < short {
 			b.Errorf("closed after %v, which is less than the limit", took)
@@ -109,12 +109,12 @@ func stalledHandshakes(b *bench) {
 		s := b.serve(lines(), b.layered(proxied, !proxied), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
 		silent, stalls := s.dial(), s.dial()
 		if proxied {
-			stalls.send("PROX")
+			stalls.Send("PROX")
 		} else {
-			stalls.send("\x16\x03\x01\x02\x00\x01")
+			stalls.Send("\x16\x03\x01\x02\x00\x01")
 		}
-		silent.expectGone()
-		stalls.expectGone()
+		silent.ExpectClosed()
+		stalls.ExpectClosed()
 		s.wantRefused(engine.RefusedTimeout, 2)
 	}
 }
@@ -131,10 +131,10 @@ func slowHandler(b *bench) {
 		return answerLine(c, in)
 	}}, limited(func(l *engine.Limits) { l.IdleTimeout, l.MessageTimeout = short, short }))
 	c := s.dial()
-	c.send("slow\n")
-	c.send("half a message\n")
+	c.Send("slow\n")
+	c.Send("half a message\n")
 	close(said)
-	c.expect("slow\nhalf a message\n")
+	c.Expect("slow\nhalf a message\n")
 }
 
 func handlerTime(b *bench) {
@@ -158,8 +158,8 @@ func heartbeatsMissed(b *bench) {
 	})
 	start := time.Now() // the server's clock may start before dial returns
 	c := s.dial()
-	c.expect("ping\nping\n")
-	c.expectGone()
+	c.Expect("ping\nping\n")
+	c.ExpectClosed()
 	if took := time.Since(start); took < 3*short {
 		b.Errorf("closed after %v, want %v at least", took, 3*short)
 	}

@@ -4,7 +4,8 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // patient is a connection on which nobody is to wait.
@@ -32,20 +33,13 @@ func TestTurnAwayDoesNotWait(t *testing.T) {
 	}
 	defer ln.Close()
 	for _, said := range []string{"", "may I?"} {
-		client, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
+		client := testkit.Dial(t, ln.Addr().String())
 		nc, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.WriteString(client, said) // on the loopback it is there at once
+		client.Send(said) // on the loopback it is there at once
 		turnAway(patient{nc.(*net.TCPConn), t}, []byte(answer))
-		_ = client.SetDeadline(time.Now().Add(patience))
-		if got, err := io.ReadAll(client); string(got) != answer || err != nil {
-			t.Errorf("who said %q got %q and %v, want %q and an orderly end", said, got, err, answer)
-		}
+		client.ExpectEOF(answer)
 	}
 }

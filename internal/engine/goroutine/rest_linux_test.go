@@ -3,7 +3,6 @@ package goroutine
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -38,12 +37,12 @@ func TestRestSleeps(t *testing.T) {
 	})
 	nc := dial(t, g)
 	ref := testkit.Receive(t, l.ref, "Resume")
-	for range 50 {
-		if _, err := nc.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	sent := 0
+	testkit.WaitFor(t, "sending takes too long", func() bool {
+		nc.Send("x")
+		sent++
+		return sent == 50
+	})
 	if n := l.asked.Load(); n > 5 {
 		t.Errorf("it was asked %d times whether it wants input, want once or twice", n)
 	}

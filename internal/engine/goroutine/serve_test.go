@@ -3,15 +3,12 @@ package goroutine
 import (
 	"context"
 	"log/slog"
-	"net"
 	"testing"
-	"time"
+	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-// patience bounds every wait. It is far longer than anything takes.
-const patience = time.Minute
 
 // handler uses all input up, and tells what comes and goes.
 type handler struct {
@@ -35,7 +32,7 @@ func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{
 			MaxConns: 1000, MaxMessage: 64 << 10, MaxUnsent: 1 << 20, MaxMail: 1024, MaxMailBytes: 16 << 20,
-			CloseTimeout: 10 * patience, Linger: 10 * patience,
+			CloseTimeout: 10 * testkit.Timeout, Linger: 10 * testkit.Timeout,
 		},
 	}
 	change(&cfg)
@@ -53,12 +50,14 @@ func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
 }
 
 // dial connects to the group; the connection is closed when the test ends.
-func dial(t *testing.T, g *group) net.Conn {
+func dial(t *testing.T, g *group) *testkit.Conn {
 	t.Helper()
-	nc, err := net.Dial("tcp", g.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	return testkit.Dial(t, g.Addr().String())
+}
+
+// A conn fits the allocator's class of 192 bytes; the next is 208.
+func TestConnSize(t *testing.T) {
+	if got := unsafe.Sizeof(conn{}); got > 192 {
+		t.Errorf("a connection's driver entry is %d bytes, want at most 192", got)
 	}
-	t.Cleanup(func() { nc.Close() })
-	return nc
 }

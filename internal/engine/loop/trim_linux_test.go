@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // sleeper is a driver to whom nothing happens, which says for how long it is to wait.
@@ -23,7 +24,6 @@ func (s *sleeper) Wait(most time.Duration) {
 
 // A loop that sleeps after a burst wakes to drop the buffers, and then sleeps for ever.
 func TestLoopForgetsABurst(t *testing.T) {
-	const patience = time.Minute
 	s := &sleeper{sleeps: make(chan time.Duration, 100)}
 	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
 		s.loop = l
@@ -32,21 +32,19 @@ func TestLoopForgetsABurst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitSleep := func() time.Duration {
-		select {
-		case most := <-s.sleeps:
-			return most
-		case <-time.After(patience):
-			t.Fatalf("the loop does not wait within %v", patience)
-			return 0
-		}
-	}
+	awaitSleep := func() time.Duration { return testkit.Receive(t, s.sleeps, "a wait of the loop") }
 	if most := awaitSleep(); most >= 0 {
 		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
 	}
 	spare := make(chan bool, 1)
 	s.loop.addChore(func() {
-		burst(&s.loop.buffers, 1000)
+		taken := make([]*engine.Buffer, 1000)
+		for i := range taken {
+			taken[i] = s.loop.buffers.Get(0)
+		}
+		for _, b := range taken {
+			s.loop.buffers.Put(b)
+		}
 		spare <- s.loop.buffers.Spare()
 	})
 	if !<-spare {
@@ -60,16 +58,5 @@ func TestLoopForgetsABurst(t *testing.T) {
 	}
 	if err := e.Stop(context.Background()); err != nil {
 		t.Error(err)
-	}
-}
-
-// burst takes n buffers at the same time and gives them back.
-func burst(f *engine.FreeList, n int) {
-	taken := make([]*engine.Buffer, n)
-	for i := range taken {
-		taken[i] = f.Get(0)
-	}
-	for _, b := range taken {
-		f.Put(b)
 	}
 }

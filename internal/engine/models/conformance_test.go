@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 				{"shards", 2, enginetest.Sockets, withShards(m)},
 				// Its queue is full most of the time, and it sheds all it can.
 				{"1 worker that sheds", 1, enginetest.Handlers, withPool(m, pool.Config{Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond})},
-				{"auto", 2, enginetest.Handlers, withAuto(m)},
+				{"auto", 2, enginetest.Moves, withAuto(m)},
 			}
 			switch {
 			case full:

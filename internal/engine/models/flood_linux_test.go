@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
@@ -81,21 +78,11 @@ func TestLoopsFloodEachOther(t *testing.T) {
 		h := &flooder{t: t, most: 256 << 10, opened: make(chan engine.Ref), start: make(chan struct{}), meet: make(chan struct{})}
 		limits := enginetest.Limits()
 		limits.MaxMailBytes = h.most
-		e, err := m.Start(engine.Config{
-			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Log: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := beginWith(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2})
 		h.engine = e
-		var conns [2]net.Conn
+		var conns [2]*testkit.Conn
 		for conns[0] == nil || conns[1] == nil {
-			c, err := net.Dial("tcp", e.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			c.SetDeadline(time.Now().Add(testkit.Timeout))
+			c := dial(t, e)
 			r := testkit.Receive(t, h.opened, "a connection")
 			if loop, _, _ := r.Slot(); conns[loop] == nil {
 				conns[loop], h.to[loop] = c, r
@@ -106,10 +93,10 @@ func TestLoopsFloodEachOther(t *testing.T) {
 		close(h.start)
 		ends, got := make(chan error, len(conns)), [2]int{}
 		for i, c := range conns {
-			c := c.(*net.TCPConn)
+			c.Send(string(make([]byte, rounds)))
+			c.CloseWrite() // its input comes before its end
 			go func() {
-				_, err := c.Write(make([]byte, rounds))
-				_ = c.CloseWrite() // its input comes before its end
+				var err error
 				piece := make([]byte, floodPiece)
 				for ; err == nil; got[i]++ {
 					if _, err = io.ReadFull(c, piece); err != nil {
@@ -128,12 +115,6 @@ func TestLoopsFloodEachOther(t *testing.T) {
 			}
 		}
 		testkit.WaitFor(t, "mail is counted when all of it is sent", func() bool { return e.Counters()[engine.Buffered] == 0 })
-		for _, c := range conns {
-			c.Close() // Stop waits for its end
-		}
-		if err := e.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
 		if got != h.accepted {
 			t.Errorf("the clients have got %d messages, %d were accepted", got, h.accepted)
 		}

@@ -1,20 +1,15 @@
 package models_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
@@ -62,19 +57,18 @@ func TestDroppedAtOnce(t *testing.T) {
 		const n = 200
 		p := &fickle{}
 		e := p.start(t, m, nil)
-		conns := make([]net.Conn, n)
+		conns := make([]*testkit.Conn, n)
 		for i := range conns {
-			conns[i] = reach(t, e)
-			talk(t, conns[i], "hello\n")
+			conns[i] = dial(t, e)
+			conns[i].Exchange("hello", "hello")
 		}
 		p.drop(true)
 		for i, c := range conns {
-			fmt.Fprintf(c, "%d\n", i)
+			c.Send(fmt.Sprintf("%d\n", i))
 		}
 		p.wantDropped(t, n)
 		begin, before := time.Now(), p.drop(true)
-		time.Sleep(100 * time.Millisecond)
-		p.wantDropped(t, before+5) // so many at the least, however busy the machine is
+		p.wantDropped(t, before+50)
 		did, took := p.drop(true)-before, time.Since(begin)
 		// Once a millisecond; and all of them when the process has stood still for 100.
 		if most := int(took/time.Millisecond) + 2 + n*int(took/(100*time.Millisecond)); did > most {
@@ -82,7 +76,7 @@ func TestDroppedAtOnce(t *testing.T) {
 		}
 		p.drop(false)
 		for i, c := range conns {
-			expect(t, c, fmt.Sprintf("%d\n", i))
+			c.Expect(fmt.Sprintf("%d\n", i))
 		}
 	})
 }
@@ -92,13 +86,13 @@ func TestDroppedOpened(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		p := &fickle{drops: true}
 		e := p.start(t, m, func(_ *engine.Conn, in []byte, _ error) int { return len(in) })
-		c := reach(t, e)
+		c := dial(t, e)
 		p.wantDropped(t, 10)
 		if n := e.Counters()[engine.Shed]; n != 0 {
 			t.Errorf("%d sheds are counted where nothing but Opened is due", n)
 		}
 		p.drop(false)
-		talk(t, c, "hello\n")
+		c.Exchange("hello", "hello")
 	})
 }
 
@@ -109,14 +103,14 @@ func TestEndsWhileDropped(t *testing.T) {
 		const n = 20
 		p := &fickle{}
 		e := p.start(t, m, nil)
-		conns := make([]net.Conn, n)
+		conns := make([]*testkit.Conn, n)
 		for i := range conns {
-			conns[i] = reach(t, e)
-			talk(t, conns[i], "hello\n")
+			conns[i] = dial(t, e)
+			conns[i].Exchange("hello", "hello")
 		}
 		p.drop(true)
 		for _, c := range conns[:n/2] {
-			io.WriteString(c, "dropped\n")
+			c.Send("dropped\n")
 		}
 		p.wantDropped(t, n)
 		now, end := context.WithCancel(context.Background())
@@ -131,20 +125,8 @@ func TestEndsWhileDropped(t *testing.T) {
 // start starts an engine on the pool.
 func (p *fickle) start(t *testing.T, m engine.Model, shed func(*engine.Conn, []byte, error) int) engine.Engine {
 	t.Helper()
-	e, err := m.Start(engine.Config{
-		Network: "tcp", Addr: "127.0.0.1:0", Handler: &echo{}, Limits: enginetest.Limits(), Loops: 1, Pool: p, Shed: shed,
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		p.running.Wait()
-	})
-	return e
+	t.Cleanup(p.running.Wait)
+	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1, Pool: p, Shed: shed})
 }
 
 // wantDropped waits until it has dropped so many.
@@ -153,31 +135,4 @@ func (p *fickle) wantDropped(t *testing.T, n int) {
 	testkit.WaitForFunc(t, func() bool { return p.drop(true) >= n }, func() string {
 		return fmt.Sprintf("%d connections were offered, want %d", p.drop(true), n)
 	})
-}
-
-// reach connects to an engine.
-func reach(t *testing.T, e engine.Engine) net.Conn {
-	t.Helper()
-	c, err := net.Dial("tcp", e.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
-	return c
-}
-
-func talk(t *testing.T, c net.Conn, line string) {
-	t.Helper()
-	if _, err := io.WriteString(c, line); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, c, line)
-}
-
-func expect(t *testing.T, c net.Conn, line string) {
-	t.Helper()
-	if got, err := bufio.NewReader(c).ReadString('\n'); err != nil || got != line {
-		t.Fatalf("got %q, %v; want %q", got, err, line)
-	}
 }

@@ -3,7 +3,6 @@ package models_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
@@ -19,8 +17,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-const patience = time.Minute
 
 // echo echoes, and does something first if that is set.
 type echo struct {
@@ -64,10 +60,17 @@ func shards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) eng
 // begin starts an engine that is stopped when the test ends.
 func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
-	cfg.Network, cfg.Limits, cfg.Log = "tcp", enginetest.Limits(), slog.New(slog.DiscardHandler)
+	cfg.Limits = enginetest.Limits()
 	if cfg.Shard > 0 {
 		cfg.Limits.MaxConns = cfg.Loops * cfg.Shard
 	}
+	return beginWith(t, m, cfg)
+}
+
+// beginWith starts an engine with limits of its own.
+func beginWith(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
+	t.Helper()
+	cfg.Network, cfg.Log = "tcp", slog.New(slog.DiscardHandler)
 	e, err := m.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -81,28 +84,24 @@ func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	return e
 }
 
-func dial(t *testing.T, e engine.Engine) net.Conn {
+func dial(t *testing.T, e engine.Engine) *testkit.Conn {
 	t.Helper()
-	return dialTo(t, e.Addr())
+	return testkit.Dial(t, e.Addr().String())
 }
 
-func dialTo(t *testing.T, a net.Addr) net.Conn {
+// limitDescriptors has the process have no more than n descriptors, until the test ends.
+func limitDescriptors(t *testing.T, n uint64) {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", a.String(), patience)
-	if err != nil {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
-	return c
-}
-
-// tryExchange says whether a message comes back.
-func tryExchange(c net.Conn, message string) bool {
-	io.WriteString(c, message)
-	got := make([]byte, len(message))
-	_, err := io.ReadFull(c, got)
-	return err == nil && string(got) == message
+	few := old
+	few.Cur = n
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
 // Whichever listeners connections come to, of two addresses, shards take as many as all
@@ -113,18 +112,14 @@ func TestFullShardsPassOn(t *testing.T) {
 		here := engine.Listener{Network: "tcp", Addr: "127.0.0.1:0"}
 		e := begin(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, Shard: each})
 		for range 10 {
-			var open []net.Conn
+			var open []*testkit.Conn
 			for i := range loops * each {
-				c := dialTo(t, e.Listening()[i%2].Addr)
-				if !tryExchange(c, "hello") {
-					t.Fatalf("connection %d of %d is not served; %+v", len(open)+1, loops*each, e.Counters())
-				}
+				c := testkit.Dial(t, e.Listening()[i%2].Addr.String())
+				c.Exchange("hello", "hello")
 				open = append(open, c)
 			}
 			refused := e.Counters().AllRefused()
-			if tryExchange(dial(t, e), "one too many") {
-				t.Errorf("a connection more than %d is served", loops*each)
-			}
+			dial(t, e).ExpectClosed()
 			if got := e.Counters().AllRefused() - refused; got != 1 {
 				t.Errorf("%d connections were refused, want the one too many", got)
 			}
@@ -171,26 +166,15 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 
 // A shard whose table is full before it was to be passes on, too.
 func TestTableFullEarly(t *testing.T) {
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	few := old
-	few.Cur = sock.Guard + 40
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+	limitDescriptors(t, sock.Guard+40)
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := shards(t, m, &echo{}, 4, 1000)
-		var open []net.Conn
+		var open []*testkit.Conn
 		for range 120 { // 30 for each, who have room for some 35
 			open = append(open, dial(t, e))
 		}
-		for i, c := range open {
-			if !tryExchange(c, "hello") {
-				t.Fatalf("connection %d is not served; %+v", i, e.Counters())
-			}
+		for _, c := range open {
+			c.Exchange("hello", "hello")
 		}
 	})
 }
@@ -211,16 +195,10 @@ func TestShardsHoldNoOtherSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer theirs.Close()
 		e := shards(t, m, &echo{}, 2, 10)
 		ours.Close()
-		theirs.SetDeadline(time.Now().Add(patience))
-		if _, err := theirs.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("the peer of a closed socket reads %v, want its end", err)
-		}
-		if !tryExchange(dial(t, e), "hello") {
-			t.Error("not served")
-		}
+		testkit.NewConn(t, theirs).ExpectEOF("")
+		dial(t, e).Exchange("hello", "hello")
 	})
 }
 
@@ -229,9 +207,7 @@ func TestCollectOnShard(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := shards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
 		for range 10 {
-			if !tryExchange(dial(t, e), "collect") {
-				t.Fatal("not served")
-			}
+			dial(t, e).Exchange("collect", "collect")
 		}
 	})
 }
@@ -246,7 +222,7 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 			_, err := file.Load().WriteString("to a file that was opened after the start")
 			wrong <- err
 		}}, 1, 100)
-		var all []net.Conn
+		var all []*testkit.Conn
 		for range 50 { // so that many numbers are taken
 			all = append(all, dial(t, e))
 		}
@@ -257,9 +233,7 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 		defer f.Close()
 		file.Store(f)
 		for _, c := range all {
-			if !tryExchange(c, "hello") {
-				t.Fatal("not served as it should be")
-			}
+			c.Exchange("hello", "hello")
 			if err := <-wrong; err == nil {
 				t.Fatal("a write to a descriptor of another table went somewhere")
 			}
@@ -294,9 +268,7 @@ func TestLocalAddrOnShard(t *testing.T) {
 				}}, 2, 20)
 				at.Store(e.Addr().String())
 				for range 20 {
-					if !tryExchange(dial(t, e), "hello") {
-						t.Fatal("not served")
-					}
+					dial(t, e).Exchange("hello", "hello")
 				}
 				if addr, ok := other.Load().LocalAddr(); !ok || addr.String() != at.Load() {
 					t.Errorf("LocalAddr in a goroutine is %v, %v; want %v", addr, ok, e.Addr())
@@ -320,27 +292,18 @@ func TestBellOfLaterLoop(t *testing.T) {
 			}
 		}}, 1, 10)
 		from := dial(t, first)
-		if !tryExchange(from, "early") {
-			t.Fatal("not served")
-		}
+		from.Exchange("early", "early")
 		for _, each := range []int{0, 10} { // one table for all, and a shard
 			refs := make(chan engine.Ref, 10)
 			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
 			e := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, Shard: each})
 			to := dial(t, e)
-			if !tryExchange(to, "hello") {
-				t.Fatal("not served")
-			}
+			to.Exchange("hello", "hello")
 			ref := <-refs
 			later.Store(&ref)
 			for range 20 {
-				if !tryExchange(from, "ring") {
-					t.Fatal("not served")
-				}
-				got := make([]byte, 4)
-				if _, err := io.ReadFull(to, got); err != nil || string(got) != "ring" {
-					t.Fatalf("a loop was not woken from a shard: %q, %v", got, err)
-				}
+				from.Exchange("ring", "ring")
+				to.Expect("ring\n") // its loop was woken from a shard
 			}
 			later.Store(nil)
 		}
@@ -372,16 +335,7 @@ func TestShardThreadsEnd(t *testing.T) {
 
 // A shard can't start when the limit is below what is kept free in its table.
 func TestShardsUnderTinyLimit(t *testing.T) {
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	tiny := old
-	tiny.Cur = 200
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &tiny); err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+	limitDescriptors(t, 200)
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		e, err := m.Start(engine.Config{
 			Network: "tcp", Addr: "127.0.0.1:0", Handler: &echo{}, Limits: enginetest.Limits(),

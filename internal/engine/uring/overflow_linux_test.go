@@ -1,7 +1,6 @@
 package uring
 
 import (
-	"io"
 	"net"
 	"runtime"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // What the queue of completions has no room for, the kernel keeps and puts there
@@ -100,20 +100,15 @@ func TestLoopOverflow(t *testing.T) {
 	}
 	e := start(t, h)
 	flooding, talking := dial(t, e), dial(t, e)
-	exchange(t, talking, []byte("hello"))
-	flooding.Write([]byte("flood"))
-	select {
-	case full <- talking.LocalAddr():
-	case <-time.After(patience):
-		t.Fatal("the queue is not filled")
-	}
-	exchange(t, talking, []byte("to a full queue"))
-	exchange(t, talking, []byte("hello again"))
-	if _, err := io.ReadFull(flooding, make([]byte, len("flood"))); err != nil {
-		t.Errorf("the connection that filled the queue: %v", err)
-	}
-	exchange(t, flooding, []byte("ring"))
-	exchange(t, dial(t, e), []byte("hello"))
+	talking.Exchange("hello", "hello")
+	flooding.Send("flood")
+	full <- talking.LocalAddr()
+	talking.Exchange("to a full queue", "to a full queue")
+	talking.Exchange("hello again", "hello again")
+	flooding.Expect("flood")
+	flooding.Send("ring")
+	flooding.Expect("ring")
+	dial(t, e).Exchange("hello", "hello")
 	if n := len(h.closed); n != 0 {
 		t.Errorf("%d connections were closed: %v", n, <-h.closed)
 	}
@@ -138,7 +133,7 @@ func flood(t *testing.T, d *driver, full <-chan net.Addr) {
 		t.Error("the talker is not being received from")
 		return
 	}
-	unix.Poll([]unix.PollFd{{Fd: c.FD(), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	unix.Poll([]unix.PollFd{{Fd: c.FD(), Events: unix.POLLIN}}, int(testkit.Timeout.Milliseconds()))
 	enterUntil(t, d.ring, "the kernel has taken the bytes", func() bool {
 		_, _, err := unix.Recvfrom(int(c.FD()), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return err == unix.EAGAIN
@@ -158,7 +153,7 @@ func wantEventfd(t *testing.T, d *driver) {
 
 // enterUntil runs what has completed until a condition holds.
 func enterUntil(t *testing.T, r *ring, what string, so func() bool) {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testkit.Timeout); ; {
 		if r.enter(enterGetEvents, 0); so() {
 			return
 		}

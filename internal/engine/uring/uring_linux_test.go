@@ -1,24 +1,20 @@
 package uring
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"net"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/loop"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-const patience = time.Minute
 
 // handler echoes, and can be told to do something on its loop.
 type handler struct {
@@ -77,24 +73,9 @@ func kill(e engine.Engine) {
 	e.Wait()
 }
 
-func dial(t *testing.T, e engine.Engine) net.Conn {
+func dial(t *testing.T, e engine.Engine) *testkit.Conn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", e.Addr().String(), patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetDeadline(time.Now().Add(patience))
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-func exchange(t *testing.T, c net.Conn, p []byte) {
-	t.Helper()
-	go c.Write(p)
-	got := make([]byte, len(p))
-	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, p) {
-		t.Errorf("%d bytes did not come back as they were: %v", len(p), err)
-	}
+	return testkit.Dial(t, e.Addr().String())
 }
 
 // A loop whose ring fails closes its connections, says why, and serves on with
@@ -108,20 +89,15 @@ func TestRingFails(t *testing.T) {
 	}
 	e := start(t, h)
 	idle, talking := dial(t, e), dial(t, e)
-	exchange(t, idle, []byte("hello"))
-	exchange(t, talking, []byte("hello"))
-	talking.Write([]byte("break"))
+	idle.Exchange("hello", "hello")
+	talking.Exchange("hello", "hello")
+	talking.Send("break")
 	for range 2 {
-		select {
-		case why := <-h.closed:
-			if !errors.Is(why, unix.EBADFD) {
-				t.Errorf("closed with %v, want EBADFD", why)
-			}
-		case <-time.After(patience):
-			t.Fatal("a connection is not closed")
+		if why := testkit.Receive(t, h.closed, "a connection is not closed"); !errors.Is(why, unix.EBADFD) {
+			t.Errorf("closed with %v, want EBADFD", why)
 		}
 	}
-	exchange(t, dial(t, e), []byte("hello again"))
+	dial(t, e).Exchange("hello again", "hello again")
 }
 
 // When many connections send more than the first buffers hold, more are given,
@@ -129,17 +105,21 @@ func TestRingFails(t *testing.T) {
 func TestBuffersRunOut(t *testing.T) {
 	h := &handler{}
 	e := start(t, h)
-	message := bytes.Repeat([]byte("0123456789abcdef"), 64<<10/16)
-	var all sync.WaitGroup
+	message := strings.Repeat("0123456789abcdef", 64<<10/16)
+	var all []*testkit.Conn
 	for range 100 {
-		c := dial(t, e)
-		all.Go(func() {
-			for range 20 {
-				exchange(t, c, message)
-			}
-		})
+		all = append(all, dial(t, e))
 	}
-	all.Wait()
+	for range 5 {
+		var writing sync.WaitGroup
+		for _, c := range all {
+			writing.Go(func() { _, _ = c.Write([]byte(message)) }) // what does not come is missed below
+		}
+		for _, c := range all {
+			c.Expect(message)
+		}
+		writing.Wait()
+	}
 	kill(e)
 	if h.driver.buffers.given < fewBuffers || h.driver.buffers.given > mostBuffers {
 		t.Errorf("%d buffers were given, want %d to %d", h.driver.buffers.given, fewBuffers, mostBuffers)
@@ -158,8 +138,9 @@ func TestSubmissionsOverflow(t *testing.T) {
 		}
 	}
 	c := dial(t, start(t, h))
-	exchange(t, c, []byte("many"))
-	exchange(t, c, []byte("hello"))
+	c.Send("many")
+	c.Expect("many")
+	c.Exchange("hello", "hello")
 }
 
 // LockedMemory is what the kernel has mapped for a ring, and enough for 200 loops with the usual
