@@ -1,15 +1,12 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TrustedProxies goes by the same rules as Allow and Deny.
@@ -74,12 +71,12 @@ func TestProxyWithoutAddress(t *testing.T) {
 		for range 3 { // whose place comes back
 			c := dial(t, s.addr)
 			io.WriteString(c, "PROXY UNKNOWN\r\n")
-			ask(t, c, "hello")
+			c.Exchange("hello", "hello")
 			before := s.Stats().Refused
 			for _, header := range []string{"PROXY UNKNOWN\r\n", local, ofUnix} {
 				second := dial(t, s.addr)
 				io.WriteString(second, header)
-				if got := ended(t, second); got != "" {
+				if got := second.ExpectClosed(); got != "" {
 					t.Errorf("one too many after %q has got %q", header, got)
 				}
 			}
@@ -91,7 +88,7 @@ func TestProxyWithoutAddress(t *testing.T) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 		c := dial(t, s.addr)
 		io.WriteString(c, local+"hello\n")
-		if got := ended(t, c); got != "" {
+		if got := c.ExpectClosed(); got != "" {
 			t.Errorf("a denied proxy has got %q", got)
 		}
 		s.wantRefused(t, Refusals{Denied: 1})
@@ -112,7 +109,7 @@ func TestRefuseBehindProxy(t *testing.T) {
 		})
 		c := dial(t, s.addr)
 		io.WriteString(c, "PROXY TCP4 198.51.100.7 192.0.2.99 1234 80\r\nhello\n")
-		if got := ended(t, c); got != "not you\n" {
+		if got := c.ExpectClosed(); got != "not you\n" {
 			t.Errorf("got %q, want the answer", got)
 		}
 		c.Close()
@@ -133,22 +130,11 @@ func TestProxyUnspecified(t *testing.T) {
 		for _, source := range sources {
 			c := dial(t, s.addr)
 			io.WriteString(c, "PROXY "+source+"\r\nhello\n")
-			if got := ended(t, c); got != "" {
+			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("%s has got %q", source, got)
 			}
 			c.Close()
 		}
 		s.wantRefused(t, Refusals{Proxy: int64(len(sources))})
 	})
-}
-
-// ended reads to the end, in order or not.
-func ended(t *testing.T, c net.Conn) string {
-	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
-	got, err := io.ReadAll(c)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is held, after %q", got)
-	}
-	return string(got)
 }

@@ -98,7 +98,7 @@ func TestListeners(t *testing.T) {
 				t.Errorf("%d are counted as refused, want 1", n)
 			}
 			local.Close() // which makes room
-			eventually(t, func() bool { return s.ListenerStats()[2].Open == 0 }, func() string { return "a closed connection keeps its place" })
+			waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
 			says(t, dialUnix(t, path), "e", "e by local, tls false")
 			s.stop()
 			ok(t, s.result(t))

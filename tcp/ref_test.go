@@ -75,7 +75,7 @@ func TestOutsideCall(t *testing.T) {
 			}
 		}))})
 		first := dial(t, s.addr)
-		ask(t, first, "keep")
+		first.Exchange("keep", "keep")
 		other := dial(t, s.addr)
 		io.WriteString(other, "use it\n")
 		<-done
@@ -84,7 +84,7 @@ func TestOutsideCall(t *testing.T) {
 				t.Errorf("%s is in the log %d times:\n%s", name, n, log.String())
 			}
 		}
-		ask(t, first, "keep") // nothing came of it
+		first.Exchange("keep", "keep") // nothing came of it
 	})
 }
 
@@ -132,7 +132,7 @@ func TestSetHandlerNil(t *testing.T) {
 		answer <- c.SetHandler(nil)
 		echoLine(c, line)
 	}))})
-	ask(t, dial(t, s.addr), "still here")
+	dial(t, s.addr).Exchange("still here", "still here")
 	if err := <-answer; !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "SetHandler is nil; expected") {
 		t.Errorf("SetHandler(nil): %v", err)
 	}

@@ -91,7 +91,13 @@ func start(t testing.TB, srv *Server) *started {
 	}
 	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
 	ready := make(chan string, 1+len(srv.Listeners))
-	srv.Listening = func(a net.Addr) { ready <- a.String() }
+	listening := srv.Listening
+	srv.Listening = func(a net.Addr) {
+		if listening != nil {
+			listening(a)
+		}
+		ready <- a.String()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
 	go func() { s.err <- srv.ListenAndServe(ctx) }()
@@ -137,26 +143,15 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-func dial(t *testing.T, addr string) net.Conn {
+func dial(t testing.TB, addr string) *testkit.Conn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, patience)
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
+	return testkit.Dial(t, addr)
 }
 
-// ask sends a line and reads one back.
-func ask(t *testing.T, c net.Conn, line string) {
-	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
-	io.WriteString(c, line+"\n")
-	got, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil || got != line+"\n" {
-		t.Fatalf("asked %q, got %q, %v", line, got, err)
-	}
-}
-
-var eventually = testkit.WaitForFunc
+var (
+	waitFor    = testkit.WaitFor
+	eventually = testkit.WaitForFunc
+)
 
 // onModels runs a test under every model, with two loops if it has any.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
@@ -175,7 +170,7 @@ func TestServe(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops})
 		c := dial(t, s.addr)
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
 			Open: 1, Accepted: 1, Reads: 1, Writes: 1, BytesIn: 6, BytesOut: 6, Messages: 1}
 		counted := func() Stats {
@@ -207,7 +202,7 @@ func TestServeListener(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(context.Background(), l) }()
 		c := dial(t, l.Addr().String())
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
 			t.Errorf("a second Serve answers %v", err)
 		}
@@ -338,14 +333,16 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		cycle := func() {
 			open := make([]net.Conn, conns)
 			for i := range open {
-				c, err := net.DialTimeout("tcp", s.addr, patience) // without a cleanup, which would keep it
+				c, err := net.Dial("tcp", s.addr) // without a cleanup, which would keep it
 				must(t, err)
-				ask(t, c, "hello")
+				_, err = io.WriteString(c, "hello\n")
+				must(t, err)
+				_, err = io.ReadFull(c, make([]byte, len("hello\n")))
+				must(t, err)
 				open[i] = c
 			}
 			for _, c := range open {
-				c.(*net.TCPConn).SetLinger(0)
-				c.Close()
+				(&testkit.Conn{Conn: c}).Reset()
 			}
 			eventually(t, func() bool { return s.Stats().Open == 0 }, func() string {
 				return fmt.Sprintf("%d connections are open after all were killed", s.Stats().Open)
@@ -390,7 +387,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 			}
 			echoLine(c, line)
 		}))})
-		ask(t, dial(t, s.addr), "other") // it may be behind the one that is stuck
+		dial(t, s.addr).Exchange("other", "other") // it may be behind the one that is stuck
 		io.WriteString(dial(t, s.addr), "hello\n")
 		<-stuck
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -424,7 +421,7 @@ func TestWrappedFramer(t *testing.T) {
 		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
 		c := dial(t, s.addr)
 		io.WriteString(c, "a\nlast")
-		c.(*net.TCPConn).CloseWrite()
+		c.CloseWrite()
 		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
 			t.Errorf("got %q, %v; want both lines", got, err)
 		}
@@ -477,7 +474,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, func() bool { return s.Stats().Open == members }, func() string { return "not all members are in" })
+		waitFor(t, "not all members are in", func() bool { return s.Stats().Open == members })
 		for _, c := range conns {
 			c.SetReadDeadline(time.Now().Add(patience))
 		}

@@ -64,9 +64,9 @@ func (h *upgrader) Closed(_ *Conn, why error) { h.closed <- why }
 func (h *upgrader) begin(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c := dial(t, addr)
-	ask(t, c, "in clear")
+	c.Exchange("in clear", "in clear")
 	io.WriteString(c, "STARTTLS\n")
-	expect(t, c, "220 go\n")
+	c.Expect("220 go\n")
 	return c
 }
 
@@ -114,7 +114,7 @@ func TestStartTLS(t *testing.T) {
 				t.Errorf("Closed(%v); want io.EOF", why)
 			}
 		}
-		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return "connections are open" })
+		waitFor(t, "connections are open", func() bool { return s.Stats().Open == 0 })
 		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
 			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
 		}
@@ -138,7 +138,7 @@ func TestStartTLSInjected(t *testing.T) {
 				t.Errorf("Closed(%v); want ErrClearInput", why)
 			}
 		}
-		eventually(t, func() bool { return s.Stats().Closed.TLS == 2 }, func() string { return "not 2 counted as broken TLS" })
+		waitFor(t, "not 2 counted as broken TLS", func() bool { return s.Stats().Closed.TLS == 2 })
 	})
 }
 
