@@ -336,10 +336,12 @@ func end(t testing.TB, addr string) {
 
 func waitGone(t testing.TB, pid int) {
 	t.Helper()
-	testkit.WaitFor(t, fmt.Sprintf("process %d is left", pid), func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	})
+	waitFor(t, fmt.Sprintf("process %d is left", pid), func() bool { return isGone(pid) })
+}
+
+func isGone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
 // totals are counters that go on from one process to the next.
