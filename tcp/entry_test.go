@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -70,12 +69,12 @@ func TestProxyWithoutAddress(t *testing.T) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
 		for range 3 { // whose place comes back
 			c := dial(t, s.addr)
-			io.WriteString(c, "PROXY UNKNOWN\r\n")
+			c.Send("PROXY UNKNOWN\r\n")
 			c.Exchange("hello", "hello")
 			before := s.Stats().Refused
 			for _, header := range []string{"PROXY UNKNOWN\r\n", local, ofUnix} {
 				second := dial(t, s.addr)
-				io.WriteString(second, header)
+				second.Send(header)
 				if got := second.ExpectClosed(); got != "" {
 					t.Errorf("one too many after %q has got %q", header, got)
 				}
@@ -87,7 +86,7 @@ func TestProxyWithoutAddress(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 		c := dial(t, s.addr)
-		io.WriteString(c, local+"hello\n")
+		c.Send(local + "hello\n")
 		if got := c.ExpectClosed(); got != "" {
 			t.Errorf("a denied proxy has got %q", got)
 		}
@@ -108,7 +107,7 @@ func TestRefuseBehindProxy(t *testing.T) {
 			},
 		})
 		c := dial(t, s.addr)
-		io.WriteString(c, "PROXY TCP4 198.51.100.7 192.0.2.99 1234 80\r\nhello\n")
+		c.Send("PROXY TCP4 198.51.100.7 192.0.2.99 1234 80\r\nhello\n")
 		if got := c.ExpectClosed(); got != "not you\n" {
 			t.Errorf("got %q, want the answer", got)
 		}
@@ -129,7 +128,7 @@ func TestProxyUnspecified(t *testing.T) {
 		sources := []string{"TCP6 :: ::1 0 80", "TCP6 :: ::1 1234 80", "TCP4 0.0.0.0 192.0.2.1 0 80", "TCP6 ::ffff:0.0.0.0 ::1 0 80"}
 		for _, source := range sources {
 			c := dial(t, s.addr)
-			io.WriteString(c, "PROXY "+source+"\r\nhello\n")
+			c.Send("PROXY " + source + "\r\nhello\n")
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("%s has got %q", source, got)
 			}

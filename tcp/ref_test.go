@@ -10,7 +10,8 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // outside are the methods that do something, each with what it answers; nil for those that
@@ -115,13 +116,9 @@ func TestSendWaitOnLoop(t *testing.T) {
 			}
 		}))})
 		io.WriteString(dial(t, s.addr), "x\n")
-		select {
-		case err := <-answer:
-			if !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "expected") {
-				t.Errorf("SendWait in a handler: %v", err)
-			}
-		case <-time.After(patience):
-			t.Fatal("SendWait waits on a loop")
+		err := testkit.Receive(t, answer, "SendWait waits on a loop")
+		if !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("SendWait in a handler: %v", err)
 		}
 	})
 }

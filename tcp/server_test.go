@@ -89,7 +89,9 @@ func start(t testing.TB, srv *Server) *started {
 	if srv.Limits.Linger == 0 {
 		srv.Limits.Linger = 50 * time.Millisecond
 	}
-	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
+	if len(srv.Listeners) == 0 {
+		srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
+	}
 	ready := make(chan string, 1+len(srv.Listeners))
 	listening := srv.Listening
 	srv.Listening = func(a net.Addr) {
@@ -118,13 +120,7 @@ func start(t testing.TB, srv *Server) *started {
 // result waits for ListenAndServe to return.
 func (s *started) result(t *testing.T) error {
 	t.Helper()
-	select {
-	case err := <-s.err:
-		return err
-	case <-time.After(patience):
-		t.Fatal("ListenAndServe does not return")
-		return nil
-	}
+	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
 // must ends the test with an error.
@@ -182,12 +178,8 @@ func TestServe(t *testing.T) {
 			return fmt.Sprintf("after one exchange of 6 bytes the counters are %+v, want %+v", counted(), want)
 		})
 		s.stop()
-		if err := s.result(t); err != nil {
-			t.Errorf("after its context has ended ListenAndServe returned %v, want nil", err)
-		}
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("the client read %v, want the end of file", err)
-		}
+		ok(t, s.result(t))
+		c.ExpectEOF("")
 		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
 			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
 		}
@@ -344,9 +336,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 			for _, c := range open {
 				(&testkit.Conn{Conn: c}).Reset()
 			}
-			eventually(t, func() bool { return s.Stats().Open == 0 }, func() string {
-				return fmt.Sprintf("%d connections are open after all were killed", s.Stats().Open)
-			})
+			waitFor(t, "connections are open after all were killed", func() bool { return s.Stats().Open == 0 })
 		}
 		for range min(runtime.GOMAXPROCS(0), 8) {
 			cycle() // makes room for so many, which is kept: each processor keeps goroutines that have ended
@@ -379,6 +369,7 @@ func heap() int64 {
 // does hold up ListenAndServe.
 func TestShutdownWithStuckHandler(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
+		t.Parallel()
 		stuck, release := make(chan struct{}), make(chan struct{})
 		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "hello" {
@@ -404,6 +395,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 // A handler may end the server that calls it.
 func TestCloseFromHandler(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
+		t.Parallel()
 		var srv *Server
 		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
 		s := start(t, srv)
@@ -420,11 +412,9 @@ func TestWrappedFramer(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
 		c := dial(t, s.addr)
-		io.WriteString(c, "a\nlast")
+		c.Send("a\nlast")
 		c.CloseWrite()
-		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
-			t.Errorf("got %q, %v; want both lines", got, err)
-		}
+		c.ExpectEOF("a\nlast\n")
 	})
 }
 
@@ -464,7 +454,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 		}))}
 		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
 		var read sync.WaitGroup
-		conns := make([]net.Conn, members)
+		conns := make([]*testkit.Conn, members)
 		for i := range conns {
 			c := dial(t, s.addr)
 			conns[i] = c
@@ -475,16 +465,8 @@ func TestBroadcastFromHandler(t *testing.T) {
 			})
 		}
 		waitFor(t, "not all members are in", func() bool { return s.Stats().Open == members })
-		for _, c := range conns {
-			c.SetReadDeadline(time.Now().Add(patience))
-		}
-		io.WriteString(conns[0], "now\n")
-		select {
-		case err := <-failed:
-			ok(t, err)
-		case <-time.After(patience):
-			t.Error("the handler is not called")
-		}
+		conns[0].Send("now\n")
+		ok(t, testkit.Receive(t, failed, "the handler's answer"))
 		read.Wait()
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // identity is a certificate for example.com, and who vouches for it.
@@ -61,7 +63,7 @@ func (h *upgrader) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TLS() != 
 func (h *upgrader) Closed(_ *Conn, why error) { h.closed <- why }
 
 // begin asks for TLS and waits for the answer.
-func (h *upgrader) begin(t *testing.T, addr string) net.Conn {
+func (h *upgrader) begin(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
 	c.Exchange("in clear", "in clear")
@@ -129,10 +131,8 @@ func TestStartTLSInjected(t *testing.T) {
 		s := start(t, srv)
 		for _, behind := range []string{"DELETE\n", "part of a line"} {
 			c := dial(t, s.addr)
-			io.WriteString(c, "STARTTLS\n"+behind)
-			if got, err := io.ReadAll(c); string(got) != "220 go\n" || err != nil {
-				t.Errorf("got %q, %v; want the answer to the command, and the end", got, err)
-			}
+			c.Send("STARTTLS\n" + behind)
+			c.ExpectEOF("220 go\n")
 			c.Close()
 			if why := <-h.closed; why != ErrClearInput {
 				t.Errorf("Closed(%v); want ErrClearInput", why)
@@ -177,6 +177,7 @@ func TestStartTLSOfSilentPeers(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		h := newStarter()
 		srv.Handler = Lines(h)
+		t.Parallel()
 		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
 		s := start(t, srv)
 		c := h.begin(t, s.addr)
@@ -236,12 +237,7 @@ func TestStartTLSOfClient(t *testing.T) {
 		must(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
 		var heard string
 		for !strings.HasSuffix(heard, "hello\n") {
-			select {
-			case more := <-h.heard:
-				heard += more
-			case <-time.After(patience):
-				t.Fatalf("heard %q", heard)
-			}
+			heard += testkit.Receive(t, h.heard, "an answer")
 		}
 		if heard != "secured true\nhello\n" {
 			t.Errorf("heard %q", heard)
