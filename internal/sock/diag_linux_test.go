@@ -42,8 +42,8 @@ func dialSome(t testing.TB, to netip.AddrPort, n int) {
 	}
 }
 
-// accepted has a server of a free port accept n clients.
-func accepted(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
+// acceptSome has a server of a free port accept n clients.
+func acceptSome(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -85,7 +85,7 @@ func TestQueues(t *testing.T) {
 func TestSegmentsOf(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
 		const n, in, out = 3, 5, 2
-		at, clients, served := accepted(t, test.network, test.host, test.host, n)
+		at, clients, served := acceptSome(t, test.network, test.host, test.host, n)
 		for i, c := range clients {
 			pass(t, c, served[i], in)
 			pass(t, served[i], c, out)
@@ -148,7 +148,7 @@ func TestTalks(t *testing.T) {
 		{"tcp4", "127.0.0.1", "127.0.0.1"}, {"tcp6", "::1", "::1"}, {"tcp", "", "127.0.0.1"},
 	} {
 		const n, said, heard = 4, 3000, 500
-		at, clients, served := accepted(t, test.network, test.host, test.to, n)
+		at, clients, served := acceptSome(t, test.network, test.host, test.to, n)
 		port := at.Port()
 		clients[1].Write(make([]byte, said))
 		served[2].Write(make([]byte, heard))
