@@ -182,9 +182,19 @@ func (h *guests) Restore(c *Conn, state []byte) error {
 	return nil
 }
 
+// tell sends the reasons for which connections close.
+func (h *guests) tell(whys chan<- error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = func(why error) { whys <- why }
+}
+
 func (h *guests) Closed(_ *Conn, why error) {
-	if h.closed != nil {
-		h.closed(why)
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed != nil {
+		closed(why)
 	}
 }
 
@@ -409,7 +419,7 @@ func TestUpgrade(t *testing.T) {
 				return testkit.NewConn(t, metered{dial(t, s.addr).Conn, &lines, &in, &out})
 			}
 			whys := make(chan error, 2*n+1)
-			h.closed = func(why error) { whys <- why }
+			h.tell(whys)
 			var clients []*testkit.Conn
 			half := strings.Repeat("x", c.half)
 			for range n {
@@ -603,7 +613,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			s, h := startGuests(t, &Server{Model: model}, successorConfig{Model: model})
 			whys := make(chan error, 10)
-			h.closed = func(why error) { whys <- why }
+			h.tell(whys)
 			clients := map[string]*testkit.Conn{}
 			for _, does := range []string{"move", "stay", "go later", "forget", "panic", "be plain"} {
 				c := dial(t, s.addr)
