@@ -1,33 +1,13 @@
 package tcp
 
 import (
-	"context"
 	"errors"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
 )
-
-// serveUnix serves at a path until stop, which waits for the end.
-func serveUnix(t *testing.T, path string) (stop func()) {
-	t.Helper()
-	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
-	srv := &Server{Network: "unix", Addr: path, Handler: Lines(MessageFunc(echoLine)), Listening: func(a net.Addr) { ready <- a }}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- srv.ListenAndServe(ctx) }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		t.Fatal(err)
-	}
-	return func() {
-		cancel()
-		ok(t, <-ended)
-	}
-}
 
 // The end removes our file and not that of a successor, even if that has the
 // number that ours had.
@@ -36,17 +16,16 @@ func TestUnixSuccessor(t *testing.T) {
 		t.Skip("an open socket's file can't be replaced")
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	stop := serveUnix(t, path)
+	first := start(t, &Server{Network: "unix", Addr: path})
 	must(t, os.Remove(path))
-	stopSuccessor := serveUnix(t, path)
-	stop()
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatalf("the successor's file is gone: %v", err)
-	}
-	ask(t, c, "hello")
+	second := start(t, &Server{Network: "unix", Addr: path})
+	first.stop()
+	ok(t, first.result(t))
+	c := dial(t, path)
+	c.Exchange("hello", "hello")
 	c.Close()
-	stopSuccessor()
+	second.stop()
+	ok(t, second.result(t))
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file is there after the end: %v", err)
 	}

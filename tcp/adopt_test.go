@@ -12,18 +12,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // pair is a connection of package net, both ends.
-func pair(t *testing.T) (c, accepted net.Conn) {
+func pair(t *testing.T) (c *testkit.Conn, accepted net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
 	c = dial(t, l.Addr().String())
-	if accepted, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	accepted, err = l.Accept()
+	must(t, err)
 	t.Cleanup(func() { accepted.Close() })
 	return c, accepted
 }
@@ -44,7 +45,7 @@ func TestAdopt(t *testing.T) {
 					return
 				}
 				io.WriteString(c, " a line\n")
-				c.(*net.TCPConn).CloseWrite()
+				c.CloseWrite()
 				want := fmt.Sprintf("before to %v\nhalf a line to %[1]v\n", c.LocalAddr())
 				if got, err := io.ReadAll(c); string(got) != want || err != nil {
 					t.Errorf("got %q, %v; want %q, and the end", got, err, want)
@@ -53,7 +54,7 @@ func TestAdopt(t *testing.T) {
 			})
 		}
 		all.Wait()
-		eventually(t, func() bool { return s.Stats().Closed.Peer == 20 }, func() string { return fmt.Sprintf("%+v", s.Stats().Closed) })
+		waitFor(t, "not all have closed", func() bool { return s.Stats().Closed.Peer == 20 })
 		if n := s.Stats(); n.Accepted != 20 || n.AcceptErrors != 0 {
 			t.Errorf("%d counted as accepted, %d errors; want 20, 0", n.Accepted, n.AcceptErrors)
 		}
@@ -68,7 +69,7 @@ func TestAdoptLimits(t *testing.T) {
 		s := start(t, srv)
 		c, accepted := pair(t)
 		must(t, s.Adopt(accepted, nil))
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		other, accepted := pair(t)
 		must(t, s.Adopt(accepted, nil))
 		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {
@@ -91,8 +92,8 @@ func TestAdoptLimits(t *testing.T) {
 func TestAdoptBadUse(t *testing.T) {
 	s := start(t, &Server{})
 	one, _ := net.Pipe()
-	c, accepted := pair(t)
-	for text, nc := range map[string]net.Conn{"*net.pipe": one, "*tls.Conn": tls.Client(c, nil), "struct": struct{ net.Conn }{c}, "<nil>": nil} {
+	_, accepted := pair(t)
+	for text, nc := range map[string]net.Conn{"*net.pipe": one, "*tls.Conn": tls.Client(accepted, nil), "struct": struct{ net.Conn }{accepted}, "<nil>": nil} {
 		if err := s.Adopt(nc, nil); !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), text) {
 			t.Errorf("Adopt of %T: %v; want ErrBadUse with %q", nc, err, text)
 		}
@@ -156,29 +157,15 @@ func TestDetach(t *testing.T) {
 		for round := range 3 {
 			large := strings.Repeat("x", round*10_000)
 			io.WriteString(c, large+"go\nunread")
-			if got := make([]byte, len(large)+3); true {
-				if _, err := io.ReadFull(c, got); err != nil || string(got) != large+"go\n" {
-					t.Fatalf("the output: %v", err)
-				}
-			}
+			c.Expect(large + "go\n")
 			unread, nc := <-d.unread, <-d.taken
 			if why := <-d.closed; why != ErrDetached {
 				t.Errorf("Closed(%v); want ErrDetached", why)
 			}
 			io.WriteString(c, ", late")
-			got := []byte(unread)
-			nc.SetDeadline(time.Now().Add(patience))
-			for len(got) < len("unread, late") {
-				more := make([]byte, 100)
-				n, err := nc.Read(more)
-				must(t, err)
-				got = append(got, more[:n]...)
-			}
-			if string(got) != "unread, late" {
-				t.Errorf("the input goes on with %q", got)
-			}
+			testkit.NewConn(t, nc).Expect(strings.TrimPrefix("unread, late", unread))
 			io.WriteString(nc, "by net\n")
-			expect(t, c, "by net\n")
+			c.Expect("by net\n")
 			must(t, s.Adopt(nc, nil))
 		}
 		select {
@@ -203,20 +190,16 @@ func TestDetachSendsFirst(t *testing.T) {
 		c, gone := dial(t, s.addr), dial(t, s.addr)
 		io.WriteString(c, "go\n")
 		io.WriteString(gone, "go\n")
-		if _, err := io.CopyN(io.Discard, c, size); err != nil {
-			t.Fatal(err)
-		}
-		expect(t, c, "go\n")
+		_, err := io.CopyN(io.Discard, c, size)
+		must(t, err)
+		c.Expect("go\n")
 		nc := <-d.taken
 		nc.Close()
 		if why := <-d.closed; why != ErrDetached {
 			t.Errorf("Closed(%v); want ErrDetached", why)
 		}
-		if _, err := io.ReadAll(c); err != nil {
-			t.Errorf("after its end: %v", err)
-		}
-		gone.(*net.TCPConn).SetLinger(0)
-		gone.Close()
+		c.ExpectEOF("")
+		gone.Reset()
 		if why := <-d.closed; !errors.Is(why, syscall.ECONNRESET) {
 			t.Errorf("Closed(%v) of one that has gone before; want ECONNRESET", why)
 		}

@@ -1,9 +1,7 @@
 package tcp
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,12 +19,10 @@ func loopModelsOnly(t *testing.T) {
 // until asks until the server's counters are so.
 func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bool) {
 	t.Helper()
-	for end := time.Now().Add(testkit.Timeout); !so(s.Stats()); {
+	waitFor(t, what, func() bool {
 		ask()
-		if time.Now().After(end) {
-			t.Fatalf("%s: %+v", what, s.Stats())
-		}
-	}
+		return so(s.Stats())
+	})
 }
 
 // Auto leaves handlers to workers until they have proved to be quick, moves those that
@@ -42,7 +38,7 @@ func TestAuto(t *testing.T) {
 		echoLine(c, line)
 	}))})
 	c := dial(t, s.addr)
-	talk := func() { ask(t, c, "hello") }
+	talk := func() { c.Exchange("hello", "hello") }
 	if st := s.Stats(); st.OnWorkers != 1 || st.Moved != 0 {
 		t.Errorf("at the start %d loops leave their handlers to workers, want 1: %+v", st.OnWorkers, st)
 	}
@@ -54,43 +50,32 @@ func TestAuto(t *testing.T) {
 	talk()
 }
 
-// waiter is a handler that waits until it is let go when it is told to, and echoes.
-type waiter struct{ release chan struct{} }
-
-func (w *waiter) message(c *Conn, line []byte) {
-	switch string(line) {
-	case "wait":
-		<-w.release
-	case "loop":
-		line = fmt.Append(nil, c.Loop())
-	}
-	echoLine(c, line)
-}
-
-// newWaiter lets its handlers go before the server of the test is ended.
-func newWaiter(t *testing.T, srv *Server) *started {
-	w := &waiter{release: make(chan struct{})}
-	srv.Handler = Lines(MessageFunc(w.message))
-	s := start(t, srv)
-	t.Cleanup(func() { close(w.release) })
-	return s
-}
-
 // When a handler that has been quick holds its loop for ever, the other loops leave
 // theirs to workers: more such calls hold up nobody there.
 func TestAutoHeldLoop(t *testing.T) {
 	loopModelsOnly(t)
-	s := newWaiter(t, &Server{Loops: 2, Limits: Limits{HandlerTime: 100 * time.Millisecond}})
+	release := make(chan struct{})
+	h := MessageFunc(func(c *Conn, line []byte) {
+		switch string(line) {
+		case "wait":
+			<-release
+		case "loop":
+			line = fmt.Append(nil, c.Loop())
+		}
+		echoLine(c, line)
+	})
+	s := start(t, &Server{Loops: 2, Limits: Limits{HandlerTime: 100 * time.Millisecond}, Handler: Lines(h)})
+	t.Cleanup(func() { close(release) }) // before the server is ended
 	held, other := onTwoLoops(t, s)
 	talk := func() {
-		ask(t, held, "hello")
-		ask(t, other, "hello")
+		held.Exchange("hello", "hello")
+		other.Exchange("hello", "hello")
 	}
 	s.until(t, "handlers that are quick are not called on their loops", talk, func(st Stats) bool { return st.OnWorkers == 0 })
-	fmt.Fprintln(held, "wait")
-	s.until(t, "the other loop does not move its handlers", func() { ask(t, other, "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
+	held.Send("wait\n")
+	s.until(t, "the other loop does not move its handlers", func() { other.Exchange("hello", "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
 	for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); { // in which they would come back
-		ask(t, other, "hello")
+		other.Exchange("hello", "hello")
 	}
 	if st := s.Stats(); st.OnWorkers != 1 {
 		t.Errorf("%d loops leave their handlers to workers while the other is held, want 1", st.OnWorkers)
@@ -98,21 +83,16 @@ func TestAutoHeldLoop(t *testing.T) {
 }
 
 // onTwoLoops dials until there are connections of two loops.
-func onTwoLoops(t *testing.T, s *started) (a, b net.Conn) {
+func onTwoLoops(t *testing.T, s *started) (a, b *testkit.Conn) {
 	t.Helper()
-	of := make(map[string]net.Conn)
+	of := make(map[string]*testkit.Conn)
 	for range 100 {
 		c := dial(t, s.addr)
-		c.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintln(c, "loop")
-		loop, err := bufio.NewReader(c).ReadString('\n')
-		must(t, err)
-		if of[loop] = c; len(of) == 2 {
-			break
+		c.Send("loop\n")
+		if of[c.ReadLine()] = c; len(of) == 2 {
+			return of["0"], of["1"]
 		}
 	}
-	if len(of) < 2 {
-		t.Fatal("100 connections are all on one loop")
-	}
-	return of["0\n"], of["1\n"]
+	t.Fatal("100 connections are all on one loop")
+	return nil, nil
 }

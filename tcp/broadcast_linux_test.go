@@ -2,12 +2,15 @@ package tcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
-	"net"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,119 +19,227 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// serveRooms serves rooms, with so many members.
-func serveRooms(t *testing.T, srv *Server, n int) (h *rooms, all []*guest) {
-	t.Helper()
-	ready := make(chan string, 1)
-	srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { ready <- a.String() }
-	h = newRooms(srv, 0)
-	ended := make(chan error, 1)
-	go func() { ended <- srv.ListenAndServe(context.Background()) }()
-	t.Cleanup(func() {
-		_ = srv.Close()
-		testkit.Receive(t, ended, "the end of the server")
-	})
-	addr := testkit.Receive(t, ready, "the address")
-	for range n {
-		c := newLineClient(t, "tcp", addr)
-		_, err := io.WriteString(c, "join 0\n")
-		must(t, err)
-		for line := ""; line != "joined\n"; {
-			line, err = c.in.ReadString('\n')
-			must(t, err)
+// publish numbers its messages to each room and, after them, to all, until it is to be quiet.
+func (h *guests) publish() {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i, last := 1, ""; last == ""; i++ {
+		select {
+		case <-tick.C:
+		case <-h.quiet:
+			last = " end"
 		}
-		all = append(all, &guest{c, map[string]int{}})
+		for _, b := range []Broadcast{{Group: "0"}, {Group: "1"}, {All: true}} {
+			b.Message = fmt.Appendf(nil, "%v-%d %d%s\n", b.All, os.Getpid(), i, last)
+			for {
+				if _, err := h.srv.Broadcast(b); !errors.Is(err, ErrFull) {
+					break
+				}
+				<-tick.C
+			}
+		}
 	}
-	return h, all
+}
+
+func (h *guests) SendToGroup(b Broadcast) (receivers int) {
+	g := h.members[b.Group]
+	if g == nil {
+		return 0
+	}
+	h.mu.Lock()
+	h.newest[b.Group] = string(b.Message)
+	h.mu.Unlock()
+	receivers, full := g.Broadcast(b.Message)
+	if full > 0 {
+		panic("a mailbox is full")
+	}
+	return receivers
+}
+
+func (h *guests) SaveState(w io.Writer) error {
+	if h.saving != nil {
+		h.saving()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch h.state {
+	case "fails":
+		return errors.New("not today")
+	case "panics":
+		panic("oh")
+	case "is wrong":
+		_, err := io.WriteString(w, "wrong")
+		return err
+	}
+	return json.NewEncoder(w).Encode(h.newest)
+}
+
+func (h *guests) RestoreState(r io.Reader) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return json.NewDecoder(r).Decode(&h.newest)
+}
+
+// join connects members of the rooms.
+func join(t *testing.T, addr string, n int) (members []*testkit.Conn) {
+	t.Helper()
+	for i := range n {
+		c := dial(t, addr)
+		c.Send(fmt.Sprintf("join %d\n", i%2))
+		for c.ReadLine() != "joined" { // but what is to all
+		}
+		members = append(members, c)
+	}
+	return members
+}
+
+// follow reads what a member gets until so many publishers have said their last word, and compares the numbers
+// of each. Those of this process began before there were members.
+func follow(member *testkit.Conn, ends int) error {
+	numbers := make(map[string]int)
+	for ends > 0 {
+		line, err := member.R.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		words := strings.Fields(line)
+		n, err := strconv.Atoi(words[1])
+		if err != nil {
+			return fmt.Errorf("got %q", line)
+		}
+		last, known := numbers[words[0]]
+		if known && n != last+1 || !known && n != 1 && !strings.HasSuffix(words[0], fmt.Sprint("-", os.Getpid())) {
+			return fmt.Errorf("%s: number %d behind %d", words[0], n, last)
+		}
+		numbers[words[0]] = n
+		if len(words) > 2 {
+			ends--
+		}
+	}
+	return nil
+}
+
+// reply asks a question whose answer begins with a word, among messages to all.
+func reply(c *testkit.Conn, question, word string) string {
+	c.Send(question + "\n")
+	for {
+		if line := c.ReadLine(); strings.HasPrefix(line, word) {
+			return line
+		}
+	}
+}
+
+// TestUpgradePublishes publishes from inside, to rooms and to all, through two upgrades: each member gets each
+// message of each process once, in order, and the handler's state is that of the last message.
+func TestUpgradePublishes(t *testing.T) {
+	const n = 60
+	for _, models := range [][2]string{{Epoll, Uring}, {Goroutine, Epoll}} {
+		t.Run(models[0]+" to "+models[1], func(t *testing.T) {
+			s, _ := startGuests(t, &Server{Model: models[0]}, successorConfig{Model: models[1], Publishes: true})
+			members := join(t, s.addr, n)
+			var reading sync.WaitGroup
+			for i, m := range members {
+				reading.Go(func() {
+					if err := follow(m, 6); err != nil { // a room's and that to all, of three processes
+						t.Errorf("member %d: %v", i, err)
+					}
+				})
+			}
+			boss := dial(t, s.addr)
+			waitFor(t, "nothing is published", func() bool { return s.Stats().Broadcasts > 3 })
+			u, err := s.Upgrade(t.Context())
+			if must(t, err); u.Moved != n+1 {
+				t.Errorf("%+v; want %d moved", u, n+1)
+			}
+			ok(t, s.result(t))
+			boss.Send("upgrade\n")
+			waitGone(t, u.PID)
+			seen := map[string]bool{}
+			waitFor(t, "nothing is published after the upgrades", func() bool {
+				seen[reply(boss, "newest 0", "false-")] = true
+				return len(seen) > 3
+			})
+			boss.Send("quiet\n")
+			reading.Wait()
+			if newest := reply(boss, "newest 0", "false-"); !strings.HasSuffix(newest, " end") {
+				t.Errorf("the newest message is %q", newest)
+			}
+			boss.Send("stop\n")
+			boss.ExpectClosed()
+		})
+	}
 }
 
 // TestBroadcastUpgradeFails has the new process die in the middle: what is held then reaches those
 // who are left, once, and what is published afterwards is not held.
 func TestBroadcastUpgradeFails(t *testing.T) {
-	for _, model := range []string{"epoll", "uring", "goroutine"} {
-		t.Run(model, func(t *testing.T) {
-			const n = 400
-			srv := &Server{Model: model, Log: slog.New(slog.DiscardHandler)}
-			srv.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Rooms: true, After: 50})
-			h, all := serveRooms(t, srv, n)
-			results := make(chan error, n)
-			for _, m := range all {
-				go func() { results <- m.until(2, func(string) bool { return false }) }()
-			}
-			u, err := srv.Upgrade(context.Background())
-			if err == nil || u.Lost < 50 {
-				t.Fatalf("Upgrade: %+v, %v; want an error, and at least 50 lost", u, err)
-			}
-			receivers, err := srv.Broadcast(Broadcast{Group: "none"})
-			if receivers != 0 || err != nil {
-				t.Errorf("published to nobody: %d receivers, %v", receivers, err)
-			}
-			srv.Stopping() // and with it the numbers end
-			h.inside.Wait()
-			whole := 0
-			for range n {
-				switch err := <-results; {
-				case err == nil:
-					whole++
-				case !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset"):
-					t.Error(err)
-				}
-			}
-			if whole != n-u.Lost {
-				t.Errorf("%d have got all, want %d", whole, n-u.Lost)
-			}
-		})
+	const n, after = 200, 50
+	s, h := startGuests(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
+	members := join(t, s.addr, n)
+	results := make(chan error, n)
+	for _, m := range members {
+		go func() { results <- follow(m, 2) }()
+	}
+	u, err := s.Upgrade(t.Context())
+	if err == nil || u.Lost < after {
+		t.Fatalf("Upgrade: %+v, %v; want an error, and at least %d lost", u, err, after)
+	}
+	if receivers, err := s.Broadcast(Broadcast{Group: "none"}); receivers != 0 || err != nil {
+		t.Errorf("published to nobody: %d receivers, %v", receivers, err)
+	}
+	h.srv.Stopping() // and with it the numbers end
+	whole := 0
+	for range n {
+		switch err := testkit.Receive(t, results, "a member's end"); {
+		case err == nil:
+			whole++
+		case err != io.EOF && !testkit.IsReset(err):
+			t.Error(err)
+		}
+	}
+	if whole != n-u.Lost {
+		t.Errorf("%d have got all, want %d", whole, n-u.Lost)
 	}
 }
 
 // TestBroadcastHeldTooLong has publishing go on in the middle of a hand-over that takes too long.
 func TestBroadcastHeldTooLong(t *testing.T) {
-	was := holdTimeout
+	defer func(was time.Duration) { holdTimeout = was }(holdTimeout)
 	holdTimeout = 50 * time.Millisecond
-	defer func() { holdTimeout = was }()
-	const n = 20
-	srv := &Server{Model: "epoll", Log: slog.New(slog.DiscardHandler)}
-	srv.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Rooms: true})
-	h, all := serveRooms(t, srv, n)
+	s, h := startGuests(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true})
+	members := join(t, s.addr, 20)
 	publish := func() int {
-		n, err := srv.Broadcast(Broadcast{Group: "none"})
-		if err != nil {
-			t.Error(err)
-		}
+		n, err := s.Broadcast(Broadcast{Group: "none"})
+		ok(t, err)
 		return n
 	}
 	saved := make(chan int, 1)
-	h.saving = func() { saved <- publish() }     // before its time begins
-	_, err := io.WriteString(all[0], "retain\n") // it is busy from then on
-	must(t, err)
-	retained := testkit.Receive(t, h.retained, "a busy connection")
+	h.saving = func() { saved <- publish() } // before its time begins
+	members[0].Send("retain\n")              // it is busy from then on
+	release := testkit.Receive(t, h.retained, "a busy connection")
 	var reading sync.WaitGroup
-	for _, m := range all[1:] { // the busy one may get a message twice
-		reading.Go(func() {
-			if err := m.until(2, func(string) bool { return false }); err != nil {
-				t.Error(err)
-			}
-		})
+	for _, m := range members[1:] { // the busy one may get a message twice
+		reading.Go(func() { ok(t, follow(m, 2)) })
 	}
 	over := make(chan error, 1)
 	go func() {
-		_, err := srv.Upgrade(context.Background())
+		_, err := s.Upgrade(context.Background())
 		over <- err
 	}()
 	if n := testkit.Receive(t, saved, "the saving of the state"); n != Held {
 		t.Errorf("published while the state is saved: %d receivers, want that it is held", n)
 	}
-	testkit.WaitFor(t, "it is held for ever", func() bool { return publish() != Held })
+	waitFor(t, "it is held for ever", func() bool { return publish() != Held })
 	select {
 	case err := <-over:
 		t.Fatalf("the upgrade does not wait for the busy one: %v", err)
 	default:
 	}
-	retained()
+	release()
 	must(t, testkit.Receive(t, over, "the end of the upgrade")) // and this process's numbers end
 	reading.Wait()
-	_, err = io.WriteString(all[0], "stop\n")
-	must(t, err)
+	members[0].Send("stop\n")
+	members[0].ExpectClosed()
 }
 
 // slowPublisher takes its time with one message.
@@ -148,16 +259,15 @@ func (s *slowPublisher) SendToGroup(b Broadcast) (receivers int) {
 // TestUpgradeWaitsForPublishers has an upgrade give up where the one before has not caught up, ahead
 // of a new process, or where broadcasts in progress do not end; then publishing goes on.
 func TestUpgradeWaitsForPublishers(t *testing.T) {
-	was := broadcastTimeout
+	defer func(was time.Duration) { broadcastTimeout = was }(broadcastTimeout)
 	broadcastTimeout = 50 * time.Millisecond
-	defer func() { broadcastTimeout = was }()
 	h := &slowPublisher{entered: make(chan struct{}), leave: make(chan struct{})}
 	srv := &Server{Addr: "127.0.0.1:0", Model: "epoll", Handler: h, Log: slog.New(slog.DiscardHandler)}
 	started := 0
-	successor := succeeded(t, successorConfig{Addr: srv.Addr, Model: "epoll"})
+	next := successor(t, successorConfig{Addr: srv.Addr, Model: Epoll})
 	srv.Successor = func() (*exec.Cmd, error) {
 		started++
-		return successor()
+		return next()
 	}
 	s := start(t, srv)
 	fails := func(ctx context.Context, says string, processes int) {
@@ -188,43 +298,20 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 func TestStateLost(t *testing.T) {
 	for state, says := range map[string]string{"fails": "not today", "panics": "panic: oh", "is wrong": ""} {
 		t.Run(state, func(t *testing.T) {
-			log := &lockedLog{}
-			srv := &Server{Model: "epoll", Log: slog.New(slog.NewTextHandler(log, nil))}
-			srv.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Rooms: true})
-			h, all := serveRooms(t, srv, 3)
+			log := new(logBook)
+			s, h := startGuests(t, &Server{Log: log.logger()}, successorConfig{})
 			h.state = state
-			u, err := srv.Upgrade(context.Background())
+			crowd(t, s.addr, 3, "")
+			u, err := s.Upgrade(t.Context())
 			if must(t, err); u.Moved != 3 {
 				t.Errorf("%+v; want 3 moved", u)
 			}
-			if said := log.String(); says != "" && (!strings.Contains(said, "the handler's state is lost") || !strings.Contains(said, says)) {
-				t.Errorf("the log has %q; want that %q", said, says)
+			if line := "the handler's state is lost"; says != "" && !strings.Contains(log.line(t, line), says) {
+				t.Errorf("the log has\n%s\nwant that %q", log.String(), says)
 			}
-			_, err = io.WriteString(all[0], "stop\n")
-			must(t, err)
-			_, _ = io.Copy(io.Discard, all[0])
-			awaitGone(t, u.PID)
+			end(t, s.addr)
 		})
 	}
-}
-
-// lockedLog is a log that is read while it is written.
-type lockedLog struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, p...)
-	return len(p), nil
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(l.text)
 }
 
 // TestBroadcastToGroup is Broadcast to a group without an upgrade, and what may be held at the most.
@@ -232,13 +319,10 @@ func TestBroadcastToGroup(t *testing.T) {
 	if _, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{}); !errors.Is(err, ErrBadUse) {
 		t.Errorf("without a BroadcastHandler: %v, want ErrBadUse", err)
 	}
-	srv := &Server{Model: "epoll"}
-	srv.Limits.MaxMailBytes = 3*64 + len("to all\n") + 2*len("0held")
-	_, all := serveRooms(t, srv, 1)
-	srv.Stopping() // no numbers from inside
-	for _, topic := range []string{"0", "1"} {
-		want := map[string]int{"0": len(all)}[topic]
-		if n, err := srv.Broadcast(Broadcast{Group: topic, Message: []byte("hello")}); n != want || err != nil {
+	srv, _ := startGuests(t, &Server{Limits: Limits{MaxMailBytes: 3*64 + len("to all\n") + 2*len("0held\n")}}, successorConfig{})
+	member := join(t, srv.addr, 1)[0]
+	for topic, want := range map[string]int{"0": 1, "1": 0} {
+		if n, err := srv.Broadcast(Broadcast{Group: topic, Message: []byte("hello\n")}); n != want || err != nil {
 			t.Errorf("room %s: %d receivers, %v; want %d", topic, n, err, want)
 		}
 	}
@@ -250,7 +334,7 @@ func TestBroadcastToGroup(t *testing.T) {
 	_, err := srv.Broadcast(Broadcast{All: true, Message: []byte("to all\n")})
 	must(t, err)
 	for i := range 3 {
-		n, err := srv.Broadcast(Broadcast{Group: "0", Message: []byte("held")})
+		n, err := srv.Broadcast(Broadcast{Group: "0", Message: []byte("held\n")})
 		if full := i == 2; full != errors.Is(err, ErrFull) || !full && n != Held {
 			t.Errorf("message %d of 3 that may be held: %d receivers, %v", i+2, n, err)
 		}
@@ -259,15 +343,8 @@ func TestBroadcastToGroup(t *testing.T) {
 		t.Errorf("broadcast beyond what may be held: %v", err)
 	}
 	g.Release(context.Background(), nil)
-	var got []string
-	for len(got) < 4 {
-		line, err := all[0].in.ReadString('\n')
-		must(t, err)
-		if !strings.Contains(line, "-") {
-			got = append(got, line)
-		}
-	}
-	if slices.Sort(got); !slices.Equal(got, []string{"held\n", "held\n", "hello\n", "to all\n"}) {
+	got := []string{member.ReadLine(), member.ReadLine(), member.ReadLine(), member.ReadLine()}
+	if slices.Sort(got); !slices.Equal(got, []string{"held", "held", "hello", "to all"}) {
 		t.Errorf("a member has got %q", got)
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"slices"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
@@ -20,16 +20,14 @@ func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
 		c := dial(t, s.addr)
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		if _, err := s.Broadcast(Broadcast{All: true, Message: make([]byte, 1001)}); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("Broadcast of too much: %v, want %v", err, ErrTooLarge)
 		}
 		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("news\n")}); err != nil {
 			t.Error(err)
 		}
-		if line, err := bufio.NewReader(c).ReadString('\n'); line != "news\n" {
-			t.Errorf("got %q, %v", line, err)
-		}
+		c.Expect("news\n")
 		s.Close()
 		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("late")}); !errors.Is(err, ErrServerClosed) {
 			t.Errorf("Broadcast after the end: %v, want %v", err, ErrServerClosed)
@@ -59,11 +57,11 @@ func TestGroup(t *testing.T) {
 		}
 		g.Remove(Ref{})
 		s := start(t, &Server{Model: model, Loops: loops, Handler: member{group: &g}, Limits: Limits{MaxUnsent: 1000}})
-		var conns []net.Conn
+		var conns []*testkit.Conn
 		for range 10 {
 			conns = append(conns, dial(t, s.addr))
 		}
-		eventually(t, func() bool { return g.Len() == 10 }, func() string { return "not 10 in the group" })
+		waitFor(t, "not 10 in the group", func() bool { return g.Len() == 10 })
 		if sent, full := g.Broadcast(make([]byte, 1001)); sent != 0 || full != 10 {
 			t.Errorf("too much: %d sent, %d full; want 0, 10", sent, full)
 		}
@@ -73,22 +71,19 @@ func TestGroup(t *testing.T) {
 		}
 		copy(p, "gone") // it was copied
 		for _, c := range conns {
-			got := make([]byte, 4)
-			if _, err := io.ReadFull(c, got); err != nil || string(got) != "news" {
-				t.Errorf("got %q, %v", got, err)
-			}
+			c.Expect("news")
 		}
 		if sent, full := g.Publish([]byte("value")); sent != 10 || full != 0 {
 			t.Errorf("published to %d, %d full; want 10, 0", sent, full)
 		}
 		for _, c := range conns {
-			expect(t, c, "value")
+			c.Expect("value")
 		}
 		if sent, full := g.Publish(make([]byte, 1001)); sent != 0 || full != 10 {
 			t.Errorf("too large a value: published to %d, %d full; want 0, 10", sent, full)
 		}
 		conns[0].Close()
-		eventually(t, func() bool { return s.Stats().Open == 9 }, func() string { return "not 9 are open" })
+		waitFor(t, "not 9 are open", func() bool { return s.Stats().Open == 9 })
 		if sent, full := g.Broadcast([]byte("more")); sent != 9 || full != 0 || g.Len() != 9 {
 			t.Errorf("%d sent, %d full, %d in the group; want 9, 0, 9", sent, full, g.Len())
 		}
@@ -145,14 +140,12 @@ func TestExtensions(t *testing.T) {
 			w := &wordy{}
 			s := start(t, &Server{Handler: frame(w), Limits: Limits{MaxUnsent: 16 << 20, HighWater: 1000}})
 			c := dial(t, s.addr)
-			c.SetDeadline(time.Now().Add(patience))
-			io.WriteString(c, "go \n")
+			c.Send("go \n")
 			// Nobody reads meanwhile, so it is more than the kernel takes.
-			eventually(t, func() bool { return w.has("wrote") }, func() string { return "nothing was written" })
-			if _, err := io.ReadFull(c, make([]byte, 8<<20)); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, func() bool { return w.has("Writable") }, func() string { return "Writable was not called" })
+			waitFor(t, "nothing was written", func() bool { return w.has("wrote") })
+			_, err := io.CopyN(io.Discard, c, 8<<20)
+			must(t, err)
+			waitFor(t, "Writable was not called", func() bool { return w.has("Writable") })
 			s.stop()
 			got, err := io.ReadAll(c)
 			if err != nil || !bytes.HasSuffix(got, []byte("goodbye")) || !w.has("Draining") {

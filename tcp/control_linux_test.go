@@ -2,65 +2,44 @@ package tcp
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"syscall"
 	"testing"
 )
 
-// What an operator orders reaches all worker processes, from their supervisor and
-// from any of them, and one that is started again, too.
+// TestControlOfProcesses has what an operator orders reach all worker processes, from their supervisor and from
+// any of them, and one that is started again, too.
 func TestControlOfProcesses(t *testing.T) {
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) { testControlOfProcesses(t, model) })
-	}
-}
-
-func testControlOfProcesses(t *testing.T, model string) {
-	s := startProcesses(t, &Server{Model: model, Processes: 2})
+	s := startProcesses(t, &Server{Processes: 2})
 	defer gone(t)
 	defer s.Close()
-	peers, of := meetAll(t, s.addr, 2, 1)
+	peers, _ := meetAll(t, s.addr, 2)
 	ok(t, s.PauseAccepting())
 	s.wantPaused(t, true)
-	for pid := range of {
-		syscall.Kill(pid, syscall.SIGKILL)
-		break
-	}
-	eventually(t, func() bool { return s.Stats().Restarts == 1 && s.Stats().Processes == 2 && s.Stats().AcceptingPaused }, func() string {
-		return fmt.Sprintf("a worker that was started again does not pause: %+v", s.Stats())
-	})
+	must(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
+	s.waitRestarted(t, 1)
+	s.wantPaused(t, true)
 	late := dial(t, s.addr)
 	ok(t, s.ResumeAccepting())
-	ask(t, late, "let in")
+	late.Exchange("let in", "let in")
 	s.wantPaused(t, false)
-	var alive *peer
-	for _, p := range peers {
-		if answer, err := p.ask("pause"); err == nil && answer == "<nil>" {
-			alive = p
-			break
-		}
-	}
+	late.Exchange("pause", "<nil>")
 	s.wantPaused(t, true)
-	if answer, err := alive.ask("resume"); err != nil || answer != "<nil>" {
-		t.Errorf("resume in a worker: %q, %v", answer, err)
-	}
+	late.Exchange("resume", "<nil>")
 	s.wantPaused(t, false)
 
-	peers, _ = meetAll(t, s.addr, 2, 1)
+	peers, _ = meetAll(t, s.addr, 2)
 	for i, p := range peers {
 		ok(t, s.CloseConns(remoteOf(p.Conn)))
-		if got := ended(t, p.Conn); got != "" {
+		if got := p.ExpectClosed(); got != "" {
 			t.Errorf("it has got %q", got)
 		}
-		eventually(t, func() bool { return s.Stats().Closed.Operator == int64(i+1) }, func() string {
-			return fmt.Sprintf("closed are %+v, want %d by the operator", s.Stats().Closed, i+1)
-		})
+		waitFor(t, "it is not counted as closed by the operator", func() bool { return s.Stats().Closed.Operator == int64(i+1) })
 	}
 }
 
-// Socket.Control is called with each TCP socket before it is bound, connections inherit what
+// TestSocketControl calls Socket.Control with each TCP socket before it is bound; connections inherit what
 // it sets, under worker processes too, and its error keeps the server from starting.
 func TestSocketControl(t *testing.T) {
 	const segment = 1000
@@ -76,7 +55,7 @@ func TestSocketControl(t *testing.T) {
 	}}
 	inherited := func(t *testing.T, addr string, sockets int) {
 		t.Helper()
-		raw, err := dial(t, addr).(*net.TCPConn).SyscallConn()
+		raw, err := dial(t, addr).Conn.(*net.TCPConn).SyscallConn()
 		ok(t, err)
 		var most int
 		ok(t, errors.Join(raw.Control(func(fd uintptr) {

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // wantPaused waits until Stats has it.
 func (s *started) wantPaused(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, func() bool { return s.Stats().AcceptingPaused == want }, func() string {
-		return fmt.Sprintf("AcceptingPaused is %v, want %v", !want, want)
-	})
+	waitFor(t, fmt.Sprintf("AcceptingPaused is %v", !want), func() bool { return s.Stats().AcceptingPaused == want })
 }
 
 // closer tells why connections have closed.
@@ -29,7 +28,7 @@ func (h closer) Closed(c *Conn, why error) {
 	h.why <- why
 }
 
-func remoteOf(c net.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
+func remoteOf(c *testkit.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
 
 // Behind a proxy a connection goes by the address that the handler sees, and by that of the
 // proxy's socket as well.
@@ -37,32 +36,32 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		h := closer{Lines(MessageFunc(echoLine)), make(chan error, 10)}
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
-		through := func(client string) net.Conn {
+		through := func(client string) *testkit.Conn {
 			c := dial(t, s.addr)
-			io.WriteString(c, "PROXY TCP4 "+client+" 203.0.113.1 4444 80\r\n")
-			ask(t, c, "hello")
+			c.Send("PROXY TCP4 " + client + " 203.0.113.1 4444 80\r\n")
+			c.Exchange("hello", "hello")
 			return c
 		}
 		byTold, bySocket, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9")
 		fresh := dial(t, s.addr) // no proxy has told anything of it
-		eventually(t, func() bool { return s.Stats().Open == 4 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		waitFor(t, "not all are open", func() bool { return s.Stats().Open == 4 })
 		proxy := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 1)
 		for _, nobody := range []netip.AddrPort{proxy, netip.MustParseAddrPort("198.51.100.7:4445")} {
 			s.CloseConns(nobody)
 		}
 		for range 10 {
-			ask(t, byTold, "still there")
-			ask(t, bySocket, "still there")
+			byTold.Exchange("still there", "still there")
+			bySocket.Exchange("still there", "still there")
 		}
 		for _, c := range []struct {
-			conn net.Conn
+			conn *testkit.Conn
 			at   netip.AddrPort
 		}{
 			{byTold, netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")},
 			{bySocket, remoteOf(bySocket)},
 		} {
 			ok(t, s.CloseConns(c.at))
-			if got := ended(t, c.conn); got != "" {
+			if got := c.conn.ExpectClosed(); got != "" {
 				t.Errorf("%v: it has got %q", c.at, got)
 			}
 			if why := <-h.why; why != ErrClosedByOperator {
@@ -70,10 +69,10 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 			}
 		}
 		s.CloseConns(remoteOf(fresh))
-		if got := ended(t, fresh); got != "" {
+		if got := fresh.ExpectClosed(); got != "" {
 			t.Errorf("the one without a header has got %q", got)
 		}
-		ask(t, stays, "still there")
+		stays.Exchange("still there", "still there")
 	})
 }
 
@@ -86,8 +85,8 @@ func TestCloseConnsInHandler(t *testing.T) {
 		}))
 		s := start(t, srv)
 		c := dial(t, s.addr)
-		io.WriteString(c, "close me\n")
-		ended(t, c)
+		c.Send("close me\n")
+		c.ExpectClosed()
 	})
 }
 
@@ -138,7 +137,7 @@ func TestStopping(t *testing.T) {
 				srv := &Server{Model: model, Loops: loops}
 				srv.Stopping = func() { open <- srv.Stats().Open }
 				s := start(t, srv)
-				ask(t, dial(t, s.addr), "hello")
+				dial(t, s.addr).Exchange("hello", "hello")
 				end(s)
 				_ = s.result(t) // whether it was cut off is another matter
 				s.Shutdown(background)

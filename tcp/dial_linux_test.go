@@ -30,7 +30,7 @@ func TestDialTimeout(t *testing.T) {
 		h := newCaller()
 		must(t, s.Dial(Dial{Addr: addr, Handler: h, Timeout: 10 * time.Millisecond}))
 		h.wants(t, fmt.Sprintf("failed %s <nil>: %v", addr, ErrDialTimeout))
-		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
-		ask(t, dial(t, s.addr), "still there")
+		waitFor(t, "it stays open", func() bool { return s.Stats().Open == 0 })
+		dial(t, s.addr).Exchange("still there", "still there")
 	})
 }

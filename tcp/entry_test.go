@@ -1,15 +1,11 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TrustedProxies goes by the same rules as Allow and Deny.
@@ -73,13 +69,13 @@ func TestProxyWithoutAddress(t *testing.T) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
 		for range 3 { // whose place comes back
 			c := dial(t, s.addr)
-			io.WriteString(c, "PROXY UNKNOWN\r\n")
-			ask(t, c, "hello")
+			c.Send("PROXY UNKNOWN\r\n")
+			c.Exchange("hello", "hello")
 			before := s.Stats().Refused
 			for _, header := range []string{"PROXY UNKNOWN\r\n", local, ofUnix} {
 				second := dial(t, s.addr)
-				io.WriteString(second, header)
-				if got := ended(t, second); got != "" {
+				second.Send(header)
+				if got := second.ExpectClosed(); got != "" {
 					t.Errorf("one too many after %q has got %q", header, got)
 				}
 			}
@@ -90,8 +86,8 @@ func TestProxyWithoutAddress(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 		c := dial(t, s.addr)
-		io.WriteString(c, local+"hello\n")
-		if got := ended(t, c); got != "" {
+		c.Send(local + "hello\n")
+		if got := c.ExpectClosed(); got != "" {
 			t.Errorf("a denied proxy has got %q", got)
 		}
 		s.wantRefused(t, Refusals{Denied: 1})
@@ -111,8 +107,8 @@ func TestRefuseBehindProxy(t *testing.T) {
 			},
 		})
 		c := dial(t, s.addr)
-		io.WriteString(c, "PROXY TCP4 198.51.100.7 192.0.2.99 1234 80\r\nhello\n")
-		if got := ended(t, c); got != "not you\n" {
+		c.Send("PROXY TCP4 198.51.100.7 192.0.2.99 1234 80\r\nhello\n")
+		if got := c.ExpectClosed(); got != "not you\n" {
 			t.Errorf("got %q, want the answer", got)
 		}
 		c.Close()
@@ -132,23 +128,12 @@ func TestProxyUnspecified(t *testing.T) {
 		sources := []string{"TCP6 :: ::1 0 80", "TCP6 :: ::1 1234 80", "TCP4 0.0.0.0 192.0.2.1 0 80", "TCP6 ::ffff:0.0.0.0 ::1 0 80"}
 		for _, source := range sources {
 			c := dial(t, s.addr)
-			io.WriteString(c, "PROXY "+source+"\r\nhello\n")
-			if got := ended(t, c); got != "" {
+			c.Send("PROXY " + source + "\r\nhello\n")
+			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("%s has got %q", source, got)
 			}
 			c.Close()
 		}
 		s.wantRefused(t, Refusals{Proxy: int64(len(sources))})
 	})
-}
-
-// ended reads to the end, in order or not.
-func ended(t *testing.T, c net.Conn) string {
-	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
-	got, err := io.ReadAll(c)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is held, after %q", got)
-	}
-	return string(got)
 }

@@ -52,7 +52,7 @@ func TestGroupOrder(t *testing.T) {
 		h := &opened{refs: make(chan Ref, conns), closed: make(chan Ref, conns)}
 		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
 		var g Group
-		var in []io.Reader
+		var in []*testkit.Conn
 		for range conns {
 			in = append(in, dial(t, s.addr))
 			g.Add(<-h.refs)
@@ -69,9 +69,8 @@ func TestGroupOrder(t *testing.T) {
 		want := ""
 		for _, r := range in {
 			got := make([]byte, 6*senders*each)
-			if _, err := io.ReadFull(r, got); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.ReadFull(r, got)
+			must(t, err)
 			if want == "" {
 				want = string(got)
 			}

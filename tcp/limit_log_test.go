@@ -82,7 +82,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	for _, model := range Models() {
 		var log logBook
 		s := start(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.logger()})
-		ask(t, dial(t, s.addr), "hello")
+		dial(t, s.addr).Exchange("hello", "hello")
 		refused := dial(t, s.addr)
 		line := log.line(t, "turned away")
 		for _, want := range []string{"limit=Limits.MaxConns", "value=1", "peer=" + refused.LocalAddr().String()} {

@@ -48,7 +48,7 @@ func TestServeListenerOptions(t *testing.T) {
 		ended := make(chan error, 1)
 		early := dial(t, l.Addr().String())
 		go func() { ended <- srv.Serve(context.Background(), l) }()
-		ask(t, early, "hello")
+		early.Exchange("hello", "hello")
 		got := map[string]int{}
 		for _, o := range []struct {
 			name          string

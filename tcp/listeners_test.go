@@ -5,88 +5,55 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// many starts a server with several listeners, and gives their addresses.
-func many(t *testing.T, srv *Server, n int) (addrs []string, s *started) {
+// manyListeners starts a server that tells by which listener a connection has come, and gives the addresses.
+func manyListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
 	t.Helper()
-	if srv.Handler == nil {
-		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-			fmt.Fprintf(c, "%s by %s, tls %t\n", line, c.Listener(), c.TLS() != nil)
-		}))
-	}
-	srv.Limits.Linger = 50 * time.Millisecond
-	listening := make(chan string, n)
-	srv.Listening = func(a net.Addr) { listening <- a.String() }
-	ctx, cancel := context.WithCancel(context.Background())
-	s = &started{Server: srv, stop: cancel, err: make(chan error, 1)}
-	go func() { s.err <- srv.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		srv.Close()
-	})
-	for len(addrs) < n {
-		select {
-		case a := <-listening:
-			addrs = append(addrs, a)
-		case err := <-s.err:
-			t.Fatalf("ListenAndServe: %v", err)
-		case <-time.After(patience):
-			t.Fatalf("the server listens at %v, want %d listeners", addrs, n)
-		}
+	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+		fmt.Fprintf(c, "%s by %s, tls %t\n", line, c.Listener(), c.TLS() != nil)
+	}))
+	s = start(t, srv)
+	for _, l := range s.ListenerStats() {
+		addrs = append(addrs, l.Addr.String())
 	}
 	return addrs, s
-}
-
-// says asks a server and wants an answer.
-func says(t *testing.T, c net.Conn, question, answer string) {
-	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
-	fmt.Fprintln(c, question)
-	got := make([]byte, len(answer)+1)
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != answer+"\n" {
-		t.Errorf("asked %q: %q, %v; want %q", question, got, err, answer)
-	}
 }
 
 // One server, three doors: plain, TLS and a unix socket, each with its options, under
 // every model. A drain closes all, and the file goes.
 func TestListeners(t *testing.T) {
-	https := httptest.NewTLSServer(nil) // whose certificate is at hand
-	https.Close()
+	server, client := identity()
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "s")
-			addrs, s := many(t, &Server{
+			addrs, s := manyListeners(t, &Server{
 				Addr: "127.0.0.1:0", Model: model, Loops: 2,
 				Listeners: []Listener{
-					{Name: "secure", Addr: "127.0.0.1:0", TLSConfig: &tls.Config{Certificates: https.TLS.Certificates}, Backlog: 16},
+					{Name: "secure", Addr: "127.0.0.1:0", TLSConfig: server, Backlog: 16},
 					{Name: "local", Network: "unix", Addr: path, Mode: 0o600, MaxConns: 1},
 					{Name: "proxied", Addr: "127.0.0.1:0", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 				},
-			}, 4)
-			says(t, dial(t, addrs[0]), "a", "a by 127.0.0.1:0, tls false")
-			says(t, tls.Client(dial(t, addrs[1]), &tls.Config{InsecureSkipVerify: true}), "b", "b by secure, tls true")
+			})
+			dial(t, addrs[0]).Exchange("a", "a by 127.0.0.1:0, tls false")
+			testkit.DialTLS(t, addrs[1], client).Exchange("b", "b by secure, tls true")
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("the socket's file: %v, %v; want mode 0600", info, err)
 			}
-			local := dialUnix(t, path)
-			says(t, local, "c", "c by local, tls false")
-			says(t, dial(t, addrs[3]), "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
-			full := dialUnix(t, path)
-			if _, err := full.Read(make([]byte, 1)); err == nil {
-				t.Error("a listener with MaxConns 1 has let in a second connection")
-			}
+			local := dial(t, path)
+			local.Exchange("c", "c by local, tls false")
+			dial(t, addrs[3]).Exchange("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
+			full := dial(t, path)
+			full.ExpectClosed()
 			var got []string
 			for _, l := range s.ListenerStats() {
 				got = append(got, fmt.Sprintf("%s %s %d %d %d", l.Name, l.Addr.Network(), l.Open, l.Accepted, l.Refused))
@@ -98,8 +65,8 @@ func TestListeners(t *testing.T) {
 				t.Errorf("%d are counted as refused, want 1", n)
 			}
 			local.Close() // which makes room
-			eventually(t, func() bool { return s.ListenerStats()[2].Open == 0 }, func() string { return "a closed connection keeps its place" })
-			says(t, dialUnix(t, path), "e", "e by local, tls false")
+			waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
+			dial(t, path).Exchange("e", "e by local, tls false")
 			s.stop()
 			ok(t, s.result(t))
 			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -115,15 +82,6 @@ func TestListeners(t *testing.T) {
 	}
 }
 
-func dialUnix(t *testing.T, path string) net.Conn {
-	t.Helper()
-	c, err := net.Dial("unix", path)
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
-	return c
-}
-
 // Serve listens at Listeners, too, and no Addr is needed.
 func TestListenersWithServe(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -137,12 +95,12 @@ func TestListenersWithServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, l) }()
-	says(t, dial(t, l.Addr().String()), "a", l.Addr().String())
-	says(t, dial(t, given.Addr().String()), "b", "given")
+	dial(t, l.Addr().String()).Exchange("a", l.Addr().String())
+	dial(t, given.Addr().String()).Exchange("b", "given")
 	cancel()
 	ok(t, <-ended)
-	addrs, _ := many(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}}, 1)
-	says(t, dial(t, addrs[0]), "c", "c by 127.0.0.1:0, tls false")
+	addrs, _ := manyListeners(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
+	dial(t, addrs[0]).Exchange("c", "c by 127.0.0.1:0, tls false")
 }
 
 func TestBadListeners(t *testing.T) {

@@ -95,10 +95,6 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-type rawEcho struct{ Base }
-
-func (rawEcho) Received(c *Conn, in []byte) int { n, _ := c.Write(in); return n }
-
 // A goroutine that serves a connection by itself keeps the stack of 2 KiB with which it began,
 // also when it has echoed something: Go doubles it where calls are too deep, and takes nothing
 // back from a goroutine that waits.

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -51,13 +49,9 @@ var shardConns int
 // lineServer answers each line once, and keeps no goroutine in between.
 func lineServer(n *NetConn) error {
 	var line []byte
-	for one := make([]byte, 1); ; {
+	for one := make([]byte, 1); one[0] != '\n'; line = append(line, one...) {
 		if _, err := n.Read(one); err != nil {
 			return err
-		}
-		line = append(line, one...)
-		if one[0] == '\n' {
-			break
 		}
 	}
 	switch string(line) {
@@ -76,166 +70,109 @@ func callsOf(b *Blocking) (under, waiting int) {
 	return b.calls, len(b.waiting)
 }
 
-func TestBlockingServesRequests(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		var ends atomic.Int64
-		b := &Blocking{Serve: lineServer, End: func(_ *NetConn, why error) {
-			if why != io.EOF {
-				t.Errorf("End(%v); want io.EOF", why)
-			}
-			ends.Add(1)
-		}}
-		srv.Handler = b
-		s := start(t, srv)
-		const conns = 20
-		var all sync.WaitGroup
-		for i := range conns {
-			all.Go(func() {
-				c, err := net.Dial("tcp", s.addr)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				r := bufio.NewReader(c)
-				for k := range 20 {
-					line := fmt.Sprintf("%d %d\n", i, k)
-					io.WriteString(c, line+line) // the second is pipelined
-					for range 2 {
-						if got, err := r.ReadString('\n'); got != line || err != nil {
-							t.Errorf("got %q, %v; want %q", got, err, line)
-							return
-						}
-					}
-				}
-				c.(*net.TCPConn).CloseWrite()
-				if rest, err := io.ReadAll(r); len(rest) > 0 || err != nil {
-					t.Errorf("behind the last answer: %q, %v", rest, err)
-				}
-			})
-		}
-		all.Wait()
-		eventually(t, func() bool { return ends.Load() == conns }, func() string { return fmt.Sprint(ends.Load(), " calls of End") })
-		eventually(t, func() bool { under, _ := callsOf(b); return under == 0 }, func() string { return "goroutines are left" })
-	})
+// waitIdle waits until no call is under way.
+func waitIdle(t *testing.T, b *Blocking) {
+	t.Helper()
+	waitFor(t, "goroutines are left", func() bool { under, _ := callsOf(b); return under == 0 })
 }
 
-// While it is idle, a connection has neither a goroutine nor anything else of ours.
-func TestBlockingIdle(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		b := &Blocking{Serve: lineServer}
-		srv.Handler = b
-		s := start(t, srv)
-		c := dial(t, s.addr)
-		ask(t, c, "hello")
-		value := make(chan any, 1)
-		eventually(t, func() bool { under, _ := callsOf(b); return under == 0 }, func() string { return "the call goes on" })
-		var ref Ref
-		if _, err := s.Broadcast(Broadcast{All: true, Message: []byte("b\n")}); err != nil { // it gets them while it is idle
-			t.Fatal(err)
-		}
-		expect(t, c, "b\n")
-		b.mu.Lock()
-		b.Serve = func(n *NetConn) error {
-			ref = n.Ref()
-			n.SetValue("kept")
-			return lineServer(n)
-		}
-		b.mu.Unlock()
-		ask(t, c, "again")
-		eventually(t, func() bool { under, _ := callsOf(b); return under == 0 }, func() string { return "the call goes on" })
-		must(t, ref.Do(func(c *Conn) { value <- c.Value() }))
-		if n, ok := (<-value).(*NetConn); !ok || n.Value() != "kept" {
-			t.Errorf("the value is not kept: %v", n)
-		}
-	})
-}
-
-// No more calls are under way than MaxCalls; further connections wait, in order.
-func TestBlockingMaxCalls(t *testing.T) {
+// TestBlocking has no more calls under way than MaxCalls; further connections wait, in order. Pipelined requests
+// are answered, End has the reason, and while a connection is idle it has neither a goroutine nor anything else of
+// ours, but its value.
+func TestBlocking(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		gate := make(chan struct{})
 		var now, most atomic.Int64
+		ends := make(chan error, 10)
+		refs := make(chan Ref, 100)
 		b := &Blocking{MaxCalls: 2, Serve: func(n *NetConn) error {
 			most.Store(max(most.Load(), now.Add(1)))
 			defer now.Add(-1)
 			<-gate
+			if n.Value() == nil {
+				n.SetValue("kept")
+			}
+			refs <- n.Ref()
 			return lineServer(n)
-		}}
+		}, End: func(_ *NetConn, why error) { ends <- why }}
 		srv.Handler = b
 		s := start(t, srv)
-		var conns []net.Conn
+		var conns []*testkit.Conn
 		for i := range 6 {
 			c := dial(t, s.addr)
-			fmt.Fprintf(c, "%d\n", i)
+			c.Send(fmt.Sprintf("%d\n%[1]d again\n", i)) // the second is pipelined
 			conns = append(conns, c)
 		}
-		eventually(t, func() bool { under, waiting := callsOf(b); return under == 2 && waiting == 4 },
-			func() string { return "not 2 calls, and 4 that wait" })
+		waitFor(t, "not 2 calls, and 4 that wait", func() bool { under, waiting := callsOf(b); return under == 2 && waiting == 4 })
 		close(gate)
 		for i, c := range conns {
-			expect(t, c, fmt.Sprintf("%d\n", i))
+			c.Expect(fmt.Sprintf("%d\n%[1]d again\n", i))
 		}
 		if most.Load() > 2 {
 			t.Errorf("%d calls at a time; want at most 2", most.Load())
 		}
-	})
-}
-
-func TestBlockingPanic(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		ended := make(chan error, 1)
-		srv.Handler = &Blocking{MaxCalls: 1, Serve: lineServer, End: func(_ *NetConn, why error) {
-			if why != io.EOF && why != ErrServerClosed {
-				ended <- why
+		waitIdle(t, b)
+		_, err := s.Broadcast(Broadcast{All: true, Message: []byte("b\n")}) // they get it while they are idle
+		must(t, err)
+		for _, c := range conns {
+			c.Expect("b\n")
+		}
+		value := make(chan any, 1)
+		must(t, (<-refs).Do(func(c *Conn) { value <- c.Value() }))
+		if n, ok := (<-value).(*NetConn); !ok || n.Value() != "kept" {
+			t.Errorf("the value is not kept: %v", n)
+		}
+		for _, c := range conns {
+			c.CloseWrite()
+			c.ExpectEOF("")
+			if why := testkit.Receive(t, ends, "End"); why != io.EOF {
+				t.Errorf("End(%v); want io.EOF", why)
 			}
-		}}
-		s := start(t, srv)
-		c := dial(t, s.addr)
-		io.WriteString(c, "panic\n")
-		var panicked *PanicError
-		if why := <-ended; !errors.As(why, &panicked) || panicked.Value != "as told" || !bytes.Contains(panicked.Stack, []byte("lineServer")) {
-			t.Errorf("End(%v); want the panic with its stack", why)
 		}
-		io.WriteString(dial(t, s.addr), "exit\n")
-		if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) {
-			t.Errorf("End(%v); want ErrGoexit", why)
-		}
-		if n := s.Stats(); n.Panics != 2 {
-			t.Errorf("%d panics counted; want 2", n.Panics)
-		}
-		ask(t, dial(t, s.addr), "served on by the one goroutine there may be")
+		waitIdle(t, b)
 	})
 }
 
-func TestBlockingBeginAndError(t *testing.T) {
+// TestBlockingEnds has a panic, a Goexit and an error of Serve end a connection, with the reason for End; what
+// Begin has written, and Serve, comes first.
+func TestBlockingEnds(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		wrong := errors.New("wrong")
-		ended := make(chan error, 1)
+		ended := make(chan error, 10)
 		srv.Handler = &Blocking{
-			Begin: func(n *NetConn) error { _, err := io.WriteString(n, "hello\n"); return err },
+			MaxCalls: 1,
+			Begin:    func(n *NetConn) error { _, err := io.WriteString(n, "hello\n"); return err },
 			Serve: func(n *NetConn) error {
-				io.WriteString(n, "last words\n")
+				if err := lineServer(n); err != nil {
+					return err
+				}
 				return wrong
 			},
 			End: func(_ *NetConn, why error) { ended <- why },
 		}
 		s := start(t, srv)
-		c := dial(t, s.addr)
-		expect(t, c, "hello\n")
-		io.WriteString(c, "x")
-		expect(t, c, "last words\n")
-		if rest, err := io.ReadAll(c); len(rest) > 0 || err != nil {
-			t.Errorf("then %q, %v; want the end", rest, err)
+		for say, want := range map[string]any{"panic": "as told", "exit": ErrGoexit} {
+			c := dial(t, s.addr)
+			c.Exchange(say, "hello")
+			var panicked *PanicError
+			if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != want || !bytes.Contains(panicked.Stack, []byte("lineServer")) {
+				t.Errorf("End(%v); want %v with its stack", why, want)
+			}
+			c.ExpectClosed()
 		}
-		c.Close()
-		if why := <-ended; why != wrong {
+		if n := s.Stats(); n.Panics != 2 {
+			t.Errorf("%d panics counted; want 2", n.Panics)
+		}
+		c := dial(t, s.addr) // served by the one goroutine there may be
+		c.Send("last words\n")
+		c.ExpectEOF("hello\nlast words\n")
+		if why := testkit.Receive(t, ended, "End"); why != wrong {
 			t.Errorf("End(%v); want %v", why, wrong)
 		}
 	})
 }
 
-// A Serve that reads nothing is not called again before there is more, and not for ever.
+// TestBlockingReadsNothing does not call a Serve that reads nothing again before there is more, and not for ever.
 func TestBlockingReadsNothing(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		var calls atomic.Int64
@@ -247,7 +184,7 @@ func TestBlockingReadsNothing(t *testing.T) {
 		s := start(t, srv)
 		c := dial(t, s.addr)
 		c.Write(make([]byte, 4*maxUnread))
-		if why := <-ended; why != ErrMessageTooLong {
+		if why := testkit.Receive(t, ended, "End"); why != ErrMessageTooLong {
 			t.Errorf("End(%v); want ErrMessageTooLong", why)
 		}
 		if n := calls.Load(); n == 0 || n > 4*maxUnread {
@@ -256,7 +193,7 @@ func TestBlockingReadsNothing(t *testing.T) {
 	})
 }
 
-// A request that has begun is answered in a drain, and by then a peer may have ended.
+// TestBlockingDrain answers a request that has begun in a drain, and by then a peer may have ended.
 func TestBlockingDrain(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		entered, gate := make(chan bool), make(chan bool)
@@ -266,31 +203,26 @@ func TestBlockingDrain(t *testing.T) {
 			return lineServer(n)
 		}}
 		s := start(t, srv)
-		c, ends := dial(t, s.addr), dial(t, s.addr)
-		idle := dial(t, s.addr)
-		for _, c := range []net.Conn{c, ends} {
-			io.WriteString(c, "late\n")
+		c, ends, idle := dial(t, s.addr), dial(t, s.addr), dial(t, s.addr)
+		for _, c := range []*testkit.Conn{c, ends} {
+			c.Send("late\n")
 			<-entered
 		}
-		ends.(*net.TCPConn).CloseWrite()
-		eventually(t, func() bool { return s.Stats().Open == 3 }, func() string { return "a drain would reset who has not been accepted" })
+		ends.CloseWrite()
+		waitFor(t, "a drain would reset who has not been accepted", func() bool { return s.Stats().Open == 3 })
 		done := make(chan error, 1)
 		go func() { done <- s.Shutdown(context.Background()) }()
-		if rest, err := io.ReadAll(idle); len(rest) > 0 || err != nil {
-			t.Errorf("an idle connection: %q, %v", rest, err)
-		}
+		idle.ExpectEOF("")
 		close(gate)
-		for _, c := range []net.Conn{c, ends} {
-			if got, err := io.ReadAll(c); string(got) != "late\n" || err != nil {
-				t.Errorf("got %q, %v; want the answer, and the end", got, err)
-			}
+		for _, c := range []*testkit.Conn{c, ends} {
+			c.ExpectEOF("late\n")
 			c.Close()
 		}
 		ok(t, <-done)
 	})
 }
 
-// Closing the server ends calls that wait in Read or Write, with the reason.
+// TestBlockingIsCutOff has closing the server end calls that wait in Read or Write, with the reason.
 func TestBlockingIsCutOff(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		errs, entered := make(chan error, 2), make(chan bool, 2)
@@ -311,10 +243,9 @@ func TestBlockingIsCutOff(t *testing.T) {
 		}}
 		s := start(t, srv)
 		for _, kind := range []string{"r", "w"} {
-			io.WriteString(dial(t, s.addr), kind)
+			dial(t, s.addr).Send(kind)
+			<-entered
 		}
-		<-entered
-		<-entered
 		s.Close()
 		for range 2 {
 			if err := <-errs; !errors.Is(err, ErrServerClosed) {
@@ -325,114 +256,104 @@ func TestBlockingIsCutOff(t *testing.T) {
 	})
 }
 
-// Write waits while much is owed, so that what a slow peer costs is bounded, and the
-// connection is not closed for that; Read leaves to the kernel what nobody reads.
-func TestNetConnBackpressure(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		l := NewNetListener()
-		srv.Handler = l
-		srv.Limits.HighWater, srv.Limits.MaxUnsent = 64<<10, 256<<10
-		srv.Socket = Socket{SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
-		s := start(t, srv)
+// accepting starts a server with a NetListener. accept dials it, and accepts.
+func accepting(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
+	l = NewNetListener()
+	srv.Handler = l
+	s = start(t, srv)
+	return s, l, func() (*testkit.Conn, *NetConn) {
 		c := dial(t, s.addr)
 		n, err := l.Accept()
 		must(t, err)
+		return c, n.(*NetConn)
+	}
+}
+
+// TestNetConnBackpressure has Write wait while much is owed, so that what a slow peer costs is bounded, and the
+// connection is not closed for that; Read leaves to the kernel what nobody reads.
+func TestNetConnBackpressure(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		srv.Limits.HighWater, srv.Limits.MaxUnsent = 64<<10, 256<<10
+		srv.Socket = Socket{SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
+		_, _, accept := accepting(t, srv)
+		c, n := accept()
 		const size = 8 << 20
 		sent := make(chan error, 2)
-		go func() {
-			_, err := n.Write(make([]byte, size))
-			sent <- err
-		}()
-		go func() {
-			_, err := c.Write(make([]byte, size))
-			sent <- err
-		}()
-		nc := n.(*NetConn)
+		for _, w := range []io.Writer{n, c} {
+			go func() {
+				_, err := w.Write(make([]byte, size))
+				sent <- err
+			}()
+		}
 		var pending atomic.Int64
-		eventually(t, func() bool { // both wait
-			nc.ref.Do(func(c *Conn) { pending.Store(int64(c.Pending())) })
-			nc.mu.Lock()
-			defer nc.mu.Unlock()
-			return nc.unblock != nil && nc.paused
-		}, func() string { return "neither direction waits" })
-		nc.mu.Lock()
-		if unread := len(nc.in) - nc.off; unread > 2*maxUnread {
+		waitFor(t, "neither direction waits", func() bool {
+			n.ref.Do(func(c *Conn) { pending.Store(int64(c.Pending())) })
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.unblock != nil && n.paused
+		})
+		n.mu.Lock()
+		if unread := len(n.in) - n.off; unread > 2*maxUnread {
 			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnread)
 		}
-		nc.mu.Unlock()
+		n.mu.Unlock()
 		if p := pending.Load(); p > 2*64<<10 {
 			t.Errorf("%d bytes pending; want at most the low water and a message, both encrypted", p)
 		}
 		for _, r := range []io.Reader{c, n} {
-			if _, err := io.ReadFull(r, make([]byte, size)); err != nil {
-				t.Error(err)
-			}
+			_, err := io.ReadFull(r, make([]byte, size))
+			ok(t, err)
 		}
-		for range 2 {
-			ok(t, <-sent)
-		}
+		ok(t, <-sent)
+		ok(t, <-sent)
 	})
 }
 
+// TestNetConnEnds has half-closes, Close, a reset and the end of a listener as package net has them, and addresses.
 func TestNetConnEnds(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
-		l := NewNetListener()
-		srv.Handler = l
-		s := start(t, srv)
+		s, l, accept := accepting(t, srv)
 		if l.Addr().String() != s.addr {
 			t.Errorf("Addr is %v; want %v", l.Addr(), s.addr)
 		}
-		c := dial(t, s.addr)
-		n, _ := l.Accept()
+		c, n := accept()
 		if n.LocalAddr().String() != s.addr || n.RemoteAddr().String() != c.LocalAddr().String() {
 			t.Errorf("%v to %v; want %v to %v", n.LocalAddr(), n.RemoteAddr(), s.addr, c.LocalAddr())
 		}
-		// half-close, and the other half after it
-		n.(*NetConn).CloseWrite()
-		if got, err := io.ReadAll(c); len(got) > 0 || err != nil {
-			t.Errorf("after CloseWrite: %q, %v", got, err)
-		}
+		n.CloseWrite()
+		c.ExpectEOF("")
 		if _, err := n.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
 			t.Errorf("Write after CloseWrite: %v; want EPIPE", err)
 		}
-		io.WriteString(c, "still here")
-		c.(*net.TCPConn).CloseWrite()
+		c.Send("still here")
+		c.CloseWrite()
 		if got, err := io.ReadAll(n); string(got) != "still here" || err != nil {
 			t.Errorf("read %q, %v", got, err)
 		}
 		n.Close()
-		if _, err := n.Read(nil); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Read after Close: %v; want net.ErrClosed", err)
+		_, err := n.Read(nil)
+		for what, err := range map[string]error{"Read": err, "Close": n.Close(), "SetDeadline": n.SetDeadline(time.Now())} {
+			if !errors.Is(err, net.ErrClosed) {
+				t.Errorf("%s after Close: %v; want net.ErrClosed", what, err)
+			}
 		}
-		if err := n.Close(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("second Close: %v; want net.ErrClosed", err)
-		}
-		if err := n.SetDeadline(time.Now()); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("SetDeadline after Close: %v; want net.ErrClosed", err)
-		}
-		// a peer that resets
-		c = dial(t, s.addr)
-		n, _ = l.Accept()
-		c.(*net.TCPConn).SetLinger(0)
-		c.Close()
+		c, n = accept()
+		c.Reset()
 		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("Read after a reset: %v; want ECONNRESET", err)
 		}
-		// closed before anybody accepts
-		c = dial(t, s.addr)
-		eventually(t, func() bool { return s.Stats().Open >= 1 }, func() string { return "it does not come" })
+		c = dial(t, s.addr) // closed before anybody accepts
+		waitFor(t, "it does not come", func() bool { return s.Stats().Open >= 1 })
 		l.Close()
-		if got, err := io.ReadAll(c); len(got) > 0 || err != nil {
-			t.Errorf("never accepted: %q, %v", got, err)
-		}
+		c.ExpectEOF("")
 		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Accept after Close: %v; want net.ErrClosed", err)
 		}
 	})
 }
 
-// Read and Write both name the limit that has closed the connection, and the reason of one that
-// is about to close and still sends what it owes.
+// TestNetConnNamesTheReason has Read and Write both name the limit that has closed the connection, and the reason
+// of one that is about to close and still sends what it owes.
 func TestNetConnNamesTheReason(t *testing.T) {
 	want := func(t *testing.T, n net.Conn, why error) {
 		t.Helper()
@@ -444,16 +365,10 @@ func TestNetConnNamesTheReason(t *testing.T) {
 		}
 	}
 	onModels(t, func(t *testing.T, model string, loops int) {
-		accept := func(limits Limits) (c net.Conn, n *NetConn) {
-			l := NewNetListener()
-			s := start(t, &Server{Model: model, Loops: loops, Handler: l, Socket: Socket{SendBuffer: 4096}, Limits: limits})
-			c = dial(t, s.addr)
-			nc, err := l.Accept()
-			must(t, err)
-			return c, nc.(*NetConn)
-		}
+		srv := &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}, Limits: Limits{WriteTimeout: 50 * time.Millisecond}}
+		_, _, accept := accepting(t, srv)
+		_, n := accept()
 		var err error
-		_, n := accept(Limits{WriteTimeout: 50 * time.Millisecond})
 		for p := make([]byte, 64<<10); err == nil; { // the client reads nothing
 			_, err = n.Write(p)
 		}
@@ -462,8 +377,9 @@ func TestNetConnNamesTheReason(t *testing.T) {
 		}
 		want(t, n, ErrWriteTimeout)
 
+		_, _, accept = accepting(t, &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}})
 		mine, closing := errors.New("mine"), make(chan struct{})
-		c, n := accept(Limits{})
+		c, n := accept()
 		must(t, n.Ref().Do(func(c *Conn) {
 			c.Write(make([]byte, 1<<20))
 			c.CloseWith(mine)
@@ -475,18 +391,10 @@ func TestNetConnNamesTheReason(t *testing.T) {
 	})
 }
 
-// WaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
+// TestNetConnWaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
 func TestNetConnWaitReadable(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
-		l := NewNetListener()
-		srv.Handler = l
-		s := start(t, srv)
-		accept := func() (c net.Conn, n *NetConn) {
-			c = dial(t, s.addr)
-			nc, err := l.Accept()
-			must(t, err)
-			return c, nc.(*NetConn)
-		}
+		_, _, accept := accepting(t, srv)
 		wait := func(n *NetConn) (both chan error) {
 			both = make(chan error, 2)
 			for range cap(both) {
@@ -505,12 +413,12 @@ func TestNetConnWaitReadable(t *testing.T) {
 		c, n := accept()
 		for range 2 { // the second time the buffer of the first is there
 			both := wait(n)
-			eventually(t, func() bool {
+			waitFor(t, "a connection that waits holds a buffer", func() bool {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				return n.in == nil
-			}, func() string { return "a connection that waits holds a buffer" })
-			io.WriteString(c, "input")
+			})
+			c.Send("input")
 			want("input", both, nil)
 			p := make([]byte, 10)
 			if m, err := n.Read(p); string(p[:m]) != "input" {
@@ -522,54 +430,47 @@ func TestNetConnWaitReadable(t *testing.T) {
 		want("a deadline", both, os.ErrDeadlineExceeded)
 		n.SetReadDeadline(time.Time{})
 		both = wait(n)
-		c.(*net.TCPConn).CloseWrite()
+		c.CloseWrite()
 		want("the end", both, io.EOF)
 		n.Close()
 		want("Close", wait(n), net.ErrClosed)
 
 		c, n = accept()
 		both = wait(n)
-		c.(*net.TCPConn).SetLinger(0)
-		c.Close()
+		c.Reset()
 		want("a reset", both, syscall.ECONNRESET)
 	})
 }
 
-// A deadline that is moved does not end what waits when the old one would have.
+// TestNetConnDeadline has a deadline that is moved not end what waits when the old one would have.
 func TestNetConnDeadline(t *testing.T) {
-	l := NewNetListener()
-	s := start(t, &Server{Handler: l})
-	c := dial(t, s.addr)
-	n, _ := l.Accept()
-	n.SetReadDeadline(time.Now().Add(time.Millisecond))
-	if _, err := n.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v; want os.ErrDeadlineExceeded", err)
-	}
-	n.SetReadDeadline(time.Now().Add(time.Hour))
-	n.SetReadDeadline(time.Now().Add(-time.Hour))
-	if _, err := n.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v; want os.ErrDeadlineExceeded", err)
-	}
-	n.SetReadDeadline(time.Time{})
-	io.WriteString(c, "x")
-	if _, err := n.Read(make([]byte, 1)); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestBlockingBadUse(t *testing.T) {
-	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: lineServer, MaxCalls: -1}} {
-		err := (&Server{Addr: "127.0.0.1:0", Handler: b}).ListenAndServe(context.Background())
-		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), text) {
-			t.Errorf("%v; want ErrBadConfig, %q", err, text)
+	_, _, accept := accepting(t, &Server{})
+	c, n := accept()
+	for _, after := range [][]time.Duration{{time.Millisecond}, {time.Hour, -time.Hour}} {
+		for _, d := range after {
+			n.SetReadDeadline(time.Now().Add(d))
+		}
+		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v; want os.ErrDeadlineExceeded", err)
 		}
 	}
+	n.SetReadDeadline(time.Time{})
+	c.Send("x")
+	_, err := n.Read(make([]byte, 1))
+	ok(t, err)
+}
+
+// TestBlockingBadUse has what a Blocking can't be.
+func TestBlockingBadUse(t *testing.T) {
+	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: lineServer, MaxCalls: -1}} {
+		wantBadConfig(t, &Server{Handler: b}, text)
+	}
 	running := start(t, &Server{})
-	if err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)}); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
+	err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)})
+	if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
 		t.Errorf("Dial with it: %v; want ErrBadConfig", err)
 	}
-	l := NewNetListener()
-	if err := (&Server{Handler: l}).ListenAndServe(context.Background()); err == nil {
+	if err := (&Server{Handler: NewNetListener()}).ListenAndServe(context.Background()); err == nil {
 		t.Error("served without an address")
 	}
 }

@@ -36,6 +36,9 @@ func workerMain() int {
 			return
 		}
 		switch string(line) {
+		case "pid":
+			fmt.Fprintln(c, os.Getpid())
+			return
 		case "pause":
 			fmt.Fprintln(c, srv.PauseAccepting())
 			return
@@ -51,22 +54,13 @@ func workerMain() int {
 			fmt.Fprintln(c, runtime.NumGoroutine())
 			return
 		}
-		tellPid(c, line)
+		echoLine(c, line)
 	}))
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
-}
-
-// tellPid echoes lines, but for "pid", which it answers.
-func tellPid(c *Conn, line []byte) {
-	if string(line) == "pid" {
-		fmt.Fprintf(c, "%d\n", os.Getpid())
-		return
-	}
-	echoLine(c, line)
 }
 
 func TestServeWithProcesses(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // outside are the methods that do something, each with what it answers; nil for those that
@@ -75,7 +76,7 @@ func TestOutsideCall(t *testing.T) {
 			}
 		}))})
 		first := dial(t, s.addr)
-		ask(t, first, "keep")
+		first.Exchange("keep", "keep")
 		other := dial(t, s.addr)
 		io.WriteString(other, "use it\n")
 		<-done
@@ -84,7 +85,7 @@ func TestOutsideCall(t *testing.T) {
 				t.Errorf("%s is in the log %d times:\n%s", name, n, log.String())
 			}
 		}
-		ask(t, first, "keep") // nothing came of it
+		first.Exchange("keep", "keep") // nothing came of it
 	})
 }
 
@@ -115,13 +116,9 @@ func TestSendWaitOnLoop(t *testing.T) {
 			}
 		}))})
 		io.WriteString(dial(t, s.addr), "x\n")
-		select {
-		case err := <-answer:
-			if !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "expected") {
-				t.Errorf("SendWait in a handler: %v", err)
-			}
-		case <-time.After(patience):
-			t.Fatal("SendWait waits on a loop")
+		err := testkit.Receive(t, answer, "SendWait waits on a loop")
+		if !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("SendWait in a handler: %v", err)
 		}
 	})
 }
@@ -132,7 +129,7 @@ func TestSetHandlerNil(t *testing.T) {
 		answer <- c.SetHandler(nil)
 		echoLine(c, line)
 	}))})
-	ask(t, dial(t, s.addr), "still here")
+	dial(t, s.addr).Exchange("still here", "still here")
 	if err := <-answer; !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "SetHandler is nil; expected") {
 		t.Errorf("SetHandler(nil): %v", err)
 	}

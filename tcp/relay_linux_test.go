@@ -1,12 +1,7 @@
 package tcp
 
 import (
-	"bytes"
-	"crypto/tls"
 	"fmt"
-	"io"
-	"math/rand"
-	"net"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,41 +56,6 @@ func TestIdleRelayMemory(t *testing.T) {
 			}
 			if n := s.Stats().Open; n != 2*many {
 				t.Errorf("%d connections are open, want %d", n, 2*many)
-			}
-		})
-	}
-}
-
-// What a client sends much of by TLS reaches a partner in clear as it was before that.
-func TestRelayOfTLS(t *testing.T) {
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			must(t, err)
-			defer l.Close()
-			sent := make([]byte, 8<<20)
-			rand.New(rand.NewSource(1)).Read(sent)
-			got := make(chan []byte, 1)
-			go func() {
-				c, err := l.Accept()
-				if err != nil {
-					got <- nil
-					return
-				}
-				defer c.Close()
-				all, _ := io.ReadAll(c)
-				got <- all
-			}()
-			cfg, client := identity()
-			s := start(t, &Server{Model: model, TLSConfig: cfg, Handler: forward{to: l.Addr().String()}})
-			c := tls.Client(dial(t, s.addr), client)
-			if _, err := c.Write(sent); err != nil {
-				l.Close() // nothing may come
-				t.Error(err)
-			}
-			c.CloseWrite()
-			if all := <-got; !bytes.Equal(all, sent) {
-				t.Errorf("%d bytes have come of %d, or others", len(all), len(sent))
 			}
 		})
 	}

@@ -89,9 +89,17 @@ func start(t testing.TB, srv *Server) *started {
 	if srv.Limits.Linger == 0 {
 		srv.Limits.Linger = 50 * time.Millisecond
 	}
-	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
+	if len(srv.Listeners) == 0 {
+		srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
+	}
 	ready := make(chan string, 1+len(srv.Listeners))
-	srv.Listening = func(a net.Addr) { ready <- a.String() }
+	listening := srv.Listening
+	srv.Listening = func(a net.Addr) {
+		if listening != nil {
+			listening(a)
+		}
+		ready <- a.String()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
 	go func() { s.err <- srv.ListenAndServe(ctx) }()
@@ -112,13 +120,7 @@ func start(t testing.TB, srv *Server) *started {
 // result waits for ListenAndServe to return.
 func (s *started) result(t *testing.T) error {
 	t.Helper()
-	select {
-	case err := <-s.err:
-		return err
-	case <-time.After(patience):
-		t.Fatal("ListenAndServe does not return")
-		return nil
-	}
+	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
 // must ends the test with an error.
@@ -137,26 +139,15 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-func dial(t *testing.T, addr string) net.Conn {
+func dial(t testing.TB, addr string) *testkit.Conn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, patience)
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
+	return testkit.Dial(t, addr)
 }
 
-// ask sends a line and reads one back.
-func ask(t *testing.T, c net.Conn, line string) {
-	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
-	io.WriteString(c, line+"\n")
-	got, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil || got != line+"\n" {
-		t.Fatalf("asked %q, got %q, %v", line, got, err)
-	}
-}
-
-var eventually = testkit.WaitForFunc
+var (
+	waitFor    = testkit.WaitFor
+	eventually = testkit.WaitForFunc
+)
 
 // onModels runs a test under every model, with two loops if it has any.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
@@ -175,7 +166,7 @@ func TestServe(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops})
 		c := dial(t, s.addr)
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
 			Open: 1, Accepted: 1, Reads: 1, Writes: 1, BytesIn: 6, BytesOut: 6, Messages: 1}
 		counted := func() Stats {
@@ -187,12 +178,8 @@ func TestServe(t *testing.T) {
 			return fmt.Sprintf("after one exchange of 6 bytes the counters are %+v, want %+v", counted(), want)
 		})
 		s.stop()
-		if err := s.result(t); err != nil {
-			t.Errorf("after its context has ended ListenAndServe returned %v, want nil", err)
-		}
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("the client read %v, want the end of file", err)
-		}
+		ok(t, s.result(t))
+		c.ExpectEOF("")
 		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
 			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
 		}
@@ -207,7 +194,7 @@ func TestServeListener(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(context.Background(), l) }()
 		c := dial(t, l.Addr().String())
-		ask(t, c, "hello")
+		c.Exchange("hello", "hello")
 		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
 			t.Errorf("a second Serve answers %v", err)
 		}
@@ -338,18 +325,18 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		cycle := func() {
 			open := make([]net.Conn, conns)
 			for i := range open {
-				c, err := net.DialTimeout("tcp", s.addr, patience) // without a cleanup, which would keep it
+				c, err := net.Dial("tcp", s.addr) // without a cleanup, which would keep it
 				must(t, err)
-				ask(t, c, "hello")
+				_, err = io.WriteString(c, "hello\n")
+				must(t, err)
+				_, err = io.ReadFull(c, make([]byte, len("hello\n")))
+				must(t, err)
 				open[i] = c
 			}
 			for _, c := range open {
-				c.(*net.TCPConn).SetLinger(0)
-				c.Close()
+				(&testkit.Conn{Conn: c}).Reset()
 			}
-			eventually(t, func() bool { return s.Stats().Open == 0 }, func() string {
-				return fmt.Sprintf("%d connections are open after all were killed", s.Stats().Open)
-			})
+			waitFor(t, "connections are open after all were killed", func() bool { return s.Stats().Open == 0 })
 		}
 		for range min(runtime.GOMAXPROCS(0), 8) {
 			cycle() // makes room for so many, which is kept: each processor keeps goroutines that have ended
@@ -382,6 +369,7 @@ func heap() int64 {
 // does hold up ListenAndServe.
 func TestShutdownWithStuckHandler(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
+		t.Parallel()
 		stuck, release := make(chan struct{}), make(chan struct{})
 		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "hello" {
@@ -390,7 +378,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 			}
 			echoLine(c, line)
 		}))})
-		ask(t, dial(t, s.addr), "other") // it may be behind the one that is stuck
+		dial(t, s.addr).Exchange("other", "other") // it may be behind the one that is stuck
 		io.WriteString(dial(t, s.addr), "hello\n")
 		<-stuck
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -407,6 +395,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 // A handler may end the server that calls it.
 func TestCloseFromHandler(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
+		t.Parallel()
 		var srv *Server
 		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
 		s := start(t, srv)
@@ -423,11 +412,9 @@ func TestWrappedFramer(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
 		c := dial(t, s.addr)
-		io.WriteString(c, "a\nlast")
-		c.(*net.TCPConn).CloseWrite()
-		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
-			t.Errorf("got %q, %v; want both lines", got, err)
-		}
+		c.Send("a\nlast")
+		c.CloseWrite()
+		c.ExpectEOF("a\nlast\n")
 	})
 }
 
@@ -467,7 +454,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 		}))}
 		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
 		var read sync.WaitGroup
-		conns := make([]net.Conn, members)
+		conns := make([]*testkit.Conn, members)
 		for i := range conns {
 			c := dial(t, s.addr)
 			conns[i] = c
@@ -477,17 +464,9 @@ func TestBroadcastFromHandler(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, func() bool { return s.Stats().Open == members }, func() string { return "not all members are in" })
-		for _, c := range conns {
-			c.SetReadDeadline(time.Now().Add(patience))
-		}
-		io.WriteString(conns[0], "now\n")
-		select {
-		case err := <-failed:
-			ok(t, err)
-		case <-time.After(patience):
-			t.Error("the handler is not called")
-		}
+		waitFor(t, "not all members are in", func() bool { return s.Stats().Open == members })
+		conns[0].Send("now\n")
+		ok(t, testkit.Receive(t, failed, "the handler's answer"))
 		read.Wait()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -29,7 +30,7 @@ func underLoops(t *testing.T, f func(t *testing.T, model string)) {
 // record of its calls.
 type gated struct {
 	gate    chan struct{}
-	blocked chan struct{}
+	blocked chan bool // for each "block": whether it waits, or is shed
 
 	mu    sync.Mutex
 	calls []string
@@ -38,7 +39,7 @@ type gated struct {
 }
 
 func newGated() *gated {
-	return &gated{gate: make(chan struct{}), blocked: make(chan struct{}, 10)}
+	return &gated{gate: make(chan struct{}), blocked: make(chan bool, 10)}
 }
 
 func (g *gated) note(call string, why error) {
@@ -62,7 +63,7 @@ func (g *gated) Opened(*Conn) { g.note("Opened", nil) }
 func (g *gated) Message(c *Conn, msg []byte) {
 	g.note(string(msg), nil)
 	if string(msg) == "block" {
-		g.blocked <- struct{}{}
+		g.blocked <- true
 		<-g.gate
 	}
 	echoLine(c, msg)
@@ -79,7 +80,9 @@ func (s shedding) Shed(c *Conn, msg []byte, why error) {
 	s.sheds++
 	s.mu.Unlock()
 	switch text := string(msg); text {
-	case "hello", "block": // they are only to get through
+	case "hello": // it is only to get through
+	case "block":
+		defer func() { s.blocked <- false }()
 	default:
 		s.note("shed "+text, why)
 	}
@@ -115,59 +118,32 @@ func (rawShedding) cut(c *Conn, in []byte, give func(*Conn, []byte)) int {
 
 // enter connects, and asks until it is served: the worker that has called Opened may
 // still be on its way.
-func enter(t *testing.T, addr string) net.Conn {
+func enter(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
-	in := bufio.NewReader(c)
-	for {
-		io.WriteString(c, "hello\n")
-		switch got, err := in.ReadString('\n'); {
-		case err != nil:
-			t.Fatalf("got %q, %v; want an answer", got, err)
-		case got == "hello\n":
-			return c
-		}
-	}
-}
-
-// block has a new connection take a worker.
-func (g *gated) block(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	c := enter(t, addr)
-	for !g.blocks(t, c) {
-	}
-	c.SetReadDeadline(time.Now().Add(patience))
+	waitFor(t, "a connection is not served", func() bool {
+		c.Send("hello\n")
+		return c.ReadLine() == "hello"
+	})
 	return c
 }
 
-// blocks asks for a worker, and says whether it has one or was shed.
-func (g *gated) blocks(t *testing.T, c net.Conn) bool {
+// block has a new connection take a worker.
+func (g *gated) block(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
-	io.WriteString(c, "block\n")
-	const shed = "busy block\n"
-	for got, end := 0, time.Now().Add(patience); got < len(shed); {
-		select {
-		case <-g.blocked:
-			return true
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatal("the line that is to block a worker is neither shed nor served")
-		}
-		c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
-		n, _ := c.Read(make([]byte, len(shed)-got)) // until the deadline there is nothing
-		got += n
+	c := enter(t, addr)
+	c.Send("block\n")
+	for !testkit.Receive(t, g.blocked, "a line that is to block a worker") {
+		c.Expect("busy block\n")
+		c.Send("block\n")
 	}
-	return false
+	return c
 }
 
-// expect reads as much as is wanted.
-func expect(t *testing.T, c net.Conn, want string) {
-	t.Helper()
-	got := make([]byte, len(want))
-	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
-		t.Fatalf("got %q, %v; want %q", got[:n], err, want)
-	}
+// calledFor counts the calls of a method.
+func (g *gated) calledFor(method string) int {
+	calls, _ := g.seen()
+	return strings.Count(strings.Join(calls, " "), method)
 }
 
 // one is a pool of one worker without a queue.
@@ -188,29 +164,36 @@ func TestShedWhenFull(t *testing.T) {
 				c := enter(t, s.addr)
 				a := g.block(t, s.addr)
 				io.WriteString(c, "x\ny\nha")
-				expect(t, c, "busy x\nbusy y\n")
+				c.Expect("busy x\nbusy y\n")
 				shed := 2
 				close(g.gate)
-				expect(t, a, "block\n")
-				io.WriteString(c, "lf\n") // the worker may still be on its way
-				got, err := bufio.NewReader(c).ReadString('\n')
-				if line, isBusy := strings.CutPrefix(got, "busy "); err != nil || line != "half\n" {
-					t.Errorf("got %q, %v; want the line that came in two halves, served or busy", got, err)
+				a.Expect("block\n")
+				c.Send("lf\n") // the worker may still be on its way
+				got := c.ReadLine()
+				if line, isBusy := strings.CutPrefix(got, "busy "); line != "half" {
+					t.Errorf("got %q; want the line that came in two halves, served or busy", got)
 				} else if isBusy {
 					shed++
 				}
-				_, whys := g.seen()
-				for _, why := range whys {
-					if !errors.Is(why, ErrOverloaded) || !errors.Is(why, pool.ErrFull) || errors.Is(why, pool.ErrShed) {
-						t.Errorf("shed because of %v; want ErrOverloaded and pool.ErrFull", why)
-					}
-				}
+				whys := g.wantShed(t, pool.ErrFull)
 				if st := s.Stats(); st.Shed == 0 || len(whys) != shed {
 					t.Errorf("%d messages were shed: Shed was called %d times, and Stats.Shed is %d", shed, len(whys), st.Shed)
 				}
 			})
 		})
 	}
+}
+
+// wantShed checks and gives the reasons for what was shed.
+func (g *gated) wantShed(t *testing.T, want error) (whys []error) {
+	t.Helper()
+	_, whys = g.seen()
+	for _, why := range whys {
+		if !errors.Is(why, ErrOverloaded) || errors.Is(why, pool.ErrFull) == errors.Is(why, pool.ErrShed) || !errors.Is(why, want) {
+			t.Errorf("shed because of %v; want ErrOverloaded and %v", why, want)
+		}
+	}
+	return whys
 }
 
 // impatient is a pool of one worker that sheds soon, and has no other rule: the
@@ -220,11 +203,11 @@ var impatient = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, I
 
 // queued sends a line on a connection that is open, and waits until the pool has it
 // in its queue, or has shed it.
-func queued(t *testing.T, s *started, c net.Conn, line string) {
+func queued(t *testing.T, s *started, c *testkit.Conn, line string) {
 	t.Helper()
 	st := s.Workers.Stats()
 	io.WriteString(c, line)
-	eventually(t, func() bool { return s.Workers.Stats().Accepted > st.Accepted }, func() string { return "the pool does not take it" })
+	waitFor(t, "the pool does not take it", func() bool { return s.Workers.Stats().Accepted > st.Accepted })
 }
 
 // What the pool sheds after it has taken it is answered while the worker is still
@@ -233,7 +216,7 @@ func TestShedAfterAcceptance(t *testing.T) {
 	underLoops(t, func(t *testing.T, model string) {
 		g := newGated()
 		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, impatient), Handler: Lines(shedding{g})})
-		var conns []net.Conn
+		var conns []*testkit.Conn
 		for range 3 {
 			conns = append(conns, enter(t, s.addr))
 		}
@@ -241,17 +224,12 @@ func TestShedAfterAcceptance(t *testing.T) {
 		for i, c := range conns {
 			queued(t, s, c, fmt.Sprintf("%d\n", i))
 		}
-		expect(t, conns[0], "busy 0\n")
-		expect(t, conns[1], "busy 1\n")
+		conns[0].Expect("busy 0\n")
+		conns[1].Expect("busy 1\n")
 		close(g.gate)
-		expect(t, a, "block\n")
-		expect(t, conns[2], "2\n")
-		_, whys := g.seen()
-		for _, why := range whys {
-			if !errors.Is(why, ErrOverloaded) || !errors.Is(why, pool.ErrShed) || errors.Is(why, pool.ErrFull) {
-				t.Errorf("shed because of %v; want ErrOverloaded and pool.ErrShed", why)
-			}
-		}
+		a.Expect("block\n")
+		conns[2].Expect("2\n")
+		g.wantShed(t, pool.ErrShed)
 	})
 }
 
@@ -263,7 +241,7 @@ func TestNothingIsLost(t *testing.T) {
 			underLoops(t, func(t *testing.T, model string) {
 				g := newGated()
 				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(g)})
-				var conns []net.Conn
+				var conns []*testkit.Conn
 				for range 5 {
 					conns = append(conns, enter(t, s.addr))
 				}
@@ -279,7 +257,7 @@ func TestNothingIsLost(t *testing.T) {
 				}
 				close(g.gate)
 				for i, c := range conns {
-					expect(t, c, fmt.Sprintf("%d\nand more\n", i))
+					c.Expect(fmt.Sprintf("%d\nand more\n", i))
 				}
 				if st := s.Stats(); st.Shed != 0 {
 					t.Errorf("Stats.Shed is %d without a ShedHandler", st.Shed)
@@ -301,40 +279,35 @@ func TestEventsAreNotShed(t *testing.T) {
 				a := g.block(t, s.addr)
 				c := dial(t, s.addr)
 				io.WriteString(c, "last words")
-				c.(*net.TCPConn).CloseWrite()
+				c.CloseWrite()
 				io.WriteString(old, "busy?\ntail")
-				old.(*net.TCPConn).CloseWrite()
+				old.CloseWrite()
 				if name == "full" {
-					expect(t, old, "busy busy?\n")
+					old.Expect("busy busy?\n")
 				}
-				time.Sleep(20 * time.Millisecond) // for what must not happen
-				calls, _ := g.seen()
-				if n := len(slices.DeleteFunc(calls, func(c string) bool { return c != "Opened" })); n != 2 {
-					t.Errorf("Opened was called %d times while the only worker is busy, want 2: %v", n, calls)
+				waitFor(t, "it is not accepted", func() bool { return s.Stats().Open == 3 })
+				if n := g.calledFor("Opened"); n != 2 {
+					t.Errorf("Opened was called %d times while the only worker is busy, want 2", n)
 				}
 				close(g.gate)
-				expect(t, c, "last words\n")
+				c.Expect("last words\n")
 				if name == "full" { // otherwise the pool keeps the last one
-					expect(t, old, "tail\n")
+					old.Expect("tail\n")
 				} else {
-					got, err := io.ReadAll(old)
-					if text := strings.TrimPrefix(string(got), "busy "); err != nil || text != "busy?\ntail\n" {
-						t.Errorf("got %q, %v; want the first line served or busy, and then the last", got, err)
+					if text := strings.TrimPrefix(old.ExpectClosed(), "busy "); text != "busy?\ntail\n" {
+						t.Errorf("got %q; want the first line served or busy, and then the last", text)
 					}
 				}
-				for _, c := range []net.Conn{a, c, old} {
+				for _, c := range []*testkit.Conn{a, c, old} {
 					c.Close()
 				}
-				eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return "connections stay open" })
+				waitFor(t, "connections stay open", func() bool { return s.Stats().Open == 0 })
 				// What is shed of the last words is no message yet.
 				if st := s.Stats(); st.Shed > g.sheds+1 {
 					t.Errorf("Stats.Shed is %d after %d calls of Shed: something else was shed", st.Shed, g.sheds)
 				}
-				calls, _ = g.seen()
-				for _, call := range []string{"Opened", "Closed"} {
-					if n := strings.Count(strings.Join(calls, " "), call); n != 3 {
-						t.Errorf("%s was called %d times for 3 connections: %v", call, n, calls)
-					}
+				if o, c := g.calledFor("Opened"), g.calledFor("Closed"); o != 3 || c != 3 {
+					t.Errorf("Opened was called %d times, and Closed %d times, for 3 connections", o, c)
 				}
 			})
 		})
@@ -347,7 +320,7 @@ func TestShedCloses(t *testing.T) {
 		g := newGated()
 		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, one), Handler: Lines(shedding{g})})
 		words := []string{"close", "panic", "stay"}
-		var conns []net.Conn
+		var conns []*testkit.Conn
 		for range words {
 			conns = append(conns, enter(t, s.addr))
 		}
@@ -355,16 +328,16 @@ func TestShedCloses(t *testing.T) {
 		for i, c := range conns {
 			io.WriteString(c, words[i]+"\n")
 		}
-		expect(t, conns[2], "busy stay\n")
-		eventually(t, func() bool { _, whys := g.seen(); return len(whys) == 3 }, func() string { return "not all three are shed" })
+		conns[2].Expect("busy stay\n")
+		waitFor(t, "not all three are shed", func() bool { _, whys := g.seen(); return len(whys) == 3 })
 		close(g.gate)
 		for _, c := range conns[:2] {
-			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
-				t.Errorf("got %q, %v; want the end", got, err)
+			if got := c.ExpectClosed(); got != "" {
+				t.Errorf("got %q; want the end", got)
 			}
 			c.Close()
 		}
-		eventually(t, func() bool { st := s.Stats().Closed; return st.Handler+st.Panic == 2 }, func() string { return fmt.Sprintf("%+v", s.Stats().Closed) })
+		waitFor(t, "not both are closed", func() bool { st := s.Stats().Closed; return st.Handler+st.Panic == 2 })
 		_, whys := g.seen()
 		var overload, panicked int
 		for _, why := range whys[3:] { // behind those of the three sheds

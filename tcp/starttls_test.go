@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // identity is a certificate for example.com, and who vouches for it.
@@ -61,12 +63,12 @@ func (h *upgrader) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TLS() != 
 func (h *upgrader) Closed(_ *Conn, why error) { h.closed <- why }
 
 // begin asks for TLS and waits for the answer.
-func (h *upgrader) begin(t *testing.T, addr string) net.Conn {
+func (h *upgrader) begin(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
-	ask(t, c, "in clear")
+	c.Exchange("in clear", "in clear")
 	io.WriteString(c, "STARTTLS\n")
-	expect(t, c, "220 go\n")
+	c.Expect("220 go\n")
 	return c
 }
 
@@ -114,7 +116,7 @@ func TestStartTLS(t *testing.T) {
 				t.Errorf("Closed(%v); want io.EOF", why)
 			}
 		}
-		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return "connections are open" })
+		waitFor(t, "connections are open", func() bool { return s.Stats().Open == 0 })
 		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
 			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
 		}
@@ -129,16 +131,14 @@ func TestStartTLSInjected(t *testing.T) {
 		s := start(t, srv)
 		for _, behind := range []string{"DELETE\n", "part of a line"} {
 			c := dial(t, s.addr)
-			io.WriteString(c, "STARTTLS\n"+behind)
-			if got, err := io.ReadAll(c); string(got) != "220 go\n" || err != nil {
-				t.Errorf("got %q, %v; want the answer to the command, and the end", got, err)
-			}
+			c.Send("STARTTLS\n" + behind)
+			c.ExpectEOF("220 go\n")
 			c.Close()
 			if why := <-h.closed; why != ErrClearInput {
 				t.Errorf("Closed(%v); want ErrClearInput", why)
 			}
 		}
-		eventually(t, func() bool { return s.Stats().Closed.TLS == 2 }, func() string { return "not 2 counted as broken TLS" })
+		waitFor(t, "not 2 counted as broken TLS", func() bool { return s.Stats().Closed.TLS == 2 })
 	})
 }
 
@@ -177,6 +177,7 @@ func TestStartTLSOfSilentPeers(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		h := newStarter()
 		srv.Handler = Lines(h)
+		t.Parallel()
 		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
 		s := start(t, srv)
 		c := h.begin(t, s.addr)
@@ -236,12 +237,7 @@ func TestStartTLSOfClient(t *testing.T) {
 		must(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
 		var heard string
 		for !strings.HasSuffix(heard, "hello\n") {
-			select {
-			case more := <-h.heard:
-				heard += more
-			case <-time.After(patience):
-				t.Fatalf("heard %q", heard)
-			}
+			heard += testkit.Receive(t, h.heard, "an answer")
 		}
 		if heard != "secured true\nhello\n" {
 			t.Errorf("heard %q", heard)

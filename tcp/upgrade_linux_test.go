@@ -1,14 +1,13 @@
 package tcp
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,145 +25,237 @@ import (
 
 func init() { successorMain = succeed }
 
-// successorConfig is such a server.
+// successorConfig says what a process of these tests serves.
 type successorConfig struct {
 	Addr, Network, Model string
 	Loops, MaxConns      int
 	Processes            int
-	Does                 string // instead of serving
-	After                int    // connections that have come, before it does that
-	TLS                  bool
+	Does                 string // instead of serving, or in Save or Restore
+	After                int    // which call of those that is
+	TLS, Publishes       bool
 	Descriptors, Files   int    // the limit, and how many files it has open
 	PIDs                 string // a file that each process adds its number to
-	Rooms                bool   // its handler is of rooms
 }
 
-// counted is a handler whose connections know how many lines they have had. It answers each
-// line with itself and that, but for commands.
-type counted struct {
-	MessageFunc
-	srv    *Server
-	closed func(why error)
-	does   string
-	after  int
-
-	mu  sync.Mutex
-	did int
+// note is the Value of a connection, and what is saved of it.
+type note struct {
+	Lines      int    // that it has sent
+	Room, Does string // where it is a member, and what Save does
 }
 
-func (h *counted) Message(c *Conn, line []byte) {
-	n, _ := c.Value().(int)
-	c.SetValue(n + 1)
-	switch string(line) {
+// guests is the handler of these tests. It answers a line with the line and its number, but for commands.
+type guests struct {
+	MessageFunc // for Opened
+	srv         *Server
+	cfg         successorConfig
+	closed      func(why error)
+	saving      func()      // called in SaveState, if it is set
+	state       string      // what SaveState does instead
+	retained    chan func() // releases a connection
+	quiet       chan struct{}
+	inside      sync.WaitGroup // publish
+
+	mu      sync.Mutex
+	calls   int
+	members map[string]*Group
+	newest  map[string]string // message of each room
+}
+
+func newGuests(srv *Server, cfg successorConfig) *guests {
+	h := &guests{
+		srv: srv, cfg: cfg, retained: make(chan func(), 1), quiet: make(chan struct{}),
+		members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
+	}
+	srv.Handler = Lines(h)
+	if cfg.Publishes {
+		srv.Listening = func(net.Addr) { h.inside.Go(h.publish) }
+		end := sync.OnceFunc(func() { close(h.quiet) })
+		srv.Stopping = func() {
+			end()
+			h.inside.Wait()
+		}
+	}
+	return h
+}
+
+func (h *guests) Message(c *Conn, line []byte) {
+	n, ok := c.Value().(*note)
+	if !ok {
+		n = new(note)
+		c.SetValue(n)
+	}
+	n.Lines++
+	switch word, rest, _ := strings.Cut(string(line), " "); word {
 	case "pid":
 		fmt.Fprintln(c, os.Getpid())
 	case "stop":
 		go h.srv.Close()
+	case "resume":
+		fmt.Fprintln(c, h.srv.Stats().AcceptingPaused, h.srv.ResumeAccepting())
+	case "upgrade":
+		srv, ref := h.srv, c.Ref()
+		go func() {
+			if _, err := srv.Upgrade(context.Background()); err != nil {
+				_ = ref.Send([]byte(err.Error() + "\n"))
+			}
+		}()
 	case "own":
 		_ = c.SetHandler(Lines(owning{h})) // from the next call on
 		fmt.Fprintln(c, "is")
-	case "upgrade":
-		c.SetValue(n)
-		upgradeFor(c)
-	case "stay":
-		c.SetValue("stays")
-	case "stats":
-		_ = json.NewEncoder(c).Encode(countsOf(h.srv))
+	case "does":
+		n.Does = rest
+		fmt.Fprintln(c, "does")
+	case "retain":
+		c.Retain()
+		ref := c.Ref()
+		h.retained <- func() { _ = ref.Release() }
+	case "totals":
+		_ = json.NewEncoder(c).Encode(totalsOf(h.srv))
+	case "join":
+		n.Room = rest
+		h.members[rest].Add(c.Ref())
+		fmt.Fprintln(c, "joined")
+	case "newest":
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		c.WriteString(h.newest[rest])
+	case "quiet":
+		go h.srv.Stopping()
 	default:
-		fmt.Fprintf(c, "%s %d\n", line, n+1)
+		fmt.Fprintf(c, "%s %d\n", line, n.Lines)
 	}
 }
 
-// upgradeFor upgrades a connection's server, and tells it if that fails.
-func upgradeFor(c *Conn) {
-	srv, ref := c.Server(), c.Ref()
-	go func() {
-		if _, err := srv.Upgrade(context.Background()); err != nil {
-			_ = ref.Send([]byte(err.Error() + "\n"))
-		}
-	}()
-}
-
-func (h *counted) Save(c *Conn, to []byte) ([]byte, error) {
-	if c.Value() == "stays" {
-		return nil, errors.New("it stays")
-	}
-	n, _ := c.Value().(int)
-	return binary.AppendUvarint(to, uint64(n)), nil
-}
-
-func (h *counted) Restore(c *Conn, state []byte) error {
-	n, _ := binary.Uvarint(state)
-	c.SetValue(int(n))
+// call counts the calls of a method, and does what the settings say at one of them.
+func (h *guests) call(method string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.did++; h.did == h.after+1 {
-		switch h.does {
-		case "die":
-			os.Exit(9)
-		case "stop in the middle":
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-			time.Sleep(time.Hour) // other threads may be stopped sooner than this one
-		}
+	does, ok := strings.CutSuffix(h.cfg.Does, " in "+method)
+	if h.calls++; !ok || h.calls != h.cfg.After {
+		return
 	}
+	switch does {
+	case "die":
+		os.Exit(9)
+	case "stop":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		sleepForever() // other threads may be stopped sooner than this one
+	case "kill its parent":
+		_ = syscall.Kill(os.Getppid(), syscall.SIGKILL)
+	}
+}
+
+func sleepForever() {
+	for {
+		<-time.After(time.Hour)
+	}
+}
+
+func (h *guests) Save(c *Conn, to []byte) ([]byte, error) {
+	h.call("Save")
+	n, ok := c.Value().(*note)
+	if !ok {
+		n = new(note)
+	}
+	switch n.Does {
+	case "stay":
+		return nil, errors.New("it stays")
+	case "go later":
+		return nil, ErrSaveLater
+	case "panic":
+		panic("in Save")
+	}
+	p, err := json.Marshal(n)
+	return append(to, p...), err
+}
+
+func (h *guests) Restore(c *Conn, state []byte) error {
+	n := new(note)
+	if err := json.Unmarshal(state, n); err != nil {
+		return err
+	}
+	c.SetValue(n)
+	if g := h.members[n.Room]; g != nil {
+		g.Add(c.Ref())
+	}
+	h.call("Restore")
 	return nil
 }
 
-// Closed is how connections end.
-func (h *counted) Closed(_ *Conn, why error) {
-	if h.closed != nil {
-		h.closed(why)
+// tell sends the reasons for which connections close.
+func (h *guests) tell(whys chan<- error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = func(why error) { whys <- why }
+}
+
+func (h *guests) Closed(_ *Conn, why error) {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed != nil {
+		closed(why)
 	}
+}
+
+// owning is the handler of connections that have said "own".
+type owning struct{ *guests }
+
+func (h owning) Message(c *Conn, line []byte) {
+	_, _ = c.WriteString("own ")
+	h.guests.Message(c, line)
+}
+
+func (h *guests) SaveHandler(c *Conn, of Handler, to []byte) ([]byte, error) {
+	f, ok := of.(*framer)
+	if ok {
+		_, ok = f.MessageHandler.(owning)
+	}
+	if !ok {
+		return nil, errors.New("no handler of ours")
+	}
+	return h.Save(c, to)
+}
+
+func (h *guests) RestoreHandler(c *Conn, state []byte) error {
+	if err := h.Restore(c, state); err != nil || c.Value().(*note).Does == "forget" {
+		return err
+	}
+	return c.SetHandler(Lines(owning{h}))
 }
 
 // succeed is a process that takes another's place.
 func succeed(settings string) int {
 	var cfg successorConfig
-	if err := json.Unmarshal([]byte(settings), &cfg); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if cfg.PIDs != "" {
-		f, err := os.OpenFile(cfg.PIDs, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err == nil {
+	err := json.Unmarshal([]byte(settings), &cfg)
+	if err == nil && cfg.PIDs != "" {
+		var f *os.File
+		if f, err = os.OpenFile(cfg.PIDs, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
 			_, err = fmt.Fprintln(f, os.Getpid())
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		f.Close()
-	}
-	if does, ok := strings.CutSuffix(cfg.Does, " as a worker"); ok {
-		if _, worker := WorkerProcess(); worker {
-			cfg.Does = does
+			f.Close()
 		}
 	}
-	if cfg.Descriptors > 0 {
+	if err == nil && cfg.Descriptors > 0 {
 		limit := syscall.Rlimit{Cur: uint64(cfg.Descriptors), Max: uint64(cfg.Descriptors)}
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 	}
 	for range cfg.Files {
-		f, err := os.Open(os.DevNull)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+		f, _ := os.Open(os.DevNull)
 		defer f.Close()
 	}
-	switch cfg.Does {
-	case "crash":
-		return 3
-	case "leave":
-		return 0
-	case "hang":
-		time.Sleep(time.Hour)
-	case "stop itself":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		time.Sleep(time.Hour)
+	does, asWorker := strings.CutSuffix(cfg.Does, " as a worker")
+	if _, worker := WorkerProcess(); worker == asWorker {
+		switch does {
+		case "crash":
+			return 3
+		case "leave":
+			return 0
+		case "hang":
+			sleepForever()
+		case "stop itself":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			sleepForever()
+		}
 	}
 	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: again}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
@@ -173,16 +265,15 @@ func succeed(settings string) int {
 	if cfg.Does == "other settings" {
 		srv.Loops = -1
 	}
-	h := &counted{srv: srv, does: cfg.Does, after: cfg.After}
-	srv.Handler = Lines(h)
-	if cfg.Rooms {
-		newRooms(srv, cfg.After)
-	}
+	newGuests(srv, cfg)
 	ctx := context.Background()
 	if cfg.Processes > 0 {
 		ctx = obeySignals(srv)
 	}
-	if err := srv.ListenAndServe(ctx); err != nil {
+	if err == nil {
+		err = srv.ListenAndServe(ctx)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -196,8 +287,8 @@ func again() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// succeeded has a server's successor be a process of these settings.
-func succeeded(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
+// successor has a server's successor be a process of these settings.
+func successor(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
 	t.Helper()
 	settings, err := json.Marshal(cfg)
 	must(t, err)
@@ -211,144 +302,186 @@ func succeeded(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
 	}
 }
 
-// lineClient is one that asks a line at a time.
-type lineClient struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-func newLineClient(t testing.TB, network, addr string) *lineClient {
+// startGuests starts a server whose successor has these settings.
+func startGuests(t *testing.T, srv *Server, next successorConfig) (*started, *guests) {
 	t.Helper()
-	nc, err := net.DialTimeout(network, addr, patience)
-	must(t, err)
-	t.Cleanup(func() { nc.Close() })
-	must(t, nc.SetDeadline(time.Now().Add(2*patience)))
-	return &lineClient{nc, bufio.NewReader(nc)}
-}
-
-func (c *lineClient) ask(line string) (string, error) {
-	if _, err := io.WriteString(c, line+"\n"); err != nil {
-		return "", err
+	h := newGuests(srv, successorConfig{Publishes: next.Publishes})
+	next.Addr, next.Network = "127.0.0.1:0", srv.Network
+	if srv.Addr != "" {
+		next.Addr = srv.Addr
 	}
-	answer, err := c.in.ReadString('\n')
-	return strings.TrimSuffix(answer, "\n"), err
+	srv.Successor = successor(t, next)
+	return start(t, srv), h
 }
 
-func (c *lineClient) want(t testing.TB, line, answer string) {
+// crowd connects n clients that have sent one line and half of another.
+func crowd(t *testing.T, addr string, n int, half string) (clients []*testkit.Conn) {
 	t.Helper()
-	if got, err := c.ask(line); err != nil || got != answer {
-		t.Fatalf("asked %q: %q, %v; want %q", line, got, err, answer)
+	for range n {
+		c := dial(t, addr)
+		c.Exchange("a", "a 1")
+		c.Send(half)
+		clients = append(clients, c)
 	}
+	return clients
 }
 
-// pid is who serves.
-func (c *lineClient) pid(t testing.TB) int {
+// processOf is the process that serves a client.
+func processOf(t testing.TB, c *testkit.Conn) int {
 	t.Helper()
-	answer, err := c.ask("pid")
-	must(t, err)
-	pid, err := strconv.Atoi(answer)
+	c.Send("pid\n")
+	pid, err := strconv.Atoi(c.ReadLine())
 	must(t, err)
 	return pid
 }
 
-// ends has the process that serves an address end, and waits for that.
-func ends(t testing.TB, network, addr string) {
+// end has the process that serves an address end, and waits for that.
+func end(t testing.TB, addr string) {
 	t.Helper()
-	pid := newLineClient(t, network, addr).pid(t)
-	must(t, tryEnd(network, addr))
-	awaitGone(t, pid)
+	c := dial(t, addr)
+	pid := processOf(t, c)
+	c.Send("stop\n")
+	waitGone(t, pid)
 }
 
-// tryEnd has the process that serves an address end, if there is one.
-func tryEnd(network, addr string) error {
-	nc, err := net.DialTimeout(network, addr, patience)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	c := &lineClient{nc, bufio.NewReader(nc)}
-	if _, err = c.ask("pid"); err == nil {
-		_, err = io.WriteString(c, "stop\n")
-	}
-	return err
-}
-
-func awaitGone(t testing.TB, pid int) {
+func waitGone(t testing.TB, pid int) {
 	t.Helper()
-	testkit.WaitFor(t, fmt.Sprintf("process %d is left", pid), func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	})
+	waitFor(t, fmt.Sprintf("process %d is left", pid), func() bool { return isGone(pid) })
 }
 
-// TestUpgrade hands connections on twice: half a message, what is known of each, and the place
-// where others connect.
+func isGone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// totals are counters that go on from one process to the next.
+type totals struct {
+	Accepted, OfListener, HandedOver, TakenOver, Closed, Messages, BytesIn, BytesOut int64
+}
+
+func totalsOf(srv *Server) totals {
+	s := srv.Stats()
+	return totals{
+		Accepted: s.Accepted, OfListener: srv.ListenerStats()[0].Accepted, HandedOver: s.HandedOver, TakenOver: s.TakenOver,
+		Closed:   s.Closed.Peer + s.Closed.Handler + s.Closed.Other + s.Closed.Reset + s.Closed.Shutdown,
+		Messages: s.Messages, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
+	}
+}
+
+// metered counts what a client's connection sends and gets.
+type metered struct {
+	net.Conn
+	lines, out, in *atomic.Int64
+}
+
+func (m metered) Write(p []byte) (int, error) {
+	m.lines.Add(int64(strings.Count(string(p), "\n")))
+	m.out.Add(int64(len(p)))
+	return m.Conn.Write(p)
+}
+
+func (m metered) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	m.in.Add(int64(n))
+	return n, err
+}
+
+// TestUpgrade hands connections on twice, with half a message and what is known of each, and the place where
+// others connect. The new process accepts nothing before it has them, nothing is written to a disk, one that
+// is not saved stays, and counters go on, to a byte.
 func TestUpgrade(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		from, to              string
 		loops, newLoops, most int
 		network               string
+		half                  int // bytes
 	}{
-		{"epoll", "epoll", "epoll", 2, 2, 0, "tcp"},
-		{"uring to goroutine", "uring", "goroutine", 2, 0, 0, "tcp"},
-		{"goroutine to uring", "goroutine", "uring", 0, 3, 0, "tcp"},
-		{"3 loops to 2", "epoll", "uring", 3, 2, 0, "tcp"},
-		{"shards", "uring", "epoll", 0, 0, shardConns, "tcp"},
-		{"unix socket", "epoll", "epoll", 1, 1, 0, "unix"},
+		{"epoll", Epoll, Epoll, 2, 2, 0, "tcp", 7},
+		{"uring to goroutine", Uring, Goroutine, 2, 0, 0, "tcp", 7},
+		{"goroutine to uring", Goroutine, Uring, 0, 3, 0, "tcp", 7},
+		{"3 loops to 2, with more than a message of the processes takes", Epoll, Uring, 3, 2, 0, "tcp", 60 << 10},
+		{"shards", Uring, Epoll, 0, 0, shardConns, "tcp", 7},
+		{"unix socket", Epoll, Epoll, 1, 1, 0, "unix", 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const n = 40
-			addr := "127.0.0.1:0"
+			const n = 20
+			srv := &Server{Network: c.network, Model: c.from, Loops: c.loops}
 			if c.network == "unix" {
-				addr = filepath.Join(t.TempDir(), "s")
+				srv.Addr = filepath.Join(t.TempDir(), "s")
 			}
-			whys := make(chan error, n)
-			srv := &Server{Addr: addr, Network: c.network, Model: c.from, Loops: c.loops}
+			t.Setenv("TMPDIR", "/none")
+			t.Setenv("HOME", "/none")
 			srv.Limits.MaxConns = c.most
-			srv.Successor = succeeded(t, successorConfig{Addr: addr, Network: c.network, Model: c.to, Loops: c.newLoops, MaxConns: c.most})
-			srv.Handler = Lines(&counted{srv: srv, closed: func(why error) { whys <- why }})
-			s := start(t, srv)
-			var clients []*lineClient
+			s, h := startGuests(t, srv, successorConfig{Model: c.to, Loops: c.newLoops, MaxConns: c.most})
+			var lines, in, out atomic.Int64
+			connect := func() *testkit.Conn {
+				return testkit.NewConn(t, metered{dial(t, s.addr).Conn, &lines, &in, &out})
+			}
+			whys := make(chan error, 2*n+1)
+			h.tell(whys)
+			var clients []*testkit.Conn
+			half := strings.Repeat("x", c.half)
 			for range n {
-				client := newLineClient(t, c.network, s.addr)
-				client.want(t, "a", "a 1")
-				_, err := io.WriteString(client, "half a ")
-				must(t, err)
-				clients = append(clients, client)
+				clients = append(clients, connect())
+				clients[len(clients)-1].Exchange("a", "a 1")
+				clients[len(clients)-1].Send(half)
 			}
-			eventually(t, func() bool { return s.Stats().BytesIn == n*9 }, func() string { return "not all input has come" })
-			u, err := s.Upgrade(context.Background())
-			if err != nil || u.Moved != n || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
+			stays := connect()
+			stays.Exchange("does stay", "does")
+			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == in.Load() })
+			h.saving = func() { // the new process is ready
+				for range n {
+					early := connect()
+					if pid := processOf(t, early); pid != os.Getpid() {
+						t.Errorf("process %d accepts before the upgrade", pid)
+					}
+					early.Close()
+					<-whys
+				}
 			}
-			if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
+			u, err := s.Upgrade(t.Context())
+			if err != nil || u.Moved != n || u.Lost != 0 || len(u.Stayed) != 1 {
+				t.Fatalf("Upgrade: %+v, %v; want %d connections moved, and one that stays", u, err, n)
+			}
+			if _, err := s.Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
 				t.Errorf("after an upgrade: %v, want ErrServerClosed", err)
 			}
+			stays.ExpectClosed()
 			ok(t, s.result(t))
-			for range n {
-				if why := <-whys; !errors.Is(why, ErrHandedOver) {
+			for handed := 0; handed < n; {
+				switch why := <-whys; {
+				case errors.Is(why, ErrHandedOver):
+					handed++
+				case !errors.Is(why, ErrServerClosed):
 					t.Fatalf("closed for %v, want ErrHandedOver", why)
 				}
 			}
 			for _, client := range clients {
-				client.want(t, "line", "half a line 2")
-				if pid := client.pid(t); pid != u.PID {
+				client.Exchange(" line", half+" line 2")
+				if pid := processOf(t, client); pid != u.PID {
 					t.Fatalf("process %d serves, want %d", pid, u.PID)
 				}
 			}
-			_, err = io.WriteString(clients[0], "upgrade\n")
-			must(t, err)
+			clients[0].Send("upgrade\n")
 			for _, client := range clients {
-				testkit.WaitFor(t, "there is no second upgrade", func() bool { return client.pid(t) != u.PID })
+				testkit.WaitFor(t, "there is no second upgrade", func() bool { return processOf(t, client) != u.PID })
 			}
-			awaitGone(t, u.PID)
-			for range 20 { // whichever socket of the listener they come to
-				newLineClient(t, c.network, s.addr).want(t, "b", "b 1")
+			waitGone(t, u.PID)
+			for range n { // whichever socket of the listener they come to
+				connect().Exchange("b", "b 1")
 			}
-			ends(t, c.network, s.addr)
+			var got, want totals
+			testkit.WaitForFunc(t, func() bool {
+				want = totals{3*n + 1, 3*n + 1, 2 * n, 2 * n, n + 1, lines.Load(), 0, out.Load()}
+				clients[0].Send("totals\n")
+				want.BytesIn = in.Load()
+				must(t, json.Unmarshal([]byte(clients[0].ReadLine()), &got))
+				return got == want
+			}, func() string { return fmt.Sprintf("counted\n%+v, want\n%+v", got, want) })
+			end(t, s.addr)
 			if c.network == "unix" {
-				if _, err := os.Lstat(addr); err == nil {
+				if _, err := os.Lstat(s.addr); err == nil {
 					t.Error("the socket's file is left behind")
 				}
 			}
@@ -358,99 +491,93 @@ func TestUpgrade(t *testing.T) {
 
 // TestUpgradeFails has everything go wrong: the server goes on as if nothing had been.
 func TestUpgradeFails(t *testing.T) {
+	const n, soon = 20, 200 * time.Millisecond
 	for _, c := range []struct {
-		name, does, says string
-		lost             bool
-		patience         time.Duration
-		command          func() (*exec.Cmd, error)
-		models           []string // all, if none: those that wait are on one each, as nothing is held by then
+		name, model, does, says string
+		lost, paused            bool
+		patience, timeout       time.Duration // of upgradePatience, and of the context
+		command                 func() (*exec.Cmd, error)
 	}{
-		{name: "crashes", does: "crash", says: "has ended: exit status 3"},
-		{name: "ends at once", does: "leave", says: "has ended by itself"},
-		{name: "hangs", does: "hang", says: "deadline exceeded", models: []string{"epoll"}},
-		{name: "says nothing", does: "hang", says: "does not say within 300ms that it is ready", patience: 300 * time.Millisecond, models: []string{"uring"}},
-		{name: "is stopped at its start", does: "stop itself", says: "does not say within 300ms", patience: 300 * time.Millisecond, models: []string{"goroutine"}},
-		{name: "is stopped in the middle", does: "stop in the middle", says: "has gone", lost: true, patience: time.Second, models: []string{"epoll", "goroutine"}},
-		{name: "can't be served with", does: "other settings", says: "can't serve: myriad: Server.Loops is -1"},
-		{name: "dies in the middle", does: "die", says: "has gone", lost: true},
-		{name: "no such file", says: "no such file", command: func() (*exec.Cmd, error) { return exec.Command("/no/such/file"), nil }},
-		{name: "no command", says: "not today", command: func() (*exec.Cmd, error) { return nil, errors.New("not today") }},
-		{name: "another program", says: "deadline exceeded", command: func() (*exec.Cmd, error) { return exec.Command("sleep", "100"), nil }, models: []string{"epoll"}},
+		{name: "crashes", model: Uring, does: "crash", says: "has ended: exit status 3"},
+		{name: "ends at once", model: Epoll, does: "leave", says: "has ended by itself"},
+		{name: "is stopped at its start", model: Goroutine, does: "stop itself", says: "does not say within 200ms that it is ready", patience: soon},
+		{name: "is stopped in the middle", model: Goroutine, does: "stop in Restore", says: "has gone", lost: true, patience: time.Second},
+		{name: "can't be served with", model: Goroutine, does: "other settings", says: "can't serve: myriad: Server.Loops is -1"},
+		{name: "dies in the middle", model: Epoll, does: "die in Restore", says: "has gone", lost: true},
+		{name: "dies in the middle", model: Uring, does: "die in Restore", says: "has gone", lost: true},
+		{name: "dies while accepting is paused", model: Goroutine, does: "die in Restore", says: "has gone", lost: true, paused: true},
+		{name: "no such file", model: Epoll, says: "no such file", command: func() (*exec.Cmd, error) { return exec.Command("/no/such/file"), nil }},
+		{name: "no command", model: Uring, says: "not today", command: func() (*exec.Cmd, error) { return nil, errors.New("not today") }},
+		{name: "another program", model: Epoll, says: "deadline exceeded", timeout: soon, command: func() (*exec.Cmd, error) { return exec.Command("sleep", "100"), nil }},
 	} {
-		if c.models == nil {
-			c.models = []string{"epoll", "uring", "goroutine"}
-		}
-		for _, model := range c.models {
-			t.Run(c.name+"/"+model, func(t *testing.T) {
-				const n = 20
-				srv := &Server{Addr: "127.0.0.1:0", Model: model}
-				srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr, Model: "epoll", Does: c.does, After: 10})
-				if c.command != nil {
-					srv.Successor = c.command
-				}
-				srv.Handler = Lines(&counted{srv: srv})
-				if c.patience > 0 {
-					defer func(was time.Duration) { upgradePatience = was }(upgradePatience)
-					upgradePatience = c.patience
-				}
-				s := start(t, srv)
-				var clients []*lineClient
-				for range n {
-					client := newLineClient(t, "tcp", s.addr)
-					client.want(t, "a", "a 1")
-					clients = append(clients, client)
-				}
-				before := openDescriptors(t)
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				if strings.Contains(c.says, "deadline") {
-					cancel()
-					ctx, cancel = context.WithTimeout(context.Background(), 300*time.Millisecond)
-				}
+		t.Run(c.name+"/"+c.model, func(t *testing.T) {
+			srv := &Server{Model: c.model}
+			s, _ := startGuests(t, srv, successorConfig{Model: Epoll, Does: c.does, After: n / 2})
+			if c.command != nil {
+				srv.Successor = c.command
+			}
+			if c.patience > 0 {
+				defer func(was time.Duration) { upgradePatience = was }(upgradePatience)
+				upgradePatience = c.patience
+			}
+			clients := crowd(t, s.addr, n, "")
+			if c.paused {
+				must(t, s.PauseAccepting())
+				s.wantPaused(t, true)
+			}
+			before := openDescriptors(t)
+			ctx := t.Context()
+			if c.timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.timeout)
 				defer cancel()
-				u, err := s.Upgrade(ctx)
-				if err == nil || !strings.Contains(err.Error(), c.says) || (u.Lost > 0) != c.lost {
-					t.Fatalf("Upgrade: %+v, %v; want an error that says %q, connections lost: %v", u, err, c.says, c.lost)
+			}
+			u, err := s.Upgrade(ctx)
+			if err == nil || !strings.Contains(err.Error(), c.says) || (u.Lost > 0) != c.lost {
+				t.Fatalf("Upgrade: %+v, %v; want an error that says %q, connections lost: %v", u, err, c.says, c.lost)
+			}
+			if text := u.String(); u.Done || !strings.Contains(text, "has not taken over") && !strings.Contains(text, "none was started") {
+				t.Errorf("a failed upgrade says %q", text)
+			}
+			served := 0
+			for _, client := range clients {
+				_, _ = io.WriteString(client, "b\n") // it may be lost
+				if answer, err := client.R.ReadString('\n'); err == nil && answer != "b 2\n" {
+					t.Errorf("answered %q, want b 2", answer)
+				} else if err == nil {
+					served++
 				}
-				if text := u.String(); u.Done || strings.Contains(text, "has taken over with") || !strings.Contains(text, "has not taken over") && !strings.Contains(text, "none was started") {
-					t.Errorf("a failed upgrade says %q", text)
-				}
-				served := 0
-				for _, client := range clients {
-					if answer, err := client.ask("b"); err == nil && answer != "b 2" {
-						t.Errorf("answered %q, want b 2", answer)
-					} else if err == nil {
-						served++
-					}
-				}
-				if served+u.Lost != n {
-					t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
-				}
-				another := newLineClient(t, "tcp", s.addr)
-				another.want(t, "c", "c 1")
-				another.Close()
-				if pids := children(t); len(pids) > 0 {
-					t.Errorf("processes are left: %v", pids)
-				}
-				testkit.WaitFor(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
-			})
-		}
+			}
+			if served+u.Lost != n {
+				t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
+			}
+			if c.paused {
+				s.wantPaused(t, true)
+				must(t, s.ResumeAccepting())
+			}
+			another := dial(t, s.addr)
+			another.Exchange("c", "c 1")
+			another.Close()
+			gone(t)
+			testkit.WaitFor(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
+		})
 	}
 }
 
 // TestUpgradeRefused is what is no time, or no server, for an upgrade.
 func TestUpgradeRefused(t *testing.T) {
-	s := start(t, &Server{Model: "epoll", Successor: succeeded(t, successorConfig{Does: "hang"})})
-	if _, err := new(Server).Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
+	s, _ := startGuests(t, &Server{}, successorConfig{Does: "hang"})
+	if _, err := new(Server).Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("before the start: %v, want ErrServerClosed", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() {
 		_, err := s.Upgrade(ctx)
 		first <- err
 	}()
-	eventually(t, func() bool { return len(children(t)) == 1 }, func() string { return "no process is started" })
-	if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrUpgrading) {
+	waitFor(t, "no process is started", func() bool { return len(children(t)) == 1 })
+	if _, err := s.Upgrade(t.Context()); !errors.Is(err, ErrUpgrading) {
 		t.Errorf("during another one: %v, want ErrUpgrading", err)
 	}
 	cancel()
@@ -458,74 +585,235 @@ func TestUpgradeRefused(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 	must(t, s.Close())
-	if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
+	if _, err := s.Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("after the end: %v, want ErrServerClosed", err)
 	}
 }
 
-// TestUpgradeKilled kills either process at some moment of an upgrade. A connection then goes
-// on where it is, with what was known of it, or ends; and whoever is left serves.
-func TestUpgradeKilled(t *testing.T) {
-	for i := range 20 {
-		model := []string{"epoll", "uring", "goroutine"}[i%3]
-		t.Run(fmt.Sprintf("%d/%s", i, model), func(t *testing.T) {
-			const n = 300
-			dir := t.TempDir()
-			path, pids := filepath.Join(dir, "s"), filepath.Join(dir, "pids")
-			first, err := succeeded(t, successorConfig{Addr: path, Network: "unix", Model: model, PIDs: pids})()
-			must(t, err)
-			must(t, first.Start())
-			over := make(chan error, 1)
-			go func() { over <- first.Wait() }()
-			testkit.WaitFor(t, "the server does not listen", func() bool {
-				c, err := net.Dial("unix", path)
-				if err == nil {
-					c.Close()
+// TestUpgradePaused has the new process accept nothing as long as an operator did not let the old one.
+func TestUpgradePaused(t *testing.T) {
+	s, _ := startGuests(t, &Server{}, successorConfig{})
+	c := crowd(t, s.addr, 1, "")[0]
+	must(t, s.PauseAccepting())
+	s.wantPaused(t, true)
+	_, err := s.Upgrade(t.Context())
+	must(t, err)
+	ok(t, s.result(t))
+	late := dial(t, s.addr)
+	c.Exchange("resume", "true <nil>")
+	late.Exchange("b", "b 1")
+	end(t, s.addr)
+}
+
+// TestUpgradeOwnHandlers hands on connections with a handler of their own, and half a line, to their handler
+// in the new process; one when it can be saved. Those stay that are not saved, and one is closed that gets no
+// handler.
+func TestUpgradeOwnHandlers(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			s, h := startGuests(t, &Server{Model: model}, successorConfig{Model: model})
+			whys := make(chan error, 10)
+			h.tell(whys)
+			clients := map[string]*testkit.Conn{}
+			for _, does := range []string{"move", "stay", "go later", "forget", "panic", "be plain"} {
+				c := dial(t, s.addr)
+				c.Exchange("a", "a 1")
+				if does != "be plain" {
+					c.Exchange("own", "is")
+					c.Exchange("does "+does, "own does")
 				}
-				return err == nil
-			})
-			var clients []*lineClient
-			for range n {
-				client := newLineClient(t, "unix", path)
-				client.want(t, "a", "a 1")
-				clients = append(clients, client)
+				c.Send("half ")
+				clients[does] = c
 			}
-			_, err = io.WriteString(clients[0], "upgrade\n")
-			must(t, err)
-			var next int
-			testkit.WaitFor(t, "no process is started", func() bool {
-				all, _ := os.ReadFile(pids)
-				_, err := fmt.Sscan(string(all), new(int), &next)
-				return err == nil
-			})
-			time.Sleep(rand.N(12 * time.Millisecond)) // any moment will do
-			victim := first.Process.Pid
-			if i%2 == 0 {
-				victim = next
+			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == 6*(2+5)+5*(4+5+1)+4+4+8+6+5 })
+			upgraded := make(chan Upgraded, 1)
+			go func() {
+				u, err := s.Upgrade(context.Background())
+				ok(t, err)
+				upgraded <- u
+			}()
+			panicked := 0
+			for range 4 { // all but those that stay or go later
+				why := testkit.Receive(t, whys, "the end of a connection here")
+				if _, ok := errors.AsType[*PanicError](why); ok {
+					panicked++
+				} else if !errors.Is(why, ErrHandedOver) {
+					t.Errorf("closed for %v, want ErrHandedOver", why)
+				}
 			}
-			_ = syscall.Kill(victim, syscall.SIGKILL) // it may have ended
+			if panicked != 1 {
+				t.Errorf("%d were closed for a panic, want 1", panicked)
+			}
+			clients["go later"].Exchange("a line", "own half a line 4")
+			clients["go later"].Exchange("does move", "own does")
+			if u := testkit.Receive(t, upgraded, "the end of the upgrade"); u.Moved != 4 || u.Lost != 0 {
+				t.Errorf("%+v; want 4 moved", u)
+			}
+			clients["move"].Exchange("a line", "own half a line 4")
+			clients["go later"].Exchange("x", "own x 6")
+			clients["be plain"].Exchange("a line", "half a line 2")
+			clients["stay"].Exchange("a line", "own half a line 4") // then it is drained
+			for _, does := range []string{"forget", "panic", "stay"} {
+				if got := clients[does].ExpectClosed(); got != "" {
+					t.Errorf("%s: a connection that was to end says %q", does, got)
+				}
+			}
+			ok(t, s.result(t))
+			end(t, s.addr)
+		})
+	}
+}
+
+// forgetful is a handler that keeps a Value and can't save it.
+type forgetful struct {
+	MessageFunc
+	moved chan string // the log when a connection has moved
+	log   *logBook
+}
+
+func (h forgetful) Closed(_ *Conn, why error) {
+	if errors.Is(why, ErrHandedOver) {
+		h.moved <- h.log.String()
+	}
+}
+
+// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: before anything
+// moves a warning names the handler and the cure, and the outcome has the number and the reason.
+func TestUpgradeValues(t *testing.T) {
+	log := &logBook{}
+	h := forgetful{func(c *Conn, line []byte) {
+		if string(line) == "keep" {
+			c.SetValue("something")
+		}
+		echoLine(c, line)
+	}, make(chan string, 1), log}
+	srv := &Server{Addr: "127.0.0.1:0", Log: log.logger(), Handler: Lines(h), Successor: successor(t, successorConfig{Addr: "127.0.0.1:0"})}
+	s := start(t, srv)
+	for _, says := range []string{"keep", "keep", "keep", "go"} {
+		dial(t, s.addr).Exchange(says, says)
+	}
+	u, err := s.Upgrade(t.Context())
+	if err != nil || u.Moved != 1 || !maps.Equal(u.Stayed, map[string]int{"value without Migrator": 3}) {
+		t.Fatalf("Upgrade: %+v, %v; want one moved, and three with a value", u, err)
+	}
+	if want := "3 stay until they are drained (value without Migrator: 3)"; !u.Done || !strings.Contains(u.String(), want) {
+		t.Errorf("it says %q; want %q", u, want)
+	}
+	before := <-h.moved
+	for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=tcp.forgetful", "Save and Restore"} {
+		if !strings.Contains(before, want) {
+			t.Errorf("the log has no %q before the hand-over:\n%s", want, before)
+		}
+	}
+	log.line(t, "\"stay_reasons.value without Migrator\"=3")
+	ok(t, s.result(t))
+	end(t, s.addr)
+}
+
+// TestUpgradeNetConns upgrades servers with blocking code: the warning does not speak of a Migrator.
+func TestUpgradeNetConns(t *testing.T) {
+	log := &logBook{}
+	l := NewNetListener()
+	s := start(t, &Server{Addr: "127.0.0.1:0", Handler: l, Log: log.logger(), Successor: successor(t, successorConfig{Addr: "127.0.0.1:0"})})
+	dial(t, s.addr)
+	n, err := l.Accept()
+	must(t, err)
+	defer n.Close()
+	u, err := s.Upgrade(t.Context())
+	if err != nil || u.Moved != 0 || !maps.Equal(u.Stayed, map[string]int{"NetConn": 1}) {
+		t.Fatalf("Upgrade: %+v, %v; want one that stays as a NetConn", u, err)
+	}
+	log.line(t, "level=WARN msg=\"connections of a NetListener")
+	if text := log.String(); strings.Contains(text, "Save and Restore") {
+		t.Errorf("the log has\n%s", text)
+	}
+	end(t, s.addr)
+}
+
+// TestUpgradeTLS has connections with TLS closed in order, at the rate of a shutdown, and their
+// clients resume their sessions in the new process, and in the one after that.
+func TestUpgradeTLS(t *testing.T) {
+	const n, rate = 4, 10
+	for version, model := range map[uint16]string{tls.VersionTLS12: Epoll, tls.VersionTLS13: Uring} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			server, client := identity()
+			client = client.Clone()
+			client.MaxVersion, client.ClientSessionCache = version, tls.NewLRUClientSessionCache(0)
+			srv := &Server{Model: model, TLSConfig: server, Limits: Limits{ShutdownRate: rate}}
+			s, _ := startGuests(t, srv, successorConfig{Model: model, TLS: true})
+			connect := func(resumes bool) *testkit.Conn {
+				t.Helper()
+				c := testkit.DialTLS(t, s.addr, client)
+				c.Exchange("a", "a 1") // the answer comes behind the server's tickets
+				if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
+					t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
+				}
+				return c
+			}
+			clients := []*testkit.Conn{connect(false)}
+			for range n - 1 {
+				clients = append(clients, connect(true))
+			}
+			begin := time.Now()
+			u, err := s.Upgrade(t.Context())
+			if err != nil || u.Moved != 0 || u.Lost != 0 {
+				t.Fatalf("Upgrade: %+v, %v; want nothing moved", u, err)
+			}
+			for _, c := range clients {
+				c.ExpectEOF("") // a close-notify
+				c.Close()
+			}
+			if took, least := time.Since(begin), (n-1)*time.Second/rate-50*time.Millisecond; took < least {
+				t.Errorf("%d connections are drained in %v, want at least %v with %d a second", n, took, least, rate)
+			}
+			ok(t, s.result(t))
+			next := connect(true)
+			if pid := processOf(t, next); pid != u.PID {
+				t.Errorf("process %d serves; want %d", pid, u.PID)
+			}
+			next.Send("upgrade\n")
+			next.ExpectEOF("")
+			waitGone(t, u.PID)
+			last := connect(true)
+			pid := processOf(t, last)
+			last.Send("stop\n")
+			waitGone(t, pid)
+		})
+	}
+}
+
+// TestUpgradeDescriptors has descriptors run out in the new process: whoever finds no room stays,
+// and is served to the end of its message, and nobody is lost.
+func TestUpgradeDescriptors(t *testing.T) {
+	const n, limit = 200, 220
+	for _, c := range []struct {
+		from, to     string
+		loops, files int // of the new process
+	}{{Epoll, Epoll, 2, 0}, {Goroutine, Uring, 1, 100}, {Uring, Goroutine, 0, 100}} {
+		t.Run(fmt.Sprintf("%s to %s, %d files", c.from, c.to, c.files), func(t *testing.T) {
+			s, _ := startGuests(t, &Server{Model: c.from}, successorConfig{Model: c.to, Loops: c.loops, Descriptors: limit, Files: c.files})
+			clients := crowd(t, s.addr, n, "half")
+			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*6 })
+			u, err := s.Upgrade(t.Context())
+			if most := limit - c.files; err != nil || u.Lost != 0 || u.Moved == 0 || u.Moved > most {
+				t.Errorf("Upgrade: %+v, %v; want some moved, %d at most, and none lost", u, err, most)
+			}
+			for _, client := range clients {
+				client.Exchange(" line", "half line 2")
+			}
+			ok(t, s.result(t)) // the others have been drained
 			served := 0
-			for j, client := range clients {
-				answer, err := client.ask("b")
-				for j == 0 && err == nil && !strings.HasPrefix(answer, "b ") { // how the upgrade has failed
-					answer, err = client.in.ReadString('\n')
-					answer = strings.TrimSuffix(answer, "\n")
-				}
-				switch {
-				case err != nil:
-				case answer != "b 2":
-					t.Errorf("answered %q, want b 2", answer)
-				default:
+			for _, client := range clients {
+				_, _ = io.WriteString(client, "b\n") // it may have ended
+				if answer, err := client.R.ReadString('\n'); err == nil && answer == "b 3\n" {
 					served++
 				}
+				client.Close()
 			}
-			t.Logf("%d of %d go on", served, n)
-			if err := tryEnd("unix", path); err != nil && served > 0 {
-				t.Errorf("%d are served, but nobody who connects: %v", served, err)
+			if served != u.Moved {
+				t.Errorf("%d are served by the new process, %d have moved", served, u.Moved)
 			}
-			awaitGone(t, next)
-			_ = first.Process.Kill()
-			testkit.Receive(t, over, "the end of the first process")
+			end(t, s.addr)
 		})
 	}
 }

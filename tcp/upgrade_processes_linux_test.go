@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
+	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -40,89 +41,62 @@ func obeySignals(srv *Server) context.Context {
 	return ctx
 }
 
-// startFrom starts a server of these settings in this process; its workers are others.
-func startFrom(t *testing.T, cfg successorConfig, closed func(error)) *started {
+// startFrom starts a server of these settings in this process; its workers are others, and so is its successor.
+func startFrom(t *testing.T, from, to successorConfig) *started {
 	t.Helper()
-	settings, err := json.Marshal(cfg)
+	from.Addr, to.Addr = "127.0.0.1:0", "127.0.0.1:0"
+	settings, err := json.Marshal(from)
 	must(t, err)
 	t.Setenv(successorSettings, string(settings))
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
-	srv := &Server{Addr: cfg.Addr, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes}
-	srv.Handler = Lines(&counted{srv: srv, closed: closed})
+	srv := &Server{Model: from.Model, Loops: from.Loops, Processes: from.Processes, Successor: successor(t, to)}
+	newGuests(srv, from)
 	return start(t, srv)
 }
 
-// crowd connects n clients that have sent one line and half of another.
-func crowd(t *testing.T, addr string, n int) (clients []*lineClient) {
-	t.Helper()
-	for range n {
-		client := newLineClient(t, "tcp", addr)
-		client.want(t, "a", "a 1")
-		_, err := io.WriteString(client, "half a ")
-		must(t, err)
-		clients = append(clients, client)
-	}
-	return clients
-}
-
 // servers are the processes that serve clients.
-func servers(t *testing.T, clients []*lineClient) []int {
+func servers(t *testing.T, clients []*testkit.Conn) []int {
 	t.Helper()
 	pids := make(map[int]bool)
 	for _, client := range clients {
-		pids[client.pid(t)] = true
+		pids[processOf(t, client)] = true
 	}
 	return slices.Sorted(maps.Keys(pids))
 }
 
-// parentOf is the parent of a process.
-func parentOf(pid int) int {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	parent, _ := strconv.Atoi(fields[1])
-	return parent
-}
-
 // TestUpgradeProcesses hands connections from some processes to others, twice.
 func TestUpgradeProcesses(t *testing.T) {
+	const n, half = 40, "half a "
 	for _, c := range []struct{ from, to successorConfig }{
-		{successorConfig{Model: "epoll", Processes: 2}, successorConfig{Model: "epoll", Processes: 2}},
-		{successorConfig{Model: "uring", Processes: 2, Loops: 2}, successorConfig{Model: "goroutine", Processes: 3}},
-		{successorConfig{Model: "goroutine", Processes: 3}, successorConfig{Model: "uring", Loops: 2, Processes: 1}},
-		{successorConfig{Model: "epoll", Loops: 3}, successorConfig{Model: "uring", Processes: 2}},
-		{successorConfig{Model: "goroutine"}, successorConfig{Model: "epoll", Processes: 2}},
+		{successorConfig{Model: Uring, Processes: 2, Loops: 2}, successorConfig{Model: Goroutine, Processes: 3}},
+		{successorConfig{Model: Goroutine, Processes: 3}, successorConfig{Model: Uring, Loops: 2, Processes: 1}},
+		{successorConfig{Model: Epoll, Loops: 3}, successorConfig{Model: Epoll, Processes: 2}},
 	} {
-		c.from.Addr, c.to.Addr = "127.0.0.1:0", "127.0.0.1:0"
 		t.Run(fmt.Sprintf("%d %s to %d %s", c.from.Processes, c.from.Model, c.to.Processes, c.to.Model), func(t *testing.T) {
-			const n = 40
-			s := startFrom(t, c.from, nil)
-			s.Successor = succeeded(t, c.to)
-			clients := crowd(t, s.addr, n)
-			eventually(t, func() bool { return s.Stats().BytesIn == n*9 }, func() string { return "not all input has come" })
-			u, err := s.Upgrade(context.Background())
+			s := startFrom(t, c.from, c.to)
+			clients := crowd(t, s.addr, n, half)
+			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*9 })
+			u, err := s.Upgrade(t.Context())
 			if err != nil || u.Moved != n || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
 			}
 			ok(t, s.result(t))
 			for _, client := range clients {
-				client.want(t, "line", "half a line 2")
+				client.Exchange("line", "half a line 2")
 			}
-			for pid := range slices.Values(servers(t, clients)) {
+			for _, pid := range servers(t, clients) {
 				if pid != u.PID && parentOf(pid) != u.PID {
 					t.Errorf("process %d serves, whose parent is %d; want %d or a worker of it", pid, parentOf(pid), u.PID)
 				}
 			}
 			must(t, syscall.Kill(u.PID, syscall.SIGUSR2))
-			awaitGone(t, u.PID)
-			more := crowd(t, s.addr, n) // whichever socket they come to
+			waitGone(t, u.PID)
+			more := crowd(t, s.addr, n, half) // whichever socket they come to
 			for _, client := range clients {
-				client.want(t, "b", "b 4") // with that for the number of the process
+				client.Exchange("b", "b 4") // with that for the number of the process
 			}
 			for _, client := range more {
-				client.want(t, "line", "half a line 2")
+				client.Exchange("line", "half a line 2")
 			}
 			last := servers(t, append(clients, more...))
 			if want := max(c.to.Processes, 1); len(last) > want || want > 1 && len(last) == 1 {
@@ -133,15 +107,17 @@ func TestUpgradeProcesses(t *testing.T) {
 			}
 			must(t, syscall.Kill(last[len(last)-1], syscall.SIGTERM))
 			for _, pid := range last {
-				awaitGone(t, pid)
+				waitGone(t, pid)
 			}
 			gone(t)
 		})
 	}
 }
 
-// TestUpgradeProcessesFails has worker processes on either side, and something wrong.
+// TestUpgradeProcessesFails has worker processes on either side, and something wrong before anything has moved;
+// and a worker process by itself is not upgraded.
 func TestUpgradeProcessesFails(t *testing.T) {
+	const n = 10
 	for _, c := range []struct {
 		does, says string
 		from, to   int
@@ -152,110 +128,130 @@ func TestUpgradeProcessesFails(t *testing.T) {
 		{"other settings", "Server.Loops is -1", 2, 2},
 	} {
 		t.Run(c.does, func(t *testing.T) {
-			const n = 10
-			s := startFrom(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Processes: c.from}, nil)
-			s.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Processes: c.to, Does: c.does})
-			clients := crowd(t, s.addr, n)
+			s := startFrom(t, successorConfig{Model: Epoll, Processes: c.from}, successorConfig{Model: Epoll, Processes: c.to, Does: c.does})
+			clients := crowd(t, s.addr, n, "half a ")
 			before := children(t)
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx := t.Context()
 			if strings.Contains(c.says, "deadline") {
-				cancel()
-				ctx, cancel = context.WithTimeout(context.Background(), 300*time.Millisecond)
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, 300*time.Millisecond)
+				defer cancel()
 			}
-			defer cancel()
 			u, err := s.Upgrade(ctx)
 			if err == nil || !strings.Contains(err.Error(), c.says) || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want an error that says %q", u, err, c.says)
 			}
-			for _, client := range append(clients, crowd(t, s.addr, n)...) {
-				client.want(t, "line", "half a line 2")
+			for _, client := range append(clients, crowd(t, s.addr, n, "half a ")...) {
+				client.Exchange("line", "half a line 2")
 			}
 			if after := children(t); !slices.Equal(before, after) {
 				t.Errorf("the processes were %v and are %v", before, after)
+			}
+			if c.from > 1 {
+				clients[0].Exchange("upgrade", "myriad: an upgrade of this server: "+errors.ErrUnsupported.Error())
 			}
 		})
 	}
 }
 
-// TestUpgradeProcessKilled kills a worker process of either side, or the new first process, at
-// some moment of an upgrade. A connection goes on where it is, with what was known of it, or ends; others can connect; and what
-// has not moved and is lost is counted.
-func TestUpgradeProcessKilled(t *testing.T) {
-	for i := range 12 {
-		model, first, next := []string{"epoll", "uring", "goroutine"}[i%3], i%4 == 0, i%2 == 0
-		t.Run(fmt.Sprintf("%d/%s", i, model), func(t *testing.T) {
-			const n = 300
+// TestUpgradeKilled has a process of either side killed in the middle: the first process or the next one, with
+// worker processes or without. A connection goes on where it is, with what was known of it, or ends; others can
+// connect; what has not moved and is lost is counted; and no process is left.
+func TestUpgradeKilled(t *testing.T) {
+	const n, after = 100, 30
+	for _, c := range []struct {
+		name, model string
+		processes   int
+		from, to    string // what they do
+		fails       bool
+	}{
+		{"the old process", Epoll, 0, "die in Save", "", false},
+		{"the old process", Uring, 0, "die in Save", "", false},
+		{"the old process", Goroutine, 0, "die in Save", "", false},
+		{"an old worker", Uring, 2, "die in Save", "", false},
+		{"a new worker", Epoll, 2, "", "die in Restore", true},
+		{"the first of the new processes", Goroutine, 2, "", "kill its parent in Restore", true},
+	} {
+		t.Run(c.name+"/"+c.model, func(t *testing.T) {
 			pids := filepath.Join(t.TempDir(), "pids")
-			cfg := successorConfig{Addr: "127.0.0.1:0", Model: model, Processes: 2}
-			s := startFrom(t, cfg, nil)
-			old := children(t)
-			cfg.PIDs = pids
-			s.Successor = succeeded(t, cfg)
-			var clients []*lineClient
-			for range n {
-				client := newLineClient(t, "tcp", s.addr)
-				client.want(t, "a", "a 1")
-				clients = append(clients, client)
+			from := successorConfig{Model: c.model, Processes: c.processes, Does: c.from, After: after}
+			to := successorConfig{Model: c.model, Processes: c.processes, Does: c.to, After: after, PIDs: pids}
+			var s *started
+			var first *exec.Cmd
+			addr := filepath.Join(t.TempDir(), "s")
+			if c.processes > 0 {
+				s = startFrom(t, from, to)
+				addr = s.addr
+			} else {
+				from.Addr, from.Network, from.PIDs = addr, "unix", pids
+				var err error
+				first, err = successor(t, from)()
+				must(t, errors.Join(err, first.Start()))
+				t.Cleanup(func() {
+					_ = first.Process.Kill()
+					_ = first.Wait()
+				})
+				waitFor(t, "the server does not listen", func() bool { return sends(addr, "") })
 			}
-			killed := make(chan int, 1)
-			go func() {
-				victim := old[rand.N(len(old))]
-				deadline := time.Now().Add(patience)
-				for have := []string(nil); len(have) < 3 && time.Now().Before(deadline); { // the first is their supervisor
-					time.Sleep(time.Millisecond)
-					all, _ := os.ReadFile(pids)
-					if have = strings.Fields(string(all)); next && len(have) == 3 {
-						victim, _ = strconv.Atoi(have[0])
-						if !first {
-							victim, _ = strconv.Atoi(have[1+rand.N(2)])
-						}
-					}
+			clients := crowd(t, addr, n, "")
+			var u Upgraded
+			var err error
+			if s != nil {
+				if u, err = s.Upgrade(t.Context()); err != nil && !c.fails {
+					t.Errorf("Upgrade: %v; a worker of the old process should not end it", err)
 				}
-				time.Sleep(rand.N(25 * time.Millisecond)) // any moment will do
-				_ = syscall.Kill(victim, syscall.SIGKILL) // it may have ended
-				killed <- victim
-			}()
-			u, err := s.Upgrade(context.Background())
-			victim := testkit.Receive(t, killed, "the end of a process")
-			if err != nil && !next {
-				t.Errorf("Upgrade: %v; a worker of the old process should not end it", err)
+			} else {
+				clients[0].Send("upgrade\n")
+				waitGone(t, first.Process.Pid)
 			}
-			served, ended := 0, 0
+			served := 0
 			for _, client := range clients {
-				answer, err := client.ask("b")
+				_, _ = io.WriteString(client, "b\n") // it may have ended
+				answer, err := client.R.ReadString('\n')
 				switch {
 				case err != nil:
-					ended++
-				case answer != "b 2":
+				case answer != "b 2\n" && client != clients[0]:
 					t.Errorf("answered %q, want b 2", answer)
 				default:
 					served++
 				}
 			}
-			t.Logf("killed %d: %+v, %v; %d go on", victim, u, err, served)
-			if before := u.Moved == served; err == nil && !next && !before && u.Lost < ended {
-				t.Errorf("%d connections have ended during the hand-over, %d are said to be lost", ended, u.Lost)
+			if s != nil && err == nil && !c.fails && u.Moved != served && u.Lost < n-served {
+				t.Errorf("%d connections have ended during the hand-over, %d are said to be lost", n-served, u.Lost)
 			}
-			if err != nil || !first {
-				newLineClient(t, "tcp", s.addr).want(t, "c", "c 1")
+			orphans := err == nil && strings.HasPrefix(c.to, "kill its parent") // they end, after Upgrade has
+			if !sends(addr, "") && !orphans && (served > 0 || s != nil) {
+				t.Errorf("%d are served, but nobody who connects", served)
 			}
-			if err == nil {
+			all, _ := os.ReadFile(pids)
+			started := strings.Fields(string(all))
+			switch {
+			case s != nil && err == nil:
 				ok(t, s.result(t))
 				_ = syscall.Kill(u.PID, syscall.SIGTERM) // it may have ended
+			case s != nil:
+				s.Close()
+				ok(t, s.result(t))
 			}
-			if all, _ := os.ReadFile(pids); err == nil || first {
-				for _, pid := range strings.Fields(string(all)) { // with those that were started again
-					n, _ := strconv.Atoi(pid)
-					awaitGone(t, n)
-				}
+			for _, pid := range started { // with those that were started again
+				p, _ := strconv.Atoi(pid)
+				waitFor(t, "a process is left", func() bool { return isGone(p) || s == nil && sends(addr, "stop\n") && isGone(p) })
 			}
 		})
 	}
 }
 
-// TestUpgradeWorker refuses to upgrade a worker process by itself.
-func TestUpgradeWorker(t *testing.T) {
-	s := startFrom(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Processes: 2}, nil)
-	client := newLineClient(t, "tcp", s.addr)
-	client.want(t, "upgrade", "myriad: an upgrade of this server: "+errors.ErrUnsupported.Error())
+// sends reports whether somebody listens at an address, and sends text.
+func sends(addr, text string) bool {
+	network := "tcp"
+	if filepath.IsAbs(addr) {
+		network = "unix"
+	}
+	nc, err := net.Dial(network, addr)
+	if err != nil {
+		return false
+	}
+	defer nc.Close()
+	_, err = io.WriteString(nc, text)
+	return err == nil
 }

@@ -33,10 +33,10 @@ func TestSharedPool(t *testing.T) {
 		c := enter(t, second.addr)
 		a := g.block(t, first.addr)
 		io.WriteString(c, "is there room?\n")
-		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		waitFor(t, "the pool refuses nothing", func() bool { return p.Stats().Full > 0 })
 		close(g.gate)
-		expect(t, a, "block\n")
-		expect(t, c, "is there room?\n")
+		a.Expect("block\n")
+		c.Expect("is there room?\n")
 		enter(t, first.addr)
 	})
 }
@@ -65,14 +65,13 @@ func TestPoolClosedEarly(t *testing.T) {
 		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
 		a := g.block(t, s.addr)
 		io.WriteString(queue, "for the queue\n")
-		eventually(t, func() bool { return p.Stats().Queued == 1 }, func() string { return "the line does not come to the queue" })
+		waitFor(t, "the line does not come to the queue", func() bool { return p.Stats().Queued == 1 })
 		fresh := dial(t, s.addr) // its Opened is to wait there, too
-		eventually(t, func() bool { return p.Stats().Queued == 2 }, func() string { return "the new connection does not come to the queue" })
-		reset.(*net.TCPConn).SetLinger(0)
-		reset.Close() // so is its Closed
-		eventually(t, func() bool { return p.Stats().Queued == 3 }, func() string { return "the end of a connection does not come to the queue" })
+		waitFor(t, "the new connection does not come to the queue", func() bool { return p.Stats().Queued == 2 })
+		reset.Reset() // so is its Closed
+		waitFor(t, "the end of a connection does not come to the queue", func() bool { return p.Stats().Queued == 3 })
 		io.WriteString(waits, "for room\n")
-		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		waitFor(t, "the pool refuses nothing", func() bool { return p.Stats().Full > 0 })
 		ended, end := context.WithCancel(context.Background())
 		end()
 		closed := make(chan struct{})
@@ -80,26 +79,26 @@ func TestPoolClosedEarly(t *testing.T) {
 			defer close(closed)
 			p.Close(ended)
 		}()
-		for _, c := range []net.Conn{queue, fresh, waits} {
-			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
-				t.Errorf("a connection in the queue got %q, %v; want the end", got, err)
+		wantEnd := func(conns ...*testkit.Conn) {
+			t.Helper()
+			for _, c := range conns {
+				if got := c.ExpectClosed(); got != "" {
+					t.Errorf("got %q; want the end", got)
+				}
 			}
 		}
+		wantEnd(queue, fresh, waits)
 		close(g.gate)
 		<-closed
-		expect(t, a, "block\n")
+		a.Expect("block\n")
 		late := dial(t, s.addr)
 		io.WriteString(idle, "anybody?\n")
-		a.(*net.TCPConn).CloseWrite()
-		for _, c := range []net.Conn{idle, late, a} {
-			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
-				t.Errorf("a connection without workers got %q, %v; want the end", got, err)
-			}
-		}
-		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
-		calls, whys := g.seen()
-		if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 7 || len(whys) != 7 {
-			t.Errorf("%d Opened and %d Closed for 7 connections: %v", n, len(whys), calls)
+		a.CloseWrite()
+		wantEnd(idle, late, a)
+		waitFor(t, "connections are left", func() bool { return s.Stats().Open == 0 })
+		_, whys := g.seen()
+		if n := g.calledFor("Opened"); n != 7 || len(whys) != 7 {
+			t.Errorf("%d Opened and %d Closed for 7 connections", n, len(whys))
 		}
 		for _, why := range whys {
 			if !errors.Is(why, ErrWorkersClosed) && why != syscall.ECONNRESET {
@@ -140,10 +139,9 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 					eventually(t, func() bool { return p.Stats().Full > before }, func() string { return what + " finds room" })
 				}
 				full("Closed", func() {
-					reset.(*net.TCPConn).SetLinger(0)
-					reset.Close()
+					reset.Reset()
 				})
-				var fresh net.Conn
+				var fresh *testkit.Conn
 				full("Opened", func() { fresh = dial(t, s.addr) })
 				full("a line", func() { io.WriteString(waits, "for room\n") })
 
@@ -157,16 +155,15 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 				if st := s.Stats(); st.Open != 0 {
 					t.Errorf("%d connections are open at the end", st.Open)
 				}
-				for _, c := range []net.Conn{idle, waits, fresh} {
-					got, err := io.ReadAll(c)
-					if text := string(got); text != "" && text != "busy for room\n" || err != nil && !strings.Contains(err.Error(), "reset") {
-						t.Errorf("got %q, %v; want the end", got, err)
+				for _, c := range []*testkit.Conn{idle, waits, fresh} {
+					if got := c.ExpectClosed(); got != "" && got != "busy for room\n" {
+						t.Errorf("got %q; want the end", got)
 					}
 				}
-				calls, whys := g.seen()
+				_, whys := g.seen()
 				whys = slices.DeleteFunc(whys, func(why error) bool { return errors.Is(why, ErrOverloaded) })
-				if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 4 || len(whys) != 4 {
-					t.Errorf("%d Opened and %d Closed for 4 connections: %v", n, len(whys), calls)
+				if n := g.calledFor("Opened"); n != 4 || len(whys) != 4 {
+					t.Errorf("%d Opened and %d Closed for 4 connections", n, len(whys))
 				}
 				for _, why := range whys {
 					if why != ErrServerClosed && why != syscall.ECONNRESET {
@@ -174,8 +171,8 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 					}
 				}
 				letGo()
-				expect(t, a, "block\n")
-				ask(t, a, "the other server goes on")
+				a.Expect("block\n")
+				a.Exchange("the other server goes on", "the other server goes on")
 			})
 		})
 	}
@@ -184,10 +181,7 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 // Opened and Closed get on under a flood of input that is shed, whatever the rules of
 // the pool are.
 func TestEventsGetOn(t *testing.T) {
-	for name, off := range map[string]pool.Rules{
-		"all rules": 0, "no NewestFirst": pool.NewestFirst,
-		"Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules,
-	} {
+	for name, off := range map[string]pool.Rules{"all rules": 0, "Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules} {
 		t.Run(name, func(t *testing.T) {
 			underLoops(t, func(t *testing.T, model string) {
 				p := newPool(t, pool.Config{Max: 1, Queue: 8, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond, Off: off})
@@ -202,12 +196,12 @@ func TestEventsGetOn(t *testing.T) {
 					c := dial(t, s.addr)
 					floods.Go(func() { flood(ended, c) })
 				}
-				eventually(t, func() bool { return s.Stats().Shed > 100 }, func() string { return "nothing is shed" })
+				waitFor(t, "nothing is shed", func() bool { return s.Stats().Shed > 100 })
 				for range 20 {
 					c := dial(t, s.addr)
-					io.WriteString(c, "any answer\n")
-					if got, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasSuffix(got, "any answer\n") {
-						t.Fatalf("got %q, %v; want an answer", got, err)
+					c.Send("any answer\n")
+					if got := c.ReadLine(); !strings.HasSuffix(got, "any answer") {
+						t.Fatalf("got %q; want an answer", got)
 					}
 					c.Close()
 				}
@@ -258,19 +252,17 @@ func TestGoexit(t *testing.T) {
 		}), whys})
 		s := start(t, srv)
 		other := dial(t, s.addr)
-		ask(t, other, "before")
+		other.Exchange("before", "before")
 		for range 3 {
 			c := dial(t, s.addr)
-			ask(t, c, "hello")
+			c.Exchange("hello", "hello")
 			io.WriteString(c, "exit\n")
-			if rest, _ := io.ReadAll(c); len(rest) > 0 {
-				t.Errorf("read %q; want the end", rest)
-			}
+			c.ExpectClosed()
 			var panicked *PanicError
 			if why := testkit.Receive(t, whys, "the end"); !errors.As(why, &panicked) || panicked.Value != any(ErrGoexit) || !strings.Contains(why.Error(), "runtime.Goexit") {
 				t.Errorf("closed because of %v; want ErrGoexit", why)
 			}
-			ask(t, other, "after")
+			other.Exchange("after", "after")
 		}
 		if n := s.Stats(); n.Panics != 3 || n.Closed.Panic != 3 {
 			t.Errorf("counted %d panics, and %d connections closed for them; want 3 and 3", n.Panics, n.Closed.Panic)
@@ -294,7 +286,7 @@ func (h exiting) Closed(_ *Conn, why error) {
 func TestPoolOfGoroutines(t *testing.T) {
 	p := newPool(t, one)
 	s := start(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busy{MessageFunc(echoLine)})})
-	ask(t, dial(t, s.addr), "hello")
+	dial(t, s.addr).Exchange("hello", "hello")
 	if st := p.Stats(); st.Accepted != 0 {
 		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
 	}
@@ -317,6 +309,6 @@ func TestEachWhileClosing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		waitFor(t, "connections are left", func() bool { return s.Stats().Open == 0 })
 	})
 }

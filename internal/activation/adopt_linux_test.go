@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // childMode is the variable that makes this program the process that listeners
@@ -134,28 +136,27 @@ func socket(t *testing.T, family, kind, protocol int) *os.File {
 	return f
 }
 
+func listenAt(t *testing.T, network, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
 func TestListeners(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
+	tcp := listenAt(t, "tcp", "127.0.0.1:0")
 	path := filepath.Join(t.TempDir(), "socket")
-	local, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer local.Close()
+	local := listenAt(t, "unix", path)
 	files := []*os.File{file(t, tcp.(*net.TCPListener), nil), file(t, local.(*net.UnixListener), nil)}
 	for _, l := range []net.Listener{tcp, local} {
 		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		if _, err := c.Write([]byte("hello " + l.Addr().Network())); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NewConn(t, c).Send("hello " + l.Addr().Network())
 	}
 	r := pass(t, files, "LISTEN_FDS=2", "LISTEN_FDNAMES=web:admin")
 	want := []told{
@@ -177,11 +178,7 @@ func TestListeners(t *testing.T) {
 }
 
 func TestListenersNone(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
+	tcp := listenAt(t, "tcp", "127.0.0.1:0")
 	f := file(t, tcp.(*net.TCPListener), nil)
 	for name, env := range map[string][]string{
 		"another process": {"LISTEN_PID=1", "LISTEN_FDS=1"},
@@ -198,11 +195,7 @@ func TestListenersNone(t *testing.T) {
 }
 
 func TestListenersRefuses(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
+	tcp := listenAt(t, "tcp", "127.0.0.1:0")
 	good := file(t, tcp.(*net.TCPListener), nil)
 	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	datagrams := file(t, udp, err)

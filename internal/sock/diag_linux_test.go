@@ -42,6 +42,30 @@ func dialSome(t testing.TB, to netip.AddrPort, n int) {
 	}
 }
 
+// acceptSome has a server of a free port accept n clients.
+func acceptSome(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
+	t.Helper()
+	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	at = ln.Addr().(*net.TCPAddr).AddrPort()
+	for range n {
+		c, err := net.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(at.Port())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(); s.Close() })
+		clients, served = append(clients, c), append(served, s)
+	}
+	return at, clients, served
+}
+
 // TestQueues counts who waits to be accepted, and how many may.
 func TestQueues(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
@@ -60,26 +84,11 @@ func TestQueues(t *testing.T) {
 // that nobody has accepted, and those of other ports.
 func TestSegmentsOf(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
-		ln, err := net.Listen(test.network, net.JoinHostPort(test.host, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		at := ln.Addr().(*net.TCPAddr).AddrPort()
 		const n, in, out = 3, 5, 2
-		for range n {
-			c, err := net.Dial(test.network, at.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			s, err := ln.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			pass(t, c, s, in)
-			pass(t, s, c, out)
+		at, clients, served := acceptSome(t, test.network, test.host, test.host, n)
+		for i, c := range clients {
+			pass(t, c, served[i], in)
+			pass(t, served[i], c, out)
 		}
 		dialSome(t, at, 2)
 		dialSome(t, listenQuietly(t, test.network, test.host, 100), 2)
@@ -135,31 +144,12 @@ func TestPrivateTables(t *testing.T) {
 // TestTalks has connections of which one says much, and one is told much that it does
 // not take.
 func TestTalks(t *testing.T) {
-	for _, test := range []struct{ network, host, to string }{{"tcp4", "127.0.0.1", ""}, {"tcp6", "::1", ""}, {"tcp", "", "127.0.0.1"}} {
-		ln, err := net.Listen(test.network, net.JoinHostPort(test.host, "0"))
-		if err != nil {
-			t.Skip(err)
-		}
-		defer ln.Close()
-		port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
-		if test.to == "" {
-			test.to = test.host
-		}
+	for _, test := range []struct{ network, host, to string }{
+		{"tcp4", "127.0.0.1", "127.0.0.1"}, {"tcp6", "::1", "::1"}, {"tcp", "", "127.0.0.1"},
+	} {
 		const n, said, heard = 4, 3000, 500
-		var clients, served []net.Conn
-		for range n {
-			c, err := net.Dial("tcp", net.JoinHostPort(test.to, fmt.Sprint(port)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			s, err := ln.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			clients, served = append(clients, c), append(served, s)
-		}
+		at, clients, served := acceptSome(t, test.network, test.host, test.to, n)
+		port := at.Port()
 		clients[1].Write(make([]byte, said))
 		served[2].Write(make([]byte, heard))
 		find := func(talks []Talk, c net.Conn) Talk {
@@ -173,6 +163,7 @@ func TestTalks(t *testing.T) {
 		var talks []Talk
 		var loud, told Talk
 		testkit.WaitForFunc(t, func() bool {
+			var err error
 			if talks, err = Talks(port, n); err != nil || len(talks) != n {
 				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
 			}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,14 +13,22 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-func TestOutbox(t *testing.T) {
+// newPair is an outbox, and both ends of its control socket.
+func newPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
+	t.Helper()
 	ours, theirs, err := controlPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ours.Close()
-	defer theirs.Close()
-	o := newOutbox(ours)
+	t.Cleanup(func() {
+		ours.Close()
+		theirs.Close()
+	})
+	return newOutbox(ours), ours, theirs
+}
+
+func TestOutbox(t *testing.T) {
+	o, ours, theirs := newPair(t)
 	for i := range maxWaiting {
 		if err := o.put(fmt.Appendln(nil, i), 0); err != nil {
 			t.Fatalf("put %d: %v", i, err)
@@ -47,13 +57,8 @@ func TestOutbox(t *testing.T) {
 
 // What can't be written ends the outbox.
 func TestOutboxClosedByPeer(t *testing.T) {
-	ours, theirs, err := controlPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.Close()
+	o, _, theirs := newPair(t)
 	theirs.Close()
-	o := newOutbox(ours)
 	for range 2 {
 		if err := o.put([]byte("x"), 0); err != nil {
 			t.Fatal(err)
@@ -67,13 +72,7 @@ func TestOutboxClosedByPeer(t *testing.T) {
 
 // An order is written before the broadcasts that wait.
 func TestOutboxUrgent(t *testing.T) {
-	ours, theirs, err := controlPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.Close()
-	defer theirs.Close()
-	o := newOutbox(ours)
+	o, _, theirs := newPair(t)
 	for range 3 {
 		if err := o.put([]byte("b"), 0); err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // role is the variable that tells another process of these tests what it is:
@@ -105,15 +106,6 @@ func superviseOrphans() int {
 var short = timing{backoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, settled: time.Hour, attempts: 3,
 	start: 100 * time.Millisecond, exit: 50 * time.Millisecond}
 
-func ended(t *testing.T, s *Supervisor) {
-	t.Helper()
-	select {
-	case <-s.done:
-	case <-time.After(patience):
-		t.Fatal("the supervisor does not end")
-	}
-}
-
 func TestWorkersThatExit(t *testing.T) {
 	t.Setenv(role, "exit")
 	p := short
@@ -122,7 +114,7 @@ func TestWorkersThatExit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended(t, s)
+	testkit.Receive(t, s.done, "the end of the supervisor")
 	if err := s.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "exit status 7") {
 		t.Errorf("%v; want an error that wraps ErrGaveUp and says how the workers ended", err)
 	}
@@ -146,11 +138,7 @@ func TestWorkersThatHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-serving:
-	case <-time.After(patience):
-		t.Fatal("the workers do not serve")
-	}
+	testkit.Receive(t, serving, "workers that serve")
 	if n := s.Loops(); n != 2 {
 		t.Errorf("%d loops in two processes", n)
 	}
