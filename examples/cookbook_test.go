@@ -16,31 +16,27 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// listening starts an example that says where it listens, and gives the address.
-func listening(t *testing.T, name string, args ...string) (addr string) {
-	t.Helper()
-	return run(t, name, append(args, "-addr", "127.0.0.1:0")...).reads("listening on ")
-}
-
 func TestAsync(t *testing.T) {
-	g := enter(t, listening(t, "async"))
-	g.says("ann")
-	g.reads("ANN")
+	g := testkit.Dial(t, listening(t, "async"))
+	g.Send("ann\n")
+	g.Expect("ANN\n")
 }
 
 // A client that reads late gets all rows, and one that goes away holds nobody up.
 func TestExport(t *testing.T) {
 	const rows = 100_000
 	addr := listening(t, "export")
-	gone, g := enter(t, addr), enter(t, addr)
-	gone.says("1000000000")
-	gone.reads("row 0")
+	gone, g := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	gone.Send("1000000000\n")
+	gone.Expect("row 0\n")
 	gone.Close()
-	g.says(fmt.Sprint(rows))
+	g.Send(fmt.Sprint(rows) + "\n")
 	for row := range rows {
-		if got, want := g.next(), fmt.Sprintf("row %d\n", row); got != want {
+		if got, want := g.ReadLine(), fmt.Sprintf("row %d", row); got != want {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
@@ -48,29 +44,19 @@ func TestExport(t *testing.T) {
 
 func TestAnnounce(t *testing.T) {
 	addr := listening(t, "announce", "-every", "10ms")
-	ann, bob := enter(t, addr), enter(t, addr)
-	bob.says("details")
-	for ann.next(); !strings.HasPrefix(bob.next(), "details of "); {
+	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	bob.Send("details\n")
+	for ann.ReadLine(); !strings.HasPrefix(bob.ReadLine(), "details of "); {
 	}
 	for range 10 {
-		if line := ann.next(); !strings.HasPrefix(line, "news ") {
+		if line := ann.ReadLine(); !strings.HasPrefix(line, "news ") {
 			t.Fatalf("who has not asked for details got %q", line)
 		}
 	}
 }
 
-// next reads a line.
-func (g *guest) next() string {
-	g.t.Helper()
-	line, err := g.in.ReadString('\n')
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return line
-}
-
 func TestRequests(t *testing.T) {
-	g := enter(t, listening(t, "requests"))
+	g := testkit.Dial(t, listening(t, "requests"))
 	ask := func(id uint32, text string) {
 		b := binary.BigEndian.AppendUint32(nil, uint32(4+len(text)))
 		g.Write(append(binary.BigEndian.AppendUint32(b, id), text...))
@@ -78,11 +64,11 @@ func TestRequests(t *testing.T) {
 	hear := func(id uint32, want string) {
 		t.Helper()
 		var head struct{ Size, ID uint32 }
-		if err := binary.Read(g.in, binary.BigEndian, &head); err != nil {
+		if err := binary.Read(g.R, binary.BigEndian, &head); err != nil {
 			t.Fatal(err)
 		}
 		text := make([]byte, head.Size-4)
-		if _, err := io.ReadFull(g.in, text); err != nil || head.ID != id || string(text) != want {
+		if _, err := io.ReadFull(g.R, text); err != nil || head.ID != id || string(text) != want {
 			t.Fatalf("answer to %d: %q, %v; want %q to %d", head.ID, text, err, want, id)
 		}
 	}
@@ -91,42 +77,38 @@ func TestRequests(t *testing.T) {
 	hear(8, "waited 0s") // which was done first
 	hear(7, "waited 300ms")
 	g.Write([]byte{0, 0, 0, 1, 'x'})
-	if _, err := g.in.ReadByte(); err != io.EOF {
-		t.Errorf("after a frame without an id: %v", err)
-	}
+	g.ExpectEOF("")
 }
 
 func TestHeartbeat(t *testing.T) {
-	addr := listening(t, "heartbeat", "-interval", "400ms")
-	alive, silent := enter(t, addr), enter(t, addr)
-	alive.says("hi")
-	alive.reads("you say hi")
-	silent.says("hi")
-	silent.reads("you say hi")
+	addr := listening(t, "heartbeat", "-interval", "100ms")
+	alive, silent := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	alive.Send("hi\n")
+	alive.Expect("you say hi\n")
+	silent.Send("hi\n")
+	silent.Expect("you say hi\n")
 	for range 2 {
-		alive.reads("ping")
-		alive.says("pong")
+		alive.Expect("ping\n")
+		alive.Send("pong\n")
 	}
-	silent.reads("ping")
-	silent.reads("ping")
-	if _, err := silent.in.ReadByte(); err == nil {
-		t.Error("a third heartbeat after two that were not answered")
+	silent.Expect("ping\n")
+	silent.Expect("ping\n")
+	if more := silent.ExpectClosed(); more != "" {
+		t.Errorf("%q after two heartbeats that were not answered", more)
 	}
 }
 
 func TestLogin(t *testing.T) {
 	addr := listening(t, "login", "-within", "10ms", "-every", "10ms")
-	g := enter(t, addr)
-	g.reads("name?")
-	if _, err := g.in.ReadByte(); err != io.EOF {
-		t.Errorf("who gives no name reads %v, want the end", err)
-	}
-	h := enter(t, listening(t, "login", "-every", "10ms"))
-	h.says("Ann")
-	h.reads("name?")
-	h.reads("Ann: Ann")
-	h.reads("still there, Ann?")
-	h.reads("still there, Ann?")
+	g := testkit.Dial(t, addr)
+	g.Expect("name?\n")
+	g.ExpectEOF("") // who gives no name
+	h := testkit.Dial(t, listening(t, "login", "-every", "10ms"))
+	h.Send("Ann\n")
+	h.Expect("name?\n")
+	h.Expect("Ann: Ann\n")
+	h.Expect("still there, Ann?\n")
+	h.Expect("still there, Ann?\n")
 }
 
 // Beyond the limit a client waits, connected, until another one has left.
@@ -135,22 +117,22 @@ func TestWaiting(t *testing.T) {
 		t.Skip("it serves under epoll")
 	}
 	addr := listening(t, "waiting", "-max", "2")
-	a, b := enter(t, addr), enter(t, addr)
-	for _, g := range []*guest{a, b} {
-		g.says("hello")
-		g.reads("hello")
+	a, b := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	for _, g := range []*testkit.Conn{a, b} {
+		g.Send("hello\n")
+		g.Expect("hello\n")
 	}
-	c := enter(t, addr)
-	c.says("may I?")
-	a.says("still here")
-	a.reads("still here")
+	c := testkit.Dial(t, addr)
+	c.Send("may I?\n")
+	a.Send("still here\n")
+	a.Expect("still here\n")
 	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if _, err := c.in.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := c.R.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the third of two at most reads %v, want nothing yet", err)
 	}
-	c.SetReadDeadline(time.Now().Add(patience))
+	c.SetReadDeadline(time.Now().Add(testkit.Timeout))
 	b.Close()
-	c.reads("may I?")
+	c.Expect("may I?\n")
 }
 
 // A pool with one worker has a 503 for some of those who come at once; net/http has none.
@@ -187,13 +169,10 @@ func TestOverload(t *testing.T) {
 		t.Errorf("net/http has served %d and refused %d, want 20 and 0", served, refused)
 	}
 	addr := listening(t, "overload", "-workers", "1", "-queue", "1")
-	for end := time.Now().Add(patience); !t.Failed(); {
-		if served, refused := together(addr); served > 0 && refused > 0 {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("the pool has served %d of 20 and refused %d, want some of both", served, refused)
-		}
-	}
+	testkit.WaitFor(t, "the pool does not serve some of 20 and refuse some", func() bool {
+		served, refused := together(addr)
+		return served > 0 && refused > 0 || t.Failed()
+	})
 }
 
 // TestActivated does what systemd does: it opens the socket, and restarts the program.
@@ -209,58 +188,48 @@ func TestActivated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	activate := func() *program {
+	activate := func() (p *testkit.Process, stop func()) {
 		t.Helper()
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
 		cmd.ExtraFiles = []*os.File{socket}
-		p := start(t, cmd)
-		p.reads("listening on " + l.Addr().String())
-		return p
+		p, stop = run(t, cmd)
+		p.WaitForOutput("listening on " + l.Addr().String())
+		return p, stop
 	}
-	asks := func(p *program, g *guest) {
-		t.Helper()
-		g.reads(fmt.Sprintf("%d says hello", p.Process.Pid))
-	}
-	first := activate()
-	before := enter(t, l.Addr().String())
-	before.says("hello")
-	asks(first, before)
-	first.interrupt()
-	between := enter(t, l.Addr().String()) // nobody serves, and it waits
-	between.says("hello")
-	asks(activate(), between)
+	first, stop := activate()
+	before := testkit.Dial(t, l.Addr().String())
+	before.Exchange("hello", fmt.Sprintf("%d says hello", first.Process.Pid))
+	before.Close()
+	stop()
+	between := testkit.Dial(t, l.Addr().String()) // nobody serves, and it waits
+	between.Send("hello\n")
+	second, _ := activate()
+	between.Expect(fmt.Sprintf("%d says hello\n", second.Process.Pid))
+	between.Close()
 }
 
 func TestBalanced(t *testing.T) {
-	p := run(t, "balanced", "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8")
-	health, addr := p.reads("health on "), p.reads("listening on ")
+	p, _ := run(t, exec.Command(built(t, "balanced"), "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8"))
+	health, addr := p.WaitForOutput(`health on (\S+)\n`)[1], p.WaitForOutput(`listening on (\S+)\n`)[1]
 	asked := func(want int) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; {
+		testkit.WaitFor(t, fmt.Sprintf("/readyz does not say %d", want), func() bool {
 			r, err := http.Get("http://" + health + "/readyz")
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.Body.Close()
-			if r.StatusCode == want {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("/readyz says %d, want %d", r.StatusCode, want)
-			}
-		}
+			return r.StatusCode == want
+		})
 	}
 	asked(http.StatusOK)
-	g := enter(t, addr)
-	io.WriteString(g, "PROXY TCP4 203.0.113.9 192.0.2.1 77 9000\r\nhello\nhel")
-	g.reads("203.0.113.9:77 says hello")
-	p.Process.Signal(os.Interrupt)
+	g := testkit.Dial(t, addr)
+	g.Send("PROXY TCP4 203.0.113.9 192.0.2.1 77 9000\r\nhello\nhel")
+	g.Expect("203.0.113.9:77 says hello\n")
+	p.Signal(os.Interrupt)
 	asked(http.StatusServiceUnavailable) // before the drain and in it
-	g.says("lo")                         // what has begun is answered in either
-	g.reads("203.0.113.9:77 says hello")
-	if _, err := g.in.ReadByte(); err != io.EOF {
-		t.Errorf("after the drain: %v, want the end", err)
-	}
+	g.Send("lo\n")                       // what has begun is answered in either
+	g.ExpectEOF("203.0.113.9:77 says hello\n")
 }
 
 // TestSizes keeps the programs of the cookbook short.

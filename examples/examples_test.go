@@ -2,21 +2,18 @@
 package examples
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
+	"sync"
 	"testing"
-	"time"
-)
 
-const patience = time.Minute
+	"github.com/myriad-go/myriad/internal/testkit"
+)
 
 // programs is the directory in which TestMain has built all examples, "" where it has not:
 // in short runs, and on Windows, where a process can't be interrupted.
@@ -53,95 +50,26 @@ func built(t *testing.T, name string) (path string) {
 	return filepath.Join(programs, name)
 }
 
-// run runs an example until the test has ended, then interrupts it and expects an orderly
-// end.
-func run(t *testing.T, name string, args ...string) *program {
+// run runs an example until stop is called or the test has ended, then interrupts it and expects an
+// orderly end.
+func run(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func()) {
 	t.Helper()
-	return start(t, exec.Command(built(t, name), args...))
-}
-
-// program is an example that runs.
-type program struct {
-	*exec.Cmd
-	t      *testing.T
-	stdout *bufio.Reader
-	ended  bool
-}
-
-// start is run for a command of an example.
-func start(t *testing.T, cmd *exec.Cmd) *program {
-	t.Helper()
-	p := &program{Cmd: cmd, t: t}
-	cmd.Stderr = os.Stderr
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stuck := time.AfterFunc(patience, func() { cmd.Process.Kill() })
-	t.Cleanup(func() { stuck.Stop() })
-	t.Cleanup(p.interrupt)
-	p.stdout = bufio.NewReader(pipe)
-	return p
-}
-
-// reads reads a line of what the program says, and gives what comes after a prefix.
-func (p *program) reads(prefix string) (rest string) {
-	p.t.Helper()
-	line, err := p.stdout.ReadString('\n')
-	rest, ok := strings.CutPrefix(strings.TrimSpace(line), prefix)
-	if err != nil || !ok {
-		p.t.Fatalf("the program says %q, %v; want %q", line, err, prefix)
-	}
-	return rest
-}
-
-// interrupt ends it, and expects an orderly end.
-func (p *program) interrupt() {
-	if p.ended {
-		return
-	}
-	p.ended = true
-	p.Process.Signal(os.Interrupt)
-	io.Copy(io.Discard, p.stdout)
-	if err := p.Wait(); err != nil {
-		p.t.Errorf("%s ended with %v after an interrupt, want success", p.Path, err)
-	}
-}
-
-// guest is a client of a line protocol.
-type guest struct {
-	t *testing.T
-	net.Conn
-	in *bufio.Reader
-}
-
-// enter connects; until the program listens it tries again.
-func enter(t *testing.T, addr string) *guest {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		c, err := net.DialTimeout("tcp", addr, patience)
-		if err == nil {
-			c.SetDeadline(time.Now().Add(patience))
-			t.Cleanup(func() { c.Close() })
-			return &guest{t: t, Conn: c, in: bufio.NewReader(c)}
+	p = testkit.Start(t, cmd)
+	stop = sync.OnceFunc(func() {
+		_ = p.Process.Signal(os.Interrupt) // it may have ended
+		if code := p.ExitCode(); code != 0 {
+			t.Errorf("%s ended with %d after an interrupt, want success", p.Path, code)
 		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		runtime.Gosched()
-	}
+	})
+	t.Cleanup(stop)
+	return p, stop
 }
 
-func (g *guest) says(line string) { io.WriteString(g, line+"\n") }
-
-func (g *guest) reads(want string) {
-	g.t.Helper()
-	if got, err := g.in.ReadString('\n'); got != want+"\n" {
-		g.t.Fatalf("read %q, %v; want %q", got, err, want)
-	}
+// listening runs an example that says where it listens, and gives the address.
+func listening(t *testing.T, name string, args ...string) (addr string) {
+	t.Helper()
+	p, _ := run(t, exec.Command(built(t, name), append(args, "-addr", "127.0.0.1:0")...))
+	return p.WaitForOutput(` on (127\S+)\n`)[1]
 }
 
 func TestEcho(t *testing.T) {
@@ -151,35 +79,40 @@ func TestEcho(t *testing.T) {
 	} else {
 		l.Close()
 	}
-	run(t, "echo")
-	g := enter(t, addr)
-	g.says("a")
-	g.says("b")
-	g.reads("a")
-	g.reads("b")
+	run(t, exec.Command(built(t, "echo")))
+	testkit.WaitFor(t, "it does not listen", func() bool {
+		nc, err := net.Dial("tcp", addr)
+		if err == nil {
+			nc.Close()
+		}
+		return err == nil
+	})
+	g := testkit.Dial(t, addr)
+	g.Send("a\nb\n")
+	g.Expect("a\nb\n")
 }
 
 func TestChat(t *testing.T) {
-	addr := run(t, "chat", "-addr", "127.0.0.1:0").reads("chat on ")
-	ann, bob := enter(t, addr), enter(t, addr)
-	ann.reads("Your name?")
-	bob.reads("Your name?")
-	ann.says("Ann")
-	ann.reads("Welcome, Ann.")
-	bob.says("Bob")
-	bob.reads("Welcome, Bob.")
-	ann.reads("Bob has come")
-	bob.says("hello")
-	ann.reads("Bob: hello")
-	ann.says("hello, Bob")
-	bob.reads("Ann: hello, Bob")
+	addr := listening(t, "chat")
+	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	ann.Expect("Your name?\n")
+	bob.Expect("Your name?\n")
+	ann.Send("Ann\n")
+	ann.Expect("Welcome, Ann.\n")
+	bob.Send("Bob\n")
+	bob.Expect("Welcome, Bob.\n")
+	ann.Expect("Bob has come\n")
+	bob.Send("hello\n")
+	ann.Expect("Bob: hello\n")
+	ann.Send("hello, Bob\n")
+	bob.Expect("Ann: hello, Bob\n")
 	bob.Close()
-	ann.reads("Bob has gone")
+	ann.Expect("Bob has gone\n")
 }
 
 // TestPush has the gateway run; its own test has what it does.
 func TestPush(t *testing.T) {
-	g := enter(t, run(t, "push", "-addr", "127.0.0.1:0").reads("push on "))
-	g.says("sub news")
-	g.reads("subscribed to news")
+	g := testkit.Dial(t, listening(t, "push"))
+	g.Send("sub news\n")
+	g.Expect("subscribed to news\n")
 }

@@ -7,11 +7,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -46,7 +48,7 @@ func echoThrough(addr string, n int, rest time.Duration) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testkit.Timeout))
 	sent := make(chan error, 1)
 	go func() {
 		piece := make([]byte, 64<<10)
@@ -89,8 +91,8 @@ func TestProxy(t *testing.T) {
 	const bytes, much = 20_000_000, 16 << 20
 	to := echoTarget(t)
 	for _, model := range tcp.Models() {
-		p := run(t, "proxy", "-addr", "127.0.0.1:0", "-to", to, "-model", model)
-		addr := p.reads("proxy on ")
+		p, _ := run(t, exec.Command(built(t, "proxy"), "-addr", "127.0.0.1:0", "-to", to, "-model", model))
+		addr := p.WaitForOutput(`proxy on (\S+)\n`)[1]
 		if err := echoThrough(addr, 1<<20, 0); err != nil {
 			t.Fatalf("%s: %v", model, err)
 		}

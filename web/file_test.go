@@ -2,14 +2,13 @@ package web_test
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -35,31 +34,26 @@ func TestFiles(t *testing.T) {
 		http.ServeFile(w, r, path)
 		panic("on purpose")
 	})
-	get := func(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n" }
 	eachModel(t, &web.HTTP{Handler: m}, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		for _, s := range []string{get("/file"), get("/file"), strings.Repeat(get("/file"), 40), get("/flush"), get("/file")} {
-			io.WriteString(nc, s)
-			for range bytes.Count([]byte(s), []byte("GET")) {
-				if _, got := answer(t, r); got != string(content) {
-					t.Fatalf("for %.40q came %d bytes, and not those of the file", s, len(got))
-				}
+		c := testkit.Dial(t, addr)
+		for _, paths := range [][]string{{"/file"}, slices.Repeat([]string{"/file"}, 40), {"/flush"}, {"/file"}} {
+			c.Send(get(paths...))
+			for range paths {
+				wantBody(t, c, string(content))
 			}
-			if s == get("/flush") {
+			if paths[0] == "/flush" {
 				release <- struct{}{}
 			}
 		}
-		io.WriteString(nc, get("/panic"))
-		if _, err := io.Copy(io.Discard, r); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("the connection of a handler that panicked stays open")
-		}
+		c.Send(get("/panic"))
+		c.ExpectClosed()
 		for range 3 {
-			gone, _ := dial(t, addr) // whose client reads nothing
-			io.WriteString(gone, get("/file")+get("/file"))
+			gone := testkit.Dial(t, addr) // whose client reads nothing
+			gone.Send(get("/file", "/file"))
 			gone.Close()
 		}
-		nc, r = dial(t, addr)
-		io.WriteString(nc, get("/file"))
-		answer(t, r)
+		c = testkit.Dial(t, addr)
+		c.Send(get("/file"))
+		wantBody(t, c, string(content))
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -51,32 +52,13 @@ type attacker struct {
 
 const (
 	maxBuffered = 16 << 20
-	aTurn       = 12 << 20
+	oneTurn     = 12 << 20
 )
 
-const upgradeHead = "GET /%s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
-	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
-
 // ask is a request to become a WebSocket.
-func ask(path string) string { return fmt.Sprintf(upgradeHead, path) }
-
-func (a *attacker) upgrade(path string) error {
-	io.WriteString(a, ask(path))
-	res, err := http.ReadResponse(a.r, nil)
-	if err == nil && res.StatusCode != http.StatusSwitchingProtocols {
-		err = fmt.Errorf("the upgrade was answered with %s", res.Status)
-	}
-	return err
-}
-
-// untilCut sends a text again and again, with a pause, until the server has closed.
-func (a *attacker) untilCut(text string, pause time.Duration) {
-	for {
-		if _, err := io.WriteString(a, text); err != nil {
-			return
-		}
-		time.Sleep(pause)
-	}
+func ask(path string) string {
+	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
 // wants sends a request whose answer is to have a status.
@@ -86,16 +68,38 @@ func (a *attacker) wants(status int, text string) error {
 	if err == nil && res.StatusCode != status {
 		err = fmt.Errorf("answered with %s; expected %d", res.Status, status)
 	}
-	a.inPlace()
 	return err
 }
 
-// wantsFrame reads frames until one begins with a byte, and gives its payload.
-func (a *attacker) wantsFrame(first byte) (string, error) {
-	w := wire{Conn: a, r: a.r}
+func (a *attacker) upgrade(path string) error {
+	return a.wants(http.StatusSwitchingProtocols, ask(path))
+}
+
+// repeat sends a text every so often until the server has closed, or until done.
+func (a *attacker) repeat(text string, every time.Duration, done <-chan struct{}) {
+	for tick := time.NewTicker(every); ; {
+		if _, err := io.WriteString(a, text); err != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			return
+		}
+	}
+}
+
+// wantsFrame reads frames until one begins with a byte, and checks how its payload begins.
+func (a *attacker) wantsFrame(first byte, want string) error {
 	for {
-		if op, p, err := w.readFrame(); err != nil || op == first {
-			return p, err
+		op, p, err := testkit.ReadFrame(a.r)
+		switch {
+		case err != nil:
+			return err
+		case op == first && strings.HasPrefix(p, want):
+			return nil
+		case op == first:
+			return fmt.Errorf("a frame with %.100q; expected %q", p, want)
 		}
 	}
 }
@@ -123,18 +127,24 @@ func (s *siege) handler() http.Handler {
 	return mux
 }
 
+func (s *siege) dial() (*attacker, error) {
+	nc, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		return nil, err
+	}
+	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
+}
+
 // honest uses the server in each way that it serves, and checks all answers.
 func (s *siege) honest(id int) error {
-	nc, err := net.Dial("tcp", s.addr)
+	a, err := s.dial()
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
-	a := &attacker{Conn: nc, r: bufio.NewReader(nc)}
+	defer a.Close()
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
-		fmt.Fprintf(a, "GET /quick?%s HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%[1]s", text, len(text))
+		fmt.Fprintf(a, "%sPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", get("/quick?"+text), len(text), text)
 		for range 2 {
 			res, err := http.ReadResponse(a.r, nil)
 			if err != nil {
@@ -146,14 +156,14 @@ func (s *siege) honest(id int) error {
 		}
 		s.sample()
 	}
-	if err := a.upgrade("ws"); err != nil {
+	if err := a.upgrade("/ws"); err != nil {
 		return err
 	}
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
 		io.WriteString(a, fr(1, text)+fr(fin, text))
-		if got, err := a.wantsFrame(fin | 1); got != text+text {
-			return fmt.Errorf("%s over the WebSocket came back as %q, %v", text, got, err)
+		if err := a.wantsFrame(fin|1, text+text); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -166,21 +176,21 @@ func (s *siege) sample() {
 }
 
 // TestHostile has honest clients served while others attack, and looks at what the attack
-// leaves behind.
+// leaves behind. Each attack is of a server of another model than the one before.
 func TestHostile(t *testing.T) {
-	all := attacks()
-	for _, model := range tcp.Models() {
-		for _, a := range all {
-			t.Run(model+"/"+strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
-				goroutines := runtime.NumGoroutine()
-				if t.Run("server", func(t *testing.T) { besiege(t, model, a) }) {
-					testkit.WaitForFunc(t, func() bool { return runtime.NumGoroutine() <= goroutines }, func() string {
-						return fmt.Sprintf("%d goroutines are left; there were %d", runtime.NumGoroutine(), goroutines)
-					})
-				}
+	goroutines := runtime.NumGoroutine()
+	models := tcp.Models()
+	t.Run("attacks", func(t *testing.T) {
+		for i, a := range attacks() {
+			t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				besiege(t, models[i%len(models)], a)
 			})
 		}
-	}
+	})
+	testkit.WaitForFunc(t, func() bool { return runtime.NumGoroutine() <= goroutines }, func() string {
+		return fmt.Sprintf("%d goroutines are left; there were %d", runtime.NumGoroutine(), goroutines)
+	})
 }
 
 func besiege(t *testing.T, model string, a attack) {
@@ -193,29 +203,29 @@ func besiege(t *testing.T, model string, a attack) {
 	if a.limits.MaxBuffered == 0 {
 		a.limits.MaxBuffered = maxBuffered
 	}
-	s.server = &tcp.Server{Model: model, Limits: a.limits, Handler: &web.HTTP{Pool: p, Handler: s.handler(), ErrorLog: silent}, Log: slog.New(slog.DiscardHandler)}
+	s.server = &tcp.Server{Model: model, Limits: a.limits, Log: slog.New(slog.DiscardHandler),
+		Handler: &web.HTTP{Pool: p, Handler: s.handler(), ErrorLog: silent}}
 	s.addr = serve(t, s.server)
 
-	var attackers, inPlace sync.WaitGroup
+	var attackers, inPlace, honest sync.WaitGroup
 	inPlace.Add(a.clients)
 	for range a.clients {
 		attackers.Go(func() {
 			ready := sync.OnceFunc(inPlace.Done)
 			defer ready()
-			nc, err := net.Dial("tcp", s.addr)
+			one, err := s.dial()
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
-			if err := a.client(s, &attacker{nc, bufio.NewReader(nc), ready}); err != nil {
+			defer one.Close()
+			one.inPlace = ready
+			if err := a.client(s, one); err != nil {
 				t.Errorf("an attacker: %v", err)
 			}
 		})
 	}
 	inPlace.Wait()
-	var honest sync.WaitGroup
 	for id := range 4 {
 		honest.Go(func() {
 			if err := s.honest(id); err != nil {
@@ -237,71 +247,75 @@ func besiege(t *testing.T, model string, a attack) {
 		return n.Open == 0 && n.Buffered == 0 && st.Running == 0 && st.Queued == 0 && st.Workers <= 4
 	}, func() string { return fmt.Sprintf("left behind: %+v, %+v", s.server.Stats(), p.Stats()) })
 	// One turn of each loop can exceed it, as in TestBudgetUnderFlood.
-	if most, bound := s.most.Load(), int64(a.limits.MaxBuffered+aTurn); most > bound {
+	if most, bound := s.most.Load(), int64(a.limits.MaxBuffered+oneTurn); most > bound {
 		t.Errorf("buffers held %d bytes; expected at most %d", most, bound)
 	}
 }
 
 func attacks() []attack {
 	const post = "POST /echo HTTP/1.1\r\nHost: x\r\n"
-	get := "GET /quick?" + strings.Repeat("x", 1000) + " HTTP/1.1\r\nHost: x\r\n\r\n"
+	const chunked = post + "Transfer-Encoding: chunked\r\n\r\n"
 	untaken := func(c tcp.Closes) int64 { return c.Write + c.Reset + c.Budget }
 	soon := tcp.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
-	bomb := strings.Repeat(fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000))), 10)
-	huge := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 16<<20)))
 	small := soon
 	small.MaxBuffered = 4 << 20
-	return []attack{
-		{"drip of a head", 20, soon, func(s *siege, a *attacker) error {
-			io.WriteString(a, "GET / HTTP/1.1\r\n")
+	bomb := strings.Repeat(fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000))), 10)
+	huge := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 16<<20)))
+	refused := func(name string, status int, request string) attack {
+		return attack{name, 20, tcp.Limits{}, func(s *siege, a *attacker) error { return a.wants(status, request) }, nil}
+	}
+	// flood sends a text at the beginning, and another for as long as the server takes it.
+	flood := func(name, first, text string) attack {
+		return attack{name, 20, soon, func(s *siege, a *attacker) error {
+			io.WriteString(a, first)
 			a.inPlace()
-			a.untilCut("a", 2*time.Millisecond)
+			a.repeat(text, time.Microsecond, nil)
 			return nil
-		}, func(c tcp.Closes) int64 { return c.Message }},
-		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			io.WriteString(a, post+"Content-Length: 100000\r\n\r\nhalf")
-			for s.pool.Stats().Running < 20 {
-				time.Sleep(time.Millisecond)
-			}
-			a.inPlace()
-			for tick := time.NewTicker(2 * time.Millisecond); ; {
-				select {
-				case <-tick.C:
-					io.WriteString(a, "x")
-				case <-s.over:
-					return nil
-				}
-			}
-		}, nil},
+		}, untaken}
+	}
+	return []attack{
+		refused("huge heads", 431, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20)),
+		refused("heads of many fields", 431, "GET / HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 5000)+"\r\n"),
+		refused("long lines before chunks", 400, chunked+strings.Repeat("1;"+strings.Repeat("x", 200)+"\r\nx\r\n", 5000)),
+		flood("requests whose answers nobody reads", "", strings.Repeat(get("/quick?"+strings.Repeat("x", 1000)), 50)),
+		flood("pings whose answers nobody reads", ask("/ws"), strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500)),
 		{"downloads that nobody reads", 20, soon, func(s *siege, a *attacker) error {
-			io.WriteString(a, "GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+			io.WriteString(a, get("/endless"))
 			a.inPlace()
 			<-s.ended
 			return nil
 		}, untaken},
-		{"requests whose answers nobody reads", 20, soon, func(s *siege, a *attacker) error {
+		{"drip of a head", 20, soon, func(s *siege, a *attacker) error {
+			io.WriteString(a, "GET / HTTP/1.1\r\n")
 			a.inPlace()
-			a.untilCut(strings.Repeat(get, 50), 0)
+			a.repeat("a", 2*time.Millisecond, nil)
 			return nil
-		}, untaken},
-		{"huge heads", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			return a.wants(431, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20))
-		}, nil},
-		{"heads of many fields", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			return a.wants(431, "GET / HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 5000)+"\r\n")
-		}, nil},
-		{"long lines before chunks", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			return a.wants(400, post+"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1;"+strings.Repeat("x", 200)+"\r\nx\r\n", 5000))
+		}, func(c tcp.Closes) int64 { return c.Message }},
+		{"messages without an end", 100, small, func(s *siege, a *attacker) error {
+			err := a.upgrade("/ws")
+			io.WriteString(a, fr(2, strings.Repeat("x", 60_000)))
+			a.inPlace()
+			a.repeat(fr(0, "x"), 20*time.Millisecond, nil)
+			return err
+		}, func(c tcp.Closes) int64 { return c.Message + c.Budget }},
+		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
+			io.WriteString(a, post+"Content-Length: 100000\r\n\r\nhalf")
+			for s.pool.Stats().Running < 20 {
+				runtime.Gosched()
+			}
+			a.inPlace()
+			a.repeat("x", 2*time.Millisecond, s.over)
+			return nil
 		}, nil},
 		{"a body that ends within a chunk's size", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			io.WriteString(a, post+"Transfer-Encoding: chunked\r\n\r\n5")
+			io.WriteString(a, chunked+"5")
 			a.Conn.(*net.TCPConn).CloseWrite()
 			return a.wants(400, "")
 		}, nil},
 		{"chunks of one byte", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
 			const n = 100_000
 			a.inPlace()
-			go io.WriteString(a, post+"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
+			go io.WriteString(a, chunked+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
 			res, err := http.ReadResponse(a.r, nil)
 			if err != nil {
 				return err
@@ -312,69 +326,37 @@ func attacks() []attack {
 			return nil
 		}, nil},
 		{"a million empty frames", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
-			if err := a.upgrade("ws"); err != nil {
+			if err := a.upgrade("/ws"); err != nil {
 				return err
 			}
 			a.inPlace()
 			go io.WriteString(a, fr(1, "")+strings.Repeat(fr(0, ""), 250_000)+fr(fin, "end"))
-			p, err := a.wantsFrame(fin | 1)
-			if p != "end" {
-				err = fmt.Errorf("the message came back as %q, %v", p, err)
-			}
-			return err
+			return a.wantsFrame(fin|1, "end")
 		}, nil},
-		{"pings whose answers nobody reads", 20, soon, func(s *siege, a *attacker) error {
-			if err := a.upgrade("ws"); err != nil {
-				return err
-			}
-			a.inPlace()
-			a.untilCut(strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500), 0)
-			return nil
-		}, untaken},
 		{"bombs", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			if err := a.upgrade("ws"); err != nil {
+			if err := a.upgrade("/ws"); err != nil {
 				return err
 			}
 			io.WriteString(a, huge)
 			a.inPlace()
-			p, err := a.wantsFrame(fin | 8)
-			if !strings.HasPrefix(p, closing(web.CloseTooLarge, "")) {
-				err = fmt.Errorf("closed with %q, %v", p, err)
-			}
-			return err
+			return a.wantsFrame(fin|8, closing(web.CloseTooLarge, ""))
 		}, nil},
 		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *siege, a *attacker) error {
-			if err := a.upgrade("sink"); err != nil {
-				return err
-			}
-			for a.inPlace(); ; {
-				select {
-				case <-s.over:
-					return nil
-				case <-time.After(5 * time.Millisecond):
-					io.WriteString(a, bomb)
-				}
-			}
-		}, nil},
-		{"messages without an end", 100, small, func(s *siege, a *attacker) error {
-			if err := a.upgrade("ws"); err != nil {
-				return err
-			}
-			io.WriteString(a, fr(2, strings.Repeat("x", 60_000)))
+			err := a.upgrade("/sink")
 			a.inPlace()
-			a.untilCut(fr(0, "x"), 20*time.Millisecond)
-			return nil
-		}, func(c tcp.Closes) int64 { return c.Message + c.Budget }},
+			a.repeat(bomb, 5*time.Millisecond, s.over)
+			return err
+		}, nil},
 		{"requests that are reset", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			a.inPlace()
 			for range 20 {
-				nc, err := net.Dial("tcp", s.addr)
+				one, err := s.dial()
 				if err != nil {
 					return err
 				}
-				io.WriteString(nc, post+"Content-Length: 100\r\n\r\nhalf")
-				_ = nc.(*net.TCPConn).SetLinger(0)
-				nc.Close()
+				io.WriteString(one, post+"Content-Length: 100\r\n\r\nhalf")
+				_ = one.Conn.(*net.TCPConn).SetLinger(0)
+				one.Close()
 			}
 			return nil
 		}, nil},
@@ -385,150 +367,154 @@ func attacks() []attack {
 // Stats.Buffered, and nothing of it is kept when their connections are gone.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close(context.Background())
-			entered, release := make(chan struct{}), make(chan struct{})
-			var handled atomic.Int64
-			s := &tcp.Server{Model: model, Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == "/hold" {
-					entered <- struct{}{}
-					<-release
-				}
-				handled.Add(1)
-			})}}
-			addr := serve(t, s)
-			nc, r := dial(t, addr)
-			io.WriteString(nc, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
-			<-entered
-			var waiting []net.Conn
-			for range n {
-				nc, _ := dial(t, addr)
-				waiting = append(waiting, nc)
-				io.WriteString(nc, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", size/10)+"\r\n\r\n", 5))
-				nc, _ = dial(t, addr)
-				waiting = append(waiting, nc)
-				fmt.Fprintf(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size+1, strings.Repeat("x", size))
-			}
-			testkit.WaitFor(t, "the requests are not counted", func() bool { return s.Stats().Buffered >= 2*n*size })
-			for _, nc := range waiting {
-				_ = nc.(*net.TCPConn).SetLinger(0)
-				nc.Close()
-			}
-			testkit.WaitFor(t, "the requests are counted when they are gone", func() bool { return s.Stats().Open == 1 && s.Stats().Buffered < size })
-			close(release)
-			answer(t, r)
-			testkit.WaitFor(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
-			if got := handled.Load(); got != 1 {
-				t.Errorf("%d requests were handled; expected 1: the others had gone", got)
-			}
-		})
+	p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(context.Background())
+	entered, release := make(chan struct{}), make(chan struct{})
+	var handled atomic.Int64
+	srv := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			entered <- struct{}{}
+			<-release
+		}
+		handled.Add(1)
+	})}}
+	s := tcptest.NewServer(t, srv)
+	s.Dial().Send(get("/hold"))
+	<-entered
+	var waiting []*tcptest.Peer
+	for range n {
+		a, b := s.Dial(), s.Dial()
+		waiting = append(waiting, a, b)
+		a.Send(strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", size/10)+"\r\n\r\n", 5))
+		b.Send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size+1, strings.Repeat("x", size)))
+	}
+	if got := srv.Stats().Buffered; got < 2*n*size {
+		t.Errorf("%d bytes are counted; expected at least %d", got, 2*n*size)
+	}
+	for _, peer := range waiting {
+		peer.Reset()
+	}
+	if st := srv.Stats(); st.Open != 1 || st.Buffered > size {
+		t.Errorf("%d bytes are counted for %d connections when the others are gone", st.Buffered, st.Open)
+	}
+	close(release)
+	testkit.WaitFor(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
+	if got := handled.Load(); got != 1 {
+		t.Errorf("%d requests were handled; expected 1: the others had gone", got)
 	}
 }
 
-// TestBombsYield has mail come to a loop between the messages of one read, if these are much to
-// decompress.
-func TestBombsYield(t *testing.T) {
-	bomb := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000)))
-	bombs := 60_000 / len(bomb)
-	for _, model := range tcp.Models() {
-		if model == tcp.Goroutine {
-			continue // Go's scheduler sees to it
+// TestMessageIsCounted has a message in fragments counted in Stats.Buffered while it is not whole.
+func TestMessageIsCounted(t *testing.T) {
+	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
+	p := tcptest.NewServer(t, srv).Dial()
+	p.Send(ask("/ws") + fr(2, ""))
+	for want := 20_000; want <= 60_000; want += 20_000 {
+		p.Send(fr(0, strings.Repeat("x", 20_000)))
+		if n := srv.Stats().Buffered; n < int64(want) || n > 2*int64(want)+1000 {
+			t.Errorf("%d bytes are counted, with %d of a message", n, want)
 		}
-		t.Run(model, func(t *testing.T) {
-			var seen, before atomic.Int64
-			done := make(chan struct{})
-			h := web.OnMessage(func(s web.Socket, _ web.Kind, _ []byte) {
-				switch seen.Add(1) {
-				case 1:
-					_ = s.Ref().Do(func(*tcp.Conn) { before.Store(seen.Load()) })
-				case int64(bombs):
-					close(done)
+	}
+	p.Send(fr(fin, ""))
+	if n := srv.Stats().Buffered; n != 0 {
+		t.Errorf("%d bytes are counted when the message is whole", n)
+	}
+}
+
+// TestYield has mail come to a loop between the messages and the requests of one read, if these are
+// many, or much to decompress.
+func TestYield(t *testing.T) {
+	bomb := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000)))
+	for name, row := range map[string]struct {
+		first, each string
+		n, most     int64
+	}{
+		"requests": {"", get("/"), 500, 100},
+		"bombs":    {ask("/ws"), bomb, int64(60_000 / len(bomb)), 10},
+	} {
+		for _, model := range tcp.Models() {
+			if model == tcp.Goroutine {
+				continue // Go's scheduler sees to it
+			}
+			t.Run(name+"/"+model, func(t *testing.T) {
+				var seen, before atomic.Int64
+				ref, done := make(chan tcp.Ref, 1), make(chan struct{})
+				see := func() {
+					switch seen.Add(1) {
+					case 1:
+						_ = (<-ref).Do(func(*tcp.Conn) { before.Store(seen.Load()) })
+					case row.n:
+						close(done)
+					}
+				}
+				mux := http.NewServeMux()
+				mux.Handle("/", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { see() })))
+				mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: web.OnMessage(func(web.Socket, web.Kind, []byte) { see() }), Compression: true}))
+				mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *tcp.Conn) { ref <- c.Ref() }}))
+				addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
+				events, c := testkit.Dial(t, addr), testkit.Dial(t, addr)
+				events.Send(get("/events"))
+				events.ReadLine()
+				c.Send(row.first)
+				c.Send(strings.Repeat(row.each, int(row.n)))
+				testkit.Receive(t, done, "the last one")
+				if got := before.Load(); got == 0 || got > row.most {
+					t.Errorf("mail came behind %d of %d; expected at most %d", got, row.n, row.most)
 				}
 			})
-			mux := http.NewServeMux()
-			mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: h, Compression: true}))
-			w := dialSocket(t, serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}), "Sec-WebSocket-Extensions: permessage-deflate\r\n")
-			w.say(strings.Repeat(bomb, bombs), 0)
-			testkit.Receive(t, done, "the last of the messages")
-			if n := before.Load(); n == 0 || n > 10 {
-				t.Errorf("mail came behind %d messages of %d; expected at most 10", n, bombs)
-			}
-		})
+		}
 	}
 }
 
-// TestPipelinesYield has mail come to a loop between the requests of one read.
-func TestPipelinesYield(t *testing.T) {
-	const n = 500
-	for _, model := range tcp.Models() {
-		if model == tcp.Goroutine {
-			continue // Go's scheduler sees to it
-		}
-		t.Run(model, func(t *testing.T) {
-			var seen, before atomic.Int64
-			ref := make(chan tcp.Ref, 1)
-			mux := http.NewServeMux()
-			mux.Handle("/", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if seen.Add(1) == 1 {
-					_ = (<-ref).Do(func(*tcp.Conn) { before.Store(seen.Load()) })
-				}
-			})))
-			mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *tcp.Conn) { ref <- c.Ref() }}))
-			addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
-			nc, r := dial(t, addr)
-			io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-			if _, err := http.ReadResponse(r, nil); err != nil {
-				t.Fatal(err)
+// TestTimeouts ends who is silent or drips, at the time that counts from the end of the last request,
+// or from the first byte of what is not whole.
+func TestTimeouts(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/x", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	for name, row := range map[string]struct {
+		before, drip string
+		why          error
+	}{
+		"silent":                  {"", "", web.ErrTimeout},
+		"silent behind an answer": {get("/x"), "", web.ErrTimeout},
+		"half a head":             {"GET", "", web.ErrTimeout},
+		"half a head behind that": {get("/x") + "GET", "", web.ErrTimeout},
+		"head":                    {"", "G", web.ErrTimeout},
+		"head of a second":        {get("/x") + "GET", "T", web.ErrTimeout},
+		"fragments":               {ask("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
+		"empty fragments":         {ask("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
+		"frame":                   {ask("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
+		"small frame":             {ask("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
+		"pings in a message":      {ask("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := tcp.Limits{MessageTimeout: 10 * time.Second}
+			if row.why == web.ErrTimeout {
+				limits.MessageTimeout = time.Hour
 			}
-			nc, r = dial(t, addr)
-			io.WriteString(nc, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", n))
-			for range n {
-				answer(t, r)
+			s := tcptest.NewServer(t, &tcp.Server{Limits: limits,
+				Handler: &web.HTTP{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}})
+			p := s.Dial()
+			p.Send(row.before)
+			if row.before != "" && row.before != "GET" {
+				p.Expect("HTTP/1.1 ")
 			}
-			if got := before.Load(); got == 0 || got > 100 {
-				t.Errorf("mail came behind %d requests of %d; expected at most 100", got, n)
+			for range 9 {
+				p.Send(row.drip)
+				s.Advance(time.Second)
 			}
+			if why, closed := p.Closed(); closed {
+				t.Fatalf("closed within 9 s: %v", why)
+			}
+			for range 3 {
+				_, _ = io.WriteString(p, row.drip)
+				s.Advance(time.Second)
+			}
+			p.ExpectClosed(row.why)
 		})
 	}
-}
-
-// TestContinueWhileAnswering has a body read while the response begins: a client that waits
-// for 100 Continue gets it before the response, or not at all.
-func TestContinueWhileAnswering(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			io.Copy(io.Discard, r.Body)
-		}()
-		w.Header().Set("Content-Length", "4")
-		w.WriteHeader(http.StatusOK)
-		io.WriteString(w, "done")
-		http.NewResponseController(w).Flush()
-		<-read
-	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		for range 20 {
-			nc, r := dial(t, addr)
-			io.WriteString(nc, "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-			res, err := http.ReadResponse(r, nil)
-			if err == nil && res.StatusCode == http.StatusContinue {
-				res, err = http.ReadResponse(r, nil)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			body := make([]byte, 4)
-			if _, err := io.ReadFull(res.Body, body); res.StatusCode != 200 || string(body) != "done" {
-				t.Errorf("answered with %s %q, %v", res.Status, body, err)
-			}
-			io.WriteString(nc, "body")
-			nc.Close()
-		}
-	})
 }

@@ -1,19 +1,18 @@
 package web_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,8 +20,18 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 	"github.com/myriad-go/myriad/web"
 )
+
+// serve starts a server of ours and gives its address.
+func serve(t testing.TB, s *tcp.Server) string {
+	t.Helper()
+	addr, _ := testserver.Start(t, s)
+	return addr
+}
+
+var silent = log.New(io.Discard, "", 0)
 
 // eachModel calls f with the address of a server of h for each model.
 func eachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
@@ -33,36 +42,27 @@ func eachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
 	}
 }
 
-func dial(t testing.TB, addr string) (net.Conn, *bufio.Reader) {
-	t.Helper()
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
+// get is a request for each path.
+func get(paths ...string) (all string) {
+	for _, path := range paths {
+		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
 	}
-	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
-	return nc, bufio.NewReader(nc)
+	return all
 }
 
-func answer(t testing.TB, r *bufio.Reader) (*http.Response, string) {
+// wantBody wants an answer with a body.
+func wantBody(t testing.TB, c *testkit.Conn, want string) {
 	t.Helper()
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
+	if res, body := c.ReadResponse(); body != want {
+		t.Fatalf("answered with %s, %d bytes %.40q; want %d bytes %.40q", res.Status, len(body), body, len(want), want)
 	}
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res, string(b)
 }
 
 // TestSmuggling sends what proxies and servers have read in two ways: none of it gets
 // through, and the connection is closed behind it.
 func TestSmuggling(t *testing.T) {
-	get := "GET / HTTP/1.1\r\nHost: x\r\n"
+	getX := "GET / HTTP/1.1\r\nHost: x\r\n"
 	post := "POST / HTTP/1.1\r\nHost: x\r\n"
-	behind := "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 	rows := map[string]string{
 		"length and chunks":             post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"chunks and length":             post + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
@@ -88,17 +88,17 @@ func TestSmuggling(t *testing.T) {
 		"folded encoding":               post + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
 		"first line folded":             post[:len("POST / HTTP/1.1\r\n")] + " Host: x\r\n\r\n",
 		"bare LF":                       "GET / HTTP/1.1\nHost: x\n\n",
-		"one bare LF":                   get + "X: a\nY: b\r\n\r\n",
-		"bare LF at the end":            get + "X: a\r\n\n",
-		"bare CR":                       get + "X: a\rTransfer-Encoding: chunked\r\n\r\n",
+		"one bare LF":                   getX + "X: a\nY: b\r\n\r\n",
+		"bare LF at the end":            getX + "X: a\r\n\n",
+		"bare CR":                       getX + "X: a\rTransfer-Encoding: chunked\r\n\r\n",
 		"bare CR in the first line":     "GET / HTTP/1.1\rX: y\r\nHost: x\r\n\r\n",
-		"NUL in a value":                get + "X: a\x00b\r\n\r\n",
-		"NUL in a name":                 get + "X\x00: a\r\n\r\n",
-		"no colon":                      get + "X\r\n\r\n",
-		"no name":                       get + ": a\r\n\r\n",
-		"name with a bracket":           get + "X(: a\r\n\r\n",
+		"NUL in a value":                getX + "X: a\x00b\r\n\r\n",
+		"NUL in a name":                 getX + "X\x00: a\r\n\r\n",
+		"no colon":                      getX + "X\r\n\r\n",
+		"no name":                       getX + ": a\r\n\r\n",
+		"name with a bracket":           getX + "X(: a\r\n\r\n",
 		"no Host":                       "GET / HTTP/1.1\r\n\r\n",
-		"two Hosts":                     get + "Host: y\r\n\r\n",
+		"two Hosts":                     getX + "Host: y\r\n\r\n",
 		"Host with a space":             "GET / HTTP/1.1\r\nHost: x y\r\n\r\n",
 		"Host with a slash":             "GET / HTTP/1.1\r\nHost: x/y\r\n\r\n",
 		"two spaces":                    "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -113,8 +113,8 @@ func TestSmuggling(t *testing.T) {
 		"chunked with a Kelvin sign":    post + "Transfer-Encoding: chun\u212aed\r\n\r\n0\r\n\r\n",
 		"host with a comma":             "GET http://a,b/ HTTP/1.1\r\nHost: a\r\n\r\n",
 		"host with a bracket":           "GET http://a]/ HTTP/1.1\r\nHost: a\r\n\r\n",
-		"Authorization twice":           get + "Authorization: Basic YTpi\r\nAuthorization: Basic YzpkCg==\r\n\r\n",
-		"Expect twice":                  get + "Expect: 100-continue\r\nExpect: x\r\n\r\n",
+		"Authorization twice":           getX + "Authorization: Basic YTpi\r\nAuthorization: Basic YzpkCg==\r\n\r\n",
+		"Expect twice":                  getX + "Expect: 100-continue\r\nExpect: x\r\n\r\n",
 		"tab before a length":           post + "Content-Length:\t5\r\n\r\nhello",
 		"tab before an encoding":        post + "Transfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n",
 		"tab behind an encoding":        post + "Transfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n",
@@ -145,33 +145,105 @@ func TestSmuggling(t *testing.T) {
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
 	}
 	var smuggled atomic.Int32
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := serve(t, &tcp.Server{Handler: &web.HTTP{ErrorLog: silent, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/smuggled" {
 			smuggled.Add(1)
 		}
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
-	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		for name, payload := range rows {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				nc, r := dial(t, addr)
-				_, _ = io.WriteString(nc, payload+behind)
-				res, body := answer(t, r)
-				if res.StatusCode < 400 || !res.Close && res.Header.Get("Connection") != "close" {
-					t.Errorf("answered with %s %v %q; expected an error and the end", res.Status, res.Header, body)
-				}
-				if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
-					t.Errorf("behind the answer came %q, %v", rest, err)
-				}
-			})
-		}
-	})
+	})}})
+	for name, payload := range rows {
+		t.Run(name, func(t *testing.T) {
+			c := testkit.Dial(t, addr)
+			c.Send(payload + get("/smuggled"))
+			res, body := c.ReadResponse()
+			if res.StatusCode < 400 || !res.Close && res.Header.Get("Connection") != "close" {
+				t.Errorf("answered with %s %v %q; expected an error and the end", res.Status, res.Header, body)
+			}
+			c.ExpectEOF("")
+		})
+	}
 	if n := smuggled.Load(); n > 0 {
 		t.Errorf("%d requests were smuggled through", n)
 	}
+}
+
+// TestPipelined sends many requests at once: their answers come in order, each without waiting
+// for a handler behind it, and what ends the connection keeps the handlers behind from running.
+func TestPipelined(t *testing.T) {
+	release := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/n/{i}", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.PathValue("i")) })
+	mux.HandleFunc("/large", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("large ", 2000)) })
+	mux.HandleFunc("/wait", func(w http.ResponseWriter, r *http.Request) { <-release })
+	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic("on purpose") })
+	exit := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })
+	mux.Handle("/exit", exit)
+	mux.Handle("/quick/exit", web.Quick(exit)) // whose goroutine is an event loop's
+	mux.Handle("/quick", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "quick") })))
+	mux.HandleFunc("/never", func(http.ResponseWriter, *http.Request) { t.Error("a handler has run behind the end") })
+	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
+		nc, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := w.Write([]byte("x")); !errors.Is(err, http.ErrHijacked) {
+			t.Errorf("Write after Hijack: %v", err)
+		}
+		go func() {
+			defer nc.Close()
+			rw.WriteString("yours\n")
+			rw.Flush()
+			io.Copy(nc, rw)
+		}()
+	})
+	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
+		t.Run("before a slow handler", func(t *testing.T) {
+			c := testkit.Dial(t, addr)
+			c.Send(get("/n/1", "/wait", "/n/2"))
+			wantBody(t, c, "1")
+			release <- struct{}{}
+			wantBody(t, c, "")
+			wantBody(t, c, "2")
+		})
+		t.Run("in order", func(t *testing.T) {
+			c := testkit.Dial(t, addr)
+			const n = 300
+			go func() {
+				for i := range n {
+					io.WriteString(c, get(fmt.Sprint("/n/", i), "/large"))
+				}
+				_ = c.Conn.(*net.TCPConn).CloseWrite() // all are answered in any case
+			}()
+			for i := range n {
+				wantBody(t, c, fmt.Sprint(i))
+				wantBody(t, c, strings.Repeat("large ", 2000))
+			}
+			c.ExpectEOF("")
+		})
+		for _, path := range []string{"/panic", "/exit", "/quick/exit"} {
+			t.Run(path, func(t *testing.T) {
+				other, c := testkit.Dial(t, addr), testkit.Dial(t, addr)
+				c.Send(get("/n/1", path, "/never"))
+				wantBody(t, c, "1")
+				c.ExpectEOF("")
+				other.Send(get("/quick"))
+				wantBody(t, other, "quick")
+			})
+		}
+		t.Run("hijacked", func(t *testing.T) {
+			c := testkit.Dial(t, addr)
+			rest := get("/never", "/never") + "no request"
+			c.Send(get("/n/1", "/hijack") + rest)
+			wantBody(t, c, "1")
+			c.Expect("yours\n")
+			c.Send("late")
+			c.CloseWrite()
+			c.ExpectEOF(rest + "late")
+		})
+	})
 }
 
 // TestBodyBackpressure has a handler read a large body slowly: the server keeps a bounded
@@ -187,17 +259,46 @@ func TestBodyBackpressure(t *testing.T) {
 		}
 	})}
 	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		fmt.Fprintf(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
+		c := testkit.Dial(t, addr)
+		c.Send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size))
 		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 		sent := make(chan error, 1)
-		go func() { _, err := nc.Write(body); sent <- err }()
+		go func() { _, err := c.Write(body); sent <- err }()
 		read <- struct{}{}
-		if _, got := answer(t, r); got != string(body) {
-			t.Errorf("%d bytes came back, and not what was sent", len(got))
-		}
+		wantBody(t, c, string(body))
 		if err := <-sent; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestContinueWhileAnswering has a body read while the response begins: a client that waits
+// for 100 Continue gets it before the response, or not at all.
+func TestContinueWhileAnswering(t *testing.T) {
+	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			io.Copy(io.Discard, r.Body)
+		}()
+		w.Header().Set("Content-Length", "4")
+		io.WriteString(w, "done")
+		http.NewResponseController(w).Flush()
+		<-read
+	})}
+	eachModel(t, h, func(t *testing.T, addr string) {
+		for range 20 {
+			c := testkit.Dial(t, addr)
+			c.Send("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+			res, body := c.ReadResponse()
+			if res.StatusCode == http.StatusContinue {
+				res, body = c.ReadResponse()
+			}
+			if res.StatusCode != 200 || body != "done" {
+				t.Errorf("answered with %s %q", res.Status, body)
+			}
+			c.Send("body")
+			c.Close()
 		}
 	})
 }
@@ -213,11 +314,11 @@ func TestContextEnds(t *testing.T) {
 		}
 	})}
 	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		answer(t, r)
+		c := testkit.Dial(t, addr)
+		c.Send(get("/"))
+		wantBody(t, c, "")
 		testkit.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
-		io.WriteString(nc, "GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+		c.Send(get("/wait"))
 		ctx := <-started
 		if a, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr); !ok || a.String() != addr {
 			t.Errorf("the context's local address is %v; expected %v", a, addr)
@@ -225,133 +326,60 @@ func TestContextEnds(t *testing.T) {
 		if s, ok := ctx.Value(http.ServerContextKey).(*http.Server); !ok || s == nil {
 			t.Error("the context has no server")
 		}
-		nc.Close()
+		c.Close()
 		if err := testkit.Receive(t, ended, "the end of a context whose connection has closed"); !errors.Is(err, context.Canceled) {
 			t.Errorf("the context ended with %v", err)
 		}
 	})
 }
 
-// TestGoexit closes the connection of a handler that ends its goroutine, which may be an event
-// loop's, and no other.
-func TestGoexit(t *testing.T) {
-	exit := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })
-	mux := http.NewServeMux()
-	mux.Handle("/exit", exit)
-	mux.Handle("/quick/exit", web.Quick(exit))
-	mux.Handle("/quick", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "quick") })))
-	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
-		other, answers := dial(t, addr)
-		for _, path := range []string{"/exit", "/quick/exit"} {
-			nc, r := dial(t, addr)
-			io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
-			if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
-				t.Errorf("%s: read %q, %v; expected the end", path, b, err)
-			}
-			io.WriteString(other, "GET /quick HTTP/1.1\r\nHost: x\r\n\r\n")
-			if _, got := answer(t, answers); got != "quick" {
-				t.Errorf("after %s another connection was answered with %q", path, got)
-			}
-		}
-	})
-}
-
-// TestHijack gives a handler its connection, with what the client has sent behind the head.
-func TestHijack(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		nc, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if _, err := w.Write([]byte("x")); !errors.Is(err, http.ErrHijacked) {
-			t.Errorf("Write after Hijack: %v", err)
-		}
-		go func() {
-			defer nc.Close()
-			rw.WriteString("yours\n")
-			rw.Flush()
-			io.Copy(nc, rw)
-		}()
-	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\nearly ")
-		if line, err := r.ReadString('\n'); line != "yours\n" {
-			t.Fatalf("read %q, %v", line, err)
-		}
-		io.WriteString(nc, "late")
-		nc.(*net.TCPConn).CloseWrite()
-		if b, err := io.ReadAll(r); string(b) != "early late" {
-			t.Errorf("read %q, %v", b, err)
-		}
-	})
-}
-
-// TestDeadlines ends reads and writes of a handler.
+// TestDeadlines ends reads and writes of a handler at the deadlines that it sets, or at those of
+// the server.
 func TestDeadlines(t *testing.T) {
+	const short = 10 * time.Millisecond
 	got := make(chan error, 2)
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := http.NewResponseController(w)
-		if r.Method == http.MethodPost {
-			c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-			_, err := io.ReadAll(r.Body)
+	handler := func(own bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if c := http.NewResponseController(w); own {
+				c.SetReadDeadline(time.Now().Add(short))
+				c.SetWriteDeadline(time.Now().Add(short))
+			}
+			var err error
+			if r.Method == http.MethodPost {
+				_, err = io.ReadAll(r.Body)
+			}
+			for p := make([]byte, 64<<10); err == nil; {
+				_, err = w.Write(p)
+			}
 			got <- err
-			return
 		}
-		c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-		var err error
-		for p := make([]byte, 64<<10); err == nil; {
-			_, err = w.Write(p)
-		}
-		got <- err
-	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		io.WriteString(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-		if err := testkit.Receive(t, got, "the end of a read"); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a read ended with %v", err)
-		}
-		answer(t, r)
-		nc, r = dial(t, addr)
-		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if err := testkit.Receive(t, got, "the end of a write"); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a write ended with %v", err)
-		}
-		res, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, res.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("a response that is cut off ends with %v, want %v", err, io.ErrUnexpectedEOF)
-		}
-	})
-}
-
-// TestTimeouts closes connections whose clients take too long.
-func TestTimeouts(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }),
-		ReadHeaderTimeout: 100 * time.Millisecond, IdleTimeout: 200 * time.Millisecond, ReadTimeout: 50 * time.Millisecond}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		for name, s := range map[string]string{
-			"silent":                   "",
-			"half a head":              "GET / HTTP/1.1\r\nHo",
-			"half a body":              "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf",
-			"silent behind an answer":  "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-			"half a head behind that":  "GET / HTTP/1.1\r\nHost: x\r\n\r\nGET",
-			"answered, then half body": "GET / HTTP/1.1\r\nHost: x\r\n\r\nPOST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n",
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				nc, r := dial(t, addr)
-				io.WriteString(nc, s)
-				// A reset is the end, too, where all that comes from here comes too late.
-				if _, err := io.Copy(io.Discard, r); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("the connection ended with %v; expected its end", err)
+	}
+	for name, h := range map[string]*web.HTTP{
+		"own": {Handler: handler(true)}, "the server's": {Handler: handler(false), ReadTimeout: short, WriteTimeout: short},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachModel(t, h, func(t *testing.T, addr string) {
+				c := testkit.Dial(t, addr)
+				c.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+				if err := testkit.Receive(t, got, "the end of a read"); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("a read ended with %v", err)
+				}
+				c.ExpectClosed()
+				c = testkit.Dial(t, addr)
+				c.Send(get("/"))
+				if err := testkit.Receive(t, got, "the end of a write"); name == "own" && !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("a write ended with %v", err)
+				}
+				res, err := http.ReadResponse(c.R, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, res.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("a response that is cut off ends with %v, want %v", err, io.ErrUnexpectedEOF)
 				}
 			})
-		}
-	})
+		})
+	}
 }
 
 // TestNoWorker answers 503 where the pool has no room, and serves again when it has.
@@ -362,81 +390,52 @@ func TestNoWorker(t *testing.T) {
 	}
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
-	h := &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := serve(t, &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			entered <- struct{}{}
 			<-release
 		}
-	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		one, r1 := dial(t, addr)
-		two, r2 := dial(t, addr)
-		io.WriteString(one, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
-		<-entered
-		io.WriteString(two, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
-		if res, _ := answer(t, r2); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
-			t.Errorf("answered with %s %v", res.Status, res.Header)
-		}
-		release <- struct{}{}
-		answer(t, r1)
-		testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
-			io.WriteString(two, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			res, _ := answer(t, r2)
-			return res.StatusCode == 200
-		})
-	})
-}
-
-// TestDrain lets requests under way end.
-func TestDrain(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			entered, release := make(chan struct{}), make(chan struct{})
-			addr, stop := testserver.Start(t, &tcp.Server{Model: model,
-				Handler: web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					entered <- struct{}{}
-					<-release
-					io.WriteString(w, "done")
-				}))})
-			idle, ri := dial(t, addr)
-			nc, r := dial(t, addr)
-			io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			<-entered
-			_ = idle
-			go stop()
-			if b, err := io.ReadAll(ri); err != nil || len(b) > 0 {
-				t.Errorf("an idle connection ended with %q, %v", b, err)
-			}
-			close(release)
-			if _, body := answer(t, r); body != "done" {
-				t.Errorf("answered with %q", body)
-			}
-			if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
-				t.Errorf("behind the answer came %q, %v", b, err)
-			}
-			stop() // when the server has ended
-		})
+	})}})
+	one, two := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	one.Send(get("/hold"))
+	<-entered
+	two.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
+	if res, _ := two.ReadResponse(); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
+		t.Errorf("answered with %s %v", res.Status, res.Header)
 	}
+	release <- struct{}{}
+	wantBody(t, one, "")
+	testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
+		two.Send(get("/"))
+		res, _ := two.ReadResponse()
+		return res.StatusCode == 200
+	})
 }
 
-// TestHalfClose answers all requests of a client that has ended its direction behind them.
-func TestHalfClose(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) })}
-	eachModel(t, h, func(t *testing.T, addr string) {
-		nc, r := dial(t, addr)
-		for i := range 5 {
-			fmt.Fprintf(nc, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i)
-		}
-		nc.(*net.TCPConn).CloseWrite()
-		for i := range 5 {
-			if _, body := answer(t, r); body != fmt.Sprintf("/%d", i) {
-				t.Errorf("answer %d is %q", i, body)
-			}
-		}
-		if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
-			t.Errorf("at the end came %q, %v", b, err)
-		}
+// TestDrain ends idle connections, lets requests under way end, and tells sockets that the server ends.
+func TestDrain(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		<-release
+		w.Header()["Date"] = nil
+		io.WriteString(w, "done")
 	})
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	s := tcptest.NewServer(t, &tcp.Server{Handler: web.Handler(mux)})
+	idle, busy, socket := s.Dial(), s.Dial(), s.Dial()
+	busy.Send(get("/"))
+	<-entered
+	socket.Send(ask("/ws"))
+	socket.Output()
+	s.Drain()
+	s.Advance(0)
+	idle.ExpectClosed(tcp.ErrServerClosed)
+	socket.Expect(string([]byte{fin | 8, 17, 1001 >> 8, 1001 & 0xff}))
+	close(release)
+	busy.Expect("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\ndone")
+	busy.ExpectClosed(nil)
 }
 
 // TestEvents streams events to subscribers, and hears of their end.
@@ -444,27 +443,26 @@ func TestEvents(t *testing.T) {
 	var g tcp.Group
 	closed := make(chan error, 2)
 	e := &web.Events{Opened: func(c *tcp.Conn) { g.Add(c.Ref()) }, Closed: func(c *tcp.Conn, why error) { g.Remove(c.Ref()); closed <- why }}
-	for i, h := range []http.Handler{e, web.Quick(e)} {
-		mux := http.NewServeMux()
-		mux.Handle("/events", h)
-		t.Run([]string{"pool", "quick"}[i], func(t *testing.T) {
-			eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
-				nc, r := dial(t, addr)
-				io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-				res, err := http.ReadResponse(r, nil)
-				if err != nil || res.Header.Get("Content-Type") != "text/event-stream" {
-					t.Fatalf("answered with %v, %v", res, err)
-				}
-				testkit.WaitFor(t, "nobody has subscribed", func() bool { return g.Len() == 1 })
-				g.Broadcast(web.Event{ID: "7\n", Name: "tick", Data: "one\r\ntwo", Retry: time.Second}.Bytes())
-				want := "id: 7\nevent: tick\nretry: 1000\ndata: one\ndata: two\n\n"
-				got := make([]byte, len(want))
-				if _, err := io.ReadFull(res.Body, got); string(got) != want {
-					t.Errorf("the event is %q, %v; expected %q", got, err, want)
-				}
-				nc.Close()
-				testkit.Receive(t, closed, "the stream's end")
-			})
-		})
-	}
+	mux := http.NewServeMux()
+	mux.Handle("/pool", e)
+	mux.Handle("/quick", web.Quick(e))
+	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
+		for _, path := range []string{"/pool", "/quick"} {
+			c := testkit.Dial(t, addr)
+			c.Send(get(path))
+			res, err := http.ReadResponse(c.R, nil)
+			if err != nil || res.Header.Get("Content-Type") != "text/event-stream" {
+				t.Fatalf("answered with %v, %v", res, err)
+			}
+			testkit.WaitFor(t, "nobody has subscribed", func() bool { return g.Len() == 1 })
+			g.Broadcast(web.Event{ID: "7\n", Name: "tick", Data: "one\r\ntwo", Retry: time.Second}.Bytes())
+			want := "id: 7\nevent: tick\nretry: 1000\ndata: one\ndata: two\n\n"
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(res.Body, got); string(got) != want {
+				t.Errorf("the event is %q, %v; expected %q", got, err, want)
+			}
+			c.Close()
+			testkit.Receive(t, closed, "the stream's end")
+		}
+	})
 }

@@ -17,22 +17,21 @@ import (
 // TestIdleMemory measures what idle connections take of the heap: clients are bare
 // descriptors, which take none.
 func TestIdleMemory(t *testing.T) {
-	const n, warm = 2000, 200
+	const n, warm = 1000, 200
 	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
 	mux := http.NewServeMux()
 	mux.Handle("/plain", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	mux.HandleFunc("/pool", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
 	mux.Handle("/events", &web.Events{})
-	upgrade := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 	rows := []struct {
 		name, request string
 		most          int64
 	}{
-		{"keep-alive, quick", "GET /plain HTTP/1.1\r\nHost: x\r\n\r\n", 120},
-		{"keep-alive", "GET /pool HTTP/1.1\r\nHost: x\r\n\r\n", 120},
-		{"WebSocket", "GET /ws HTTP/1.1\r\nHost: x\r\n" + upgrade + "\r\n", 200},
-		{"events", "GET /events HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+		{"keep-alive, quick", get("/plain"), 120},
+		{"keep-alive", get("/pool"), 120},
+		{"WebSocket", ask("/ws"), 200},
+		{"events", get("/events"), 200},
 	}
 	for _, model := range tcp.Models() {
 		if model == tcp.Goroutine {

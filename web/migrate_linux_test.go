@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,14 +11,11 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -158,11 +154,10 @@ func (a *moving) tell(text string) {
 
 // chain is a server, and those that take its place, with a connection to whichever serves.
 type chain struct {
+	*testkit.Conn
 	t    *testing.T
 	addr string
 	pid  int
-	nc   net.Conn
-	in   *bufio.Reader
 }
 
 func startChain(t *testing.T, model string, most int) *chain {
@@ -171,36 +166,19 @@ func startChain(t *testing.T, model string, most int) *chain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	errors, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := serverCommand(model, most, 0)
-	cmd.Stdin, cmd.Stderr = stdin, errors
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &chain{t: t}
+	cmd.Stdin, cmd.Stderr = stdin, nil
+	p := testkit.Start(t, cmd)
+	s := &chain{t: t, addr: p.WaitForOutput(`(127\.0\.0\.1:\d+)\n`)[1]}
 	t.Cleanup(func() {
 		stop.Close()
 		stdin.Close()
-		_ = cmd.Wait()
 		s.awaitGone(s.pid)
-		if said, _ := os.ReadFile(errors.Name()); len(said) > 0 {
+		if said := strings.Replace(p.Output.String(), s.addr+"\n", "", 1); said != "" {
 			t.Errorf("the servers say:\n%s", said)
 		}
-		errors.Close()
 	})
-	if s.addr, err = bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	s.addr = strings.TrimSpace(s.addr)
-	s.nc, s.in = dial(t, s.addr)
-	_ = s.nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
+	s.Conn = testkit.Dial(t, s.addr)
 	s.pid = s.number("/pid")
 	return s
 }
@@ -208,8 +186,8 @@ func startChain(t *testing.T, model string, most int) *chain {
 // ask asks the server that has the connection.
 func (s *chain) ask(path string) string {
 	s.t.Helper()
-	fmt.Fprintf(s.nc, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
-	res, body := answer(s.t, s.in)
+	s.Send(get(path))
+	res, body := s.ReadResponse()
 	if res.StatusCode != http.StatusOK {
 		s.t.Fatalf("%s: %s", path, res.Status)
 	}
@@ -228,7 +206,7 @@ func (s *chain) number(path string) int {
 // readBy has what is sent meanwhile, of so many bytes and by nobody else, be read by the server.
 func (s *chain) readBy(send func() (bytes int)) {
 	s.t.Helper()
-	before, request := s.number("/in"), len("GET /in HTTP/1.1\r\nHost: x\r\n\r\n")
+	before, request := s.number("/in"), len(get("/in"))
 	want := before + send()
 	testkit.WaitFor(s.t, "not all has been read", func() bool {
 		want += request
@@ -236,16 +214,16 @@ func (s *chain) readBy(send func() (bytes int)) {
 	})
 }
 
-// upgrade has the next process take the server's place, and waits until the old one has gone.
-func (s *chain) upgrade() {
+// upgrade has the next process take the server's place, and gives the old one, which may not have ended.
+func (s *chain) upgrade() (old int) {
 	s.t.Helper()
-	old := s.pid
+	old = s.pid
 	s.ask("/upgrade")
 	testkit.WaitFor(s.t, "there is no new process", func() bool {
 		s.pid = s.number("/pid")
 		return s.pid != old
 	})
-	s.awaitGone(old)
+	return old
 }
 
 func (s *chain) awaitGone(pid int) {
@@ -258,7 +236,8 @@ func (s *chain) awaitGone(pid int) {
 
 // mover is a client of a socket that moves.
 type mover struct {
-	*wire
+	*testkit.Conn
+	t            *testing.T
 	number, sent int
 	style        string
 }
@@ -266,15 +245,13 @@ type mover struct {
 // styles are how a client sends its messages.
 var styles = []string{"text", "binary", "compressed", "fragments", "half a frame", "half a large frame"}
 
-// dialMover makes a client.
 func dialMover(t *testing.T, addr string, number int) *mover {
-	m := &mover{number: number, style: styles[number%len(styles)]}
+	m := &mover{t: t, number: number, style: styles[number%len(styles)]}
 	fields := ""
 	if m.style == "compressed" {
 		fields = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
 	}
-	m.wire = dialSocket(t, addr, fields)
-	_ = m.SetDeadline(time.Now().Add(2 * testkit.Timeout))
+	m.Conn = dialSocket(t, addr, fields)
 	return m
 }
 
@@ -282,25 +259,22 @@ func dialMover(t *testing.T, addr string, number int) *mover {
 func (m *mover) next() (first, rest, want string) {
 	m.sent++
 	text := fmt.Sprintf("message %d of socket %d, größer", m.sent, m.number)
-	op := byte(web.Text)
-	var all string
+	op, cut := byte(fin|web.Text), 0
+	all := ""
 	switch m.style {
 	case "binary":
-		op, text = byte(web.Binary), text+"\xff"
-		all = fr(fin|op, text)
+		op = byte(fin | web.Binary)
 	case "compressed":
-		all = fr(fin|0x40|op, compressed(text))
+		all = fr(0x40|op, compressed(text))
 	case "fragments":
-		first = fr(op, text[:len(text)-3]) // within a character
-		all = first + fr(fin, text[len(text)-3:])
-		return all[:len(first)+7], all[len(first)+7:], fmt.Sprintf("%d %s", m.sent, text)
+		first = fr(byte(web.Text), text[:len(text)-3]) // within a character
+		all, cut = first+fr(fin, text[len(text)-3:]), len(first)+7
 	case "half a large frame":
 		text += strings.Repeat(text, 20_000/len(text))
-		all = fr(fin|op, text)
-	default:
-		all = fr(fin|op, text)
 	}
-	cut := 0
+	if all == "" {
+		all = fr(op, text)
+	}
 	if strings.HasPrefix(m.style, "half") {
 		cut = len(all)/2 + 1
 	}
@@ -309,22 +283,19 @@ func (m *mover) next() (first, rest, want string) {
 
 // hear reads an answer.
 func (m *mover) hear(want string) error {
-	op, p, err := m.readFrame()
+	op, p, err := testkit.ReadFrame(m.R)
 	wantOp := byte(fin | web.Text)
 	switch m.style {
 	case "binary":
-		wantOp = byte(fin | web.Binary)
+		wantOp = fin | byte(web.Binary)
 	case "compressed":
 		wantOp |= 0x40
 		p = decompressed(m.t, p)
 	}
-	if err == nil && (op != wantOp || p != want) {
-		err = fmt.Errorf("%#x %.50q; want %#x %.50q", op, p, wantOp, want)
+	if err != nil || op != wantOp || p != want {
+		return fmt.Errorf("client %d (%s), message %d: %#x %.50q, %v; want %#x %.50q", m.number, m.style, m.sent, op, p, err, wantOp, want)
 	}
-	if err != nil {
-		err = fmt.Errorf("client %d (%s), message %d: %w", m.number, m.style, m.sent, err)
-	}
-	return err
+	return nil
 }
 
 // exchange sends a message and reads the answer.
@@ -336,25 +307,21 @@ func (m *mover) exchange() error {
 	return m.hear(want)
 }
 
-// TestMoves takes 300 WebSockets and 300 streams of events through three upgrades: nothing is
-// lost, doubled or out of order, where a socket is idle, in the middle of a message, or
-// exchanges messages all the time.
+// TestMoves takes WebSockets and streams of events through upgrades: nothing is lost, doubled or out of
+// order, where a socket is idle, in the middle of a message, or exchanges messages all the time.
 func TestMoves(t *testing.T) {
-	sockets, streams := 300, 300
-	if testing.Short() {
-		sockets, streams = 60, 60
-	}
-	type settings struct {
-		name, model string
-		most        int
-	}
-	rows := []settings{{"shards", tcp.Epoll, sock.MaxConns() + 1}}
+	const sockets, streams = 60, 30
+	rows := map[string]int{"shards": sock.MaxConns() + 1}
 	for _, model := range tcp.Models() {
-		rows = append(rows, settings{model, model, 0})
+		rows[model] = 0
 	}
-	for _, row := range rows {
-		t.Run(row.name, func(t *testing.T) {
-			s := startChain(t, row.model, row.most)
+	for name, most := range rows {
+		t.Run(name, func(t *testing.T) {
+			model := name
+			if name == "shards" {
+				model = tcp.Epoll
+			}
+			s := startChain(t, model, most)
 			var parked, busy []*mover
 			for i := range sockets {
 				if m := dialMover(t, s.addr, i); i%5 == 0 {
@@ -365,24 +332,22 @@ func TestMoves(t *testing.T) {
 			}
 			var events []*bufio.Reader
 			for range streams {
-				nc, r := dial(t, s.addr)
-				_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
-				io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-				res, err := http.ReadResponse(r, nil)
+				c := testkit.Dial(t, s.addr)
+				c.Send(get("/events"))
+				res, err := http.ReadResponse(c.R, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				events = append(events, bufio.NewReader(res.Body))
 			}
-			told := 0
-			for up := range 3 {
+			for up := range 2 {
 				s.ask("/tell?before")
 				rests, wants := make([]string, len(parked)), make([]string, len(parked))
 				s.readBy(func() (n int) {
 					for i, m := range parked {
 						var first string
 						first, rests[i], wants[i] = m.next()
-						io.WriteString(m, first)
+						m.Send(first)
 						n += len(first)
 					}
 					return n
@@ -391,14 +356,14 @@ func TestMoves(t *testing.T) {
 				results := make(chan error, len(busy))
 				for _, m := range busy {
 					go func() {
-						var err error
+						err := m.exchange()
 						for err == nil && !stop.Load() {
 							err = m.exchange()
 						}
 						results <- err
 					}()
 				}
-				s.upgrade()
+				s.awaitGone(s.upgrade())
 				stop.Store(true)
 				for range busy {
 					if err := testkit.Receive(t, results, "the end of a busy client"); err != nil {
@@ -409,7 +374,7 @@ func TestMoves(t *testing.T) {
 					t.Fatalf("upgrade %d: %d connections are open, want %d", up, n, sockets+streams+1)
 				}
 				for i, m := range parked {
-					io.WriteString(m, rests[i])
+					m.Send(rests[i])
 				}
 				for i, m := range parked {
 					if err := m.hear(wants[i]); err != nil {
@@ -418,13 +383,12 @@ func TestMoves(t *testing.T) {
 				}
 				s.ask("/tell?after")
 				for i, r := range events {
-					want := fmt.Sprintf("id: %d\ndata: before\n\nid: %d\ndata: after\n\n", told+1, told+2)
+					want := fmt.Sprintf("id: %d\ndata: before\n\nid: %d\ndata: after\n\n", 2*up+1, 2*up+2)
 					got := make([]byte, len(want))
 					if _, err := io.ReadFull(r, got); err != nil || string(got) != want {
 						t.Fatalf("upgrade %d, stream %d: %q, %v; want %q", up, i, got, err, want)
 					}
 				}
-				told += 2
 			}
 			for _, m := range busy {
 				if err := m.exchange(); err != nil {
@@ -440,44 +404,33 @@ func TestMovesOrNot(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			s := startChain(t, model, 0)
-			open := func(path string) *wire {
-				nc, err := net.Dial("tcp", s.addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { nc.Close() })
-				return upgradeAt(t, nc, path, "")
+			open := func(path string) *testkit.Conn {
+				c := testkit.Dial(t, s.addr)
+				c.UpgradeWebSocket(path, "")
+				return c
 			}
 			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
-			bad.say(fr(fin|1, "fail"), 0)
-			bad.wantText("1 fail")
+			bad.Send(fr(fin|1, "fail"))
+			wantFrame(t, bad, fin|1, "1 fail")
 			// A message of which more has come than a state may have moves when it is whole.
 			message := strings.Repeat("0123456789abcdef", 160<<10)
 			s.readBy(func() int {
 				frame := fr(1, message[:len(message)/2])
-				io.WriteString(large, frame)
+				large.Send(frame)
 				return len(frame)
 			})
-			s.ask("/upgrade")
-			old := s.pid
-			testkit.WaitFor(t, "there is no new process", func() bool {
-				s.pid = s.number("/pid")
-				return s.pid != old
-			})
-			large.say(fr(fin, message[len(message)/2:]), 0)
-			large.wantText(message)
-			unnamed.wantClose(web.CloseGoingAway)
-			bad.wantClose(4001)
-			if b, err := io.ReadAll(gone.r); len(b) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("a socket that the new process does not know: %q, %v; want the end", b, err)
+			old := s.upgrade()
+			large.Send(fr(fin, message[len(message)/2:]))
+			wantFrame(t, large, fin|1, message)
+			wantClose(t, bad, 4001)
+			if rest := gone.ExpectClosed(); rest != "" {
+				t.Errorf("a socket that the new process does not know: %q; want the end", rest)
 			}
-			unnamed.Close()
+			wantClose(t, unnamed, web.CloseGoingAway)
 			s.awaitGone(old)
 			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.number("/open") == 2 })
-			large.say(fr(fin|2, "once more"), 0)
-			if op, p, err := large.readFrame(); err != nil || op != fin|2 || p != "once more" {
-				t.Errorf("a frame %#x %.20q, %v", op, p, err)
-			}
+			large.Send(fr(fin|2, "once more"))
+			wantFrame(t, large, fin|2, "once more")
 		})
 	}
 }

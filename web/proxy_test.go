@@ -37,27 +37,15 @@ func TestALPN(t *testing.T) {
 	cert, roots := certified(t)
 	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) }))
 	for _, configured := range [][]string{nil, {"h2", "http/1.1"}, {"acme-tls/1", "h2"}} {
-		for _, model := range tcp.Models() {
-			t.Run(fmt.Sprint(model, configured), func(t *testing.T) {
-				addr := serve(t, &tcp.Server{Model: model, Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: &tls.Config{Certificates: cert, NextProtos: configured}})
-				for _, row := range []struct {
-					offered []string
-					want    string
-				}{{nil, ""}, {[]string{"http/1.1"}, "http/1.1"}, {[]string{"h2", "http/1.1"}, "http/1.1"}, {[]string{"h2"}, "no application protocol"}} {
-					nc, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, NextProtos: row.offered})
-					if err != nil {
-						if !strings.Contains(err.Error(), row.want) || row.want == "" {
-							t.Errorf("%q: the handshake failed: %v", row.offered, err)
-						}
-						continue
-					}
-					defer nc.Close()
-					io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-					if _, body := answer(t, bufio.NewReader(nc)); body != row.want {
-						t.Errorf("%q: agreed on %q; want %q", row.offered, body, row.want)
-					}
-				}
-			})
+		config := &tls.Config{Certificates: cert, NextProtos: configured}
+		addr := serve(t, &tcp.Server{Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: config})
+		for offered, want := range map[string]string{"": "", "http/1.1": "http/1.1", "h2 http/1.1": "http/1.1"} {
+			c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: roots, NextProtos: strings.Fields(offered)})
+			c.Send(get("/"))
+			wantBody(t, c, want)
+		}
+		if _, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}}); err == nil || !strings.Contains(err.Error(), "no application protocol") {
+			t.Errorf("%q: HTTP/2 alone: %v", configured, err)
 		}
 	}
 }
@@ -75,37 +63,29 @@ func TestBehindProxies(t *testing.T) {
 	fields := "Host: x\r\nX-Forwarded-For: 198.51.100.1\r\nX-Forwarded-For: 10.0.0.1\r\nForwarded: for=198.51.100.1;proto=https\r\n\r\n"
 	told := ` ["198.51.100.1" "10.0.0.1"] ["for=198.51.100.1;proto=https"] `
 	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x21\x00\x24" + strings.Repeat("\x20\x01\x0d\xb8"+strings.Repeat("\x00", 11)+"\x07", 2) + "\x04\xd2\x00\x50"
-	for _, model := range tcp.Models() {
-		for _, secured := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, TLS %t", model, secured), func(t *testing.T) {
-				s := &tcp.Server{Model: model, Handler: web.Handler(mux), TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
-				if secured {
-					s.TLSConfig = &tls.Config{Certificates: cert}
-				}
-				addr := serve(t, s)
-				for header, client := range map[string]string{
-					"PROXY TCP4 192.0.2.7 192.0.2.8 1234 80\r\n": "192.0.2.7:1234",
-					v2:                  "[2001:db8::7]:1234",
-					"PROXY UNKNOWN\r\n": "",
-				} {
-					nc, _ := dial(t, addr)
-					io.WriteString(nc, header)
-					if client == "" {
-						client = nc.LocalAddr().String()
-					}
-					if secured {
-						nc = tls.Client(nc, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"})
-					}
-					r := bufio.NewReader(nc)
-					for _, path := range []string{"/pool", "/quick"} {
-						io.WriteString(nc, "GET "+path+" HTTP/1.1\r\n"+fields)
-						_, body := answer(t, r)
-						if want := client + told + fmt.Sprint(secured); body != want {
-							t.Errorf("%s behind %.20q: %s; want %s", path, header, body, want)
-						}
-					}
-				}
-			})
+	for _, secured := range []bool{false, true} {
+		s := &tcp.Server{Handler: web.Handler(mux), TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+		if secured {
+			s.TLSConfig = &tls.Config{Certificates: cert}
+		}
+		addr := serve(t, s)
+		for header, client := range map[string]string{
+			"PROXY TCP4 192.0.2.7 192.0.2.8 1234 80\r\n": "192.0.2.7:1234",
+			v2:                  "[2001:db8::7]:1234",
+			"PROXY UNKNOWN\r\n": "",
+		} {
+			c := testkit.Dial(t, addr)
+			c.Send(header)
+			if client == "" {
+				client = c.LocalAddr().String()
+			}
+			if secured {
+				c = testkit.NewConn(t, tls.Client(c.Conn, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"}))
+			}
+			for _, path := range []string{"/pool", "/quick"} {
+				c.Send("GET " + path + " HTTP/1.1\r\n" + fields)
+				wantBody(t, c, client+told+fmt.Sprint(secured))
+			}
 		}
 	}
 }
@@ -113,7 +93,7 @@ func TestBehindProxies(t *testing.T) {
 // TestUnixSocket serves a proxy on the same machine, with the addresses that net/http has.
 func TestUnixSocket(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.RemoteAddr) })
-	ask := func(path string) string {
+	get := func(path string) string {
 		c := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) }}}
 		defer c.CloseIdleConnections()
 		res, err := c.Get("http://x/")
@@ -132,15 +112,10 @@ func TestUnixSocket(t *testing.T) {
 	standard := &http.Server{Handler: h}
 	go standard.Serve(l)
 	defer standard.Close()
-	want := ask(theirs)
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "ours")
-			serve(t, &tcp.Server{Model: model, Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
-			if got := ask(path); got != want {
-				t.Errorf("RemoteAddr is %s; net/http's %s", got, want)
-			}
-		})
+	path := filepath.Join(t.TempDir(), "ours")
+	serve(t, &tcp.Server{Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
+	if got, want := get(path), get(theirs); got != want {
+		t.Errorf("RemoteAddr is %s; net/http's %s", got, want)
 	}
 }
 
@@ -158,49 +133,41 @@ func TestReverseProxy(t *testing.T) {
 		Closed: func(_ *tcp.Conn, why error) { closed <- why },
 	})
 	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			to := &url.URL{Scheme: "http", Host: serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)})}
-			front := httptest.NewUnstartedServer(&httputil.ReverseProxy{ErrorLog: silent, Rewrite: func(r *httputil.ProxyRequest) {
-				r.SetURL(to)
-				r.SetXForwarded()
-				r.Out.Host = r.In.Host
-			}})
-			front.Config.ErrorLog = silent
-			front.EnableHTTP2 = true
-			front.StartTLS()
-			defer front.Close()
-			client := front.Client()
-			addr := front.Listener.Addr().String()
-			res, err := client.Post(front.URL+"/about", "text/plain", struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1<<20))})
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, _ := io.ReadAll(res.Body)
-			res.Body.Close()
-			if want := "HTTP/1.1 " + addr + " https 1048576 <nil>"; string(body) != want || res.Proto != "HTTP/2.0" {
-				t.Errorf("%s: %q; want %q", res.Proto, body, want)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			req, _ := http.NewRequestWithContext(ctx, "GET", front.URL+"/events", nil)
-			if res, err = client.Do(req); err != nil {
-				t.Fatal(err)
-			}
-			if line, err := bufio.NewReader(res.Body).ReadString('\n'); line != "data: one\n" {
-				t.Errorf("the stream has %q, %v", line, err)
-			}
-			cancel()
-			res.Body.Close()
-			testkit.Receive(t, closed, "the end of a stream whose client has gone")
-			nc, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
-			w := upgrade(t, nc, "Origin: https://x\r\n")
-			w.say(fr(fin|1, "through"), 0)
-			w.wantText("through")
-		})
+	to := &url.URL{Scheme: "http", Host: serve(t, &tcp.Server{Handler: web.Handler(mux)})}
+	front := httptest.NewUnstartedServer(&httputil.ReverseProxy{ErrorLog: silent, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.SetXForwarded()
+		r.Out.Host = r.In.Host
+	}})
+	front.Config.ErrorLog = silent
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	defer front.Close()
+	client := front.Client()
+	addr := front.Listener.Addr().String()
+	res, err := client.Post(front.URL+"/about", "text/plain", struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1<<20))})
+	if err != nil {
+		t.Fatal(err)
 	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if want := "HTTP/1.1 " + addr + " https 1048576 <nil>"; string(body) != want || res.Proto != "HTTP/2.0" {
+		t.Errorf("%s: %q; want %q", res.Proto, body, want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, "GET", front.URL+"/events", nil)
+	if res, err = client.Do(req); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(res.Body).ReadString('\n'); line != "data: one\n" {
+		t.Errorf("the stream has %q, %v", line, err)
+	}
+	cancel()
+	res.Body.Close()
+	testkit.Receive(t, closed, "the end of a stream whose client has gone")
+	c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
+	c.UpgradeWebSocket("/ws", "Origin: https://x\r\n")
+	c.Send(fr(fin|1, "through"))
+	wantFrame(t, c, fin|1, "through")
 }

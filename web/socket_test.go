@@ -4,17 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -52,26 +50,26 @@ func (r *room) Closed(s web.Socket, why error) {
 func TestSocketEnds(t *testing.T) {
 	r := &room{closed: make(chan error, 1)}
 	rows := map[string]struct {
-		do   func(w *wire)
+		do   func(c *testkit.Conn)
 		code int // of the close that comes; 0 for none
 		why  func(error) bool
 	}{
-		"client closes": {func(w *wire) { w.say(fr(fin|8, closing(1001, "bye")), 0) }, 1001, func(err error) bool {
+		"client closes": {func(c *testkit.Conn) { c.Send(fr(fin|8, closing(1001, "bye"))) }, 1001, func(err error) bool {
 			var e *web.CloseError
 			return errors.As(err, &e) && *e == web.CloseError{Code: 1001, Reason: "bye"}
 		}},
-		"server closes":       {func(w *wire) { w.say(fr(fin|1, "close"), 0) }, 4000, func(err error) bool { return err == nil }},
-		"client ends":         {func(w *wire) { w.Conn.(*net.TCPConn).CloseWrite() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"client is gone":      {func(w *wire) { w.Conn.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"half a frame, gone":  {func(w *wire) { w.say(fr(fin|1, "hello")[:5], 0); w.Conn.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"half a message":      {func(w *wire) { w.say(fr(1, "hello"), 0); w.Conn.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"message too long":    {func(w *wire) { w.say(fr(fin|2, strings.Repeat("x", 70000))[:100], 0) }, 1009, isCode(1009)},
-		"fragments too long":  {func(w *wire) { w.say(fr(2, strings.Repeat("x", 40000))+fr(0, strings.Repeat("x", 40000)), 0) }, 1009, isCode(1009)},
-		"frame of 2^63 bytes": {func(w *wire) { w.say("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00", 0) }, 1009, isCode(1009)},
-		"not masked":          {func(w *wire) { w.say("\x81\x05hello", 0) }, 1002, isCode(1002)},
-		"16 bits for 5 bytes": {func(w *wire) { w.say("\x81\xfe\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
-		"64 bits for 5 bytes": {func(w *wire) { w.say("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
-		"panic": {func(w *wire) { w.say(fr(fin|1, "panic"), 0) }, 0, func(err error) bool {
+		"server closes":       {func(c *testkit.Conn) { c.Send(fr(fin|1, "close")) }, 4000, func(err error) bool { return err == nil }},
+		"client ends":         {func(c *testkit.Conn) { c.CloseWrite() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
+		"client is gone":      {func(c *testkit.Conn) { c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
+		"half a frame, gone":  {func(c *testkit.Conn) { c.Send(fr(fin|1, "hello")[:5]); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
+		"half a message":      {func(c *testkit.Conn) { c.Send(fr(1, "hello")); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
+		"message too long":    {func(c *testkit.Conn) { c.Send(fr(fin|2, strings.Repeat("x", 70000))[:100]) }, 1009, isCode(1009)},
+		"fragments too long":  {func(c *testkit.Conn) { c.Send(fr(2, strings.Repeat("x", 40000)) + fr(0, strings.Repeat("x", 40000))) }, 1009, isCode(1009)},
+		"frame of 2^63 bytes": {func(c *testkit.Conn) { c.Send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00") }, 1009, isCode(1009)},
+		"not masked":          {func(c *testkit.Conn) { c.Send("\x81\x05hello") }, 1002, isCode(1002)},
+		"16 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xfe\x00\x05\x00\x00\x00\x00hello") }, 1002, isCode(1002)},
+		"64 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello") }, 1002, isCode(1002)},
+		"panic": {func(c *testkit.Conn) { c.Send(fr(fin|1, "panic")) }, 0, func(err error) bool {
 			var e *tcp.PanicError
 			return errors.As(err, &e)
 		}},
@@ -79,14 +77,12 @@ func TestSocketEnds(t *testing.T) {
 	eachSocketServer(t, &web.WebSocket{Handler: r}, func(t *testing.T, addr string) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				w := dialSocket(t, addr, "")
-				w.say(fr(fin|9, ""), 0)
-				if op, _, err := w.readFrame(); op != fin|10 {
-					t.Fatalf("a ping was answered with %#x, %v", op, err)
-				}
-				row.do(w)
+				c := dialSocket(t, addr, "")
+				c.Send(fr(fin|9, ""))
+				wantFrame(t, c, fin|10, "")
+				row.do(c)
 				if row.code != 0 {
-					w.wantClose(row.code)
+					wantClose(t, c, row.code)
 				}
 				if why := testkit.Receive(t, r.closed, "Closed"); !row.why(why) {
 					t.Errorf("closed for %v", why)
@@ -107,21 +103,22 @@ func isCode(code int) func(error) bool {
 func TestSocketGroup(t *testing.T) {
 	r := &room{closed: make(chan error, 2)}
 	long := strings.Repeat("all of you ", 100)
-	eachSocketServer(t, &web.WebSocket{Handler: r, Compression: true, Subprotocols: []string{"chat.v2", "chat"}}, func(t *testing.T, addr string) {
-		plain := dialSocket(t, addr, "Sec-WebSocket-Protocol: foo, chat\r\n")
-		small := dialSocket(t, addr, "Sec-WebSocket-Extensions: permessage-deflate\r\n")
-		testkit.WaitFor(t, "not both have joined", func() bool { return r.group.Len() == 2 })
-		if p := plain.head.Get("Sec-WebSocket-Protocol"); p != "chat" {
+	ws := &web.WebSocket{Handler: r, Compression: true, Subprotocols: []string{"chat.v2", "chat"}}
+	eachSocketServer(t, ws, func(t *testing.T, addr string) {
+		plain := testkit.Dial(t, addr)
+		if p := plain.UpgradeWebSocket("/ws", "Sec-WebSocket-Protocol: foo, chat\r\n").Get("Sec-WebSocket-Protocol"); p != "chat" {
 			t.Errorf("the subprotocol is %q", p)
 		}
-		plain.say(fr(fin|1, "protocol"), 0)
-		plain.wantText("chat")
+		small := dialSocket(t, addr, "Sec-WebSocket-Extensions: permessage-deflate\r\n")
+		testkit.WaitFor(t, "not both have joined", func() bool { return r.group.Len() == 2 })
+		plain.Send(fr(fin|1, "protocol"))
+		wantFrame(t, plain, fin|1, "chat")
 		for _, m := range []string{"short", long} {
 			if sent, full := r.group.Broadcast(web.Text, []byte(m)); sent != 2 || full != 0 {
 				t.Fatalf("Broadcast: %d sent, %d full", sent, full)
 			}
-			plain.wantText(m)
-			op, p, err := small.readFrame()
+			wantFrame(t, plain, fin|1, m)
+			op, p, err := testkit.ReadFrame(small.R)
 			if compressed := op&0x40 != 0; err != nil || compressed != (m == long) {
 				t.Errorf("the message of %d bytes came as %#x, %v", len(m), op, err)
 			} else if compressed {
@@ -131,26 +128,21 @@ func TestSocketGroup(t *testing.T) {
 				t.Errorf("the message came as %q", p)
 			}
 		}
-		for _, w := range []*wire{plain, small} {
-			w.say(fr(fin|8, ""), 0)
-			w.wantClose(-1)
+		for _, c := range []*testkit.Conn{plain, small} {
+			c.Send(fr(fin|8, ""))
+			wantClose(t, c, -1)
 			testkit.Receive(t, r.closed, "Closed")
 		}
 	})
 }
 
-func (w *wire) wantText(want string) {
-	w.t.Helper()
-	if op, p, err := w.readFrame(); err != nil || op != fin|1 || p != want {
-		w.t.Fatalf("a frame %#x %q, %v; want %q", op, p, err, want)
-	}
-}
-
 // TestUpgradeRefused answers requests that can't become WebSockets.
 func TestUpgradeRefused(t *testing.T) {
-	ws := &web.WebSocket{Handler: echoSocket}
-	good := "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://X\r\n\r\n"
-	rows := map[string]struct {
+	mux := http.NewServeMux()
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	const good = "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\n" +
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://X\r\n\r\n"
+	for name, row := range map[string]struct {
 		old, new string
 		status   int
 	}{
@@ -167,19 +159,17 @@ func TestUpgradeRefused(t *testing.T) {
 		"with a body":     {"Host: x", "Host: x\r\nContent-Length: 2", 405},
 		"over HTTP/1.0":   {"HTTP/1.1", "HTTP/1.0", 405},
 		"two in the list": {"Upgrade: WebSocket", "Upgrade: h2c, websocket", 101},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := tcptest.NewServer(t, &tcp.Server{Handler: web.Handler(mux)}).Dial()
+			p.Send(strings.Replace(good, row.old, row.new, 1))
+			version := "HTTP/1.1"
+			if row.old == version {
+				version = row.new
+			}
+			p.Expect(fmt.Sprintf("%s %d ", version, row.status))
+		})
 	}
-	eachSocketServer(t, ws, func(t *testing.T, addr string) {
-		for name, row := range rows {
-			t.Run(name, func(t *testing.T) {
-				nc, r := dial(t, addr)
-				io.WriteString(nc, strings.Replace(good, row.old, row.new, 1))
-				res, err := http.ReadResponse(r, nil)
-				if err != nil || res.StatusCode != row.status {
-					t.Errorf("answered with %v, %v; expected %d", res, err, row.status)
-				}
-			})
-		}
-	})
 }
 
 // TestNilHandlers is what says that a handler is missing before a socket is open.
@@ -217,13 +207,13 @@ func TestUpgradeByHandler(t *testing.T) {
 		}
 	})}
 	eachModel(t, h, func(t *testing.T, addr string) {
-		w := dialSocket(t, addr, "")
-		if c := w.head.Get("Set-Cookie"); c != "a=b" {
-			t.Errorf("the cookie is %q", c)
+		c := testkit.Dial(t, addr)
+		if got := c.UpgradeWebSocket("/ws", "").Get("Set-Cookie"); got != "a=b" {
+			t.Errorf("the cookie is %q", got)
 		}
-		w.say(fr(fin|1, "value"), 0)
-		w.wantText("the value")
-		w.Close()
+		c.Send(fr(fin|1, "value"))
+		wantFrame(t, c, fin|1, "the value")
+		c.Close()
 		testkit.Receive(t, r.closed, "Closed")
 	})
 }
@@ -232,58 +222,32 @@ type wrapped struct{ http.ResponseWriter }
 
 func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// TestSocketDrain tells sockets that the server ends.
-func TestSocketDrain(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			addr, stop := testserver.Start(t, &tcp.Server{Model: model, Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))})
-			w := dialSocket(t, addr, "")
-			go stop()
-			w.wantClose(1001)
-		})
-	}
-}
-
 // TestHeartbeats pings sockets, comments on streams, and leaves requests alone: with the same
 // server, where only who is to answer and does not is closed.
 func TestHeartbeats(t *testing.T) {
 	mux := http.NewServeMux()
-	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
-	mux.Handle("/events", &web.Events{})
-	enough := make(chan struct{})
-	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) { <-enough })
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Heartbeat: tcp.Heartbeat{Interval: 100 * time.Millisecond, MaxMissed: 2}})
-			deaf, live := dialSocket(t, addr, ""), dialSocket(t, addr, "")
-			events, re := dial(t, addr)
-			io.WriteString(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-			slow, rs := dial(t, addr)
-			io.WriteString(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-			idle, ri := dial(t, addr)
-			_ = idle
-			res, err := http.ReadResponse(re, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var comments [4 * 3]byte
-			for i := range 4 { // longer than MaxMissed
-				if op, _, err := live.readFrame(); op != fin|9 {
-					t.Fatalf("ping %d: %#x, %v", i, op, err)
-				}
-				live.say(fr(fin|10, ""), 0)
-			}
-			if _, err := io.ReadFull(res.Body, comments[:]); string(comments[:]) != ":\n\n:\n\n:\n\n:\n\n" {
-				t.Errorf("the stream got %q, %v", comments, err)
-			}
-			if _, err := io.ReadAll(deaf.r); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("a socket that leaves pings unanswered ended with %v", err)
-			}
-			if _, err := io.ReadAll(ri); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("an idle connection ended with %v", err)
-			}
-			enough <- struct{}{}
-			answer(t, rs)
-		})
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	mux.Handle("/events", web.Quick(&web.Events{}))
+	entered, enough := make(chan struct{}), make(chan struct{})
+	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		<-enough
+	})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: web.Handler(mux), Heartbeat: tcp.Heartbeat{Interval: 10 * time.Second, MaxMissed: 2}})
+	deaf, live, events, slow, idle := s.Dial(), s.Dial(), s.Dial(), s.Dial(), s.Dial()
+	for p, request := range map[*tcptest.Peer]string{deaf: ask("/ws"), live: ask("/ws"), events: get("/events"), slow: get("/slow")} {
+		p.Send(request)
+		p.Output()
 	}
+	<-entered
+	for range 4 { // longer than MaxMissed
+		s.Advance(10 * time.Second)
+		live.Expect("\x89\x00")
+		live.Send(fr(fin|10, ""))
+		events.Expect(":\n\n")
+	}
+	deaf.ExpectClosed(tcp.ErrHeartbeatTimeout)
+	idle.ExpectClosed(tcp.ErrHeartbeatTimeout)
+	close(enough)
+	slow.Expect("HTTP/1.1 200 OK\r\n")
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -161,5 +163,42 @@ func TestIDs(t *testing.T) {
 	want := []string{"a-b", "a-b-2", "gr-e", "long-long-long-long-long-long-long-long-long-long-long-l", "x"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestApplication has a page with a body of its own, whose policy knows its script and style.
+func TestApplication(t *testing.T) {
+	a := Application{Title: "A <title>", Body: `<p id="own">1 &lt; 2</p>`, Style: "#own { color: red }", Script: "window.mine = 1 < 2;"}
+	var b bytes.Buffer
+	if err := a.WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	html := b.String()
+	for _, want := range []string{"<title>A &lt;title&gt;</title>", a.Body, a.Style + "</style>", a.Script + "</script>", "connect-src &#39;self&#39;", "_theme"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if strings.Contains(html, "uPlot") || strings.Contains(html, "<h1>") {
+		t.Error("it has what charts, or other pages, need")
+	}
+	knowsItsElements(t, html)
+}
+
+// uPlot's files are those of its package, unchanged.
+func TestUPlotIsUnchanged(t *testing.T) {
+	for name, want := range map[string]string{
+		"uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+		"uPlot.min.css":     "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+		"LICENSE":           "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+	} {
+		text, err := os.ReadFile("uplot/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(text)
+		if have := hex.EncodeToString(sum[:]); have != want {
+			t.Errorf("%s has the SHA-256 %s, not %s", name, have, want)
+		}
 	}
 }

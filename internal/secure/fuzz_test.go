@@ -5,7 +5,8 @@ import (
 	"crypto/tls"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var fuzzHello = sync.OnceValue(func() []byte { return flight(new(testing.T)) })
@@ -34,7 +35,7 @@ func FuzzSession(f *testing.F) {
 		}
 		d.end()
 		if len(d.held) == 0 { // otherwise it was full: it has not read its end
-			waitFor(t, d.news, "the end", func() bool { d.poll(); return d.err != nil })
+			testkit.WaitFor(t, "the end", func() bool { d.poll(); return d.err != nil })
 			was := d.err
 			d.end()
 			if _, _, err := d.s.Read(d.buf, data); err != was {
@@ -43,7 +44,7 @@ func FuzzSession(f *testing.F) {
 		}
 		d.s.Abort()
 		for _, g := range gates {
-			waitGate(t, g)
+			g.Wait()
 		}
 	})
 }
@@ -51,19 +52,19 @@ func FuzzSession(f *testing.F) {
 // fuzzSide is a session at a stage.
 func fuzzSide(t *testing.T, stage byte, version uint16) (*side, []*Gate) {
 	serverCfg, clientCfg := configs(version)
-	g, news := NewGate(1, 1), make(chan struct{}, 1)
+	g := NewGate(1, 1)
 	switch stage {
 	case 0:
-		return serverSide(t, serverCfg, g, news), []*Gate{g}
+		return serverSide(t, serverCfg, g), []*Gate{g}
 	case 1:
 		serverCfg.MaxVersion = 0
-		d := serverSide(t, serverCfg, g, news)
+		d := serverSide(t, serverCfg, g)
 		d.give(fuzzHello())
-		waitFor(t, news, "the answer", func() bool { d.poll(); return len(d.out) > 0 })
+		testkit.WaitFor(t, "the answer", func() bool { d.poll(); return len(d.out) > 0 })
 		return d, []*Gate{g}
 	case 2:
-		d := clientSide(t, clientCfg, g, news)
-		waitFor(t, news, "the ClientHello", func() bool { d.poll(); return len(d.out) > 0 })
+		d := clientSide(t, clientCfg, g)
+		testkit.WaitFor(t, "the ClientHello", func() bool { d.poll(); return len(d.out) > 0 })
 		return d, []*Gate{g}
 	}
 	server, client, p := opened(t, serverCfg, clientCfg)
@@ -73,18 +74,4 @@ func fuzzSide(t *testing.T, stage byte, version uint16) (*side, []*Gate) {
 		return server, nil
 	}
 	return client, nil
-}
-
-// waitGate waits for the goroutines of a gate, but not for ever.
-func waitGate(t *testing.T, g *Gate) {
-	done := make(chan struct{})
-	go func() {
-		g.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("a goroutine of a handshake is left")
-	}
 }

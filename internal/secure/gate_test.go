@@ -14,32 +14,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // flight is the client's first flight, from a session that then is aborted.
 func flight(t testing.TB) []byte {
 	t.Helper()
 	_, clientCfg := configs(tls.VersionTLS13)
-	g, news := NewGate(1, 1), make(chan struct{}, 1)
-	c := clientSide(t, clientCfg, g, news)
-	waitFor(t, news, "a ClientHello", func() bool { c.poll(); return len(c.out) > 0 })
+	g := NewGate(1, 1)
+	c := clientSide(t, clientCfg, g)
+	testkit.WaitFor(t, "a ClientHello", func() bool { c.poll(); return len(c.out) > 0 })
 	c.s.Abort()
 	g.Wait()
 	return c.out
-}
-
-// waitFor waits for a condition that changes when news come, or a little later.
-func waitFor(t testing.TB, news chan struct{}, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !done(); {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-		select {
-		case <-news:
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // TestGateBounds sends hundreds of clients through a gate of 4 places and 2
@@ -69,14 +57,14 @@ func gateBounds(t *testing.T, now time.Time) {
 	g, clients := NewGate(places, cpus), NewGate(64, 2)
 	woken := make(chan *pump, 100*sessions) // each is woken a few times
 	for range sessions {
-		server, client := serverSide(t, serverCfg, g, nil), clientSide(t, clientCfg, clients, nil)
+		server, client := serverSide(t, serverCfg, g), clientSide(t, clientCfg, clients)
 		p := &pump{t: t, piece: always(500), a: server, b: client}
 		server.onWake = func() { woken <- p }
 		client.onWake = server.onWake
 		p.turn()
 		woken <- p // it may have been woken already
 	}
-	late := time.NewTimer(patience) // since the last one has opened
+	late := time.NewTimer(testkit.Timeout) // since the last one has opened
 	defer late.Stop()
 	mostRunning, mostWaiting := 0, 0
 	for open := make(map[*pump]bool); len(open) < sessions; {
@@ -89,7 +77,7 @@ func gateBounds(t *testing.T, now time.Time) {
 			}
 			if p.a.open && p.b.open && !open[p] {
 				open[p] = true
-				late.Reset(patience)
+				late.Reset(testkit.Timeout)
 			}
 		case <-late.C:
 			t.Fatalf("%d sessions of %d have opened", len(open), sessions)
@@ -121,7 +109,7 @@ func queueOrder(t *testing.T) {
 	hello := flight(t)
 	var order []string
 	var mu sync.Mutex
-	g, news := NewGate(1, 1), make(chan struct{}, 1)
+	g := NewGate(1, 1)
 	make1 := func(name string) *side {
 		cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			mu.Lock()
@@ -130,7 +118,7 @@ func queueOrder(t *testing.T) {
 			c := site()
 			return &c, nil
 		}}
-		return serverSide(t, cfg, g, news)
+		return serverSide(t, cfg, g)
 	}
 	var all []*side
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -152,9 +140,9 @@ func queueOrder(t *testing.T) {
 	}
 	last := make1("f")
 	last.give(hello)
-	waitFor(t, news, "the first answer", func() bool { all[0].poll(); return len(all[0].out) > 0 })
+	testkit.WaitFor(t, "the first answer", func() bool { all[0].poll(); return len(all[0].out) > 0 })
 	for _, d := range []*side{all[0], all[3], last} {
-		waitFor(t, news, "an answer", func() bool { d.poll(); return len(d.out) > 0 })
+		testkit.WaitFor(t, "an answer", func() bool { d.poll(); return len(d.out) > 0 })
 		d.s.Abort()
 	}
 	g.Wait()
@@ -171,9 +159,8 @@ func TestAborts(t *testing.T) {
 			g, clients := NewGate(2, 1), NewGate(2, 1)
 			serverCfg, clientCfg := configs(version)
 			for stop := 0; ; stop += 37 {
-				news := make(chan struct{}, 1)
-				server, client := serverSide(t, serverCfg, g, news), clientSide(t, clientCfg, clients, news)
-				done := abortAfter(t, server, client, news, stop)
+				server, client := serverSide(t, serverCfg, g), clientSide(t, clientCfg, clients)
+				done := abortAfter(t, server, client, stop)
 				server.s.Abort()
 				client.s.Abort()
 				emitted := len(server.out)
@@ -205,9 +192,9 @@ func TestAborts(t *testing.T) {
 
 // abortAfter runs a handshake until the server's side has had so many bytes, and
 // says whether it was over before.
-func abortAfter(t *testing.T, server, client *side, news chan struct{}, stop int) (open bool) {
+func abortAfter(t *testing.T, server, client *side, stop int) (open bool) {
 	fed := 0
-	waitFor(t, news, "the bytes", func() bool {
+	testkit.WaitFor(t, "the bytes", func() bool {
 		client.poll()
 		server.poll()
 		client.give(server.collect())
@@ -227,7 +214,7 @@ func abortAfter(t *testing.T, server, client *side, news chan struct{}, stop int
 // and the place and the token are free again.
 func TestCallbacks(t *testing.T) {
 	hello := flight(t)
-	g, news := NewGate(1, 1), make(chan struct{}, 1)
+	g := NewGate(1, 1)
 	for want, f := range map[string]func(){
 		"secure: panic in the handshake: oops": func() { panic("oops") },
 		"secure: a callback of the tls.Config": runtime.Goexit,
@@ -235,9 +222,9 @@ func TestCallbacks(t *testing.T) {
 		d := serverSide(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			f()
 			return nil, errors.New("not reached")
-		}}, g, news)
+		}}, g)
 		d.give(hello)
-		waitFor(t, news, "the failure", func() bool { d.poll(); return d.err != nil })
+		testkit.WaitFor(t, "the failure", func() bool { d.poll(); return d.err != nil })
 		if !strings.HasPrefix(d.err.Error(), want) {
 			t.Errorf("got %q, want %q", d.err, want)
 		}
@@ -255,7 +242,7 @@ func TestAbortEndsContext(t *testing.T) {
 		inside <- struct{}{}
 		<-h.Context().Done()
 		return nil, h.Context().Err()
-	}}, g, make(chan struct{}, 1))
+	}}, g)
 	d.give(flight(t))
 	<-inside
 	d.s.Abort()
@@ -291,7 +278,7 @@ func TestFull(t *testing.T) {
 func fullServer(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*side)) *side {
 	server, client, g := lateServer(t, serverCfg, clientCfg)
 	send(client)
-	p := &pump{t: t, a: server, b: client, news: server.news, piece: upTo(1, 64<<10)}
+	p := &pump{t: t, a: server, b: client, piece: upTo(1, 64<<10)}
 	for p.turn() {
 	}
 	if !server.s.Full() || len(server.held) == 0 || server.open {
@@ -312,16 +299,15 @@ func fullServer(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*side)
 // server, which can't go on until somebody takes the token out of its gate.
 func lateServer(t *testing.T, serverCfg, clientCfg *tls.Config) (server, client *side, g *Gate) {
 	g = NewGate(1, 1)
-	news := make(chan struct{}, 1)
-	server = serverSide(t, serverCfg, g, news)
-	client = clientSide(t, clientCfg, NewGate(1, 1), news)
+	server = serverSide(t, serverCfg, g)
+	client = clientSide(t, clientCfg, NewGate(1, 1))
 	t.Cleanup(func() {
 		server.s.Abort()
 		client.s.Abort()
-		waitGate(t, g)
+		g.Wait()
 	})
 	hasAnswered := false // then the client's next flight is kept back
-	waitFor(t, news, "the client to open", func() bool {
+	testkit.WaitFor(t, "the client to open", func() bool {
 		server.poll()
 		client.poll()
 		if !hasAnswered {
@@ -353,7 +339,7 @@ func TestEndedBeforeOpen(t *testing.T) {
 		server.give(client.collect())
 		server.end()
 		<-g.tokens
-		waitFor(t, server.news, "the end", func() bool { server.poll(); return server.err != nil })
+		testkit.WaitFor(t, "the end", func() bool { server.poll(); return server.err != nil })
 		if !server.open || string(server.got) != "short" || server.err != want {
 			t.Errorf("open is %v, got %q, then %v, want %v", server.open, server.got, server.err, want)
 		}
@@ -362,11 +348,11 @@ func TestEndedBeforeOpen(t *testing.T) {
 
 func TestTooMuchInput(t *testing.T) {
 	g := NewGate(1, 1)
-	first := serverSide(t, &tls.Config{}, g, make(chan struct{}, 1))
+	first := serverSide(t, &tls.Config{}, g)
 	g.tokens <- struct{}{}
 	hello := flight(t)
 	first.give(hello)
-	queued := serverSide(t, &tls.Config{}, g, make(chan struct{}, 1))
+	queued := serverSide(t, &tls.Config{}, g)
 	if err := queued.s.Feed(hello); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +390,9 @@ func TestNoWakeAfterAbort(t *testing.T) {
 		if err := s.Feed(hello); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(i%20) * 20 * time.Microsecond)
+		for range i % 20 * 10 {
+			runtime.Gosched()
+		}
 		s.Abort()
 		o.isGone.Store(true)
 	}

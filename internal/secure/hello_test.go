@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestNotTLS begins with what is no ClientHello: an error at once, which names
@@ -28,7 +30,7 @@ func TestNotTLS(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for _, piece := range []int{1, len(test.in)} {
 				g := NewGate(1, 1)
-				d := serverSide(t, &tls.Config{}, g, nil)
+				d := serverSide(t, &tls.Config{}, g)
 				for in := []byte(test.in); len(in) > 0 && d.err == nil; in = in[piece:] {
 					d.give(in[:piece])
 				}
@@ -49,11 +51,15 @@ func TestNotTLS(t *testing.T) {
 	}
 }
 
-// TestDrip sends a ClientHello by the byte: no goroutine before the last.
+// TestDrip sends nothing, which is plain io.EOF, and a ClientHello by the byte: no goroutine before the last.
 func TestDrip(t *testing.T) {
+	silent := serverSide(t, &tls.Config{}, NewGate(1, 1))
+	if silent.end(); silent.err != io.EOF {
+		t.Errorf("%v, want EOF", silent.err)
+	}
 	hello := flight(t)
 	g := NewGate(1, 1)
-	d := serverSide(t, &tls.Config{}, g, make(chan struct{}, 1))
+	d := serverSide(t, &tls.Config{}, g)
 	for i := range hello {
 		if running, _ := g.Count(); running != 0 || d.err != nil {
 			t.Fatalf("after %d of %d bytes: %d handshakes run, error %v", i, len(hello), running, d.err)
@@ -69,7 +75,7 @@ func TestDrip(t *testing.T) {
 
 // TestEndlessHello fills the bound with a ClientHello in records of a byte each.
 func TestEndlessHello(t *testing.T) {
-	d := serverSide(t, &tls.Config{}, NewGate(1, 1), nil)
+	d := serverSide(t, &tls.Config{}, NewGate(1, 1))
 	message := []byte{1, 0, 0xff, 0xff}
 	fed := 0
 	for ; d.err == nil; fed++ {
@@ -154,24 +160,15 @@ func TestFragmented(t *testing.T) {
 	hello := flight(t)
 	message, _ := join(t, hello)
 	for _, n := range []int{1, 50, 1000} {
-		g, news := NewGate(1, 1), make(chan struct{}, 1)
+		g := NewGate(1, 1)
 		serverCfg, _ := configs(tls.VersionTLS13)
-		d := serverSide(t, serverCfg, g, news)
+		d := serverSide(t, serverCfg, g)
 		d.give(split(message, n))
-		waitFor(t, news, "the answer", func() bool { d.poll(); return len(d.out) > 0 || d.err != nil })
+		testkit.WaitFor(t, "the answer", func() bool { d.poll(); return len(d.out) > 0 || d.err != nil })
 		if d.err != nil || d.out[0] != 22 {
 			t.Errorf("in records of %d bytes: %v, %.20x", n, d.err, d.out)
 		}
 		d.s.Abort()
 		g.Wait()
-	}
-}
-
-// TestSilence ends a connection that said nothing: plain io.EOF.
-func TestSilence(t *testing.T) {
-	d := serverSide(t, &tls.Config{}, NewGate(1, 1), nil)
-	d.end()
-	if d.err != io.EOF {
-		t.Errorf("%v, want EOF", d.err)
 	}
 }

@@ -23,9 +23,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// patience is how long a test waits for what must come.
-const patience = time.Minute
-
 // An authority signs the certificates of the tests.
 type authority struct {
 	key  *ecdsa.PrivateKey
@@ -101,7 +98,6 @@ var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.Version
 type side struct {
 	t      testing.TB
 	s      *Session
-	news   chan struct{}
 	out    []byte
 	held   []byte // arrived while the handshake was full
 	got    []byte // plaintext
@@ -109,33 +105,24 @@ type side struct {
 	err    error // of Step, Feed or Read
 	buf    []byte
 	onText func() // after plaintext has come
-	onWake func() // in place of news
+	onWake func()
 }
 
 func (d *side) Emit(p []byte) { d.out = append(d.out, p...) }
 func (d *side) Wake() {
 	if d.onWake != nil {
 		d.onWake()
-		return
-	}
-	ring(d.news)
-}
-
-func ring(news chan struct{}) {
-	select {
-	case news <- struct{}{}:
-	default:
 	}
 }
 
-func serverSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
-	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
+func serverSide(t testing.TB, cfg *tls.Config, g *Gate) *side {
+	d := &side{t: t, buf: make([]byte, 32<<10)}
 	d.s = Server(cfg, g, d, nil)
 	return d
 }
 
-func clientSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
-	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
+func clientSide(t testing.TB, cfg *tls.Config, g *Gate) *side {
+	d := &side{t: t, buf: make([]byte, 32<<10)}
 	d.s = Client(cfg, g, d, nil)
 	return d
 }
@@ -219,7 +206,6 @@ func (d *side) write(p []byte) {
 type pump struct {
 	t     testing.TB
 	a, b  *side
-	news  chan struct{}
 	piece func() int
 }
 
@@ -235,20 +221,11 @@ func always(n int) func() int { return func() int { return n } }
 // until pumps until the condition holds.
 func (p *pump) until(what string, done func() bool) {
 	p.t.Helper()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	for {
+	testkit.WaitFor(p.t, what, func() bool {
 		for p.turn() {
 		}
-		if done() {
-			return
-		}
-		select {
-		case <-p.news:
-		case <-late.C:
-			p.t.Fatalf("waited in vain until %s", what)
-		}
-	}
+		return done()
+	})
 }
 
 // turn moves what there is, once, and says whether there was something.
@@ -281,10 +258,9 @@ func random(seed uint64, n int) []byte {
 // opened is two sessions of which both are open.
 func opened(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *side, p *pump) {
 	t.Helper()
-	news := make(chan struct{}, 1)
-	server = serverSide(t, serverCfg, NewGate(4, 2), news)
-	client = clientSide(t, clientCfg, NewGate(4, 2), news)
-	p = &pump{t: t, a: server, b: client, news: news, piece: always(64 << 10)}
+	server = serverSide(t, serverCfg, NewGate(4, 2))
+	client = clientSide(t, clientCfg, NewGate(4, 2))
+	p = &pump{t: t, a: server, b: client, piece: always(64 << 10)}
 	p.until("both are open", func() bool {
 		if server.err != nil || client.err != nil {
 			t.Fatalf("handshake: server %v, client %v", server.err, client.err)

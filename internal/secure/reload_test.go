@@ -68,24 +68,8 @@ func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
 	}
 }
 
-// Again loads at once, and keeps what it has where that fails.
-func TestReloadAgain(t *testing.T) {
-	d := newPairDir(t)
-	d.pair("one")
-	r := d.reloader()
-	d.pair("two")
-	expires, err := r.Again()
-	if c, _ := r.GetCertificate(nil); err != nil || !expires.Equal(c.Leaf.NotAfter) {
-		t.Errorf("got %v, %v; want when the certificate ends", expires, err)
-	}
-	d.wants(r, "two", 0, 0)
-	d.put(d.key, []byte("broken"))
-	if _, err := r.Again(); err == nil {
-		t.Error("no error of a broken key")
-	}
-	d.wants(r, "two", 0, 0)
-}
-
+// TestReload looks at the files once a second, and at once with Again, and keeps the pair that it has
+// where they are not one.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPairDir(t)
@@ -122,6 +106,18 @@ func TestReload(t *testing.T) {
 		d.put(d.cert, cert)
 		time.Sleep(lookEvery)
 		d.wants(r, "three", 3, 3)
+
+		d.pair("four")
+		expires, err := r.Again()
+		if c, _ := r.GetCertificate(nil); err != nil || !expires.Equal(c.Leaf.NotAfter) {
+			t.Errorf("Again: %v, %v; want when the certificate ends", expires, err)
+		}
+		d.wants(r, "four", 3, 3)
+		d.put(d.key, []byte("broken"))
+		if _, err := r.Again(); err == nil {
+			t.Error("Again: no error of a broken key")
+		}
+		d.wants(r, "four", 3, 3)
 	})
 }
 

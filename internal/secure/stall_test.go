@@ -13,7 +13,7 @@ func stallers(t *testing.T, places int) (come func() *side, g *Gate) {
 	serverCfg, _ := configs(tls.VersionTLS13)
 	g = NewGate(places, 1)
 	return func() *side {
-		d := serverSide(t, serverCfg, g, nil)
+		d := serverSide(t, serverCfg, g)
 		d.give(hello)
 		return d
 	}, g
@@ -126,10 +126,10 @@ func TestStalledGoesOn(t *testing.T) {
 		g, clients := NewGate(1, 1), NewGate(1, 1)
 		serverCfg, clientCfg := configs(tls.VersionTLS13)
 		clientCfg.Time = func() time.Time { return now }
-		server, client := serverSide(t, serverCfg, g, nil), clientSide(t, clientCfg, clients, nil)
+		server, client := serverSide(t, serverCfg, g), clientSide(t, clientCfg, clients)
 		passed(0, client)
 		passed(0, client)
-		other := clientSide(t, clientCfg, clients, nil)
+		other := clientSide(t, clientCfg, clients)
 		if got := passed(time.Hour, other, client); got != "wa" {
 			t.Errorf("a client that waits and one that has called a server: %s, want wa", got)
 		}
