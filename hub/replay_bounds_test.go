@@ -331,16 +331,6 @@ func TestReplayTurns(t *testing.T) {
 		p.hear(`{"op":"subscribed"*`)
 		p.closes(closeTryAgain)
 	})
-	t.Run("ahead", func(t *testing.T) {
-		h := keeping(&Replay{})
-		addr, _ := serveFront(t, tcp.Goroutine, h)
-		p := dialHub(t, addr, "")
-		p.say(`{"op":"subscribe","topic":"k.old","since":"e-99"}`) // which never comes
-		p.hear(`{"op":"subscribed"*`)
-		p.hear(`{"op":"gap","id":"e-3","topic":"k.old"}`)
-		h.say(t, "k.old", "x")
-		p.hear(`{"op":"message","id":"e-4","topic":"k.old","data":"x"}`)
-	})
 }
 
 // A hub of which something is not known yet has clients join without a position.
