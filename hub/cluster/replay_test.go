@@ -515,7 +515,7 @@ func TestReplayServerKilled(t *testing.T) {
 		p.knows(t)
 		places = append(places, p)
 	}
-	exchange(t, places, 4, 400, func() {
+	exchange(t, places, 4, 200, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
@@ -532,7 +532,7 @@ func TestReplayServerKilled(t *testing.T) {
 		servers[i].Close()
 	})
 	for i, p := range places {
-		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*400 {
+		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*200 {
 			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
 		}
 	}
@@ -554,11 +554,11 @@ func TestReplayPeers(t *testing.T) {
 	for _, p := range places {
 		p.knows(t)
 	}
-	exchange(t, places[:2], 2, 200, places[2].node.Close)
+	exchange(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
 	places[2].knows(t)
-	if n := places[2].Stats().Replay.Messages; n != 2*200 {
-		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*200)
+	if n := places[2].Stats().Replay.Messages; n != 2*100 {
+		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*100)
 	}
 	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
@@ -575,5 +575,5 @@ func TestReplayPeers(t *testing.T) {
 		}
 		return len(all) == 2
 	})
-	exchange(t, places[1:], 2, 200, places[0].node.Close)
+	exchange(t, places[1:], 2, 100, places[0].node.Close)
 }
