@@ -254,7 +254,7 @@ func TestReplayGaps(t *testing.T) {
 // TestReplayLong has a client that has missed much more than may wait for it get all of it, as it reads, and
 // a request that it has made meanwhile answered behind.
 func TestReplayLong(t *testing.T) {
-	const messages = 400
+	const messages = 200
 	serving(t, func() *Hub { return keeping(&Replay{}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
 		for range messages {
 			h.say(t, "k.a", strings.Repeat("x", 4<<10))

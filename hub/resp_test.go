@@ -126,22 +126,6 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestStrangers: who has yet to say who it is may send little.
-func TestStrangers(t *testing.T) {
-	s := sizesFor(1<<20, true)
-	for in, want := range map[string]string{
-		"*11\r\n":                   "unauthenticated multibulk length",
-		"*1048577\r\n":              "invalid multibulk length",
-		"*1\r\n$16385\r\n":          "unauthenticated bulk length",
-		"*10\r\n$16384\r\n":         "<nil>",
-		strings.Repeat("a", 64<<10): "too big inline request",
-	} {
-		if got := strings.TrimPrefix(parsed(in, s), wrong); got != want {
-			t.Errorf("%.40q is read as %s, want %s", in, got, want)
-		}
-	}
-}
-
 // TestDrip reads a command of 100,000 arguments byte by byte, and counts the arguments that
 // are read: each once, and once more when all are there.
 func TestDrip(t *testing.T) {

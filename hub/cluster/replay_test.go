@@ -251,6 +251,7 @@ func TestReplay(t *testing.T) {
 // A server of NATS that is stopped and started again has kept the messages; what is published meanwhile
 // waits, and then is refused.
 func TestReplayRestart(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	dir := t.TempDir()
 	s := storing(t, dir)
 	addr := s.Addr().String()
@@ -360,6 +361,7 @@ func TestReplayGap(t *testing.T) {
 
 // Messages have an age.
 func TestReplayAge(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	s := storing(t, t.TempDir())
 	p := serve(t, keeping(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	p.knows(t)
@@ -541,6 +543,7 @@ func TestReplayServerKilled(t *testing.T) {
 // Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
 // another goes, and nothing is missed.
 func TestReplayPeers(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var dirs []string
 	start := func(i int) *place {
