@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -121,16 +120,9 @@ func wantAnswer(t testing.TB, status int, text, method, url, body string, fields
 // raw is a connection on which a test writes what it wants.
 func raw(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	t.Helper()
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
-	if _, err := io.WriteString(nc, text); err != nil {
-		t.Fatal(err)
-	}
-	return nc, bufio.NewReader(nc)
+	c := testkit.Dial(t, addr)
+	c.Send(text)
+	return c.Conn, c.R
 }
 
 // listens waits until a topic has so many subscribers.

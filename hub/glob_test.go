@@ -70,31 +70,6 @@ func bombs(seed uint64, n int) (all []string) {
 	return all
 }
 
-// BenchmarkGlob matches a name of 1,000 bytes.
-func BenchmarkGlob(b *testing.B) {
-	name := strings.Repeat("a", 1000)
-	for kind, pattern := range map[string]string{
-		"bomb": bombs(0, 1)[0], "word": "*[ab][ab][c]*", "literal": "b*c", "inner": "*" + strings.Repeat("a", 60) + "b*", "longer": "*" + strings.Repeat("a", 200) + "b*",
-		"stars": strings.Repeat("a*", 100) + "b", "head": strings.Repeat("[ab]", 240) + "c*",
-	} {
-		b.Run(kind, func(b *testing.B) {
-			g := compileGlob(pattern)
-			for b.Loop() {
-				if g.matches(name) {
-					b.Fatal("it matches")
-				}
-			}
-			b.ReportMetric(float64(g.work(1024)), "work")
-		})
-		b.Run(kind+"/compile", func(b *testing.B) {
-			for b.Loop() {
-				compileGlob(pattern)
-			}
-			b.ReportMetric(float64(compileGlob(pattern).memory()), "bytes")
-		})
-	}
-}
-
 // plainMatches is the reference for glob: it goes through the pattern byte by byte. It reports whether a pattern, by the rules of the Redis PSUBSCRIBE command,
 // matches a name: * and ? for any bytes and any byte, [abc], [a-c] and [^a] for one of a set,
 // and \ before a byte that stands for itself. It takes time in proportion to the product of

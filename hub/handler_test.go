@@ -15,15 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// array is a command as an array of bulk strings.
-func array(words ...string) string {
-	b := fmt.Appendf(nil, "*%d\r\n", len(words))
-	for _, w := range words {
-		b = appendBulk(b, w)
-	}
-	return string(b)
-}
-
 // confirmation is what version 2 tells of a subscription.
 func confirmation(word, name string, count int) string {
 	return "*3\r\n" + string(appendBulk(appendBulk(nil, word), name)) + ":" + strconv.Itoa(count) + "\r\n"
@@ -97,7 +88,7 @@ func TestProtocolErrors(t *testing.T) {
 func TestHalfSent(t *testing.T) {
 	h := new(Hub)
 	s := virtual(t, h, tcp.Limits{})
-	in := array("SUBSCRIBE", "a", "b") + array("PSUBSCRIBE", "c*") + array("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
+	in := testkit.Command("SUBSCRIBE", "a", "b") + testkit.Command("PSUBSCRIBE", "c*") + testkit.Command("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
 	for n := range len(in) {
 		for _, end := range []func(*tcptest.Peer){(*tcptest.Peer).CloseWrite, (*tcptest.Peer).Reset} {
 			p := s.Dial()
@@ -125,10 +116,10 @@ func TestManyTopics(t *testing.T) {
 	for _, word := range []string{"subscribe", "psubscribe", "ssubscribe"} {
 		leave := strings.Replace(word, "sub", "unsub", 1)
 		p := s.Dial()
-		p.Send("PING\r\n" + array(append([]string{word}, names...)...))
+		p.Send("PING\r\n" + testkit.Command(append([]string{word}, names...)...))
 		p.Expect("+PONG\r\n")
 		p.Expect(confirmations(word, names, 1, 1))
-		p.Send(array(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
+		p.Send(testkit.Command(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
 		p.Expect(confirmations(leave, names[:n/2], n-1, -1))
 		p.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 		left := make(map[string]bool)
@@ -160,7 +151,7 @@ func TestManyTopicsUnread(t *testing.T) {
 	}
 	p := s.Dial()
 	p.StopReading()
-	p.Send(array(words...))
+	p.Send(testkit.Command(words...))
 	if left := h.topics.n.Load(); left == 0 || left > n/2 {
 		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
 	}
@@ -171,57 +162,33 @@ func TestManyTopicsUnread(t *testing.T) {
 	p.Expect(confirmations("subscribe", words[1:], 1, 1))
 }
 
-// TestSlowReader: a client that sends much and reads late gets all its answers, before it has
-// subscribed and after.
-func TestSlowReader(t *testing.T) {
-	h := new(Hub)
-	srv := &tcp.Server{Handler: h.Handler()}
+// TestUnread: a client that sends much and reads late has little kept for it, and gets all its answers, before it has
+// subscribed and after, be its commands long or only their answers.
+func TestUnread(t *testing.T) {
+	srv := &tcp.Server{Handler: new(Hub).Handler()}
 	s := tcptest.NewServer(t, srv)
-	text := strings.Repeat("x", 1000)
-	for _, first := range []string{"", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
-		p := s.Dial()
-		p.Send("CLIENT ID\r\n" + first)
-		p.Output()
-		p.StopReading()
-		const n = 5000
-		p.Send(strings.Repeat(array("ECHO", text), n))
-		if kept := srv.Stats().Buffered; kept > 2<<20 {
-			t.Errorf("%d bytes are kept for a client that does not read", kept)
-		}
-		p.StartReading()
-		if got, want := p.Output(), strings.Repeat(string(appendBulk(nil, text)), n); got != want {
-			why, closed := p.Closed()
-			t.Errorf("first %q: %d bytes of answers, want %d; closed %v, %v", first, len(got), len(want), closed, why)
-		}
-	}
-}
-
-// TestAmplification: short commands with long answers, from a client that does not read, make
-// the server keep little, and are all answered in the end.
-func TestAmplification(t *testing.T) {
-	h := new(Hub)
-	srv := &tcp.Server{Handler: h.Handler()}
-	s := tcptest.NewServer(t, srv)
-	for _, first := range []string{"PING\r\n", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
-		p := s.Dial()
-		p.Send(first)
-		p.Output()
-		p.Send("COMMAND\r\n")
-		one := p.Output()
-		const n = 2000
-		p.StopReading()
-		p.Send(strings.Repeat("COMMAND\r\n", n))
-		if kept := srv.Stats().Buffered; kept > 1<<20 || len(one) < 4000 {
-			t.Errorf("%d bytes are kept for answers of %d bytes", kept, len(one))
-		}
-		p.StartReading()
-		got := 0
-		testkit.WaitFor(t, "all answers come", func() bool {
-			got += len(p.Output())
-			return got >= n*len(one)
-		})
-		if got != n*len(one) {
-			t.Errorf("%d bytes of answers, want %d of %d", got, n, len(one))
+	for _, command := range []string{testkit.Command("ECHO", strings.Repeat("x", 1000)), "COMMAND\r\n"} {
+		for _, first := range []string{"PING\r\n", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
+			p := s.Dial()
+			p.Send(first)
+			p.Output()
+			p.Send(command)
+			one := p.Output()
+			const n = 2000
+			p.StopReading()
+			p.Send(strings.Repeat(command, n))
+			if kept := srv.Stats().Buffered; kept > 2<<20 || len(one) < 1000 {
+				t.Errorf("%d bytes are kept for answers of %d bytes", kept, len(one))
+			}
+			p.StartReading()
+			var got strings.Builder
+			testkit.WaitFor(t, "all answers come", func() bool {
+				got.WriteString(p.Output())
+				return got.Len() >= n*len(one)
+			})
+			if got.String() != strings.Repeat(one, n) {
+				t.Errorf("%d bytes of other answers, want %d of %d", got.Len(), n, len(one))
+			}
 		}
 	}
 }
@@ -236,32 +203,14 @@ func TestNoRoom(t *testing.T) {
 	a.Send("SUBSCRIBE a\r\n")
 	a.Output()
 	a.StopReading()
-	b.Send(array("PUBLISH", "a", strings.Repeat("x", 900)) + array("PUBLISH", "a", strings.Repeat("y", 900)))
+	b.Send(testkit.Command("PUBLISH", "a", strings.Repeat("x", 900)) + testkit.Command("PUBLISH", "a", strings.Repeat("y", 900)))
 	b.Expect(":1\r\n:0\r\n")
-	a.Send(array("PING", strings.Repeat("z", 100)))
+	a.Send(testkit.Command("PING", strings.Repeat("z", 100)))
 	a.StartReading()
 	a.ExpectClosed(tcp.ErrFull)
 	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
 	b.ExpectClosed(tcp.ErrTooLarge)
 	expectEmpty(t, h)
-}
-
-// TestOrder: confirmations, messages and answers come in the order of what they are about.
-func TestOrder(t *testing.T) {
-	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	p := s.Dial()
-	p.Send("HELLO 3\r\n")
-	p.Output()
-	p.Send("PING 1\r\nSUBSCRIBE a\r\nPUBLISH a x\r\nPING 2\r\nPUBLISH b y\r\nPSUBSCRIBE *\r\nPUBLISH b z\r\nUNSUBSCRIBE a\r\nPUBLISH a u\r\nPUNSUBSCRIBE *\r\nPUBLISH a v\r\nPING 3\r\n")
-	p.Expect("$1\r\n1\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n" +
-		">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n:1\r\n$1\r\n2\r\n:0\r\n" +
-		">3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:2\r\n>4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\nb\r\n$1\r\nz\r\n:1\r\n" +
-		">3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:1\r\n>4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\nu\r\n:1\r\n" +
-		">3\r\n$12\r\npunsubscribe\r\n$1\r\n*\r\n:0\r\n:0\r\n$1\r\n3\r\n")
-	if rest := p.Output(); rest != "" {
-		t.Errorf("in the end comes %q", rest)
-	}
 }
 
 // TestDrain: a subscriber is told nothing, and closed.
@@ -314,7 +263,7 @@ func TestManyNames(t *testing.T) {
 	for i := range maxTopicsAtOnce + 1 {
 		words = append(words, "t"+strconv.Itoa(i))
 	}
-	a.Send(array(words...))
+	a.Send(testkit.Command(words...))
 	b.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\nPING\r\n")
 	b.Expect("*" + strconv.Itoa(len(words)-1) + "\r\n")
 	var names []string
@@ -379,28 +328,6 @@ func TestDrainWaitsForList(t *testing.T) {
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestClientKill: who closes all connections gets the answer.
-func TestClientKill(t *testing.T) {
-	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	a, b, c := s.Dial(), s.Dial(), s.Dial()
-	a.Send("SUBSCRIBE a\r\n")
-	a.Output()
-	b.Send("CLIENT KILL TYPE pubsub\r\nPUBSUB NUMSUB a\r\n")
-	b.Expect(":1\r\n*2\r\n$1\r\na\r\n:0\r\n")
-	a.ExpectClosed(tcp.ErrClosedByOperator)
-	c.Send("PING\r\n")
-	c.Output()
-	b.Send("CLIENT KILL SKIPME no TYPE normal\r\nPING\r\n")
-	b.Expect(":2\r\n")
-	b.ExpectClosed(tcp.ErrClosedByOperator)
-	c.ExpectClosed(tcp.ErrClosedByOperator)
-	if out := b.Output(); out != "" {
-		t.Errorf("behind the answer comes %q", out)
-	}
-	expectEmpty(t, h)
-}
-
 // TestQuit: a client that has quit is no subscriber any more, though it does not close.
 func TestQuit(t *testing.T) {
 	h := new(Hub)
@@ -412,22 +339,6 @@ func TestQuit(t *testing.T) {
 	}
 	expectEmpty(t, h)
 	a.ExpectClosed(nil)
-}
-
-// TestDetails: what few sessions need they have only as long as they need it.
-func TestDetails(t *testing.T) {
-	var s respSession
-	u := turn{respSession: &s}
-	u.setName([]byte("ann"))
-	u.detail(true, func(d *details) { d.done = 3 })
-	u.setName(nil)
-	if s.details == nil || s.done != 3 || s.name != "" {
-		t.Fatalf("details %+v", s.details)
-	}
-	u.detail(false, func(d *details) { d.done = 0 })
-	if s.details != nil {
-		t.Errorf("details %+v are left", s.details)
-	}
 }
 
 // counted counts how often it is called for input.

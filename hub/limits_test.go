@@ -2,7 +2,6 @@ package hub
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -224,35 +223,6 @@ func TestPaces(t *testing.T) {
 	}
 	if len(ps.of) > maxPaces {
 		t.Errorf("%d busy addresses are known, want %d at most", len(ps.of), maxPaces)
-	}
-}
-
-// A client's subscriptions are what it has subscribed to and not left, whichever was first.
-func TestClient(t *testing.T) {
-	h := &Hub{}
-	c := &client{user: anyone}
-	for i := range 5 {
-		for _, k := range []Kind{Topic, Pattern} {
-			if err := h.subscribed(c, k, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for i := range 5 {
-		if n := c.count(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
-			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
-		}
-		for _, k := range []Kind{Pattern, Topic} {
-			if !h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) {
-				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
-			}
-		}
-	}
-	if *c != (client{user: anyone}) {
-		t.Errorf("what is left of it: %+v", c)
-	}
-	if s := h.Stats(); s != (Stats{}) {
-		t.Errorf("what is left: %+v", s)
 	}
 }
 

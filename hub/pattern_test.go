@@ -1,21 +1,17 @@
 package hub
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -112,19 +108,6 @@ func TestPatternIndex(t *testing.T) {
 	}
 }
 
-// Long runs, of which only a part is looked up, and names with a run many times.
-func TestPatternIndexLong(t *testing.T) {
-	var x indexed
-	long := strings.Repeat("0123456789", 10)
-	for _, p := range []string{"*" + long + "*", "*x" + long + "y*", long + "*", "*" + long, "?" + long + "?", "*aa*", "*a*a*", strings.Repeat("*b", 40) + "*"} {
-		x.put(p)
-	}
-	for _, name := range []string{long, "x" + long + "y", "-" + long + "-", long[1:], strings.Repeat("a", 50), strings.Repeat("b", 40), strings.Repeat("b", 39), ""} {
-		x.check(t, name)
-	}
-	x.empty(t)
-}
-
 // manyPatterns are of three forms, n in all.
 func manyPatterns(n int) (all []string) {
 	for i := range n {
@@ -184,65 +167,46 @@ func TestPatternWork(t *testing.T) {
 	}
 }
 
-// Patterns of an attacker, for which a publish would take seconds, are refused beyond a bound, with its name, on
-// each model. A publish does not try more, and others go on.
-func TestPatternBomb(t *testing.T) {
-	eachFront(t, func() *Hub { return new(Hub) }, func(t *testing.T, h *Hub, addr string) {
-		const patterns = 400
-		for attacker := range 6 {
-			var in strings.Builder
-			for _, p := range bombs(uint64(attacker), patterns) {
-				in.WriteString(array("PSUBSCRIBE", p))
-			}
-			in.WriteString(array("PING", "end"))
-			refused := 0
-			for _, v := range talkFrom(t, fmt.Sprintf("127.0.0.%d", 2+attacker), addr, in.String()) {
-				if strings.HasPrefix(v, "-ERR "+errPatterns.Error()) {
-					refused++
+// TestPatternBombs has attackers subscribe to patterns for which a publish would take seconds. They are refused beyond the
+// limit of a client, that of an address, which other clients of that address share, and that of all clients. A publish does
+// not try more, and others go on.
+func TestPatternBombs(t *testing.T) {
+	for name, test := range map[string]struct {
+		limits    Limits
+		addresses int
+		most      int64
+	}{
+		"addresses":   {Limits{}, 6, 100_000},
+		"one address": {Limits{MaxPatternCost: 1000, MaxPatternWork: 4000}, 1, 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const patterns = 200
+			h := &Hub{Limits: test.limits}
+			s := virtual(t, h, tcp.Limits{MaxMessage: 1 << 20})
+			for attacker := range 6 {
+				from := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + attacker%test.addresses)})
+				p := s.DialFrom(netip.AddrPortFrom(from, uint16(1024+attacker)))
+				refused := 0
+				for _, bomb := range bombs(uint64(attacker), patterns) {
+					p.Send(testkit.Command("PSUBSCRIBE", bomb))
+					if strings.HasPrefix(p.Output(), "-ERR "+errPatterns.Error()) {
+						refused++
+					}
+				}
+				if refused < patterns/2 {
+					t.Fatalf("attacker %d is refused %d patterns of %d", attacker, refused, patterns)
 				}
 			}
-			if refused < patterns/2 {
-				t.Fatalf("attacker %d is refused %d patterns of 400", attacker, refused)
+			if work := h.Stats().PatternWork; work == 0 || work > test.most {
+				t.Errorf("the patterns left take %d, want at most %d", work, test.most)
 			}
-		}
-		if s := h.Stats(); s.PatternWork > 100_000 || s.Refused.Patterns < 6*patterns/2 {
-			t.Errorf("the patterns left take %d, and %d are refused", s.PatternWork, s.Refused.Patterns)
-		}
-		said := talk(t, addr, array("PSUBSCRIBE", "news.*")+array("PUNSUBSCRIBE", "news.*")+array("PUBLISH", strings.Repeat("a", 1000), "x")+array("PING", "end"))
-		if text := fmt.Sprint(said); strings.Contains(text, "-ERR") {
-			t.Errorf("somebody else is refused a pattern: %s", text)
-		}
-		if spent := h.index.spent.Load(); spent == 0 || spent > 100_000 {
-			t.Errorf("a publish tries patterns of %d units of work, want some, and 100000 at most", spent)
-		}
-	})
-}
-
-// talk says something to a hub, which ends with PING end, and gives what it answers.
-func talk(t *testing.T, addr, in string) (answers []string) {
-	t.Helper()
-	return talkFrom(t, "127.0.0.1", addr, in)
-}
-
-// talkFrom is talk from an address of this machine.
-func talkFrom(t *testing.T, from, addr, in string) (answers []string) {
-	t.Helper()
-	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
-	go func() { _, _ = io.WriteString(c, in) }() // an error is one of reading, too
-	r := bufio.NewReader(c)
-	for {
-		v, err := new(stressor).value(r)
-		if err != nil {
-			t.Fatalf("after %d answers: %v", len(answers), err)
-		}
-		if answers = append(answers, v[0]); v[len(v)-1] == "end" {
-			return answers
-		}
+			p := s.Dial()
+			p.Send("PSUBSCRIBE news.*\r\nPUNSUBSCRIBE news.*\r\nPUBLISH " + strings.Repeat("a", 1000) + " x\r\n")
+			p.Expect(confirmation("psubscribe", "news.*", 1) + confirmation("punsubscribe", "news.*", 0) + ":0\r\n")
+			if spent := h.index.spent.Load(); spent == 0 || spent > test.most {
+				t.Errorf("a publish tries patterns of %d units of work, want some, and %d at most", spent, test.most)
+			}
+		})
 	}
 }
 
@@ -260,7 +224,7 @@ func TestPatternPublishYields(t *testing.T) {
 		}
 	}
 	p := s.Dial()
-	p.Send(strings.Repeat(array("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
+	p.Send(strings.Repeat(testkit.Command("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
 	p.Expect(strings.Repeat(":0\r\n", publishes))
 	if least := publishes * int(h.index.work.Load()) / (maxWork * matchWork) / 2; calls < least || least < 5 {
 		t.Errorf("%d publishes, each with %d units of work, had %d turns, want at least %d", publishes, h.index.work.Load(), calls, least)
@@ -336,33 +300,16 @@ func TestPatternBucketCopies(t *testing.T) {
 	}
 }
 
-// TestPatternCostOfAnAddress checks that the patterns of all clients of one address have a limit, so that those of
-// another address are not refused because of them.
-func TestPatternCostOfAnAddress(t *testing.T) {
-	limits := Limits{MaxPatternCost: 1000, MaxPatternWork: 4000}
-	h := &Hub{Limits: limits}
-	addr, _ := testserver.Start(t, &tcp.Server{Handler: handler{hub: h}})
-	for i := range uint64(5) {
-		in := ""
-		for _, p := range bombs(i, 100) {
-			in += array("PSUBSCRIBE", p)
-		}
-		talk(t, addr, in+array("PING", "end"))
-	}
-	if work := h.Stats().PatternWork; work == 0 || work > 2*int64(limits.MaxPatternCost) {
-		t.Errorf("the patterns of one address take %d, want at most %d", work, 2*limits.MaxPatternCost)
-	}
-	other := &client{user: anyone}
-	if err := h.subscribed(other, Pattern, "*"); err != nil {
-		t.Errorf("a client of no address is refused: %v", err)
-	}
-}
-
 // FuzzPatterns compares the index with a look at all patterns. Lines are patterns, those
 // that begin with - go again, and the last one is the topic.
 func FuzzPatterns(f *testing.F) {
 	f.Add("a*\n*b\n-a*\na*b*c\nabc")
 	f.Add("[a-c]x\n\\*x\n[^\nx*[\n*x")
+	long := strings.Repeat("0123456789", 10) // only a part of a long run is looked up
+	many := "*" + long + "*\n*x" + long + "y*\n" + long + "*\n*" + long + "\n?" + long + "?\n*aa*\n*a*a*\n" + strings.Repeat("*b", 40) + "*\n"
+	for _, name := range []string{long, "x" + long + "y", "-" + long + "-", long[1:], strings.Repeat("a", 50), strings.Repeat("b", 40), strings.Repeat("b", 39), ""} {
+		f.Add(many + name)
+	}
 	f.Add(strings.Repeat("abcdefghijklmnopqrstuvwxyz*", 3) + "\n" + strings.Repeat("abcdefghijklmnopqrstuvwxyz", 3))
 	f.Fuzz(func(t *testing.T, script string) {
 		var x indexed
@@ -378,25 +325,4 @@ func FuzzPatterns(f *testing.F) {
 		x.check(t, lines[len(lines)-1])
 		x.empty(t)
 	})
-}
-
-// BenchmarkPatterns publishes a topic that one of a million patterns matches.
-func BenchmarkPatterns(b *testing.B) {
-	for _, n := range []int{1000, 1_000_000} {
-		var x indexed
-		for _, p := range manyPatterns(n) {
-			x.put(p)
-		}
-		for _, name := range []string{"user.300.profile", "host7.301.log", "a-302-b"} {
-			b.Run(fmt.Sprintf("%d/%s", n, name), func(b *testing.B) {
-				found, tried := 0, 0
-				for b.Loop() {
-					found = 0
-					tried = x.match(name, func(*topic) { found++ })
-				}
-				b.ReportMetric(float64(tried), "tried")
-				b.ReportMetric(float64(found), "matches")
-			})
-		}
-	}
 }

@@ -1,10 +1,10 @@
 package hub
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -18,11 +18,11 @@ func BenchmarkCommands(b *testing.B) {
 		name, setup, command string
 		receivers            int
 	}{
-		{"PING", "", array("PING"), 0},
-		{"PUBLISH/0", "", array("PUBLISH", "news.today", message), 0},
-		{"PUBLISH/1", "", array("PUBLISH", "news.today", message), 1},
-		{"PUBLISH/100", "", array("PUBLISH", "news.today", message), 100},
-		{"SUBSCRIBE+UNSUBSCRIBE", "SUBSCRIBE first\r\n", array("SUBSCRIBE", "news.today") + array("UNSUBSCRIBE", "news.today"), 0},
+		{"PING", "", testkit.Command("PING"), 0},
+		{"PUBLISH/0", "", testkit.Command("PUBLISH", "news.today", message), 0},
+		{"PUBLISH/1", "", testkit.Command("PUBLISH", "news.today", message), 1},
+		{"PUBLISH/100", "", testkit.Command("PUBLISH", "news.today", message), 100},
+		{"SUBSCRIBE+UNSUBSCRIBE", "SUBSCRIBE first\r\n", testkit.Command("SUBSCRIBE", "news.today") + testkit.Command("UNSUBSCRIBE", "news.today"), 0},
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)
@@ -48,27 +48,6 @@ func BenchmarkCommands(b *testing.B) {
 					if r.Output() == "" {
 						b.Fatal("messages have not come")
 					}
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkRead reads commands of some arguments.
-func BenchmarkRead(b *testing.B) {
-	for _, n := range []int{3, 1000} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			words := make([]string, n)
-			for i := range words {
-				words[i] = "argument"
-			}
-			in := []byte(array(words...))
-			r := reader{sizes: sizesFor(1<<20, false)}
-			b.ReportAllocs()
-			b.SetBytes(int64(len(in)))
-			for b.Loop() {
-				if size, err := r.next(in, new(scan)); size != len(in) || err != nil {
-					b.Fatal(size, err)
 				}
 			}
 		})

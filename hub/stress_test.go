@@ -107,7 +107,7 @@ func (s *stressor) live(addr string, most int) (steps int) {
 			in.WriteString(s.command())
 		}
 		steps += n
-		in.WriteString(array("PING", "end"))
+		in.WriteString(testkit.Command("PING", "end"))
 		if _, err := io.WriteString(c, in.String()); err != nil {
 			return steps // killed
 		}
@@ -135,25 +135,25 @@ func (s *stressor) command() string {
 	name := string(rune('a'+s.rand.IntN(stressTopics/2))) + strconv.Itoa(s.rand.IntN(2))
 	switch s.rand.IntN(12) {
 	case 0, 1, 2:
-		return array("SUBSCRIBE", name)
+		return testkit.Command("SUBSCRIBE", name)
 	case 3:
-		return array("SUBSCRIBE", "a0", name, "b1")
+		return testkit.Command("SUBSCRIBE", "a0", name, "b1")
 	case 4, 5:
-		return array("UNSUBSCRIBE", name)
+		return testkit.Command("UNSUBSCRIBE", name)
 	case 6:
-		return array("PSUBSCRIBE", name[:1]+"*")
+		return testkit.Command("PSUBSCRIBE", name[:1]+"*")
 	case 7:
-		return array("PUNSUBSCRIBE", name[:1]+"*")
+		return testkit.Command("PUNSUBSCRIBE", name[:1]+"*")
 	case 8:
 		return "UNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n"
 	case 9:
 		if s.rand.IntN(10) == 0 {
-			return array("CLIENT", "KILL", "ADDR", s.crowd.recent(s.rand))
+			return testkit.Command("CLIENT", "KILL", "ADDR", s.crowd.recent(s.rand))
 		}
-		return array("PUBSUB", "NUMSUB", "a0", name)
+		return testkit.Command("PUBSUB", "NUMSUB", "a0", name)
 	default: // of a subscriber with version 2 it is refused
 		s.sent++
-		return array("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
+		return testkit.Command("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
 	}
 }
 
@@ -195,37 +195,13 @@ func (s *stressor) message(subscription, topic, text string) {
 	s.last[key] = n
 }
 
-// value reads a value: the words of an array or push, or one word.
-func (s *stressor) value(r *bufio.Reader) ([]string, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return nil, err
-	}
-	n, _ := strconv.Atoi(strings.TrimSpace(line[1:]))
-	switch line[0] {
-	case '$':
-		if n < 0 {
-			return []string{""}, nil
+// value reads a value: the words of an array or push, or one word. No word begins as a length does.
+func (s *stressor) value(r *bufio.Reader) (words []string, err error) {
+	text, err := testkit.ReadRESP(r)
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {
+		if line != "" && !strings.Contains("$*>%", line[:1]) {
+			words = append(words, line)
 		}
-		b := make([]byte, n+2)
-		_, err := io.ReadFull(r, b)
-		return []string{string(b[:n])}, err
-	case '%':
-		n *= 2
-	case '*', '>':
-	default:
-		return []string{strings.TrimSpace(line)}, nil
 	}
-	all := make([]string, 0, n)
-	for range n {
-		v, err := s.value(r)
-		if err != nil {
-			return nil, err
-		}
-		if len(v) == 0 {
-			v = []string{""}
-		}
-		all = append(all, v[0])
-	}
-	return all, nil
+	return words, err
 }

@@ -1,18 +1,14 @@
 package hub_test
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -210,8 +206,7 @@ type conns struct {
 }
 
 type clientConn struct {
-	net.Conn
-	r    *bufio.Reader
+	*testkit.Conn
 	done bool
 }
 
@@ -220,22 +215,11 @@ func (cs *conns) get(name string) *clientConn {
 	if c := cs.open[name]; c != nil {
 		return c
 	}
-	network := "tcp"
-	if strings.HasPrefix(cs.addr, "/") {
-		network = "unix"
-	}
-	nc, err := net.Dial(network, cs.addr)
-	if err != nil {
-		cs.t.Fatal(err)
-	}
-	nc.SetDeadline(time.Now().Add(testkit.Timeout))
-	c := &clientConn{Conn: nc, r: bufio.NewReader(nc)}
+	c := &clientConn{Conn: testkit.Dial(cs.t, cs.addr)}
 	cs.open[name] = c
 	if cs.resp == 3 {
-		if _, err := io.WriteString(c, "HELLO 3\r\n"); err != nil {
-			cs.t.Fatal(err)
-		}
-		v, err := readValue(c.r)
+		c.Send("HELLO 3\r\n")
+		v, err := testkit.ReadRESP(c.R)
 		if err != nil {
 			cs.t.Fatal(err)
 		}
@@ -263,10 +247,8 @@ func (cs *conns) end() {
 	for _, name := range cs.names() {
 		c := cs.open[name]
 		if !c.done && !cs.t.Failed() {
-			if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-				half.CloseWrite()
-			}
-			if rest, _ := io.ReadAll(c.r); len(rest) > 0 {
+			c.CloseWrite()
+			if rest, _ := io.ReadAll(c.R); len(rest) > 0 {
 				cs.t.Errorf("connection %s: more answers than expected: %s", name, escape(string(rest)))
 			}
 		}
@@ -276,48 +258,12 @@ func (cs *conns) end() {
 
 // value reads the connection's next value; its end is one as well.
 func (c *clientConn) value() (string, error) {
-	v, err := readValue(c.r)
-	if v == "" && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)) { // reset where bytes were not read any more
+	v, err := testkit.ReadRESP(c.R)
+	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset where bytes were not read any more
 		c.done = true
 		return closed, nil
 	}
 	return v, err
-}
-
-// readValue reads one value of RESP2 or RESP3, as its bytes.
-func readValue(r *bufio.Reader) (string, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return line, err
-	}
-	if len(line) < 3 {
-		return line, fmt.Errorf("%q is no line of RESP", line)
-	}
-	n, _ := strconv.Atoi(strings.TrimSpace(line[1:]))
-	switch line[0] {
-	case '+', '-', ':', '_', ',', '#', '(':
-		return line, nil
-	case '$', '=', '!':
-		if n < 0 {
-			return line, nil
-		}
-		b := make([]byte, n+2)
-		_, err := io.ReadFull(r, b)
-		return line + string(b), err
-	case '%':
-		n *= 2
-	case '*', '~', '>':
-	default:
-		return line, fmt.Errorf("%q begins no value of RESP", line)
-	}
-	for range n {
-		part, err := readValue(r)
-		line += part
-		if err != nil {
-			return line, err
-		}
-	}
-	return line, nil
 }
 
 // A chopping is how the bytes of a case's requests are written.

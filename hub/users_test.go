@@ -72,24 +72,6 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Rights are about each command that there is.
-func TestRightsCommands(t *testing.T) {
-	var known func(of map[string]*command)
-	known = func(of map[string]*command) {
-		for _, c := range of {
-			if c.subcommands != nil {
-				known(c.subcommands)
-			} else if bitOf[c.name] == 0 && !c.anybody {
-				t.Errorf("a right to %s can't be given", c.name)
-			}
-		}
-	}
-	known(commands)
-	if len(commandNames) > 63 {
-		t.Errorf("%d commands are more than a selector has bits", len(commandNames))
-	}
-}
-
 // The errors of a file say the line, what is wrong, and what was expected.
 func TestUsersErrors(t *testing.T) {
 	sum := strings.Repeat("ab", sha256.Size)

@@ -1,10 +1,9 @@
 package cluster
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -39,18 +39,9 @@ func serve(t *testing.T, h *hub.Hub, c Config) *place {
 		t.Fatal(err)
 	}
 	t.Cleanup(node.Close)
-	listening := make(chan string, 1)
-	srv := &tcp.Server{
-		Addr: "127.0.0.1:0", Model: tcp.Goroutine, Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a.String() },
-		Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 20},
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- srv.ListenAndServe(context.Background()) }()
-	t.Cleanup(func() {
-		srv.Close()
-		<-ended
-	})
-	return &place{h, node, testkit.Receive(t, listening, "an address")}
+	limits := tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 20}
+	addr, _ := testserver.Start(t, &tcp.Server{Model: tcp.Goroutine, Handler: h.Handler(), Limits: limits})
+	return &place{h, node, addr}
 }
 
 // peers gives the configuration of a hub that forms a cluster with others.
@@ -85,41 +76,24 @@ func (p *place) meets(t *testing.T, others int) {
 
 // client is one of the Redis protocol.
 type client struct {
-	net.Conn
-	in *bufio.Reader
+	*testkit.Conn
 }
 
 func (p *place) dial(t *testing.T) *client {
 	t.Helper()
-	c, err := net.Dial("tcp", p.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
-	return &client{c, bufio.NewReader(c)}
+	return &client{testkit.Dial(t, p.addr)}
 }
 
 // do sends a command.
 func (c *client) do(t *testing.T, args ...string) {
 	t.Helper()
-	text := fmt.Sprintf("*%d\r\n", len(args))
-	for _, arg := range args {
-		text += fmt.Sprintf("$%d\r\n%s\r\n", len(arg), arg)
-	}
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	c.Send(testkit.Command(args...))
 }
 
 // reads reads one answer, as words.
 func (c *client) reads(t *testing.T) (words []string) {
 	t.Helper()
-	line, err := c.in.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	line = strings.TrimSpace(line)
+	line := strings.TrimSpace(c.ReadLine())
 	switch n, _ := strconv.Atoi(line[1:]); line[0] {
 	case '*':
 		for range n {
@@ -128,12 +102,8 @@ func (c *client) reads(t *testing.T) (words []string) {
 		return words
 	case '$':
 		b := make([]byte, n+2)
-		for got := 0; got < len(b); {
-			m, err := c.in.Read(b[got:])
-			if err != nil {
-				t.Fatal(err)
-			}
-			got += m
+		if _, err := io.ReadFull(c.R, b); err != nil {
+			t.Fatal(err)
 		}
 		return []string{string(b[:n])}
 	}

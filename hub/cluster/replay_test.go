@@ -251,6 +251,7 @@ func TestReplay(t *testing.T) {
 // A server of NATS that is stopped and started again has kept the messages; what is published meanwhile
 // waits, and then is refused.
 func TestReplayRestart(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	dir := t.TempDir()
 	s := storing(t, dir)
 	addr := s.Addr().String()
@@ -360,6 +361,7 @@ func TestReplayGap(t *testing.T) {
 
 // Messages have an age.
 func TestReplayAge(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	s := storing(t, t.TempDir())
 	p := serve(t, keeping(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	p.knows(t)
@@ -515,7 +517,7 @@ func TestReplayServerKilled(t *testing.T) {
 		p.knows(t)
 		places = append(places, p)
 	}
-	exchange(t, places, 4, 400, func() {
+	exchange(t, places, 4, 200, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
@@ -532,7 +534,7 @@ func TestReplayServerKilled(t *testing.T) {
 		servers[i].Close()
 	})
 	for i, p := range places {
-		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*400 {
+		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*200 {
 			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
 		}
 	}
@@ -541,6 +543,7 @@ func TestReplayServerKilled(t *testing.T) {
 // Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
 // another goes, and nothing is missed.
 func TestReplayPeers(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var dirs []string
 	start := func(i int) *place {
@@ -554,11 +557,11 @@ func TestReplayPeers(t *testing.T) {
 	for _, p := range places {
 		p.knows(t)
 	}
-	exchange(t, places[:2], 2, 200, places[2].node.Close)
+	exchange(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
 	places[2].knows(t)
-	if n := places[2].Stats().Replay.Messages; n != 2*200 {
-		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*200)
+	if n := places[2].Stats().Replay.Messages; n != 2*100 {
+		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*100)
 	}
 	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
@@ -575,5 +578,5 @@ func TestReplayPeers(t *testing.T) {
 		}
 		return len(all) == 2
 	})
-	exchange(t, places[1:], 2, 200, places[0].node.Close)
+	exchange(t, places[1:], 2, 100, places[0].node.Close)
 }

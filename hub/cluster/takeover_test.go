@@ -97,6 +97,7 @@ func TestTakeOver(t *testing.T) {
 // What is published in the old process reaches the others before what is published in the new one, also if it
 // waits on its way to NATS while its publisher moves.
 func TestTakeOverOrder(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	s := storing(t, t.TempDir())
 	for what, topic := range map[string]string{"passed on": "a", "kept": "k.a"} {
 		t.Run(what, func(t *testing.T) { testTakeOverOrder(t, s.Addr().String(), topic) })
