@@ -92,7 +92,7 @@ name = "idle"
 app = "echo"
 connections = 100
 size = 16
-phases = [{ do = "connect" }, { do = "load", for = "100ms" }, { do = "hold", for = "100ms" }]
+phases = [{ do = "connect" }, { do = "load", for = "100ms" }, { do = "hold", for = "1s" }]
 [[workload]]
 name = "park"
 connections = 1000

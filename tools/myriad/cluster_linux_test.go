@@ -261,6 +261,7 @@ func newCable(t *testing.T, to string) (c *cable, addr string) {
 				here.Close()
 				continue
 			}
+			_ = there.(*net.TCPConn).SetReadBuffer(64 << 10) // or much waits here
 			context.AfterFunc(ctx, func() { here.Close(); there.Close() })
 			all.Go(func() { pass(here, there, c.down) })
 			all.Go(func() { pass(there, here, c.up) })
@@ -326,7 +327,7 @@ func TestClusterFails(t *testing.T) {
 	everywhere("with hub2")
 
 	// More is published than hub2 takes. The server of NATS keeps some, and cuts the hub off.
-	publishers = append(publishers, publishTo(t, hubs[0].addr, "flood", 2*time.Millisecond, 16<<10))
+	publishers = append(publishers, publishTo(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
 	everywhere("with more")
 	before := clusterStats(t, hubs[1]).Disconnects
 	<-wire.down
