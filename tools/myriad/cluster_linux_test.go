@@ -275,8 +275,7 @@ func newCable(t *testing.T, to string) (c *cable, addr string) {
 	return c, l.Addr().String()
 }
 
-// TestClusterFails has two hubs with a server of NATS, to which one of them has a cable that is cut, and then is
-// too slow. What is published on one hub is received on both, in order and once, by clients of all protocols; what
+// TestClusterFails has two hubs with a server of NATS, to which one of them has a cable that is cut for a while. What is published on one hub is received on both, in order and once, by clients of all protocols; what
 // gets lost is counted by the hub where it is missed: as many as its subscribers miss.
 func TestClusterFails(t *testing.T) {
 	slow(t)
@@ -309,10 +308,11 @@ func TestClusterFails(t *testing.T) {
 			goesOn(t, what, p, all...)
 		}
 	}
+	publishers = append(publishers, publishTo(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
 	everywhere("at first")
 
 	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there
-	// is room, and its own subscribers get it.
+	// is room, and its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
 	<-wire.down
 	<-wire.up
 	goesOn(t, "hub2 alone", publishers[1], there...)
@@ -325,15 +325,6 @@ func TestClusterFails(t *testing.T) {
 	wire.up <- struct{}{}
 	testkit.WaitFor(t, "hub2 is back", func() bool { return clusterStats(t, hubs[1]).Connected })
 	everywhere("with hub2")
-
-	// More is published than hub2 takes. The server of NATS keeps some, and cuts the hub off.
-	publishers = append(publishers, publishTo(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
-	everywhere("with more")
-	before := clusterStats(t, hubs[1]).Disconnects
-	<-wire.down
-	testkit.WaitFor(t, "hub2 is cut off for being slow", func() bool { return clusterStats(t, hubs[1]).Disconnects > before })
-	wire.down <- struct{}{}
-	everywhere("with a fast cable")
 
 	ends(t, publishers, all)
 	for i, h := range hubs {
