@@ -13,6 +13,12 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
+// echoes has a text echoed.
+func echoes(c *testkit.Conn, text string) {
+	c.Send(text)
+	c.Expect(text)
+}
+
 // TestControlRealServer gives every order to a server that runs, under every model.
 func TestControlRealServer(t *testing.T) {
 	for _, model := range tcp.Models() {
@@ -26,32 +32,23 @@ func TestControlRealServer(t *testing.T) {
 					t.Fatalf("%s: %d, %q", what, w.Code, w.Body)
 				}
 			}
-			say := func(c io.ReadWriter) {
-				t.Helper()
-				if _, err := io.WriteString(c, "hello"); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			stays, goes := dial(t, addr), dial(t, addr)
-			say(stays)
-			say(goes)
+			stays, goes := testkit.Dial(t, addr), testkit.Dial(t, addr)
+			echoes(stays, "hello")
+			echoes(goes, "hello")
 			give("close?remote=" + goes.LocalAddr().String())
 			if n, err := goes.Read(make([]byte, 1)); err == nil {
 				t.Errorf("the closed one got %d bytes", n)
 			}
 			give("pause")
 			testkit.WaitFor(t, "accepting pauses", func() bool { return server.Stats().AcceptingPaused })
-			late := dial(t, addr)
-			say(stays)
+			late := testkit.Dial(t, addr)
+			echoes(stays, "hello")
 			if open := server.Stats().Open; open != 1 {
 				t.Errorf("%d are open while accepting is paused, want 1", open)
 			}
 			expect(t, h, "GET", "/", 200, "accepts nothing")
 			give("resume")
-			say(late)
+			echoes(late, "hello")
 			give("drain") // with a recorder it returns when all have ended
 			if _, err := stays.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("after the drain: %v, want the end of file", err)
@@ -71,19 +68,12 @@ func TestCloseTalkerBehindProxy(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			server := &tcp.Server{Model: model, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 			addr := serveAll(t, server)
-			say := func(c io.ReadWriter, text string) {
-				t.Helper()
-				io.WriteString(c, text)
-				if _, err := io.ReadFull(c, make([]byte, len(text))); err != nil {
-					t.Fatal(err)
-				}
+			quiet, loud := testkit.Dial(t, addr), testkit.Dial(t, addr)
+			for _, c := range []*testkit.Conn{quiet, loud} {
+				c.Send("PROXY TCP4 198.51.100.7 203.0.113.1 4444 80\r\n")
+				echoes(c, "hello")
 			}
-			quiet, loud := dial(t, addr), dial(t, addr)
-			for _, c := range []io.ReadWriter{quiet, loud} {
-				io.WriteString(c, "PROXY TCP4 198.51.100.7 203.0.113.1 4444 80\r\n")
-				say(c, "hello")
-			}
-			say(loud, strings.Repeat("much ", 1000))
+			echoes(loud, strings.Repeat("much ", 1000))
 			l := liveOf(server)
 			l.buttons = true
 			p := l.show(time.Now())
@@ -96,7 +86,7 @@ func TestCloseTalkerBehindProxy(t *testing.T) {
 			if n, err := loud.Read(make([]byte, 1)); err == nil {
 				t.Errorf("the loud one got %d bytes, want its end", n)
 			}
-			say(quiet, "still there")
+			echoes(quiet, "still there")
 		})
 	}
 }

@@ -243,30 +243,38 @@ func TestCloseHeldUp(t *testing.T) {
 	})
 }
 
+// post gives an order over the network.
+func post(t *testing.T, url string) (answer *http.Response, text string) {
+	t.Helper()
+	r := order(url)
+	r.RequestURI = ""
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	all, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer, string(all)
+}
+
 // The answer to a drain comes before its end, and the second one is refused.
 func TestDrainAnswers(t *testing.T) {
 	o := newObedient()
 	o.err = context.DeadlineExceeded
 	var log testkit.Buffer
 	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
-	post := func() (int, string) {
-		r := order(s.URL + "/control/drain")
-		r.RequestURI = ""
-		answer, err := s.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		return answer.StatusCode, string(text)
+	drain := func() (int, string) {
+		t.Helper()
+		answer, text := post(t, s.URL+"/control/drain")
+		return answer.StatusCode, text
 	}
-	if status, text := post(); status != 200 || text != "the server drains\n" {
+	if status, text := drain(); status != 200 || text != "the server drains\n" {
 		t.Errorf("%d, %q", status, text)
 	}
-	if status, text := post(); status != 409 || !strings.Contains(text, "already") {
+	if status, text := drain(); status != 409 || !strings.Contains(text, "already") {
 		t.Errorf("the second drain: %d, %q; want 409", status, text)
 	}
 	close(o.drains)
@@ -293,17 +301,11 @@ func TestUpgradeAnswers(t *testing.T) {
 				})
 			}}))
 		s.Start()
-		r := order(s.URL + "/control/upgrade")
-		r.RequestURI = ""
-		answer, e := s.Client().Do(r)
-		if e != nil {
-			t.Fatal(e)
+		answer, said := post(t, s.URL+"/control/upgrade")
+		want := map[bool]int{true: 200, false: 409}[err == nil]
+		if answer.StatusCode != want || said != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%d, %v, %q; want %d and %q", answer.StatusCode, answer.Header, said, want, text)
 		}
-		said, e := io.ReadAll(answer.Body)
-		if want := map[bool]int{true: 200, false: 409}[err == nil]; e != nil || answer.StatusCode != want || string(said) != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%d, %v, %q, %v; want %d and %q", answer.StatusCode, answer.Header, said, e, want, text)
-		}
-		answer.Body.Close()
 		upgrading.Wait()
 		s.Close()
 	}

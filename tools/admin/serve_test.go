@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -108,12 +107,8 @@ func TestServeOnLoopback(t *testing.T) {
 func TestNoHost(t *testing.T) {
 	s := start(t, "localhost:0")
 	defer s.stop(t)
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	fmt.Fprint(c, "GET /healthz HTTP/1.0\r\n\r\n")
+	c := testkit.Dial(t, s.addr)
+	c.Send("GET /healthz HTTP/1.0\r\n\r\n")
 	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.0 200") {
 		t.Errorf("got %q, %v; want 200", b, err)
 	}

@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -35,22 +33,8 @@ func TestRealServer(t *testing.T) {
 	expect(t, h, "GET", "/metrics", 200, "\nmyriad_connections 0\n")
 
 	addr, stop := testserver.Start(t, server)
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	answers := bufio.NewReader(c)
-	say := func(line string) {
-		t.Helper()
-		if _, err := c.Write([]byte(line + "\n")); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := answers.ReadString('\n'); err != nil || got != line+"\n" {
-			t.Fatalf("got %q, %v; want %q", got, err, line)
-		}
-	}
-	say("hello")
+	c := testkit.Dial(t, addr)
+	c.Exchange("hello", "hello")
 	expect(t, h, "GET", "/readyz", 200, "ok")
 	for _, want := range []string{
 		"\nmyriad_connections 1\n", "\nmyriad_connections_accepted_total 1\n", "\nmyriad_messages_total 1\n",
@@ -62,7 +46,7 @@ func TestRealServer(t *testing.T) {
 		t.Errorf("flight: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
 	if server.Stats().Loops > 0 {
-		say("slow") // holds its loop, and so lags
+		c.Exchange("slow", "slow") // holds its loop, and so lags
 		dumped := func() bool {
 			files, _ := filepath.Glob(filepath.Join(dir, dumpNames))
 			return len(files) > 0
@@ -73,7 +57,7 @@ func TestRealServer(t *testing.T) {
 	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {
 		t.Errorf("trace: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
-	say("still there")
+	c.Exchange("still there", "still there")
 	stop()
 	expect(t, h, "GET", "/readyz", 503, "draining")
 	if w := ask(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {

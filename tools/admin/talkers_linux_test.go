@@ -1,12 +1,12 @@
 package admin
 
 import (
-	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -29,17 +29,6 @@ func (echo) Received(c *tcp.Conn, in []byte) int {
 	return len(in)
 }
 
-func dial(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
-	return c
-}
-
 // TestTopTalker has one loud connection among quiet ones, under every model.
 func TestTopTalker(t *testing.T) {
 	for _, model := range tcp.Models() {
@@ -47,11 +36,10 @@ func TestTopTalker(t *testing.T) {
 			server := &tcp.Server{Model: model}
 			addr := serveAll(t, server)
 			const quiet, said = 30, 100_000
-			var loud net.Conn
+			var loud *testkit.Conn
 			for i := range quiet + 1 {
-				c := dial(t, addr)
-				io.WriteString(c, "hello")
-				io.ReadFull(c, make([]byte, 5))
+				c := testkit.Dial(t, addr)
+				echoes(c, "hello")
 				if i == quiet/2 {
 					loud = c
 				}
@@ -59,10 +47,7 @@ func TestTopTalker(t *testing.T) {
 			l := liveOf(server)
 			begin := time.Now()
 			l.show(begin)
-			loud.Write(make([]byte, said))
-			if _, err := io.ReadFull(loud, make([]byte, said)); err != nil {
-				t.Fatal(err)
-			}
+			echoes(loud, strings.Repeat("x", said))
 			p := l.show(begin.Add(talkEvery))
 			if l.talkers.err != nil {
 				t.Fatal(l.talkers.err)

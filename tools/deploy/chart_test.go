@@ -1,7 +1,7 @@
 package deploy
 
 import (
-	"os"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -108,12 +108,7 @@ func get[T any](t *testing.T, made objects, name string) T {
 	t.Helper()
 	o, ok := made[name].(T)
 	if !ok {
-		var names []string
-		for name := range made {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		t.Fatalf("there is no %s, but %q", name, names)
+		t.Fatalf("there is no %s, but %q", name, slices.Sorted(maps.Keys(made)))
 	}
 	return o
 }
@@ -278,19 +273,11 @@ func TestFlags(t *testing.T) {
 		p, _ := pod(t, mustRender(t, example(t, file)))
 		check(file, strings.Join(p.Containers[0].Args, " "))
 	}
-	units, err := filepath.Glob("systemd/*.service")
-	if err != nil || len(units) != 2 {
-		t.Fatalf("%v, %v, want two units", units, err)
-	}
-	for _, unit := range units {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/myriad (.*)$`).FindSubmatch(text)
+	for _, unit := range []string{"systemd/myriad-hub.service", "systemd/myriad-serve.service"} {
+		start := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/myriad (.*)$`).FindStringSubmatch(read(t, unit))
 		if start == nil {
 			t.Fatalf("%s starts nothing", unit)
 		}
-		check(unit, string(start[1]))
+		check(unit, start[1])
 	}
 }

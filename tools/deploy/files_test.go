@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/linter"
@@ -28,16 +26,14 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// run runs a program within a minute, and skips the test where it is not installed.
+// run runs a program, and skips the test where it is not installed.
 func run(t *testing.T, args ...string) (said string, err error) {
 	t.Helper()
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		t.Skipf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, args[1:]...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), path, args[1:]...).CombinedOutput()
 	return string(out), err
 }
 
@@ -284,31 +280,16 @@ func dashboard(t *testing.T) (d dashboardFile) {
 
 var metricName = regexp.MustCompile(`\b(?:myriad|process|go)_[a-z0-9_]+`)
 
-// Every metric that alerts and dashboard name, the code emits.
+// Every metric that alerts and dashboard name, the code emits, and the causes and states that they select are those
+// that a server tells apart.
 func TestMetricsExist(t *testing.T) {
-	known := emitted(t)
-	for where, expr := range expressions(t) {
-		names := metricName.FindAllString(expr, -1)
-		if len(names) == 0 {
-			t.Errorf("%s: %s names no metric", where, expr)
-		}
-		for _, name := range names {
-			if !known[name] {
-				t.Errorf("%s: nothing emits %s", where, name)
-			}
-		}
-	}
-}
-
-// The causes and states that they select are those that a server tells apart.
-func TestLabelsExist(t *testing.T) {
+	known, values := emitted(t), make(map[string]bool)
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(new(root.Server), nil), metrics.NewHubCollector(new(hub.Hub), nil))
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	values := make(map[string]bool)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -320,6 +301,15 @@ func TestLabelsExist(t *testing.T) {
 	matcher := regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
 	seen := 0
 	for where, expr := range expressions(t) {
+		names := metricName.FindAllString(expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s: %s names no metric", where, expr)
+		}
+		for _, name := range names {
+			if !known[name] {
+				t.Errorf("%s: nothing emits %s", where, name)
+			}
+		}
 		for _, s := range selector.FindAllStringSubmatch(expr, -1) {
 			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
 				if m[1] == "job" || m[1] == "instance" {
@@ -370,20 +360,18 @@ func TestDashboard(t *testing.T) {
 	if d.UID == "" || d.Title == "" || d.SchemaVersion < 39 {
 		t.Errorf("dashboard %q, %q, schema %d", d.UID, d.Title, d.SchemaVersion)
 	}
-	ids := make(map[int]bool)
-	taken := make(map[[2]int]string)
+	ids, taken := make(map[int]bool), make(map[[2]int]bool)
 	for _, p := range d.Panels {
 		if p.Title == "" || ids[p.ID] || p.Type != "row" && (len(p.Targets) == 0 || p.DataSource.UID != "$datasource") {
 			t.Errorf("panel %d %q of type %s: %d queries of %q", p.ID, p.Title, p.Type, len(p.Targets), p.DataSource.UID)
 		}
 		ids[p.ID] = true
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("panel %q lies on %q, or beyond the page", p.Title, other)
-				}
-				taken[[2]int{x, y}] = p.Title
+		for i := range p.GridPos.W * p.GridPos.H {
+			at := [2]int{p.GridPos.X + i%p.GridPos.W, p.GridPos.Y + i/p.GridPos.W}
+			if taken[at] || at[0] >= 24 {
+				t.Fatalf("panel %q lies on another one, or beyond the page", p.Title)
 			}
+			taken[at] = true
 		}
 	}
 	var names []string

@@ -4,14 +4,12 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
@@ -61,22 +59,8 @@ func TestPodStarts(t *testing.T) {
 
 func starts(t *testing.T, args []string, port, admin int) {
 	cmd := exec.Command(binary(t), args...)
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = []string{"MYRIAD_CLUSTER_SECRET=a secret that is long enough"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	defer func() {
-		_ = cmd.Process.Kill() // or it has ended
-		<-ended
-		if t.Failed() {
-			t.Logf("myriad %q said: %s", args, said.String())
-		}
-	}()
+	p := testkit.Start(t, cmd)
 	get := func(path string) (int, string) {
 		r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", admin, path))
 		if err != nil {
@@ -86,33 +70,18 @@ func starts(t *testing.T, args []string, port, admin int) {
 		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 		return r.StatusCode, string(body)
 	}
-	testkit.WaitFor(t, "the pod is ready", func() bool {
-		if len(ended) > 0 {
-			t.Fatal("it has ended")
-		}
-		code, _ := get("/readyz")
-		return code == 200
-	})
-	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	testkit.WaitFor(t, "the pod is ready", func() bool { code, _ := get("/readyz"); return code == 200 })
+	conn := testkit.Dial(t, fmt.Sprintf("127.0.0.1:%d", port))
 	testkit.WaitFor(t, "the connection counts", func() bool { _, body := get("/metrics"); return strings.Contains(body, "\nmyriad_connections 1\n") })
 	if code, _ := get("/healthz"); code != 200 {
 		t.Errorf("/healthz answers %d", code)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
+	p.Signal(syscall.SIGTERM)
 	if _, err := io.Copy(io.Discard, conn); err != nil {
 		t.Errorf("the client was not sent away in order: %v", err)
 	}
 	conn.Close()
-	err = testkit.Receive(t, ended, "the pod has ended")
-	ended <- err
-	if err != nil {
-		t.Errorf("it ended with %v", err)
+	if code := p.ExitCode(); code != 0 {
+		t.Errorf("it ended with %d", code)
 	}
 }

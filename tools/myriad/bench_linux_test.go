@@ -21,6 +21,7 @@ import (
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
 	got := invoke(t, "bench", mine, "--scale", "small", "--out", out)
@@ -79,27 +80,24 @@ func TestBenchSubjects(t *testing.T) {
 	}
 }
 
-// Publish/subscribe is measured beside the servers that are installed.
+// Publish/subscribe is measured, and the memory that subscriptions take.
 func TestBenchHub(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	out := filepath.Join(t.TempDir(), "r")
-	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--only", "^(own-topics/|(slow|memory-one-topic)/hub)", "--out", out)
+	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--duration", "500ms", "--only", "^(own-topics|memory-one-topic)/hub$", "--out", out)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.says())
 	}
-	report := readReport(t, out).Reports[0]
-	for i := range report.Runs {
-		r := &report.Runs[i]
-		f := r.Figures
-		if f["deliveries"] == 0 || f["publishes"] == 0 || f["delivery-cpu"] == 0 || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
-			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, f, r.Marks)
-		}
-		if _, ok := f["bytes-subscribed"]; ok != (r.Workload == "memory-one-topic") {
-			t.Errorf("%s/%s: memory is measured: %v", r.Workload, r.Subject, ok)
+	runs := readReport(t, out).Reports[0].Runs
+	for _, r := range runs {
+		_, memory := r.Figures["bytes-subscribed"]
+		if r.Figures["deliveries"] == 0 || r.Figures["delivery-cpu"] == 0 || memory != (r.Workload == "memory-one-topic") || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
+			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, r.Figures, r.Marks)
 		}
 	}
-	if len(report.Runs) < 3 {
-		t.Errorf("%d runs, want at least three", len(report.Runs))
+	if len(runs) != 2 {
+		t.Errorf("%d runs, want two", len(runs))
 	}
 }
 
@@ -169,9 +167,7 @@ func TestBenchKilled(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
-		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
-		"offer": {"overload", "--only", "^cpu-1x/ours$", "--duration", "5m"},
 		"hold":  {"million", "--only", "prefork", "-n", "1000"},
 	} {
 		b := startBench(t, args...)

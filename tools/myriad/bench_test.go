@@ -67,10 +67,6 @@ workloads = ["held"]
 per_cpu = true
 command = "{self} serve --app push --model epoll --addr {addr} --admin {admin} --max-conns {room} --first-byte-timeout never --heartbeat {heartbeat} --processes {processes}"
 [[subject]]
-name = "web"
-workloads = ["held-sockets"]
-command = "{self} serve --app ws --model epoll --addr {addr} --admin {admin} --max-conns {room} --heartbeat {heartbeat}"
-[[subject]]
 name = "under-attack"
 workloads = ["attack"]
 command = "{self} serve --addr {addr} --app {app} --admin {admin} --first-byte-timeout 2s --message-timeout 3s --idle-timeout 4s --write-timeout 3s --max-message 32768 --max-unsent 65536 --drain 3s"
@@ -116,26 +112,13 @@ phases = [
   { do = "hold", for = "100ms" },
 ]
 [[workload]]
-name = "held-sockets"
-app = "ws"
-unpinned = true
-connections = 500
-phases = [
-  { do = "verify", in_flight = 100 },
-  { do = "hold", for = "100ms" },
-  { do = "broadcast" },
-  { do = "hold", for = "500ms", heartbeat = "300ms" },
-  { do = "verify" },
-  { do = "hold", for = "100ms" },
-]
-[[workload]]
-name = "jobs"
-phases = [{ do = "jobs", shape = "cpu", times = 1, warm_up = "50ms", for = "100ms" }]
-[[workload]]
 name = "attack"
 app = "lines"
 unpinned = true
 phases = [{ do = "attack", for = "4s", honest = 10 }]
+[[workload]]
+name = "jobs"
+phases = [{ do = "jobs", shape = "cpu", times = 1, warm_up = "50ms", for = "100ms" }]
 
 [scale.small]
 connections = 1500

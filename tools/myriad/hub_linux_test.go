@@ -2,14 +2,18 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -31,9 +35,7 @@ func usersFile(t *testing.T, text string) string {
 
 func rewrite(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // A hub serves both protocols on one port, and tells the operator of itself.
@@ -44,23 +46,16 @@ func TestHub(t *testing.T) {
 	talk(t, c, "HELLO 4\r\n", "-NOPROTO unsupported protocol version")
 	talk(t, c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
 	answer, err := http.Post("http://"+s.addr+"/publish?topic=a", "text/plain", strings.NewReader("22"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer.Body.Close()
 	talk(t, c, "", "*3|$7|message|$1|a|$2|22")
 	if status, text := get(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
 		t.Errorf("the page: %d, %.100q", status, text)
 	}
-	if status, text := get(t, s.admin+"/hub"); status != http.StatusOK || !strings.Contains(text, `"Published": 2`) || !strings.Contains(text, `"Clients": 1`) {
-		t.Errorf("/hub: %d, %s", status, text)
-	}
-	if status, text := get(t, s.admin+"/metrics"); status != http.StatusOK || !strings.Contains(text, "\nmyriad_hub_published_total 2\n") {
-		t.Errorf("/metrics: %d, %.300s", status, text)
-	}
-	if _, text := get(t, s.admin+"/"); !strings.Contains(text, `href="/hub"`) {
-		t.Error("the operator's page has no link to /hub")
-	}
+	s.shows(t, "/hub", `"Published": 2`)
+	s.shows(t, "/hub", `"Clients": 1`)
+	s.shows(t, "/metrics", "\nmyriad_hub_published_total 2\n")
+	s.shows(t, "/", `href="/hub"`)
 	other := dial(t, s.addr)
 	talk(t, other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
 	io.WriteString(other, "PUBLISH b x\r\n")
@@ -123,9 +118,7 @@ func TestHubTLS(t *testing.T) {
 	clear := dial(t, s.addr)
 	talk(t, clear, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
 	secured, err := tls.Dial("tcp", lines[1][1], &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer secured.Close()
 	talk(t, secured, "PUBLISH a 1\r\n", ":1")
 	talk(t, clear, "", "*3|$7|message|$1|a|$1|1")
@@ -140,17 +133,98 @@ func TestHubCertificates(t *testing.T) {
 	users := usersFile(t, "user localhost on cert +publish &a\n")
 	s := serveHere(t, "hub --users "+users+" --tls-client-ca "+cert+" --tls-cert "+cert+" --tls-key "+key)
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := tls.Dial("tcp", s.addr, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	talk(t, c, "PUBLISH a 1\r\n", ":0")
 	io.WriteString(c, "PUBLISH b 1\r\n")
 	if line := readLine(t, c); !strings.HasPrefix(line, "-NOPERM") {
 		t.Errorf("a topic that the user may not publish to: %q", line)
+	}
+}
+
+var joinedLine = regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([^;\s]+); alone until one joins$`)
+
+// TestHubClusterTLS has hubs that speak TLS with each other. Who has no certificate of theirs does not
+// come in, though it knows the secret, and it is said why.
+func TestHubClusterTLS(t *testing.T) {
+	t.Setenv(secretVariable, "s3cret")
+	of := func(name string) func(*x509.Certificate) {
+		return func(c *x509.Certificate) { c.Subject.CommonName = name }
+	}
+	cert, key := certificate(t, of("ours"))
+	otherCert, otherKey := certificate(t, of("somebody else's"))
+	expiredCert, expiredKey := certificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	both := filepath.Join(t.TempDir(), "both.pem")
+	ours, err := os.ReadFile(cert)
+	must(t, err)
+	theirs, err := os.ReadFile(otherCert)
+	must(t, err)
+	rewrite(t, both, string(ours)+string(theirs))
+	secured := func(cert, key, ca string) string {
+		return fmt.Sprintf(" --cluster-cert %s --cluster-key %s --cluster-ca %s", cert, key, ca)
+	}
+	first := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert))
+	join := " --join " + joinedLine.FindStringSubmatch(first.stdout.String())[1]
+	second := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert)+join)
+	talk(t, dial(t, second.addr), "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
+	testkit.WaitFor(t, "one knows the subscribers of the other", func() bool {
+		_, text := get(t, "http://"+first.addr+"/topics/a")
+		return strings.Contains(text, `"subscribers":1`)
+	})
+	says := func(s *server, why string) {
+		t.Helper()
+		testkit.WaitFor(t, "word of: "+why, func() bool { return strings.Contains(s.stderr.String(), why) })
+	}
+	other := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
+	says(other, "the other hub would refuse --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
+	serveHere(t, "hub --cluster 127.0.0.1:0"+join)
+	says(first, "first record does not look like a TLS handshake")
+	if text := other.stderr.String(); strings.Contains(text, "joined") {
+		t.Errorf("a hub with a certificate of somebody else says: %s", text)
+	}
+	for _, wrong := range []struct{ flags, want string }{
+		{secured(otherCert, otherKey, cert), "the other hubs would refuse --cluster-cert " + otherCert + ": x509: certificate signed by unknown authority"},
+		{secured(expiredCert, expiredKey, expiredCert), "x509: certificate has expired"},
+		{secured(cert, otherKey, cert), "private key does not match public key"},
+	} {
+		if o := runLine(t, "hub --cluster 127.0.0.1:0"+wrong.flags); o.code != 2 || !strings.Contains(o.stderr, wrong.want) {
+			t.Errorf("%s: exit code %d, %s; expected %q", wrong.flags, o.code, o.stderr, wrong.want)
+		}
+	}
+}
+
+// TestHubClusterSecret: a hub says when it is alone, and when others have joined. One with another secret stays alone, and
+// both sides say why, not each time that they try.
+func TestHubClusterSecret(t *testing.T) {
+	hub := func(secret, join string) *server {
+		t.Helper()
+		t.Setenv(secretVariable, secret)
+		return serveHere(t, "hub --cluster 127.0.0.1:0"+join)
+	}
+	addrOf := func(s *server) string { return joinedLine.FindStringSubmatch(s.stdout.String())[1] }
+	first := hub("s3cret", "")
+	join := " --join " + addrOf(first)
+	stranger := hub("other", join)
+	const differ = "their cluster secrets differ; expected the same secret on all"
+	why := "the server at " + addrOf(first) + " refuses this one: " + differ
+	testkit.WaitFor(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
+	testkit.WaitFor(t, "the first says why", func() bool {
+		return strings.Contains(first.stderr.String(), "a server from 127.0.0.1 is refused: its cluster secret differs")
+	})
+	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
+		t.Errorf("who is alone says %s", text)
+	}
+	second := hub("s3cret", join)
+	for _, s := range []*server{first, second} {
+		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "the cluster is joined, other hubs: 1\n") })
+	}
+	second.stop()
+	testkit.WaitFor(t, "the first is alone again", func() bool {
+		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster is heard of")
+	})
+	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
+		t.Errorf("the stranger says %s", text)
 	}
 }

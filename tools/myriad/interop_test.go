@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,60 +18,42 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
 // These tests let programs that we did not write be the clients.
 
 // client runs a program to its end, with input, and returns what it printed. The
-// input stays open until it has ended if hold is set.
+// input stays open, and the program is killed, when as much has come back, if hold is set.
 func client(t *testing.T, hold bool, input string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.WaitDelay = patience
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	var stdout, stderr lockedBuffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stderr lockedBuffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
-	defer timer.Stop()
-	if _, err := io.WriteString(in, input); err != nil {
-		t.Fatal(err)
-	}
-	if !hold {
-		in.Close()
-		all, _ := io.ReadAll(out)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v; stderr: %s", strings.Join(args, " "), err, stderr.String())
-		}
-		return string(all)
-	}
-	got := make([]byte, len(input))
-	if _, err := io.ReadFull(out, got); err != nil {
-		t.Errorf("%s: %v after %q; stderr: %s", strings.Join(args, " "), err, got, stderr.String())
+	must(t, err)
+	must(t, cmd.Start())
+	_, err = io.WriteString(in, input)
+	must(t, err)
+	if hold {
+		testkit.WaitFor(t, "the answer", func() bool { return len(stdout.String()) >= len(input) })
+		cancel()
 	}
 	in.Close()
-	cmd.Process.Kill()
-	cmd.Wait()
-	return string(got)
+	if err := cmd.Wait(); err != nil && !hold {
+		t.Errorf("%s: %v; stderr: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String()
 }
 
 // certificate writes a certificate for localhost and its key to files.
 func certificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", "there"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -80,23 +63,13 @@ func certificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key st
 		change(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for _, f := range []struct {
-		name, kind string
-		bytes      []byte
-	}{{cert, "CERTIFICATE", der}, {key, "PRIVATE KEY", pkcs8}} {
-		if err := os.WriteFile(f.name, pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.bytes}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
 	return cert, key
 }
 

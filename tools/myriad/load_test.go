@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
@@ -115,9 +114,7 @@ func TestSearchLines(t *testing.T) {
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
-	if err := os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
 	lines, site := serveHere(t, "serve --app lines"), serveHere(t, "serve --app http")
 	sha, plain := serveHere(t, "serve --app sha"), serveHere(t, "plain --app lines")
 	for line, c := range map[string]struct {
@@ -161,9 +158,7 @@ func events(t *testing.T, stream string) (list []load.Event) {
 	t.Helper()
 	for lines := json.NewDecoder(strings.NewReader(stream)); lines.More(); {
 		var e load.Event
-		if err := lines.Decode(&e); err != nil {
-			t.Fatalf("event %d of %q: %v", len(list), stream, err)
-		}
+		must(t, lines.Decode(&e))
 		list = append(list, e)
 	}
 	return list
@@ -175,9 +170,7 @@ func TestLoadEvents(t *testing.T) {
 	s := serveHere(t, "serve --app lines")
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json")
-	if err := os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
 	line := "load --config " + config + " --expect answered>21"
 	streams := map[string]string{}
 	for _, flag := range []string{"--out=-", "--json", "--out=" + file} {
@@ -188,9 +181,7 @@ func TestLoadEvents(t *testing.T) {
 		streams[flag] = got.stdout
 	}
 	written, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	streams["--out="+file] = string(written)
 	for name, stream := range streams {
 		list := events(t, stream)
@@ -269,15 +260,11 @@ func TestOutputsAreWhole(t *testing.T) {
 	}
 }
 
-// load speaks TLS with every server of this program, and says who is not to be trusted.
+// load speaks TLS with both kinds of server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
 	slow(t)
 	cert, key := certificate(t)
-	serves := []string{"plain"}
-	for _, model := range tcp.Models() {
-		serves = append(serves, "serve --model "+model)
-	}
-	for _, serve := range serves {
+	for _, serve := range []string{"plain", "serve"} {
 		s := serveHere(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
 		for flags, says := range map[string]string{
 			"--ssl --tls-ca " + cert: "TLS 1.3, ",
@@ -314,20 +301,14 @@ func TestHold(t *testing.T) {
 		}
 	}
 	p := serveHere(t, "serve --app push --heartbeat 100ms")
-	cmd := process(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong", "--broadcast", "noon\n", "--expect", "heartbeats>=5", "--json", p.addr)
-	out := &lockedBuffer{}
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	testkit.WaitFor(t, "heartbeats", func() bool { return strings.Contains(out.String(), `"heartbeats":`) })
+	hold := testkit.Start(t, process(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong", "--broadcast", "noon\n",
+		"--expect", "heartbeats>=5", "--json", p.addr))
+	hold.WaitForOutput(`"heartbeats":`)
 	exchange(t, dial(t, p.addr), "!noon\n", "noon\n")
-	testkit.WaitFor(t, "all have heard the broadcast", func() bool { return strings.Contains(out.String(), `"phase":"heard"`) })
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), `"heard":5,"again":0`) {
-		t.Errorf("%v, %s", err, out)
+	hold.WaitForOutput(`"phase":"heard"`)
+	hold.Signal(os.Interrupt)
+	if code := hold.ExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
+		t.Errorf("%d, %s", code, hold.Output)
 	}
 }
 

@@ -29,14 +29,14 @@ name = "few"
 app = "echo"
 connections = 2_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "2s", rate = 2_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "500ms", for = "1s", rate = 2_000 }, { do = "hold", for = "1s" }]
 
 [[workload]]
 name = "many"
 app = "echo"
 connections = 10_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "2s", for = "2s", rate = 2_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "1s", rate = 2_000 }, { do = "hold", for = "1s" }]
 `
 
 // raced says whether the race detector watches this program.
@@ -65,6 +65,7 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	testkit.ReserveDescriptors(t, 12_000)
 	out, all := benchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {

@@ -24,13 +24,29 @@ func streamPath(t *testing.T) string {
 	return path
 }
 
+// reporting is a command line of report, and what it says.
+type reporting struct {
+	args []string
+	code int
+	says []string
+}
+
+func (c *reporting) check(t *testing.T) {
+	t.Helper()
+	got := invoke(t, append([]string{"report"}, c.args...)...)
+	if got.code != c.code {
+		t.Errorf("report %q: exit code %d, want %d; stderr %s", c.args, got.code, c.code, got.stderr)
+	}
+	for _, word := range c.says {
+		if !strings.Contains(got.stdout+got.stderr, word) {
+			t.Errorf("report %q doesn't say %q: %.2000s%s", c.args, word, got.stdout, got.stderr)
+		}
+	}
+}
+
 func TestReport(t *testing.T) {
 	path := streamPath(t)
-	for _, c := range []struct {
-		args []string
-		code int
-		says []string
-	}{
+	for _, c := range []reporting{
 		{[]string{path}, 0, []string{"target", "98 of 100", "connection reset by peer"}},
 		{[]string{path, "--format", "csv"}, 0, []string{"p99_us", "99.5", "\r\n"}},
 		{[]string{path, "--format", "html"}, 0, []string{"<!doctype html>", "127.0.0.1:9000"}},
@@ -50,15 +66,7 @@ func TestReport(t *testing.T) {
 		{[]string{"/no/such/file"}, 2, []string{"/no/such/file: no such file"}},
 		{[]string{path, "--out", "/no/such/directory/r.txt"}, 2, []string{"--out: ", "/no/such/directory/r.txt"}},
 	} {
-		got := invoke(t, append([]string{"report"}, c.args...)...)
-		if got.code != c.code {
-			t.Errorf("report %q: exit code %d, want %d; stderr %s", c.args, got.code, c.code, got.stderr)
-		}
-		for _, word := range c.says {
-			if !strings.Contains(got.stdout+got.stderr, word) {
-				t.Errorf("report %q doesn't say %q: %s%s", c.args, word, got.stdout, got.stderr)
-			}
-		}
+		c.check(t)
 	}
 }
 
@@ -92,15 +100,9 @@ func TestReportBadInput(t *testing.T) {
 		}
 	}
 	// A run that is cut off meets no expectation, and has no result.
-	if err := os.WriteFile(path, []byte("{\"phase\":\"began\"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := invoke(t, "report", "--expect", "errors==0", path); got.code != 1 || !strings.Contains(got.stderr, "FAIL errors==0: no result") {
-		t.Errorf("a run that is cut off: exit code %d, %s", got.code, got.stderr)
-	}
-	if got := invoke(t, "report", "--format", "json", path); got.code != 1 || !strings.Contains(got.stderr, "cut off") {
-		t.Errorf("a run that is cut off, as JSON: exit code %d, %s", got.code, got.stderr)
-	}
+	must(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n"), 0o600))
+	(&reporting{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).check(t)
+	(&reporting{[]string{"--format", "json", path}, 1, []string{"cut off"}}).check(t)
 }
 
 // benchFile writes the report of a bench with so many messages a second in each round. One more
@@ -130,11 +132,7 @@ func benchFile(t *testing.T, name string, rates ...float64) string {
 func TestReportBenches(t *testing.T) {
 	a, b := benchFile(t, "a.json", 100, 101, 102, 103), benchFile(t, "b.json", 90)
 	out := filepath.Join(t.TempDir(), "out.html")
-	for _, c := range []struct {
-		args []string
-		code int
-		says []string
-	}{
+	for _, c := range []reporting{
 		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
 		{[]string{a, "--format", "html", "--out", out}, 0, nil},
 		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-2"`}},
@@ -145,35 +143,16 @@ func TestReportBenches(t *testing.T) {
 		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
 		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
 	} {
-		got := invoke(t, append([]string{"report"}, c.args...)...)
-		if got.code != c.code {
-			t.Errorf("report %q: exit code %d, want %d; %s", c.args, got.code, c.code, got.stderr)
-		}
-		for _, word := range c.says {
-			if !strings.Contains(got.stdout+got.stderr, word) {
-				t.Errorf("report %q doesn't say %q: %.2000s%s", c.args, word, got.stdout, got.stderr)
-			}
-		}
+		c.check(t)
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "<title>Myriad bench: test") {
 		t.Errorf("--out: %.200s, %v", text, err)
 	}
 	dir := filepath.Join(t.TempDir(), "before")
-	if got := invoke(t, "report", filepath.Dir(a)); got.code != 2 || !strings.Contains(got.stderr, filepath.Dir(a)+" has no report.json; expected the report.json of a bench, or its directory") {
-		t.Errorf("a directory without a report: exit code %d, %s", got.code, got.stderr)
-	}
 	text, err := os.ReadFile(a)
-	if err := errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if got := invoke(t, "report", dir); got.code != 0 || !strings.Contains(got.stdout, "Myriad bench: test") {
-		t.Errorf("a directory: exit code %d, %s\n%s", got.code, got.stderr, got.stdout)
-	}
+	must(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
+	(&reporting{[]string{dir}, 0, []string{"Myriad bench: test"}}).check(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
-	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := invoke(t, "report", bad); got.code != 2 || !strings.Contains(got.stderr, bad+`: format "myriad-bench-7"`) {
-		t.Errorf("another format: exit code %d, %s", got.code, got.stderr)
-	}
+	must(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
+	(&reporting{[]string{bad}, 2, []string{bad + `: format "myriad-bench-7"`}}).check(t)
 }

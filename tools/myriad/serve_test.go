@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 )
@@ -101,20 +100,13 @@ func (s *server) tryOrder(t *testing.T, what, token string) (status int, text st
 // control pauses and resumes a server, and drains it.
 func control(t *testing.T, s *server, token string) {
 	t.Helper()
-	shows := func(what string) {
-		t.Helper()
-		testkit.WaitFor(t, "the page with "+what, func() bool {
-			_, text := get(t, s.admin+"/live")
-			return strings.Contains(text, what)
-		})
-	}
 	s.order(t, "pause", token)
-	shows("an operator has paused that")
+	s.shows(t, "/live", "an operator has paused that")
 	c := dial(t, s.addr)
 	io.WriteString(c, "hello\n")
 	s.order(t, "resume", token)
 	exchange(t, c, "", "hello\n")
-	shows("serves 1 connections")
+	s.shows(t, "/live", "serves 1 connections")
 	s.order(t, "close?remote="+c.LocalAddr().String(), token)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection was not closed")
@@ -145,10 +137,7 @@ func TestAdmin(t *testing.T) {
 	if len(token) < admin.MinToken {
 		t.Fatalf("the token is %q in %s", token, s.stdout)
 	}
-	testkit.WaitFor(t, "the connection has ended", func() bool {
-		_, text := get(t, s.admin+"/stats")
-		return strings.Contains(text, `"Open": 0`)
-	})
+	s.shows(t, "/stats", `"Open": 0`)
 	control(t, s, token)
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d after the drain; stderr: %s", code, s.stderr)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,57 +21,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/tools/load"
 )
 
-func must(t *testing.T, err error) {
+// upgradable is a server with an address of --admin that a new process can take over.
+func upgradable(t *testing.T, args ...string) *server {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))...))
 }
 
-// The page's order has a new process take over, at the page's address too, and is answered by the
-// old one; after an upgrade that has failed the page is there again.
-func TestUpgradeOrdered(t *testing.T) {
-	file := tokenFile(t)
-	s := upgradable(t, "", "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
-	c := halfMessage(t, s.addr)
-	if status, text := s.tryOrder(t, "upgrade", "wrong"); status != http.StatusUnauthorized {
-		t.Errorf("with a wrong token: %d, %q", status, text)
-	}
-	must(t, os.Rename(file, file+".away")) // the new process misses it
-	if status, text := s.tryOrder(t, "upgrade", secret); status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process goes on\n") {
-		t.Errorf("an upgrade that fails: %d, %q", status, text)
-	}
-	must(t, os.Rename(file+".away", file))
-	status, text := s.tryOrder(t, "upgrade", secret)
-	found := tookOver.FindStringSubmatch("myriad: " + text)
-	if status != http.StatusOK || found == nil || found[2] != "1" {
-		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
-	}
-	pid, err := strconv.Atoi(found[1])
-	must(t, err)
-	next, err := os.FindProcess(pid)
-	must(t, err)
-	exchange(t, c, " and half\n", "half and half\n")
-	if status, text := get(t, s.admin+"/metrics"); status != http.StatusOK || !strings.Contains(text, "\nmyriad_connections_taken_over_total 1\n") {
-		t.Errorf("/metrics of the new process: %d, %.300s", status, text)
-	}
-	c.Close()
-	s.endNext(t, next)
-}
-
-// upgradable is a server whose successors end with the test, too: they are of its group.
-func upgradable(t *testing.T, env string, args ...string) *server {
+// upgradableAs starts a command whose successors end with the test, too: they are of its group.
+func upgradableAs(t *testing.T, cmd *exec.Cmd) *server {
 	t.Helper()
-	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))...), env)
-}
-
-// upgradableAs is upgradable with a command.
-func upgradableAs(t *testing.T, cmd *exec.Cmd, env string) *server {
-	t.Helper()
-	cmd.Env = append(cmd.Env, env)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 	s := startProcess(t, cmd)
 	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // there may be none
 	return s
@@ -82,26 +48,30 @@ func ownAddress(port int) string {
 	return fmt.Sprintf("127.%d.%d.%d:%d", pid>>16&255, pid>>8&255, pid&255, port)
 }
 
-var tookOver = regexp.MustCompile(`myriad: process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
+var tookOver = regexp.MustCompile(`process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
 
-// upgrade has the server upgraded, waits until the old process has ended, and gives the new one.
-func (s *server) upgrade(t *testing.T, connections int) *os.Process {
+// upgrade sends SIGUSR2 to a process of the server, and returns the one that has taken over, in the nth upgrade of
+// all, with so many connections.
+func (s *server) upgrade(t *testing.T, from *os.Process, nth, connections int) (next *os.Process) {
 	t.Helper()
-	must(t, s.Process.Signal(syscall.SIGUSR2))
-	var found []string
-	testkit.WaitFor(t, "word of the upgrade", func() bool {
-		found = tookOver.FindStringSubmatch(s.stderr.String())
-		return found != nil
-	})
-	if found[2] != strconv.Itoa(connections) {
-		t.Errorf("%s connections were taken over, want %d", found[2], connections)
+	must(t, from.Signal(syscall.SIGUSR2))
+	return s.upgraded(t, nth, connections)
+}
+
+// upgraded is upgrade without the signal.
+func (s *server) upgraded(t *testing.T, nth, connections int) (next *os.Process) {
+	t.Helper()
+	var all [][]string
+	testkit.WaitForFunc(t, func() bool {
+		all = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
+		return len(all) == nth
+	}, func() string { return "no word of the upgrade: " + s.stderr.String() })
+	if moved := all[nth-1][2]; moved != strconv.Itoa(connections) {
+		t.Errorf("upgrade %d: %s connections were taken over, want %d", nth, moved, connections)
 	}
-	pid, err := strconv.Atoi(found[1])
+	pid, err := strconv.Atoi(all[nth-1][1])
 	must(t, err)
-	testkit.WaitFor(t, "the end of the old process", func() bool {
-		return errors.Is(s.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
-	})
-	next, err := os.FindProcess(pid)
+	next, err = os.FindProcess(pid)
 	must(t, err)
 	return next
 }
@@ -115,31 +85,46 @@ func (s *server) endNext(t *testing.T, next *os.Process) {
 	}
 }
 
+// The page's order has a new process take over, at the page's address too, and is answered by the
+// old one; after an upgrade that has failed the page is there again.
+func TestUpgradeOrdered(t *testing.T) {
+	file := tokenFile(t)
+	s := upgradable(t, "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
+	c := halfMessage(t, s.addr)
+	must(t, os.Rename(file, file+".away")) // the new process misses it
+	status, text := s.tryOrder(t, "upgrade", secret)
+	if status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process goes on\n") {
+		t.Errorf("an upgrade that fails: %d, %q", status, text)
+	}
+	must(t, os.Rename(file+".away", file))
+	status, text = s.tryOrder(t, "upgrade", secret)
+	if found := tookOver.FindStringSubmatch(text); status != http.StatusOK || found == nil || found[2] != "1" {
+		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
+	}
+	next := s.upgraded(t, 1, 1)
+	exchange(t, c, " and half\n", "half and half\n")
+	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
+	c.Close()
+	s.endNext(t, next)
+}
+
 // At SIGUSR2 a new process goes on with half a message, has the address of --admin, and is the
 // one that the service manager knows: the end of the old one is not the end of the service.
 func TestUpgradeServe(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "notify")
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	must(t, err)
-	defer manager.Close()
-	s := upgradable(t, "NOTIFY_SOCKET="+socket, "serve", "--app", "lines")
+	socket, manager := serviceManager(t)
+	cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+socket)
+	s := upgradableAs(t, cmd)
 	c := halfMessage(t, s.addr)
-	next := s.upgrade(t, 1)
+	next := s.upgrade(t, s.Process, 1, 1)
 	exchange(t, c, " and half\n", "half and half\n")
 	exchange(t, dial(t, s.addr), "another\n", "another\n")
-	if status, text := get(t, s.admin+"/metrics"); status != http.StatusOK || !strings.Contains(text, "\nmyriad_connections_taken_over_total 1\n") {
-		t.Errorf("/metrics of the new process: %d, %.300s", status, text)
-	}
+	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
 	s.endNext(t, next)
 	var heard []string
-	for b := make([]byte, 100); ; {
-		must(t, manager.SetReadDeadline(time.Now().Add(10*time.Millisecond))) // all is there by now
-		n, err := manager.Read(b)
-		if err != nil {
-			break
-		}
-		said, _, _ := strings.Cut(string(b[:n]), "\nMONOTONIC_USEC=")
+	for said := hear(manager, soon); said != ""; said = hear(manager, soon) {
+		said, _, _ = strings.Cut(said, "\nMONOTONIC_USEC=")
 		heard = append(heard, said)
 	}
 	// The new process says that it is ready when it serves, which may be after the hand-over.
@@ -152,11 +137,11 @@ func TestUpgradeServe(t *testing.T) {
 	}
 }
 
-// A hub that can't be upgraded goes on, with its page; then its subscribers move.
+// A hub that can't be upgraded goes on, with its page; then its subscribers, its counters and its last values move.
 func TestUpgradeHub(t *testing.T) {
 	const rules = "user alice on >a +@all &*\n"
 	users := usersFile(t, rules)
-	s := upgradable(t, "", "hub", "--users", users)
+	s := upgradable(t, "hub", "--users", users, "--last-values", "10")
 	alice := dial(t, s.addr)
 	talk(t, alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
 	publish := func() {
@@ -174,22 +159,92 @@ func TestUpgradeHub(t *testing.T) {
 		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process goes on")
 	})
 	publish()
-	if status, _ := get(t, s.admin+"/hub"); status != http.StatusOK {
-		t.Errorf("the page after an upgrade that has failed: %d", status)
-	}
+	s.shows(t, "/hub", `"Published": 1,`)
 	rewrite(t, users, rules)
-	next := s.upgrade(t, 1)
+	next := s.upgrade(t, s.Process, 1, 1)
 	publish()
-	if status, text := get(t, s.admin+"/hub"); status != http.StatusOK || !strings.Contains(text, `"Published": 2,`) {
-		t.Errorf("/hub of the new process: %d, %s", status, text)
+	talk(t, dial(t, s.addr), "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1|*3|$7|message|$1|x|$1|1")
+	s.shows(t, "/hub", `"Published": 2,`)
+	s.endNext(t, next)
+}
+
+// A load of WebSockets that publish and subscribe all the time misses no message in an upgrade, gets
+// none twice, and keeps its connections.
+func TestUpgradeHubLoad(t *testing.T) {
+	t.Parallel()
+	cmd := process(t, "hub", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	s := upgradableAs(t, cmd)
+	load := testkit.Start(t, process(t, "load", "--pubsub", "ws", "-c", "20", "--topics", "4", "--publishers", "2",
+		"--size", "64", "--rate", "100", "--duration", "2s", s.addr))
+	s.shows(t, "/metrics", "\nmyriad_hub_published_total [1-9]")
+	next := s.upgrade(t, s.Process, 1, 22)
+	if code := load.ExitCode(); code != 0 || !strings.Contains(load.Output.String(), "each compared, in order") {
+		t.Errorf("the load: exit code %d\n%s", code, load.Output)
 	}
 	s.endNext(t, next)
+}
+
+// TestUpgradeHubCluster has a new process take over the clients of a node, of all protocols, while
+// messages of its own and of another node come thick and fast: each subscriber gets each message once and in
+// order, here and there.
+func TestUpgradeHubCluster(t *testing.T) {
+	url := "nats://" + startNATS(t)
+	far := serveHere(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
+	near := upgradable(t, "hub", "--node", "near", "--nats", url)
+	const idle = 500 // clients, whose move takes its time
+	for range idle {
+		talk(t, dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
+	}
+	all := append(subscribers(t, "near", near.addr), subscribers(t, "far", far.addr)...)
+	var publishers []*publisher
+	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
+		publishers = append(publishers, publishTo(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
+	}
+	everywhere := func(what string) {
+		t.Helper()
+		for _, p := range publishers {
+			goesOn(t, what, p, all...)
+		}
+	}
+	everywhere("before")
+	next := near.upgrade(t, near.Process, 1, idle+3+2)
+	everywhere("with a new process")
+	near.shows(t, "/hub", `"All": false,`)
+	everywhere("with its own topics")
+	ends(t, publishers, all)
+	near.shows(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
+	for name, of := range map[string]*server{"near": near, "far": far} {
+		if s := clusterStats(t, of); s.Lost != 0 || s.Unsent != 0 {
+			t.Errorf("%s: %d lost, %d unsent; expected none", name, s.Lost, s.Unsent)
+		}
+	}
+	for _, y := range all {
+		if n := y.check(t); n > 0 {
+			t.Errorf("%s misses %d messages", y.name, n)
+		}
+	}
+	near.endNext(t, next)
+}
+
+// A hub with a server of NATS inside refuses an upgrade, says what to do, and goes on.
+func TestUpgradeHubPeers(t *testing.T) {
+	t.Setenv(secretVariable, "s3cret")
+	s := upgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
+	const why = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; " +
+		"this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+	if status, text := s.tryOrder(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
+		t.Errorf("an order: %d, %q; expected %q", status, text, why)
+	}
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	testkit.WaitFor(t, "word of the signal", func() bool { return strings.Contains(s.stderr.String(), syscall.SIGUSR2.String()+": "+why) })
+	talk(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
+	s.endNext(t, s.Process)
 }
 
 // SIGTERM ends an upgrade whose new process hangs, and that process.
 func TestUpgradeGivenUp(t *testing.T) {
 	users := usersFile(t, "user alice on >a +@all &*\n")
-	s := upgradable(t, "", "hub", "--users", users)
+	s := upgradable(t, "hub", "--users", users)
 	must(t, os.Remove(users))
 	must(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
 	must(t, s.Process.Signal(syscall.SIGUSR2))
@@ -222,37 +277,19 @@ func TestUpgradeOnce(t *testing.T) {
 
 // The first of several processes has its workers' connections moved, and all of the old ones end.
 func TestUpgradeProcesses(t *testing.T) {
-	s := upgradable(t, "", "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
+	s := upgradable(t, "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
 	var conns []net.Conn
 	for range 20 {
 		conns = append(conns, halfMessage(t, s.addr))
 	}
 	must(t, syscall.Kill(-s.Process.Pid, syscall.SIGUSR2)) // to the workers, too
-	next := s.awaitUpgrade(t, 1)
+	next := s.upgraded(t, 1, len(conns))
 	for _, c := range conns {
 		exchange(t, c, " and half\n", "half and half\n")
 	}
 	exchange(t, dial(t, s.addr), "another\n", "another\n")
-	testkit.WaitFor(t, "that the new processes' metrics have them", func() bool { // workers publish every 100 ms
-		_, text := get(t, s.admin+"/metrics")
-		return strings.Contains(text, "\nmyriad_connections_taken_over_total 20\n")
-	})
+	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 20\n")
 	s.endNext(t, next)
-}
-
-// awaitUpgrade waits for the word of the nth upgrade, and gives the new process.
-func (s *server) awaitUpgrade(t *testing.T, n int) *os.Process {
-	t.Helper()
-	var found [][]string
-	testkit.WaitFor(t, "word of the upgrade", func() bool {
-		found = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
-		return len(found) >= n
-	})
-	pid, err := strconv.Atoi(found[n-1][1])
-	must(t, err)
-	next, err := os.FindProcess(pid)
-	must(t, err)
-	return next
 }
 
 // A socket that the service manager has passed to the first process is found by its name in the
@@ -266,30 +303,20 @@ func TestUpgradeActivated(t *testing.T) {
 			}
 			l, err := net.Listen(network, addr)
 			must(t, err)
+			defer l.Close()
 			file, err := l.(interface{ File() (*os.File, error) }).File()
 			must(t, err)
-			cmd := process(t, "serve", "--app", "lines", "--addr", "systemd:web", "--admin", ownAddress(9090))
-			cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
-			cmd.Path, err = exec.LookPath("sh")
-			must(t, err)
+			cmd := inShell(process(t, "serve", "--app", "lines", "--addr", "systemd:web"), "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
 			cmd.ExtraFiles = []*os.File{file}
-			s := upgradableAs(t, cmd, "")
+			s := upgradableAs(t, cmd)
 			file.Close()
-			connect := func() net.Conn {
-				t.Helper()
-				c, err := net.Dial(network, l.Addr().String())
-				must(t, err)
-				t.Cleanup(func() { c.Close() })
-				return c
-			}
-			c := connect()
+			c := testkit.Dial(t, l.Addr().String())
 			exchange(t, c, "a\nhalf", "a\n")
 			next := s.Process
 			for n := range 2 {
-				must(t, next.Signal(syscall.SIGUSR2))
-				next = s.awaitUpgrade(t, n+1)
+				next = s.upgrade(t, next, n+1, n+1)
 				exchange(t, c, " a line\nhalf", "half a line\n")
-				exchange(t, connect(), "another\n", "another\n")
+				exchange(t, testkit.Dial(t, l.Addr().String()), "another\n", "another\n")
 			}
 			c.Close()
 			s.endNext(t, next)
@@ -298,41 +325,33 @@ func TestUpgradeActivated(t *testing.T) {
 					t.Errorf("the manager's socket is gone: %v", err)
 				}
 			}
-			l.Close()
 		})
 	}
 }
 
-// A server stays as process 1, or where it is told to, while others serve: through two upgrades it
+// A server stays as process 1, or where it is told to, while others serve: through upgrades it
 // passes signals on, and it ends as the last one does.
 func TestUpgradeStays(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		init bool
 		kill bool
 		code int
-	}{{"process 1", true, false, 0}, {"told to", false, false, 0}, {"killed", false, true, 1}} {
+	}{{"process 1", false, 0}, {"told to", false, 0}, {"killed", true, 1}} {
 		t.Run(c.name, func(t *testing.T) {
-			args := []string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090)}
-			if !c.init {
-				args = append(args, "--stay")
+			cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))
+			switch {
+			case c.name != "process 1":
+				cmd.Args = append(cmd.Args, "--stay")
+			case os.Getuid() != 0:
+				t.Skip("a namespace of processes is root's")
+			default:
+				cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 			}
-			cmd := process(t, args...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			if c.init {
-				cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
-				if os.Getuid() != 0 {
-					t.Skip("a namespace of processes is root's")
-				}
-			}
-			s := startProcess(t, cmd)
-			t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+			s := upgradableAs(t, cmd)
 			conn := halfMessage(t, s.addr)
-			exchange(t, conn, " a\nhalf", "half a\n")
 			var next *os.Process
 			for n := range 3 {
-				must(t, s.Process.Signal(syscall.SIGUSR2))
-				next = s.awaitUpgrade(t, n+1)
+				next = s.upgrade(t, s.Process, n+1, 1)
 				exchange(t, conn, " a line\nhalf", "half a line\n")
 			}
 			conn.Close()
@@ -344,6 +363,81 @@ func TestUpgradeStays(t *testing.T) {
 			if code := s.stop(); code != c.code || c.kill && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
 				t.Errorf("it has ended with %d, want %d; stderr: %s", code, c.code, s.stderr)
 			}
+		})
+	}
+}
+
+// Another program takes over where there is one now, and the first one takes over from that: a rollback.
+func TestUpgradeRollback(t *testing.T) {
+	dir := t.TempDir()
+	current := filepath.Join(dir, "current")
+	release := func(name string) (path string) {
+		t.Helper()
+		path = filepath.Join(dir, name)
+		if _, err := os.Stat(path); err != nil {
+			must(t, exec.Command("cp", os.Args[0], path).Run())
+		}
+		must(t, os.Symlink(path, current+".new"))
+		must(t, os.Rename(current+".new", current))
+		return path
+	}
+	release("release-1")
+	s := upgradableAs(t, exec.Command(current, "serve", "--app", "lines", "--addr", "127.0.0.1:0"))
+	c := halfMessage(t, s.addr)
+	next := s.Process
+	for i, name := range []string{"release-2", "release-1"} {
+		path := release(name)
+		next = s.upgrade(t, next, i+1, 1)
+		if runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", next.Pid)); err != nil || runs != path {
+			t.Errorf("%s runs, %v; want %s", runs, err, path)
+		}
+		exchange(t, c, " and half\nhalf", "half and half\n")
+	}
+	c.Close()
+	s.endNext(t, next)
+}
+
+// Upgrades in a row: each connection has messages in flight, a part of the next one is held by the server, and the
+// load compares every byte. The same by hand is docs/upgrade.md's.
+func TestUpgradeAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const upgrades, connections, ahead = 4, 300, 40
+	for name, args := range map[string][]string{
+		"goroutine":      {"--model", "goroutine"},
+		"epoll, shards":  {"--model", "epoll", "--max-conns", "50000"},
+		"uring, workers": {"--model", "uring", "--workers", "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasSuffix(name, "shards") {
+				testkit.ReserveDescriptors(t, 10_000) // a limit of 1,024 can't be divided among shards
+			}
+			cmd := process(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
+			s := upgradableAs(t, cmd)
+			ctx, stop := context.WithCancelCause(t.Context())
+			enough := errors.New("enough")
+			var answered atomic.Int64
+			ended := make(chan error, 1)
+			go func() {
+				r, err := load.Run(ctx, load.Config{
+					Target: s.addr, Connections: connections, ConnectTimeout: patience, Duration: 10 * patience, Drain: patience, Ahead: ahead,
+					ProgressEvery: 20 * time.Millisecond, Observe: func(e load.Event) { answered.Store(e.Snapshot.Answered) },
+				})
+				if !errors.Is(err, enough) || r.Err() != nil || r.Unanswered != 0 || r.Connected != connections {
+					ended <- fmt.Errorf("%w, %w; %d connected, %d unanswered, lost %v", err, r.Err(), r.Connected, r.Unanswered, r.Lost)
+				}
+				close(ended)
+			}()
+			next := s.Process
+			for i := range upgrades {
+				before := answered.Load()
+				testkit.WaitFor(t, "answers", func() bool { return answered.Load() >= before+2*connections })
+				next = s.upgrade(t, next, i+1, connections)
+			}
+			stop(enough)
+			if err := testkit.Receive(t, ended, "the end of the load"); err != nil {
+				t.Error(err)
+			}
+			s.endNext(t, next)
 		})
 	}
 }

@@ -35,28 +35,11 @@ type fleet struct {
 }
 
 // said keeps lines.
-type said struct {
-	mu    sync.Mutex
-	lines []string
-}
+type said struct{ testkit.Buffer }
 
-func (s *said) say(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lines = append(s.lines, fmt.Sprintf(format, args...))
-}
+func (s *said) say(format string, args ...any) { _, _ = fmt.Fprintf(s, format+"\n", args...) }
 
-func (s *said) has(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.lines, func(line string) bool { return strings.Contains(line, text) })
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.lines, "\n")
-}
+func (s *said) has(text string) bool { return strings.Contains(s.String(), text) }
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
@@ -153,20 +136,26 @@ func echo(t *testing.T) string {
 	return serve(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
+// keptFile is the file with the events of one run that an agent has kept itself.
+func keptFile(t *testing.T, dir string) *os.File {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%q, %v; want the events of one run", files, err)
+	}
+	file, err := os.Open(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return file
+}
+
 // kept are the runs that agents have kept themselves.
 func kept(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("%q, %v; want the events of one run", files, err)
-		}
-		file, err := os.Open(files[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := load.ReadStream(file)
-		file.Close()
+		s, err := load.ReadStream(keptFile(t, dir))
 		if err != nil || !s.Complete() {
 			t.Fatal("the events are not whole", err)
 		}
@@ -307,11 +296,10 @@ func silences(t *testing.T) func(func(time.Duration) bool) {
 	}
 }
 
-// TestLost has an agent go without a word in the middle of a run, which ends with the rest.
-func TestLost(t *testing.T) {
-	target := echo(t)
-	var f *fleet
-	var r *load.Result
+// lose has agents a and b make a run in which b is cut off when a phase begins for the first time, and returns the
+// result, and what it says of both.
+func lose(t *testing.T, at load.Phase, config func(silence time.Duration) load.Config) (f *fleet, r *load.Result, a, b load.Agent) {
+	t.Helper()
 	for silence := range silences(t) {
 		f = newFleet(t)
 		f.agent(Agent{Name: "a"})
@@ -320,24 +308,42 @@ func TestLost(t *testing.T) {
 		o := f.options(2)
 		o.Silence = silence
 		var cutting sync.WaitGroup
-		cfg := load.Config{Target: target, Connections: 6, Duration: 3 * silence, ProgressEvery: silence / 10, Observe: func(e load.Event) {
-			if e.Phase == load.Measuring {
-				cutting.Go(cut)
+		begins := sync.OnceFunc(func() { cutting.Go(cut) })
+		cfg := config(silence)
+		observe := cfg.Observe
+		cfg.Observe = func(e load.Event) {
+			if observe != nil {
+				observe(e)
 			}
-		}}
+			if e.Phase == at {
+				begins()
+			}
+		}
 		var err error
 		r, err = Run(t.Context(), o, cfg)
 		cutting.Wait()
-		soon := func(a load.Agent) bool { return a.Name == "a" && a.Lost != "" || a.Last != nil && a.Last.Open == 0 }
-		if err == nil && !slices.ContainsFunc(r.Agents, soon) {
+		if err != nil {
+			continue // so short a silence that both were lost
+		}
+		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
+		a, b = r.Agents[1-i], r.Agents[i]
+		if a.Lost == "" && b.Lost != "" && (b.Last == nil || b.Last.Open > 0) {
 			break
 		}
 	}
-	i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
-	if b := r.Agents[i]; !strings.Contains(b.Lost, "not heard of for") || b.Last == nil || b.Last.Open != 3 || b.Connected != 0 {
+	return f, r, a, b
+}
+
+// TestLost has an agent go without a word in the middle of a run, which ends with the rest.
+func TestLost(t *testing.T) {
+	target := echo(t)
+	f, r, a, b := lose(t, load.Measuring, func(silence time.Duration) load.Config {
+		return load.Config{Target: target, Connections: 6, Duration: 3 * silence, ProgressEvery: silence / 10}
+	})
+	if !strings.Contains(b.Lost, "not heard of for") || b.Last == nil || b.Last.Open != 3 || b.Connected != 0 {
 		t.Errorf("%+v; want b to be lost with 3 connections", b)
 	}
-	if a := r.Agents[1-i]; a.Lost != "" || a.Connected != 3 || r.Connected != 3 || r.Connections != 6 {
+	if a.Connected != 3 || r.Connected != 3 || r.Connections != 6 {
 		t.Errorf("%+v of %d connections; want 3 of 6, those of a", a, r.Connections)
 	}
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "agent b is lost, with 3 of 6 connections") {

@@ -45,8 +45,8 @@ func TestWrongToken(t *testing.T) {
 	cancel()
 	running.Wait()
 	for _, s := range []*said{&wrong, &without} {
-		if len(s.lines) != 1 {
-			t.Errorf("an agent says %q; expected one line, however often it tries", s.lines)
+		if strings.Count(s.String(), "\n") != 1 {
+			t.Errorf("an agent says %q; expected one line, however often it tries", s)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestWarnings(t *testing.T) {
 		c.sayWarning()
 		c.sayWarning()
 	}
-	if got := said.String(); got != "NATS: a\nNATS: b" {
+	if got := said.String(); got != "NATS: a\nNATS: b\n" {
 		t.Errorf("it says %q", got)
 	}
 }

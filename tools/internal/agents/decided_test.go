@@ -4,12 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"net"
-	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +14,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/load"
 )
@@ -27,27 +24,16 @@ import (
 // keptTries are the steps of a search as an agent has kept them.
 func keptTries(t *testing.T, dir string) (all []*load.Result) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("%q, %v; want the events of one run", files, err)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewReader(bytes.NewReader(text)); ; {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return all
-		}
+	for events := json.NewDecoder(keptFile(t, dir)); events.More(); {
 		var e load.Event
-		if err := json.Unmarshal(line, &e); err != nil {
+		if err := events.Decode(&e); err != nil {
 			t.Fatal(err)
 		}
 		if e.Phase == load.Tried {
 			all = append(all, e.Result)
 		}
 	}
+	return all
 }
 
 // TestSearch has two agents search for a rate: each step is divided between them, and decided by what
@@ -93,22 +79,18 @@ func TestSearch(t *testing.T) {
 		if sum := a[i].Schedule.PerSecond + b[i].Schedule.PerSecond; share < 0.249 || share > 0.251 || sum < step.Rate*0.999 || sum > step.Rate*1.001 {
 			t.Errorf("%v/s is divided into %v and %v, want a quarter and the rest", step.Rate, a[i].Schedule.PerSecond, b[i].Schedule.PerSecond)
 		}
-		for name, own := range map[string]struct {
-			got time.Duration
-			of  func(*load.Result) string
-		}{
-			"latency": {step.Latency, func(r *load.Result) string { return r.Histogram }},
-			"late":    {step.Late, func(r *load.Result) string { return r.Histograms["late"] }},
-		} {
+		percentile := func(ofA, ofB string) time.Duration {
 			both := hdrhistogram.New(1, int64(time.Minute), 3)
-			for _, one := range []*load.Result{a[i], b[i]} {
-				for value, n := range counts(t, own.of(one)) {
+			for _, one := range []string{ofA, ofB} {
+				for value, n := range counts(t, one) {
 					_ = both.RecordValues(value, n)
 				}
 			}
-			if want := time.Duration(both.ValueAtPercentile(goal.Percentile)); own.got != want {
-				t.Errorf("%v/s: the %s was %v, of what both have kept %v", step.Rate, name, own.got, want)
-			}
+			return time.Duration(both.ValueAtPercentile(goal.Percentile))
+		}
+		latency, late := percentile(a[i].Histogram, b[i].Histogram), percentile(a[i].Histograms["late"], b[i].Histograms["late"])
+		if step.Latency != latency || step.Late != late {
+			t.Errorf("%v/s: the latency was %v, late %v; of what both have kept %v, %v", step.Rate, step.Latency, step.Late, latency, late)
 		}
 		if unsent := a[i].Intended + b[i].Intended - a[i].Latency.Count - b[i].Latency.Count; step.Unsent != unsent {
 			t.Errorf("%v/s: %d were not sent, by what is kept %d", step.Rate, step.Unsent, unsent)
@@ -138,44 +120,26 @@ func limited(t *testing.T, rate int) string {
 
 // TestSearchLost has an agent go without a word in the middle of a search, which ends with the rest.
 func TestSearchLost(t *testing.T) {
-	target := echo(t)
-	for silence := range silences(t) {
-		f := newFleet(t)
-		f.agent(Agent{Name: "a"})
-		way, cut := f.wire()
-		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
-		o := f.options(2)
-		o.Silence = silence
-		var cutting sync.WaitGroup
-		steps := 0
-		cfg := load.Config{Target: target, Connections: 6, Rate: load.Rate{Goal: load.Goal{Percentile: 50, Under: 10 * time.Millisecond}}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
+	target, steps := echo(t), 0
+	_, r, _, _ := lose(t, load.Tried, func(time.Duration) load.Config {
+		steps = 0
+		goal := load.Goal{Percentile: 50, Under: 10 * time.Millisecond}
+		return load.Config{Target: target, Connections: 6, Rate: load.Rate{Goal: goal}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
 			if e.Phase == load.Tried {
-				if steps++; steps == 1 {
-					cutting.Go(cut)
-				}
+				steps++
 			}
 		}}
-		r, err := Run(t.Context(), o, cfg)
-		cutting.Wait()
-		if err != nil {
-			continue // so short a silence that both were lost
+	})
+	if r.Search == nil || len(r.Search.Steps) < 2 || len(r.Search.Steps) != steps {
+		t.Fatalf("%+v, %d steps told; want the search to go on with the other", r.Search, steps)
+	}
+	for _, step := range r.Search.Steps {
+		if step.Kept && step.Answered < 0.6*step.Rate { // few messages may vary
+			t.Errorf("%+v: a step without the part of who is lost counts", step)
 		}
-		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
-		if r.Agents[1-i].Lost != "" || r.Agents[i].Lost == "" {
-			continue // a short silence
-		}
-		if r.Search == nil || len(r.Search.Steps) < 2 || len(r.Search.Steps) != steps {
-			t.Errorf("%+v, %d steps told; want the search to go on with the other", r.Search, steps)
-		}
-		for _, step := range r.Search.Steps {
-			if step.Kept && step.Answered < 0.6*step.Rate { // few messages may vary
-				t.Errorf("%+v: a step without the part of who is lost counts", step)
-			}
-		}
-		if err := r.Err(); err == nil {
-			t.Error("the result does not say that an agent is lost")
-		}
-		return
+	}
+	if err := r.Err(); err == nil {
+		t.Error("the result does not say that an agent is lost")
 	}
 }
 
@@ -239,17 +203,8 @@ func TestSteadyTogether(t *testing.T) {
 // broker is a publish/subscribe server.
 func broker(t *testing.T) string {
 	t.Helper()
-	listening, ended := make(chan net.Addr, 1), make(chan error, 1)
-	s := &tcp.Server{Addr: "127.0.0.1:0", Handler: new(hub.Hub).Handler(), Listening: func(a net.Addr) { listening <- a }}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- s.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := testkit.Receive(t, ended, "the server's end"); err != nil {
-			t.Error(err)
-		}
-	})
-	return testkit.Receive(t, listening, "a server").String()
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
+	return addr
 }
 
 // TestPubSub has two agents share topics: what one publishes the subscribers of both get.
@@ -282,31 +237,11 @@ func TestPubSub(t *testing.T) {
 // of it is all that they wait for.
 func TestPubSubLost(t *testing.T) {
 	target := broker(t)
-	for silence := range silences(t) {
-		f := newFleet(t)
-		f.agent(Agent{Name: "a"})
-		way, cut := f.wire()
-		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
-		o := f.options(2)
-		o.Silence = silence
-		var cutting sync.WaitGroup
-		cfg := load.Config{Target: target, Connections: 4, PubSub: &load.PubSub{Protocol: "redis", Publishers: 2}, Duration: 3 * silence, Drain: silence, Observe: func(e load.Event) {
-			if e.Phase == load.Measuring {
-				cutting.Go(cut)
-			}
-		}}
-		r, err := Run(t.Context(), o, cfg)
-		cutting.Wait()
-		if err != nil {
-			continue // so short a silence that both were lost
-		}
-		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
-		if r.Agents[1-i].Lost != "" || r.Agents[i].Lost == "" {
-			continue
-		}
-		if r.Undelivered != 0 || r.Delivered == 0 || r.Connected != 3 {
-			t.Errorf("%d delivered, %d are missing; want some, and none", r.Delivered, r.Undelivered)
-		}
-		return
+	_, r, _, _ := lose(t, load.Measuring, func(silence time.Duration) load.Config {
+		pubsub := &load.PubSub{Protocol: "redis", Publishers: 2}
+		return load.Config{Target: target, Connections: 4, PubSub: pubsub, Duration: 3 * silence, Drain: silence}
+	})
+	if r.Undelivered != 0 || r.Delivered == 0 || r.Connected != 3 {
+		t.Errorf("%d delivered, %d are missing; want some, and none", r.Delivered, r.Undelivered)
 	}
 }
