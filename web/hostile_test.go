@@ -246,7 +246,7 @@ func besiege(t *testing.T, model string, a attack) {
 		n, st := s.server.Stats(), p.Stats()
 		return n.Open == 0 && n.Buffered == 0 && st.Running == 0 && st.Queued == 0 && st.Workers <= 4
 	}, func() string { return fmt.Sprintf("left behind: %+v, %+v", s.server.Stats(), p.Stats()) })
-	// One turn of each loop can exceed it, as in TestBudgetUnderFlood.
+	// One turn of each loop can exceed it, as in TestMemoryLimits.
 	if most, bound := s.most.Load(), int64(a.limits.MaxBuffered+oneTurn); most > bound {
 		t.Errorf("buffers held %d bytes; expected at most %d", most, bound)
 	}
@@ -474,22 +474,25 @@ func TestYield(t *testing.T) {
 func TestTimeouts(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/x", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("/quick", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
 	for name, row := range map[string]struct {
 		before, drip string
 		why          error
 	}{
-		"silent":                  {"", "", web.ErrTimeout},
-		"silent behind an answer": {get("/x"), "", web.ErrTimeout},
-		"half a head":             {"GET", "", web.ErrTimeout},
-		"half a head behind that": {get("/x") + "GET", "", web.ErrTimeout},
-		"head":                    {"", "G", web.ErrTimeout},
-		"head of a second":        {get("/x") + "GET", "T", web.ErrTimeout},
-		"fragments":               {ask("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
-		"empty fragments":         {ask("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
-		"frame":                   {ask("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
-		"small frame":             {ask("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
-		"pings in a message":      {ask("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
+		"silent":                       {"", "", web.ErrTimeout},
+		"silent behind an answer":      {get("/x"), "", web.ErrTimeout},
+		"silent behind a quick answer": {get("/quick"), "", web.ErrTimeout},
+		"half a head":                  {"GET", "", web.ErrTimeout},
+		"half a head behind that":      {get("/x") + "GET", "", web.ErrTimeout},
+		"head":                         {"", "G", web.ErrTimeout},
+		"head of a second":             {get("/x") + "GET", "T", web.ErrTimeout},
+		"head behind a quick answer":   {get("/quick") + "GET", "T", web.ErrTimeout},
+		"fragments":                    {ask("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
+		"empty fragments":              {ask("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
+		"frame":                        {ask("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
+		"small frame":                  {ask("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
+		"pings in a message":           {ask("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limits := tcp.Limits{MessageTimeout: 10 * time.Second}

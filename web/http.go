@@ -254,10 +254,13 @@ func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
 		_, _ = c.Write(x.res.out)
 	}
 	more = x.switched == nil && !x.res.close
-	if x.switched != nil {
+	switch {
+	case x.switched != nil:
 		x.switched(c)
-	} else if x.res.close {
+	case x.res.close:
 		_ = c.Close()
+	default:
+		x.h.startIdleTimer(c)
 	}
 	putExchange(x)
 	return more
