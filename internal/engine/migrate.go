@@ -80,7 +80,7 @@ func (c *Conn) StayReason() string {
 		return "TLS"
 	case !c.is(ownHandler) && c.host.Save == nil && c.host.SaveOwned == nil && c.user != nil:
 		return ValueUnsaved
-	case c.mayLeave() == nil:
+	case x != nil && x.leaving == leaveNever:
 		return "not saved"
 	}
 	return "busy"

@@ -178,18 +178,22 @@ func (d *departure) answered() {
 func (c *conn) giveAway() {
 	d := c.group.migration.departure.Load()
 	c.AtRest()
-	if d == nil || !d.give(c) {
-		c.Stay(false)
+	var gone, stays bool
+	if d != nil {
+		gone, stays = d.give(c)
+	}
+	if !gone {
+		c.Stay(stays)
 	}
 }
 
-// give reports whether the connection has gone.
-func (d *departure) give(c *conn) (gone bool) {
+// give reports whether the connection has gone, or can't go in any upgrade.
+func (d *departure) give(c *conn) (gone, stays bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.answered()
 	if !d.sender.Asking() || d.sender.Credit() <= d.saving {
-		return false
+		return false, false
 	}
 	d.saving++
 	defer func() {
@@ -198,10 +202,10 @@ func (d *departure) give(c *conn) (gone bool) {
 	}()
 	r, err := d.pack(c)
 	if err != nil {
-		if !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater) {
+		if stays = !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater); stays {
 			d.stays[c] = true
 		}
-		return false
+		return false, stays
 	}
 	record, fds := r.Append(nil), []int{int(c.FD())}
 	for d.sender.Asking() && !gone {
@@ -214,11 +218,11 @@ func (d *departure) give(c *conn) (gone bool) {
 	}
 	if !gone {
 		c.Unpack()
-		return false
+		return false, false
 	}
 	c.group.given.Add(goroutineBytes)
 	c.Left()
-	return true
+	return true, false
 }
 
 // pack packs a connection without the lock: a handler may take its time, or end the goroutine.
