@@ -216,3 +216,19 @@ func TestCommandsAndRights(t *testing.T) {
 		}
 	}
 }
+
+// A client that has not authenticated may send few arguments, and short ones.
+func TestStrangers(t *testing.T) {
+	s := sizesFor(1<<20, true)
+	for in, want := range map[string]string{
+		"*11\r\n":                   "unauthenticated multibulk length",
+		"*1048577\r\n":              "invalid multibulk length",
+		"*1\r\n$16385\r\n":          "unauthenticated bulk length",
+		"*10\r\n$16384\r\n":         "<nil>",
+		strings.Repeat("a", 64<<10): "too big inline request",
+	} {
+		if got := strings.TrimPrefix(parsed(in, s), wrong); got != want {
+			t.Errorf("%.40q is read as %s, want %s", in, got, want)
+		}
+	}
+}

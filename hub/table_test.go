@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"unsafe"
 )
 
 // hashed is a hash whose place has few values, so that many topics want one.
@@ -68,4 +69,31 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// The memory of each topic of a million is that of a topic, and little more.
+func TestTopicMemory(t *testing.T) {
+	if size := unsafe.Sizeof(topic{}); size > 80 {
+		t.Errorf("a topic has %d bytes, want at most 80", size)
+	}
+	const n = 100_000
+	var ts table
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%06d", i)
+	}
+	before := heap()
+	for _, name := range names {
+		if _, _, err := ts.join(name, Topic, resp2, Limits{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (heap() - before) / n
+	t.Logf("%d bytes of heap for each of %d topics", each, n)
+	if each > 100 {
+		t.Errorf("%d bytes of heap for each of %d topics, want at most 100", each, n)
+	}
+	if ts.find(names[n-1]) == nil { // ts lives until here
+		t.Error("a topic is missing")
+	}
 }
