@@ -1,8 +1,8 @@
 package hub
 
 import (
-	"fmt"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
