@@ -7,7 +7,7 @@ import (
 
 // The queue is split into shards so that submitters and workers seldom meet. A
 // submitter uses the shard of its goroutine, and others when that is full; a worker
-// stays with a shard for some jobs and moves on. A shard's lock is held for some 20 ns
+// takes a job from each in turn. A shard's lock is held for some 20 ns
 // and never while a job or a Dropper is called. It is taken with TryLock, and the next
 // shard is tried when that fails: so hardly anybody sleeps for it, which matters to
 // event loops that are locked to their threads.

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Wait and Service are those of the jobs: jobs that take long are all timed.
+// Wait and Service are those of the jobs.
 func TestStatsOfTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, fixed(1, 64))

@@ -78,8 +78,7 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 	}
 }
 
-// Where all jobs are short others count on the worker that runs one. One that does not
-// come back holds them up for two ticks of the controller at most, and then no more.
+// A job that takes long after many short ones holds none of them up.
 func TestLongJobAmongShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, fixed(8, 1024))
@@ -96,7 +95,7 @@ func TestLongJobAmongShortOnes(t *testing.T) {
 		}
 		defer hold(t, p, 1)()
 		for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
-			if took := run(); took > 20*time.Millisecond || took > 0 && time.Since(begin) > 30*time.Millisecond {
+			if took := run(); took > 0 {
 				t.Fatalf("%v after the long job began a short one took %v", time.Since(begin), took)
 			}
 		}
