@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -211,5 +210,3 @@ func TestEndWaitsForHandlers(t *testing.T) {
 	}
 	<-client
 }
-
-func newRequest(target string) *http.Request { return httptest.NewRequest("GET", target, nil) }

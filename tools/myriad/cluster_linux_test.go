@@ -351,7 +351,6 @@ type wanderer struct {
 	moved             []time.Time     // when it had subscribed again
 	gaps              []time.Duration // from its last message of a connection to the first of the next
 	last              time.Time       // message
-	conn              net.Conn
 }
 
 // wander stays subscribed until ctx ends, to one of the nodes at a time. It has the wanderer's mutex while it
