@@ -168,8 +168,7 @@ func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
 			case closed:
 				return ErrClosed
 			case added:
-				p.wakeController()
-				if p.needsWorker() {
+				if p.searching.Load() == 0 {
 					p.wakeWorker()
 				}
 				return nil

@@ -87,12 +87,13 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeWorker has one more worker search for jobs.
+// wakeWorker has one more worker search for jobs. If there may be none, that is for the
+// controller to change.
 func (p *Pool) wakeWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
-	} else if p.workers() < p.most() {
-		p.spawn(order{}, 0)
+	} else if p.workers() >= p.most() || !p.spawn(order{}, 0) {
+		p.wakeController()
 	}
 }
 
