@@ -16,13 +16,15 @@ func loopModelsOnly(t *testing.T) {
 	}
 }
 
-// until asks until the server's counters are so.
+// until asks, one time after the other without a pause, until the server's counters are so.
 func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bool) {
 	t.Helper()
-	waitFor(t, what, func() bool {
+	for end := time.Now().Add(testkit.Timeout); !so(s.Stats()); {
 		ask()
-		return so(s.Stats())
-	})
+		if time.Now().After(end) {
+			t.Fatalf("%s: %+v", what, s.Stats())
+		}
+	}
 }
 
 // Auto leaves handlers to workers until they have proved to be quick, moves those that
