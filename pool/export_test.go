@@ -1,7 +1,7 @@
 package pool
 
-// NewWithRunnable is New for a machine on which so many goroutines are runnable and do not
-// run, whatever Go's scheduler says.
+// NewWithRunnable is New with a fixed count of goroutines that wait for a processor, in place of
+// that of Go's scheduler.
 func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
 	return newPool(cfg, func() int { return runnable })
 }

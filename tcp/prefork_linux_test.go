@@ -97,7 +97,7 @@ func meetAll(t *testing.T, addr string, workers int) (peers []peer, of map[int]i
 	return peers, of
 }
 
-// waitRestarted waits until so many workers that were killed have been started again.
+// waitRestarted waits until n killed workers have been restarted.
 func (s *started) waitRestarted(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, func() bool { st := s.Stats(); return st.Restarts == int64(n) && st.Processes == s.Processes },
@@ -127,7 +127,7 @@ func TestProcessesSettings(t *testing.T) {
 
 // TestProcesses has worker processes serve at all listeners, each knowing by which a connection has come, and so
 // does one that is started again. The counters are those of all workers, dead ones included. A broadcast reaches
-// all connections once, in one order, whoever makes it.
+// all connections once, in the same order, whichever process sends it.
 func TestProcesses(t *testing.T) {
 	const workers = 2
 	s := startProcesses(t, &Server{

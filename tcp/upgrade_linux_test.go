@@ -782,7 +782,7 @@ func TestUpgradeTLS(t *testing.T) {
 	}
 }
 
-// TestUpgradeDescriptors has descriptors run out in the new process: whoever finds no room stays,
+// TestUpgradeDescriptors has descriptors run out in the new process: connections without room stay,
 // and is served to the end of its message, and nobody is lost.
 func TestUpgradeDescriptors(t *testing.T) {
 	const n, limit = 200, 220

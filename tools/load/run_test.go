@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// near says whether got is within a share of want.
+// near reports whether got is within a share of want.
 func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
 // answering answers each line with a text, which has the line's number.
@@ -260,7 +260,7 @@ func breakThree(c net.Conn, n int) {
 	echoTimes(c, 1)
 }
 
-// closing closes a WebSocket after so many messages.
+// closing closes a WebSocket after n messages.
 func closing(messages int) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) error {
 		for range messages {
@@ -523,7 +523,7 @@ func TestUnprompted(t *testing.T) {
 		if r := check(t, late); r.Err() != nil {
 			t.Errorf("%v: got %+v", r.Err(), r)
 		}
-		// Without a heartbeat each says a message; what comes behind the window is not looked at.
+		// Without a heartbeat each sends a message; those after the window are not checked.
 		for times := range slower(t) {
 			over := make(chan struct{})
 			quiet := base

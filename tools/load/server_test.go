@@ -117,7 +117,7 @@ type (
 // silent reads and does not answer.
 func silent(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
 
-// echoTimes answers so many messages of 64 bytes, and reads one more, so that closing sends no reset.
+// echoTimes answers n messages of 64 bytes and reads one more, so that closing sends no reset.
 func echoTimes(c net.Conn, times int) {
 	message := make([]byte, 64)
 	for range times {

@@ -63,7 +63,7 @@ func (p *process) await(text string) {
 	})
 }
 
-// over says whether it has ended: a zombie, or gone.
+// over reports whether the process has ended: it is a zombie, or gone.
 func (p *process) over() bool { return p.Process.Process.Signal(syscall.Signal(0)) != nil }
 
 // result is what a generator with --json has said at its end.

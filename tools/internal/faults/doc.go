@@ -1,5 +1,5 @@
 // Package faults has what goes wrong around a server: clients that mean it harm (Swarm), and networks of
-// their own (Namespace). Honest clients, which check each answer, tell whether it matters to them.
+// their own (Namespace). Honest clients check each answer, and show whether the attack affects them.
 //
 // The tests of this package are the fault suite; docs/reliability.md lists what they prove.
 //
