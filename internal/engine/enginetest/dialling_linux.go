@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ func init() {
 	systemCases = append(systemCases,
 		testCase{"Dial from an address that is not ours", dialFromNowhere},
 		testCase{"Stop while dialling", stopWhileDialling},
+		testCase{"Dial after a connection whose socket stays open elsewhere", dialAfterShared},
 	)
 }
 
@@ -132,6 +134,40 @@ func stopWhileDialling(b *bench) {
 	}
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, made)...)
 	s.wantDialFailed(slices.Repeat([]error{engine.ErrClosed}, n-made)...)
+}
+
+// dialAfterShared closes a connection whose socket is still open by another descriptor, as
+// after a hand-over or in a child process that was just forked, and then dials. The
+// events of that socket must not be taken for those of the dial, which is never answered.
+func dialAfterShared(b *bench) {
+	target := deafListener(b)
+	for {
+		nc, err := net.DialTimeout("tcp", target.String(), short)
+		if err != nil {
+			break // the backlog is full
+		}
+		defer nc.Close()
+	}
+	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		if c.Outbound() {
+			b.Error("the dial that is never answered has succeeded")
+		}
+	}}, dialsOnly)
+	l := listen(b)
+	c, err := tryDial(b, l.Addr().String())
+	b.must(err)
+	accepted, err := l.Accept()
+	b.must(err)
+	shared, err := accepted.(*net.TCPConn).File()
+	b.must(err)
+	defer shared.Close()
+	b.must(s.Adopt(accepted, -1, nil))
+	ref := s.wantOpened(1)[0]
+	owner, _, _ := ref.Slot()
+	c.CloseWrite()
+	s.wantClosed(io.EOF)
+	b.must(s.Dial(engine.Dial{Target: target, Count: 1, Loop: owner + 1, Timeout: short}))
+	s.wantDialFailed(engine.ErrDialTimeout)
 }
 
 // deafListener accepts nothing and has the shortest backlog there is.

@@ -101,7 +101,7 @@ func (d *driver) handle(n int) bool {
 // ready handles the events of one connection.
 func (d *driver) ready(c *engine.Conn, events uint32) {
 	switch {
-	case c.FD() < 0:
+	case c.FD() < 0 || c.Armed()&loop.ClosePending != 0:
 		return // closed earlier in this turn
 	case c.Armed()&loop.Connecting != 0:
 		d.loop.Connected(c)
@@ -137,6 +137,15 @@ func (d *driver) detach(c *engine.Conn) {
 	c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
 }
 
+// unwatch stops watching a descriptor before it is closed. Closing alone does not where another
+// process has the socket, too: during a hand-over, or for a moment after a fork. Its events would
+// be taken for those of the next connection in the slot.
+func (d *driver) unwatch(c *engine.Conn) {
+	if c.Armed()&detached == 0 {
+		d.poll.Remove(c.FD())
+	}
+}
+
 // Watch begins with input, or while connecting with room.
 func (d *driver) Watch(c *engine.Conn) syscall.Errno {
 	if c.Armed()&loop.Connecting != 0 {
@@ -149,7 +158,10 @@ func (d *driver) Watch(c *engine.Conn) syscall.Errno {
 
 func (d *driver) Established(c *engine.Conn) syscall.Errno { return d.arm(c) }
 
-func (d *driver) Drop(c *engine.Conn) { d.loop.Forget(c) }
+func (d *driver) Drop(c *engine.Conn) {
+	d.unwatch(c)
+	d.loop.Forget(c)
+}
 
 func (d *driver) Sweep(*engine.Conn) {}
 
@@ -175,6 +187,7 @@ func (d *driver) Settle(c *engine.Conn) {
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:
+			d.unwatch(c)
 			d.loop.Finish(c)
 			return
 		case engine.Read:

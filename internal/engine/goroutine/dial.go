@@ -68,7 +68,7 @@ func (g *group) dial(d engine.Dial) {
 	nc, err := g.connect(d)
 	if err != nil {
 		g.leave()
-		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && d.Owned != nil {
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && d.Timeout > 0 {
 			err = engine.ErrDialTimeout
 		}
 		if g.stop.Err() != nil {
