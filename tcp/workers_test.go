@@ -264,9 +264,10 @@ func TestGoexit(t *testing.T) {
 			}
 			other.Exchange("after", "after")
 		}
-		if n := s.Stats(); n.Panics != 3 || n.Closed.Panic != 3 {
-			t.Errorf("counted %d panics, and %d connections closed for them; want 3 and 3", n.Panics, n.Closed.Panic)
-		}
+		testkit.WaitFor(t, "not 3 panics and 3 connections closed for them are counted", func() bool {
+			n := s.Stats()
+			return n.Panics == 3 && n.Closed.Panic == 3
+		})
 	})
 }
 

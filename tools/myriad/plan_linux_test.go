@@ -16,7 +16,7 @@ import (
 // takes enough memory that a prediction which counts it wrongly is far off.
 const sizes = `
 name = "sizes"
-question = "Does a run with 2,000 connections tell what 10,000 take?"
+question = "Does a run with 1,000 connections tell what 5,000 take?"
 rounds = 1
 
 [[subject]]
@@ -27,16 +27,16 @@ command = "{self} serve --addr {addr} --app {app} --model {model} --loops 2 --ad
 [[workload]]
 name = "few"
 app = "echo"
-connections = 2_000
+connections = 1_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "500ms", for = "1s", rate = 2_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "300ms", for = "500ms", rate = 2_000 }]
 
 [[workload]]
 name = "many"
 app = "echo"
-connections = 10_000
+connections = 5_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "1s", rate = 2_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "500ms", for = "500ms", rate = 2_000 }]
 `
 
 // raced says whether the race detector watches this program.
@@ -61,12 +61,12 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 	return out, all
 }
 
-// What 10,000 connections take of a server's memory is predicted from 2,000. The kernel's is of
+// What 5,000 connections take of a server's memory is predicted from 1,000. The kernel's is of
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
 	t.Parallel()
-	testkit.ReserveDescriptors(t, 12_000)
+	testkit.ReserveDescriptors(t, 6_000)
 	out, all := benchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = benchSizes(t)
@@ -76,8 +76,8 @@ func TestPlanPredicts(t *testing.T) {
 		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
 	}
 	for _, p := range predicted {
-		if p.From.Connections != 2000 || p.To.Connections != 10_000 || p.Figures[0].What != "the process, idle" {
-			t.Errorf("%s: predicted %d from %d connections: %s, want 10,000 from 2,000", p.To.Subject, p.To.Connections, p.From.Connections, p.Figures[0].What)
+		if p.From.Connections != 1000 || p.To.Connections != 5000 || p.Figures[0].What != "the process, idle" {
+			t.Errorf("%s: predicted %d from %d connections: %s, want 5,000 from 1,000", p.To.Subject, p.To.Connections, p.From.Connections, p.Figures[0].What)
 		}
 		for _, c := range p.Figures {
 			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Text(c.Predicted), c.Text(c.Measured), c.Off()*100)
@@ -88,7 +88,7 @@ func TestPlanPredicts(t *testing.T) {
 		}
 	}
 	got := invoke(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
-	for _, words := range []string{"Measured: 2,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n "} {
+	for _, words := range []string{"Measured: 1,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n "} {
 		if got.code != 0 || !strings.Contains(got.stdout, words) {
 			t.Errorf("plan: exit code %d, want %q: %s", got.code, words, got.says())
 		}

@@ -10,25 +10,6 @@ import (
 
 const checkout = "../../.."
 
-// TestModuleProxy checks that the modules can be published: from a proxy that is written from the checkout, and
-// without go.work, a program outside the repository builds with the library and the hub, and go install builds
-// the command.
-func TestModuleProxy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds the command with an empty module cache")
-	}
-	w, err := newWorld(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.close)
-	for name, check := range map[string]func() error{"library": w.checkLibrary, "user": w.checkUser, "install": w.checkInstall} {
-		if err := check(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // copyFile copies one file of the checkout into another folder.
 func copyFile(t *testing.T, to, name string) {
 	t.Helper()
