@@ -26,8 +26,18 @@ type Config struct {
 	// Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM
 	// Queue 10-5, 2012).
 	Target, Interval time.Duration
-	// Off switches rules off: for comparison, or because jobs must never be shed.
-	Off Rules
+	// FixedLimit keeps the limit of workers at Max. By default the limit follows the work.
+	FixedLimit bool
+	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool
+	// sheds jobs that have waited longer than Target.
+	KeepQueued bool
+	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs
+	// the newest first, while the oldest has waited longer than Target.
+	//
+	// A pool with FixedLimit, KeepQueued and FIFO is a plain queue in front of at most Max
+	// workers. Its order is approximate: the queue has up to two shards for each processor,
+	// and only the jobs of one shard run in order of arrival.
+	FIFO bool
 	// MemoryLimit is how many bytes the process may use: when its live heap comes near
 	// that, the number of workers is reduced. 0, the default, is what Go's memory limit,
 	// the cgroup and the machine allow; a negative number is no limit.
@@ -39,26 +49,6 @@ type Config struct {
 
 	fixedTarget bool // it does not follow the jobs
 }
-
-// Rules are what a pool does about overload.
-type Rules uint
-
-// The rules.
-const (
-	// Adapting makes the number of workers follow the work. Without it there may
-	// always be Max.
-	Adapting Rules = 1 << iota
-	// Shedding sheds jobs that have waited too long in an overload.
-	Shedding
-	// NewestFirst runs the newest jobs first in an overload, while others have waited
-	// longer than Target.
-	NewestFirst
-
-	// AllRules are all of them. A pool without is a queue in about the order of arrival
-	// (the queue is sharded, up to twice as often as there are processors) before up
-	// to Max workers.
-	AllRules = Adapting | Shedding | NewestFirst
-)
 
 // NoQueue is a Config.Queue without room.
 const NoQueue = -1
@@ -106,8 +96,6 @@ func (c Config) withDefaults() (Config, error) {
 		return c, badConfig("Target is %v; expected 0 (the default, %v), or %v to %v", c.Target, defaultTarget, minTarget, maxInterval)
 	case c.Interval < c.Target || c.Interval > maxInterval:
 		return c, badConfig("Interval is %v; expected 0 (the default, %v), or %v (Target) to %v", c.Interval, defaultInterval, c.Target, maxInterval)
-	case c.Off&^AllRules != 0:
-		return c, badConfig("Off is %#x; expected some of %#x (AllRules)", uint(c.Off), uint(AllRules))
 	}
 	return c, nil
 }

@@ -61,8 +61,7 @@ func TestConfigBounds(t *testing.T) {
 		{pool.Config{Target: time.Second, Interval: time.Second - 1}, []string{"Interval is 999.999999ms", "1s"}},
 		{pool.Config{Interval: h}, nil},
 		{pool.Config{Interval: h + 1}, []string{"Interval is 1h0m0.000000001s", "1h0m0s"}},
-		{pool.Config{Off: pool.AllRules}, nil},
-		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x8", "0x7"}},
+		{pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}, nil},
 		{pool.Config{MemoryLimit: -1}, nil},
 		{pool.Config{MemoryLimit: 1}, nil},
 	} {
@@ -91,10 +90,10 @@ func TestQueueBoundIsExact(t *testing.T) {
 			if queue == 100_000 && workers == 1 {
 				continue // one of them takes long enough
 			}
-			for _, off := range []pool.Rules{0, pool.AllRules} {
+			for _, plain := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
 					cfg := fixed(workers, queue)
-					cfg.Off = off
+					cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
 					p := start(t, cfg)
 					room := max(queue, 0)
 					if queue == 0 {
@@ -109,10 +108,10 @@ func TestQueueBoundIsExact(t *testing.T) {
 							}
 						}
 						if n != room {
-							t.Errorf("queue %d, workers %d, off %b, round %d: %d jobs were accepted to wait; expected %d", queue, workers, off, round, n, room)
+							t.Errorf("queue %d, workers %d, plain %b, round %d: %d jobs were accepted to wait; expected %d", queue, workers, off, round, n, room)
 						}
 						if s := p.Stats(); s.Queued != n || s.Running != workers {
-							t.Errorf("queue %d, workers %d, off %b: queued %d, running %d; expected %d, %d", queue, workers, off, s.Queued, s.Running, n, workers)
+							t.Errorf("queue %d, workers %d, plain %b: queued %d, running %d; expected %d, %d", queue, workers, off, s.Queued, s.Running, n, workers)
 						}
 						// Turned away is turned away, each time.
 						for range 100 {
@@ -166,12 +165,12 @@ func TestWorkersAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		cfg  pool.Config
 		most int64
-		all  bool // without Adapting there are as many at any time
+		all  bool // with FixedLimit there are as many at any time
 	}{
 		{pool.Config{Max: 1}, 1, true},
 		{pool.Config{Max: 7}, 7, true},
 		{pool.Config{Max: 100}, 100, false},
-		{pool.Config{Max: 300, Off: pool.Adapting}, 300, true},
+		{pool.Config{Max: 300, FixedLimit: true}, 300, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c.cfg.Queue, c.cfg.Target = 4096, time.Hour

@@ -60,7 +60,7 @@ func (c *controller) init(p *Pool, runnable func() int) {
 	c.p, c.runnable = p, runnable
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
 	c.sizer = newSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
-	if p.cfg.Off&Adapting != 0 {
+	if p.cfg.FixedLimit {
 		c.sizer.limit = p.cfg.Max
 	}
 	c.admission.room = p.cfg.Queue
@@ -122,7 +122,7 @@ func (c *controller) tick() (period int64) {
 	}
 	runnable := c.runnable()
 	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
-	if p.cfg.Off&Adapting == 0 {
+	if !p.cfg.FixedLimit {
 		if now >= c.memoryAt {
 			c.memoryAt = now + memoryPeriod
 			c.sizer.ceiling = c.budget.cap(int(p.workers()), p.cfg.Max)

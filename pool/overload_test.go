@@ -22,8 +22,9 @@ const (
 	patient  = 100 * time.Millisecond
 )
 
-func overloaded(off pool.Rules) pool.Config {
-	return pool.Config{Min: workers, Max: workers, Queue: 1000, Off: off}
+func overloaded(cfg pool.Config) pool.Config {
+	cfg.Min, cfg.Max, cfg.Queue = workers, workers, 1000
+	return cfg
 }
 
 // outcome is what became of jobs offered at an even rate.
@@ -113,7 +114,7 @@ func (o *outcome) wait(q float64) time.Duration {
 // that take longer than the target, but not for all of the interval.
 func TestCalmPoolShedsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(0))
+		p := start(t, overloaded(pool.Config{}))
 		o := offer(t, p, 0.9, 3*time.Second, 0)
 		if s := p.Stats(); o.good != o.offered || s.Shed+s.Full != 0 || s.Overloaded {
 			t.Errorf("at 0.9 of capacity: %v, %+v", o, s)
@@ -162,15 +163,17 @@ func overloadKeepsLatency(t *testing.T) {
 		{10, 15 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%v of capacity", c.times), func(t *testing.T) {
-			cfg := overloaded(0)
+			cfg := overloaded(pool.Config{})
 			cfg.Target = 5 * time.Millisecond
 			synctest.Test(t, func(t *testing.T) { keepsLatency(t, cfg, c.times, c.limit) })
 			// The default target is as long as these jobs take.
-			synctest.Test(t, func(t *testing.T) { keepsLatency(t, overloaded(0), c.times, max(c.limit, 25*time.Millisecond)) })
+			synctest.Test(t, func(t *testing.T) {
+				keepsLatency(t, overloaded(pool.Config{}), c.times, max(c.limit, 25*time.Millisecond))
+			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(pool.AllRules))
+		p := start(t, overloaded(pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}))
 		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
 		if o.good > 3*capacity/4 || o.wait(0.99) < 2*patient {
 			t.Errorf("without rules: %v: the test shows nothing", o)
@@ -206,7 +209,7 @@ func keepsLatency(t *testing.T, cfg pool.Config, times float64, limit time.Durat
 func TestOverloadBeginsAndEnds(t *testing.T) {
 	processors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(0))
+		p := start(t, overloaded(pool.Config{}))
 		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 			t.Errorf("%v: something was shed before the interval was over", o)
 		}
@@ -279,30 +282,30 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 func TestRulesOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing is shed: the newest run first, the others wait for long.
-		p := start(t, overloaded(pool.Shedding))
+		p := start(t, overloaded(pool.Config{KeepQueued: true}))
 		o := offer(t, p, 10, 3*time.Second, 0)
 		if s := p.Stats(); s.Shed != 0 || o.shed != 0 {
-			t.Errorf("without Shedding %d were shed", s.Shed)
+			t.Errorf("with KeepQueued %d were shed", s.Shed)
 		}
 		if o.wait(0.5) > 50*time.Millisecond || o.wait(1) < time.Second {
-			t.Errorf("without Shedding, newest first: %v, median wait %v; expected most to run at once, and some that waited for long", o, o.wait(0.5))
+			t.Errorf("with KeepQueued, newest first: %v, median wait %v; expected most to run at once, and some that waited for long", o, o.wait(0.5))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing is shed, and all run in order of arrival.
-		p := start(t, overloaded(pool.Shedding|pool.NewestFirst))
+		p := start(t, overloaded(pool.Config{KeepQueued: true, FIFO: true}))
 		if o := offer(t, p, 2, 3*time.Second, 500*time.Millisecond); o.wait(0.1) < 200*time.Millisecond || o.shed != 0 {
 			t.Errorf("in order of arrival: %v, a tenth waited for less than %v; expected all to wait for the queue", o, o.wait(0.1))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		// What is run has waited up to the target.
-		p := start(t, overloaded(pool.NewestFirst))
+		p := start(t, overloaded(pool.Config{FIFO: true}))
 		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
 		// The target, and a tick of the controller or two until it is seen to be passed:
-		// without Shedding it would be a second.
+		// with KeepQueued it would be a second.
 		if p99 := o.wait(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
-			t.Errorf("without NewestFirst: %v; expected a p99 of the wait of about the target", o)
+			t.Errorf("with FIFO: %v; expected a p99 of the wait of about the target", o)
 		}
 	})
 }
@@ -311,7 +314,7 @@ func TestRulesOff(t *testing.T) {
 func TestTargetIsRespected(t *testing.T) {
 	for _, target := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := overloaded(0)
+			cfg := overloaded(pool.Config{})
 			cfg.Target, cfg.Interval = target, time.Second
 			p := start(t, cfg)
 			o := offer(t, p, 2, 4*time.Second, 2*time.Second)

@@ -105,7 +105,7 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	}
 	p.overload = overload{
 		interval: int64(cfg.Interval),
-		shedding: cfg.Off&Shedding == 0, newestFirst: cfg.Off&NewestFirst == 0,
+		shedding: !cfg.KeepQueued, newestFirst: !cfg.FIFO,
 	}
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())

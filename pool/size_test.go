@@ -57,7 +57,7 @@ func TestNeverUnderMin(t *testing.T) {
 // A pool without work hardly costs anything while it still has workers, and ends them.
 func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		p := start(t, pool.Config{Max: 64, Queue: 64, FixedLimit: true})
 		for range 64 {
 			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
 				t.Fatal(err)

@@ -180,7 +180,8 @@ func sliceConfig(rng *rand.Rand) pool.Config {
 		cfg.Interval = time.Duration(100+rng.IntN(1000)) * time.Microsecond
 	}
 	if rng.IntN(3) == 0 {
-		cfg.Off = pool.Rules(rng.UintN(uint(pool.AllRules) + 1))
+		bits := rng.UintN(8)
+		cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = bits&1 != 0, bits&2 != 0, bits&4 != 0
 	}
 	return cfg
 }

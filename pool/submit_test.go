@@ -187,15 +187,15 @@ func TestLateJobsNeverRun(t *testing.T) {
 // A job whose context ends while it waits in the queue does not run, and hears why.
 func TestJobsExpireInTheQueue(t *testing.T) {
 	for _, queue := range []int{64, 4096} {
-		for _, off := range []pool.Rules{0, pool.AllRules} {
-			synctest.Test(t, func(t *testing.T) { expireInTheQueue(t, queue, off) })
+		for _, plain := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) { expireInTheQueue(t, queue, plain) })
 		}
 	}
 }
 
-func expireInTheQueue(t *testing.T, queue int, off pool.Rules) {
+func expireInTheQueue(t *testing.T, queue int, plain bool) {
 	cfg := fixed(1, queue)
-	cfg.Off = off
+	cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
 	p := start(t, cfg)
 	release := hold(t, p, 1)
 	cancelled, cancel := context.WithCancelCause(context.Background())

@@ -16,10 +16,10 @@ import (
 func TestOrderOfArrival(t *testing.T) {
 	processors(t, 2)
 	for _, test := range []struct{ queue, shards int }{{oneShard, 1}, {manyShards, 4}} {
-		for _, off := range []pool.Rules{0, pool.AllRules} {
+		for _, plain := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := fixed(1, test.queue)
-				cfg.Off = off
+				cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
 				p := start(t, cfg)
 				release := hold(t, p, 1)
 				var order []int

@@ -69,8 +69,8 @@ type Server struct {
 	// which is fastest as long as they neither block nor compute for long. Calls for one
 	// connection stay in order, and it has at most one job in the pool. A connection that
 	// the pool has no room for, or sheds, waits and is not read from, unless the handler
-	// is a ShedHandler: no call is lost. For a handler that is none, a pool without
-	// pool.Shedding and pool.NewestFirst does best, as what is shed only comes again.
+	// is a ShedHandler: no call is lost. For a handler that is none, set KeepQueued and FIFO
+	// in pool.Config, because what is shed only comes again.
 	//
 	// The pool is the caller's, who may share it and closes it after the server has ended.
 	// If it is closed before, each connection is closed with ErrWorkersClosed when its

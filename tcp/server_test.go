@@ -74,7 +74,7 @@ func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 
 // noRules is a pool of so many workers that sheds nothing.
 func noRules(workers, queue int) pool.Config {
-	return pool.Config{Max: workers, Queue: queue, Off: pool.AllRules}
+	return pool.Config{Max: workers, Queue: queue, FixedLimit: true, KeepQueued: true, FIFO: true}
 }
 
 // start runs a server on a free port and ends it with the test.

@@ -147,7 +147,7 @@ func (g *gated) calledFor(method string) int {
 }
 
 // one is a pool of one worker without a queue.
-var one = pool.Config{Max: 1, Queue: pool.NoQueue, Off: pool.AllRules}
+var one = pool.Config{Max: 1, Queue: pool.NoQueue, FixedLimit: true, KeepQueued: true, FIFO: true}
 
 // Where the pool has no room, a handler that sheds answers: to each message at hand,
 // in order, with the same framing as ever. What it does not use is kept.
@@ -199,7 +199,7 @@ func (g *gated) wantShed(t *testing.T, want error) (whys []error) {
 // impatient is a pool of one worker that sheds soon, and has no other rule: the
 // newest job in the queue is left.
 var impatient = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond,
-	Off: pool.AllRules &^ pool.Shedding}
+	FixedLimit: true, FIFO: true}
 
 // queued sends a line on a connection that is open, and waits until the pool has it
 // in its queue, or has shed it.
@@ -249,7 +249,7 @@ func TestNothingIsLost(t *testing.T) {
 				for i, c := range conns {
 					fmt.Fprintf(c, "%d\nand more\n", i)
 				}
-				if cfg.Off&pool.Shedding == 0 {
+				if !cfg.KeepQueued {
 					eventually(t, func() bool { // and once it sheds it refuses, too, what is more than it will have time for
 						st := s.Workers.Stats()
 						return st.Shed > 0 && st.Shed+st.Full > 20

@@ -58,7 +58,7 @@ func (busy) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg
 func TestPoolClosedEarly(t *testing.T) {
 	underLoops(t, func(t *testing.T, model string) {
 		g := newGated()
-		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
+		p, err := pool.New(pool.Config{Max: 1, Queue: 3, FixedLimit: true, KeepQueued: true, FIFO: true})
 		must(t, err)
 		var log testkit.Buffer
 		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -181,10 +181,11 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 // Opened and Closed get on under a flood of input that is shed, whatever the rules of
 // the pool are.
 func TestEventsGetOn(t *testing.T) {
-	for name, off := range map[string]pool.Rules{"all rules": 0, "Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules} {
+	for name, cfg := range map[string]pool.Config{"all rules": {}, "Shedding alone": {FixedLimit: true, FIFO: true}, "no rules": {FixedLimit: true, KeepQueued: true, FIFO: true}} {
+		cfg.Max, cfg.Queue, cfg.Target, cfg.Interval = 1, 8, 100*time.Microsecond, 100*time.Microsecond
 		t.Run(name, func(t *testing.T) {
 			underLoops(t, func(t *testing.T, model string) {
-				p := newPool(t, pool.Config{Max: 1, Queue: 8, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond, Off: off})
+				p := newPool(t, cfg)
 				var opened, closed atomic.Int64
 				s := start(t, &Server{Model: model, Loops: 1, Workers: p,
 					Handler: Lines(tallied{busy{MessageFunc(slowEcho)}, &opened, &closed})})

@@ -194,7 +194,7 @@ func TestHostile(t *testing.T) {
 }
 
 func besiege(t *testing.T, model string, a attack) {
-	p, err := pool.New(pool.Config{Max: 4, Off: pool.AllRules})
+	p, err := pool.New(pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func attacks() []attack {
 // Stats.Buffered, and nothing of it is kept when their connections are gone.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
+	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ const maxHeaderBytes = 32 << 10
 
 // shared is the default of HTTP.Pool.
 var shared = sync.OnceValue(func() *pool.Pool {
-	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, Off: pool.Shedding | pool.NewestFirst, MemoryLimit: -1})
+	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, KeepQueued: true, FIFO: true, MemoryLimit: -1})
 	if err != nil {
 		panic(err)
 	}

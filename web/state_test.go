@@ -190,7 +190,7 @@ func countTransitions() (n int) {
 
 func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 	w := &walk{T: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), file: file, permits: make(chan struct{}, 1000)}
-	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, Off: pool.AllRules})
+	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
