@@ -108,10 +108,10 @@ func TestQueueBoundIsExact(t *testing.T) {
 							}
 						}
 						if n != room {
-							t.Errorf("queue %d, workers %d, plain %b, round %d: %d jobs were accepted to wait; expected %d", queue, workers, off, round, n, room)
+							t.Errorf("queue %d, workers %d, plain %v, round %d: %d jobs were accepted to wait; expected %d", queue, workers, plain, round, n, room)
 						}
 						if s := p.Stats(); s.Queued != n || s.Running != workers {
-							t.Errorf("queue %d, workers %d, plain %b: queued %d, running %d; expected %d, %d", queue, workers, off, s.Queued, s.Running, n, workers)
+							t.Errorf("queue %d, workers %d, plain %v: queued %d, running %d; expected %d, %d", queue, workers, plain, s.Queued, s.Running, n, workers)
 						}
 						// Turned away is turned away, each time.
 						for range 100 {

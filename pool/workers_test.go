@@ -31,8 +31,8 @@ func TestOrderOfArrival(t *testing.T) {
 				release()
 				synctest.Wait()
 				if n := ascending(order); len(order) != test.queue/2 || n > test.shards {
-					t.Errorf("queue %d, off %b: %d jobs ran in %d ascending sequences, want %d in at most %d: %v",
-						test.queue, off, len(order), n, test.queue/2, test.shards, order)
+					t.Errorf("queue %d, plain %v: %d jobs ran in %d ascending sequences, want %d in at most %d: %v",
+						test.queue, plain, len(order), n, test.queue/2, test.shards, order)
 				}
 			})
 		}
