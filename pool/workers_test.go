@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/pool"
 )
 
 // One submitter's jobs run in the order of arrival while they are in one shard, whatever
