@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
 )
 
 // One submitter's jobs run in the order of arrival while they are in one shard, whatever
