@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxAdopted is the most bytes that were read of a connection before Adopt.
-const maxAdopted = engine.ReadSize
+// maxAdoptedInput is the most bytes that were read of a connection before Adopt.
+const maxAdoptedInput = engine.ReadSize
 
 // Adopt takes over a connection that somebody else has accepted, with what was read from
 // it already, at most 64 KiB, which is copied: from then on it is as one of the server's
@@ -24,13 +24,13 @@ const maxAdopted = engine.ReadSize
 // take them, and with ErrServerClosed before the start, after the end, and where workers
 // serve (Processes). After an error nc is the caller's, as it was. It is safe for
 // concurrent use, and in a handler.
-func (s *Server) Adopt(nc net.Conn, read []byte) error {
-	e, err := s.serving()
+func (s *Server) Adopt(nc net.Conn, received []byte) error {
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
-	if len(read) > maxAdopted {
-		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(read), maxAdopted, ErrTooLarge)
+	if len(received) > maxAdoptedInput {
+		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(received), maxAdoptedInput, ErrTooLarge)
 	}
 	switch c := nc.(type) {
 	case *net.TCPConn:
@@ -41,7 +41,7 @@ func (s *Server) Adopt(nc net.Conn, read []byte) error {
 	default:
 		return badUse("Adopt of a %T; expected a *net.TCPConn or a *net.UnixConn, which have a descriptor", nc)
 	}
-	return named(e.Adopt(nc, -1, read))
+	return publicError(e.Adopt(nc, -1, received))
 }
 
 // Detach gives the connection up, for code that takes a net.Conn and its goroutine. When

@@ -47,36 +47,36 @@ type Blocking struct {
 	MaxCalls int
 
 	mu      sync.Mutex
-	calls   int        // under way
+	running int        // under way
 	waiting []*NetConn // for one to end; closed connections, too
 }
 
-// maxCalls is the default of Blocking.MaxCalls.
-const maxCalls = 4096
+// defaultMaxCalls is the default of Blocking.MaxCalls.
+const defaultMaxCalls = 4096
 
-func (b *Blocking) check(what string) error {
+func (b *Blocking) validate(name string) error {
 	switch {
 	case b == nil:
-		return badConfig("%s is a nil *Blocking; expected one with Serve", what)
+		return badConfig("%s is a nil *Blocking; expected one with Serve", name)
 	case b.Serve == nil:
-		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", what)
+		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", name)
 	case b.MaxCalls < 0:
-		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", what, b.MaxCalls, maxCalls)
+		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", name, b.MaxCalls, defaultMaxCalls)
 	}
 	return nil
 }
 
-// call is a function of a Blocking.
-type call uint8
+// callback is a function of a Blocking.
+type callback uint8
 
 const (
-	callServe call = iota
-	callBegin
-	callEnd
+	serveCallback callback = iota
+	beginCallback
+	endCallback
 )
 
-// netConn is what the connection has, or gets now.
-func netConn(c *Conn) *NetConn {
+// ensureNetConn is what the connection has, or gets now.
+func ensureNetConn(c *Conn) *NetConn {
 	n, ok := c.Value().(*NetConn)
 	if !ok {
 		n = newNetConn(c)
@@ -88,15 +88,15 @@ func netConn(c *Conn) *NetConn {
 // Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
-		b.begin(c, netConn(c), callBegin)
+		b.scheduleCallback(c, ensureNetConn(c), beginCallback)
 	}
 }
 
 // Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
-	n := netConn(c)
-	n.arrived(c, in)
-	b.begin(c, n, callServe)
+	n := ensureNetConn(c)
+	n.bufferInput(c, in)
+	b.scheduleCallback(c, n, serveCallback)
 	return len(in)
 }
 
@@ -105,11 +105,11 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
 	}
-	n := netConn(c)
-	n.arrived(c, rest)
-	n.end()
-	if n.unread() > 0 {
-		b.begin(c, n, callServe)
+	n := ensureNetConn(c)
+	n.bufferInput(c, rest)
+	n.markPeerEnded()
+	if n.unreadBytes() > 0 {
+		b.scheduleCallback(c, n, serveCallback)
 	}
 	return len(rest)
 }
@@ -119,78 +119,78 @@ func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
 	}
-	n := netConn(c)
-	n.finish(why)
-	b.end(n)
+	n := ensureNetConn(c)
+	n.markConnClosed(why)
+	b.scheduleEnd(n)
 }
 
-// end has End called of a connection that has closed, when no other function is.
-func (b *Blocking) end(n *NetConn) {
+// scheduleEnd has End called of a connection that has closed, when no other function is.
+func (b *Blocking) scheduleEnd(n *NetConn) {
 	n.mu.Lock()
-	ends := n.gone && !n.busy && b.End != nil && n.next != callEnd
+	ends := n.connClosed && !n.busy && b.End != nil && n.callback != endCallback
 	if ends {
-		n.busy, n.next = true, callEnd
+		n.busy, n.callback = true, endCallback
 	}
 	n.mu.Unlock()
 	if ends {
-		n.server.calls.Add(1)
-		b.run(n)
+		n.server.blockingCalls.Add(1)
+		b.startOrQueueCallback(n)
 	}
 }
 
-// begin has a function called, unless one is. The connection stays open for it.
-func (b *Blocking) begin(c *Conn, n *NetConn, what call) {
+// scheduleCallback has a function called, unless one is. The connection stays open for it.
+func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
 	if begins {
-		n.busy, n.next = true, what
+		n.busy, n.callback = true, cb
 	}
 	n.mu.Unlock()
 	if begins {
-		n.attach(c)
-		n.server.calls.Add(1)
-		b.run(n)
+		n.keepOpen(c)
+		n.server.blockingCalls.Add(1)
+		b.startOrQueueCallback(n)
 	}
 }
 
-// run has n's next function called when there is a goroutine for it.
-func (b *Blocking) run(n *NetConn) {
+// startOrQueueCallback has n's next function called when there is a goroutine for it.
+func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := b.MaxCalls
-	if most <= 0 {
-		most = maxCalls
+	limit := b.MaxCalls
+	if limit <= 0 {
+		limit = defaultMaxCalls
 	}
-	if b.calls >= most {
+	if b.running >= limit {
 		b.waiting = append(b.waiting, n)
 		return
 	}
-	b.calls++
-	go b.work(n)
+	b.running++
+	go b.runCallbacks(n)
 }
 
-// work calls functions as long as some wait. Server.calls counts the connections whose
+// runCallbacks calls functions as long as some wait. Server.calls counts the connections whose
 // functions are called, or wait.
-func (b *Blocking) work(n *NetConn) {
+func (b *Blocking) runCallbacks(n *NetConn) {
 	engine.Outlive(func() {
 		for {
 			if next := n; next != nil {
 				n = nil // first: the function may call runtime.Goexit
-				b.call(next)
+				b.invokeCallback(next)
 			}
-			if n = b.pop(); n == nil {
+			if n = b.dequeueWaiting(); n == nil {
 				return
 			}
 		}
 	})
 }
 
-// pop takes the next one that waits, or ends a goroutine.
-func (b *Blocking) pop() (n *NetConn) {
+// dequeueWaiting takes the next one that waits, or ends a goroutine.
+func (b *Blocking) dequeueWaiting() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.waiting) == 0 {
-		b.calls--
+		b.running--
 		b.waiting = nil
 		return nil
 	}
@@ -200,13 +200,13 @@ func (b *Blocking) pop() (n *NetConn) {
 	return n
 }
 
-// call calls n's next function, and gives the connection back. A panic or runtime.Goexit there is
+// invokeCallback calls n's next function, and gives the connection back. A panic or runtime.Goexit there is
 // the connection's end.
-func (b *Blocking) call(n *NetConn) {
+func (b *Blocking) invokeCallback(n *NetConn) {
 	n.mu.Lock()
-	what, why := n.next, n.why
-	skip := n.gone && what != callEnd
-	n.taken = what == callBegin
+	cb, reason := n.callback, n.closeReason
+	skip := n.connClosed && cb != endCallback
+	n.progressed = cb == beginCallback
 	n.mu.Unlock()
 	var err error
 	returned := skip
@@ -219,47 +219,47 @@ func (b *Blocking) call(n *NetConn) {
 			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := what != callEnd && n.ask(func(c *Conn) { b.back(c, n, err) }, func() { b.release(n) })
+		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.markNotBusy(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.release(n)
+			b.markNotBusy(n)
 		}
 	}()
 	switch {
 	case skip:
-	case what == callServe:
+	case cb == serveCallback:
 		err = b.Serve(n)
-	case what == callBegin:
+	case cb == beginCallback:
 		err = b.Begin(n)
-	case what == callEnd:
-		b.End(n, why)
+	case cb == endCallback:
+		b.End(n, reason)
 	}
 	returned = true
 }
 
-// back is what the connection's owner does after a call: Serve is called again, or the
+// handleCallbackResult is what the connection's owner does after a call: Serve is called again, or the
 // connection is idle, or is closed.
-func (b *Blocking) back(c *Conn, n *NetConn, err error) {
+func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	n.mu.Lock()
-	unread := len(n.in) - n.off
-	again := err == nil && unread > 0 && n.taken
+	unread := len(n.in) - n.readOffset
+	again := err == nil && unread > 0 && n.progressed
 	if again {
-		n.next = callServe
+		n.callback = serveCallback
 	} else {
-		n.calm(c)
+		n.enterIdle(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
 	var panicked *PanicError
 	switch {
 	case again:
-		b.run(n)
+		b.startOrQueueCallback(n)
 		return
 	case errors.As(err, &panicked):
 		c.core().Abort(err)
 	case err != nil:
 		c.CloseWith(err)
-	case unread >= maxUnread:
+	case unread >= maxUnreadInput:
 		c.CloseWith(ErrMessageTooLong)
 	default:
 		c.Release()
@@ -268,27 +268,27 @@ func (b *Blocking) back(c *Conn, n *NetConn, err error) {
 			c.SetValue(nil)
 		}
 	}
-	b.release(n)
+	b.markNotBusy(n)
 }
 
-// calm has nothing wait for an idle connection.
-func (n *NetConn) calm(c *Conn) {
-	n.readBy.stop()
-	n.writeBy.stop()
+// enterIdle has nothing wait for an idle connection.
+func (n *NetConn) enterIdle(c *Conn) {
+	n.readDeadline.stop()
+	n.writeDeadline.stop()
 	if n.paused {
 		n.paused = false
 		c.Resume()
 	}
-	if n.off == len(n.in) {
-		n.in, n.off = nil, 0
+	if n.readOffset == len(n.in) {
+		n.in, n.readOffset = nil, 0
 	}
 }
 
-// release says that no function of a connection is called any more but End.
-func (b *Blocking) release(n *NetConn) {
+// markNotBusy says that no function of a connection is called any more but End.
+func (b *Blocking) markNotBusy(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()
-	b.end(n)
-	n.server.calls.Done()
+	b.scheduleEnd(n)
+	n.server.blockingCalls.Done()
 }

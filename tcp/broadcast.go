@@ -62,7 +62,7 @@ const Held = publish.Held
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
-		_, err = s.started()
+		_, err = s.startedEngine()
 		worker := s.worker
 		s.mu.Unlock()
 		switch {
@@ -71,7 +71,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case len(b.Message) > s.limits.MaxUnsent:
 			return 0, ErrTooLarge
 		case worker != nil:
-			return 0, named(worker.Broadcast(b.Message))
+			return 0, publicError(worker.Broadcast(b.Message))
 		}
 	} else if len(b.Group) > publish.MaxGroup {
 		return 0, ErrTooLarge
@@ -83,7 +83,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 }
 
 func (s *Server) sendToGroup(b Broadcast) (receivers int, err error) {
-	h, ok := extension[BroadcastHandler](s.Handler)
+	h, ok := handlerAs[BroadcastHandler](s.Handler)
 	if !ok {
 		return 0, errNoGroups
 	}
@@ -101,17 +101,17 @@ func (s *Server) Upgrading() bool {
 	return g != nil && g.Upgrading()
 }
 
-// maxHeld is the most bytes that are held in an upgrade.
-func (s *Server) maxHeld() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
+// maxHeldBytes is the most bytes that are held in an upgrade.
+func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// addBroadcasts makes the gate of broadcasts. It holds them until a predecessor has handed everything
+// initBroadcasts makes the gate of broadcasts. It holds them until a predecessor has handed everything
 // over.
-func (s *Server) addBroadcasts(e engine.Engine, l Limits) {
-	log := s.log()
-	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeld()}
+func (s *Server) initBroadcasts(e engine.Engine, l Limits) {
+	log := s.logger()
+	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
 	g.Run = func(b publish.Broadcast) (int, error) {
 		if b.All {
-			return 0, named(e.Broadcast(b.Message))
+			return 0, publicError(e.Broadcast(b.Message))
 		}
 		return s.sendToGroup(Broadcast(b))
 	}

@@ -280,12 +280,12 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 			t.Errorf("published afterwards: %d receivers, %v", n, err)
 		}
 	}
-	srv.here, srv.caughtUp = make(chan struct{}), make(chan struct{})
-	close(srv.here)
+	srv.handoverDone, srv.backlogDone = make(chan struct{}), make(chan struct{})
+	close(srv.handoverDone)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	fails(ctx, "the upgrade before has not ended", 0)
-	close(srv.caughtUp)
+	close(srv.backlogDone)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { _, _ = s.Broadcast(Broadcast{Group: "slow"}) })
 	<-h.entered

@@ -73,13 +73,13 @@ func TestGroup(t *testing.T) {
 		for _, c := range conns {
 			c.Expect("news")
 		}
-		if sent, full := g.Publish([]byte("value")); sent != 10 || full != 0 {
+		if sent, full := g.SendLatest([]byte("value")); sent != 10 || full != 0 {
 			t.Errorf("published to %d, %d full; want 10, 0", sent, full)
 		}
 		for _, c := range conns {
 			c.Expect("value")
 		}
-		if sent, full := g.Publish(make([]byte, 1001)); sent != 0 || full != 10 {
+		if sent, full := g.SendLatest(make([]byte, 1001)); sent != 0 || full != 10 {
 			t.Errorf("too large a value: published to %d, %d full; want 0, 10", sent, full)
 		}
 		conns[0].Close()
@@ -153,10 +153,10 @@ func TestExtensions(t *testing.T) {
 			}
 		})
 	}
-	if _, ok := extension[WritableHandler](Lines(MessageFunc(echoLine))); ok {
+	if _, ok := handlerAs[WritableHandler](Lines(MessageFunc(echoLine))); ok {
 		t.Error("a function has Writable")
 	}
-	if _, ok := extension[DrainingHandler](Base{}); ok {
+	if _, ok := handlerAs[DrainingHandler](Base{}); ok {
 		t.Error("Base has Draining")
 	}
 }

@@ -22,15 +22,15 @@ type Conn engine.Conn
 // core is the connection as the engines know it.
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inCall says whether a call for the connection is under way, for methods that can't answer
+// inCallOrLog says whether a call for the connection is under way, for methods that can't answer
 // ErrOutsideCall: then it is logged.
-func (c *Conn) inCall(method string) bool {
+func (c *Conn) inCallOrLog(method string) bool {
 	if c.core().Called() {
 		return true
 	}
 	s := c.Server()
-	if _, told := s.outside.LoadOrStore(method, true); !told {
-		s.log().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
+	if _, told := s.loggedMisuse.LoadOrStore(method, true); !told {
+		s.logger().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
 			slog.String("method", "Conn."+method), slog.String("error", ErrOutsideCall.Error()))
 	}
 	return false
@@ -89,7 +89,7 @@ func (c *Conn) Close() error {
 
 // CloseWith is Close with a reason: Closed gets why.
 func (c *Conn) CloseWith(why error) {
-	if c.inCall("CloseWith") {
+	if c.inCallOrLog("CloseWith") {
 		c.core().CloseWith(why)
 	}
 }
@@ -132,14 +132,14 @@ func (c *Conn) CloseWrite() error {
 // read already is kept, a few buffers at most. Writes go on. Ref.Do is the way to do
 // it from elsewhere. In a relay, and before one, neither of the two does anything.
 func (c *Conn) Pause() {
-	if c.inCall("Pause") {
+	if c.inCallOrLog("Pause") {
 		c.core().Listen(false)
 	}
 }
 
 // Resume ends what Pause has begun.
 func (c *Conn) Resume() {
-	if c.inCall("Resume") {
+	if c.inCallOrLog("Resume") {
 		c.core().Listen(true)
 	}
 }
@@ -150,14 +150,14 @@ func (c *Conn) Resume() {
 // Limits.IdleTimeout from its end at most, or, while Pending is above 0,
 // Limits.WriteTimeout; a drain has its own bound. Close and all limits close it as ever.
 func (c *Conn) Retain() {
-	if c.inCall("Retain") {
+	if c.inCallOrLog("Retain") {
 		c.core().Retain()
 	}
 }
 
 // Release takes one Retain back.
 func (c *Conn) Release() {
-	if c.inCall("Release") {
+	if c.inCallOrLog("Release") {
 		c.core().Release()
 	}
 }
@@ -166,7 +166,7 @@ func (c *Conn) Release() {
 // at in slices: up to 400 ms later. Each call takes the place of the one before; 0 is
 // never. There is one timer for each connection.
 func (c *Conn) SetTimer(d time.Duration) {
-	if c.inCall("SetTimer") {
+	if c.inCallOrLog("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
@@ -175,7 +175,7 @@ func (c *Conn) SetTimer(d time.Duration) {
 // ErrDeadline: what is written by then is sent. Each call takes the place of the one
 // before; 0 is never.
 func (c *Conn) SetDeadline(d time.Duration) {
-	if c.inCall("SetDeadline") {
+	if c.inCallOrLog("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
 	}
 }
@@ -212,7 +212,7 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 // RemoteAddr is the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a
 // name. Behind a proxy that Server.TrustedProxies names it is what the proxy has
 // told. It stays known in Closed.
-func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.core().Peer()) }
+func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
 
 // LocalAddr is this side's address, by which the peer has come: a *net.TCPAddr, or a
 // *net.UnixAddr without a name. Behind a proxy it is that by which the proxy has come. It
@@ -223,7 +223,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	if !ok {
 		return nil
 	}
-	return netAddr(addr)
+	return toNetAddr(addr)
 }
 
 // Value is what SetValue was last given for this connection, nil at first.
@@ -232,7 +232,7 @@ func (c *Conn) Value() any { return c.core().Value() }
 // SetValue keeps v with the connection, until Closed returns; Ref.Value gives it to
 // others.
 func (c *Conn) SetValue(v any) {
-	if c.inCall("SetValue") {
+	if c.inCallOrLog("SetValue") {
 		c.core().SetValue(v)
 	}
 }

@@ -12,9 +12,9 @@ import (
 // This file is what an operator may do to a server that runs; package admin has a
 // page for it.
 
-// orders are what an operator may order of a server that runs. An engine obeys
+// operatorCommands are what an operator may order of a server that runs. An engine obeys
 // them, and with worker processes a relay passes them on to all.
-type orders interface {
+type operatorCommands interface {
 	Hold(on bool) error
 	Expel(peer netip.AddrPort) error
 }
@@ -30,18 +30,18 @@ type orders interface {
 // told. It answers ErrServerClosed before the start, while the server drains and
 // after the end, and ErrFull when too much waits for the worker processes. Called in a
 // worker process it does not tell of a drain: then it does nothing.
-func (s *Server) PauseAccepting() error { return s.hold(true) }
+func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends what PauseAccepting has begun.
-func (s *Server) ResumeAccepting() error { return s.hold(false) }
+func (s *Server) ResumeAccepting() error { return s.setAcceptPaused(false) }
 
-func (s *Server) hold(on bool) error {
-	to, err := s.obedient()
+func (s *Server) setAcceptPaused(paused bool) error {
+	to, err := s.operatorTarget()
 	if err != nil {
 		return err
 	}
-	s.paused.Store(on)
-	return named(to.Hold(on))
+	s.paused.Store(paused)
+	return publicError(to.Hold(paused))
 }
 
 // CloseConns closes the connections from a remote address and port: mostly one, or none,
@@ -60,35 +60,35 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
 	}
-	to, err := s.obedient()
+	to, err := s.operatorTarget()
 	if err != nil {
 		return err
 	}
-	return named(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return publicError(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// obedient returns what obeys orders, or an error if the server has not started.
-func (s *Server) obedient() (orders, error) {
+// operatorTarget returns what obeys orders, or an error if the server has not started.
+func (s *Server) operatorTarget() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.worker != nil && s.engine != nil {
 		return s.worker, nil
 	}
-	return s.started()
+	return s.startedEngine()
 }
 
-// serving returns the engine that has this process's connections.
-func (s *Server) serving() (engine.Engine, error) {
-	if s.preforks() {
-		return nil, errNoConnsHere
+// connEngine returns the engine that has this process's connections.
+func (s *Server) connEngine() (engine.Engine, error) {
+	if s.isSupervisor() {
+		return nil, errConnsInWorkers
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.started()
+	return s.startedEngine()
 }
 
-// started returns the engine, or an error if there is none. The caller holds mu.
-func (s *Server) started() (engine.Engine, error) {
+// startedEngine returns the engine, or an error if there is none. The caller holds mu.
+func (s *Server) startedEngine() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
 		return s.engine, nil
@@ -100,12 +100,12 @@ func (s *Server) started() (engine.Engine, error) {
 
 // What is ErrServerClosed by kind, and is not for its reason.
 var (
-	errNotStarted  = &kindError{errors.New("myriad: the server has not started yet; expected the call when Server.Listening is called, or later"), ErrServerClosed}
-	errNoConnsHere = &kindError{errors.New("myriad: worker processes have the connections (Server.Processes); expected the call in one of them, see WorkerProcess"), ErrServerClosed}
+	errNotStarted     = &kindError{errors.New("myriad: the server has not started yet; expected the call when Server.Listening is called, or later"), ErrServerClosed}
+	errConnsInWorkers = &kindError{errors.New("myriad: worker processes have the connections (Server.Processes); expected the call in one of them, see WorkerProcess"), ErrServerClosed}
 )
 
-// named is an error of the engines as users know it.
-func named(err error) error {
+// publicError is an error of the engines as users know it.
+func publicError(err error) error {
 	if errors.Is(err, engine.ErrClosed) {
 		return ErrServerClosed
 	}

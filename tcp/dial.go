@@ -41,10 +41,10 @@ type Dial struct {
 }
 
 const (
-	defaultDialTime = 30 * time.Second
-	maxDialTime     = 10 * time.Minute
-	maxLookups      = 256
-	maxNames        = 16 << 10
+	defaultDialTimeout = 30 * time.Second
+	maxDialTimeout     = 10 * time.Minute
+	maxLookups         = 256
+	maxPendingLookups  = 16 << 10
 )
 
 // Dial has a connection made, on one of the server's loops and within its limits
@@ -72,22 +72,22 @@ func (c *Conn) Dial(d Dial) error {
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
-	e, err := s.serving()
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
 	if err := checkHandler("Dial.Handler", d.Handler); err != nil {
 		return err
 	}
-	if d.Timeout < 0 || d.Timeout > maxDialTime {
-		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTime, maxDialTime)
+	if d.Timeout < 0 || d.Timeout > maxDialTimeout {
+		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTimeout, maxDialTimeout)
 	}
-	order := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTime), Loop: loop, Source: d.Source}
+	req := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loop, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
-		order.Path, order.Owned = d.Addr, s.dialled(d, "")
-		return s.order(e, order)
+		req.Path, req.Owned = d.Addr, s.newDialHandler(d, "")
+		return s.startDial(e, req)
 	default:
 		return badConfig("Dial.Network is %q; expected tcp or unix", d.Network)
 	}
@@ -99,35 +99,35 @@ func (s *Server) dial(d Dial, loop int) error {
 	if err != nil || port == 0 {
 		return badConfig("Dial.Addr is %q; expected a port of 1 to 65535", d.Addr)
 	}
-	order.Owned = s.dialled(d, host)
+	req.Owned = s.newDialHandler(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
-		order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-		return s.order(e, order)
+		req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+		return s.startDial(e, req)
 	}
 	if host == "" {
 		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
 	}
-	return s.names.look(host, order.Timeout, func(ip netip.Addr, err error) {
+	return s.resolver.lookup(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
-			order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-			err = s.order(e, order)
+			req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+			err = s.startDial(e, req)
 		}
 		if err != nil {
-			order.Owned.DialFailed(err)
+			req.Owned.DialFailed(err)
 		}
 	})
 }
 
-func (s *Server) order(e engine.Engine, order engine.Dial) error {
-	if order.Path == "" && order.Source.IsValid() && order.Source.Unmap().Is4() != order.Target.Addr().Is4() {
-		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", order.Source, order.Target.Addr())
+func (s *Server) startDial(e engine.Engine, req engine.Dial) error {
+	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
+		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", req.Source, req.Target.Addr())
 	}
-	return named(e.Dial(order))
+	return publicError(e.Dial(req))
 }
 
-// dialled makes what the engine calls for a connection.
-func (s *Server) dialled(d Dial, host string) engine.Owned {
-	o := &pendingDial{owned: owned{adapter{d.Handler}, d.Value}, dial: d}
+// newDialHandler makes what the engine calls for a connection.
+func (s *Server) newDialHandler(d Dial, host string) engine.Owned {
+	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
 		return o
 	}
@@ -136,47 +136,47 @@ func (s *Server) dialled(d Dial, host string) engine.Owned {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	o.layers = &layers.Config{TLS: cfg, Gate: s.handshakes()}
+	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter()}
 	return o
 }
 
-// owned is the handler of one connection, as the engines know it.
-type owned struct {
-	adapter
+// connHandler is the handler of one connection, as the engines know it.
+type connHandler struct {
+	handlerAdapter
 	value any
 }
 
-func (o *owned) handler() Handler { return o.h }
+func (o *connHandler) handler() Handler { return o.h }
 
-func (o *owned) NewLayer(*engine.Conn) engine.Layer { return nil }
+func (o *connHandler) NewLayer(*engine.Conn) engine.Layer { return nil }
 
-func (o *owned) Drained(c *engine.Conn) {
-	if h, ok := extension[WritableHandler](o.h); ok {
+func (o *connHandler) Drained(c *engine.Conn) {
+	if h, ok := handlerAs[WritableHandler](o.h); ok {
 		h.Writable((*Conn)(c))
 	}
 }
 
-func (o *owned) Draining(c *engine.Conn) {
-	if h, ok := extension[DrainingHandler](o.h); ok {
+func (o *connHandler) Draining(c *engine.Conn) {
+	if h, ok := handlerAs[DrainingHandler](o.h); ok {
 		h.Draining((*Conn)(c))
 	}
 }
 
-func (o *owned) Timer(c *engine.Conn) {
-	if h, ok := extension[TimerHandler](o.h); ok {
+func (o *connHandler) Timer(c *engine.Conn) {
+	if h, ok := handlerAs[TimerHandler](o.h); ok {
 		h.Timer((*Conn)(c))
 	}
 }
 
-func (o *owned) DialFailed(error) {} // a connection that is open does not fail so
+func (o *connHandler) DialFailed(error) {} // a connection that is open does not fail so
 
-func (o *owned) Value() any { return o.value }
+func (o *connHandler) Value() any { return o.value }
 
-func (o *owned) SetValue(v any) { o.value = v }
+func (o *connHandler) SetValue(v any) { o.value = v }
 
 // pendingDial is the handler of a connection that is not open yet.
 type pendingDial struct {
-	owned
+	connHandler
 	dial   Dial
 	layers *layers.Config // nil without TLS
 }
@@ -190,14 +190,14 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 
 // Opened leaves only what an open connection needs.
 func (o *pendingDial) Opened(c *engine.Conn) {
-	open := o.owned
+	open := o.connHandler
 	c.SetOwned(&open)
 	open.Opened(c)
 }
 
 func (o *pendingDial) DialFailed(err error) {
-	if h, ok := extension[DialFailedHandler](o.h); ok {
-		h.DialFailed(o.dial, named(err))
+	if h, ok := handlerAs[DialFailedHandler](o.h); ok {
+		h.DialFailed(o.dial, publicError(err))
 	}
 }
 
@@ -212,61 +212,61 @@ func (c *Conn) SetHandler(h Handler) error {
 	if err := checkHandler("the Handler of SetHandler", h); err != nil {
 		return &kindError{err, ErrBadUse}
 	}
-	c.core().SetOwned(&owned{adapter{h}, c.Value()})
+	c.core().SetOwned(&connHandler{handlerAdapter{h}, c.Value()})
 	return nil
 }
 
-// names looks up names for Dial. Each lookup has a goroutine, which end waits for.
-type names struct {
+// resolver looks up names for Dial. Each lookup has a goroutine, which end waits for.
+type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start
 	cancel  context.CancelFunc
-	n       int // under way, or waiting
+	pending int // under way, or waiting
 	tokens  chan struct{}
 	running sync.WaitGroup
 }
 
-func (n *names) begin() {
+func (n *resolver) start() {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tokens = make(chan struct{}, maxLookups)
 }
 
-func (n *names) end() {
+func (n *resolver) stop() {
 	n.mu.Lock()
 	n.cancel()
 	n.mu.Unlock()
 	n.running.Wait()
 }
 
-// look calls f with the first address of a host, or why there is none.
-func (n *names) look(host string, most time.Duration, f func(netip.Addr, error)) error {
+// lookup calls f with the first address of a host, or why there is none.
+func (n *resolver) lookup(host string, timeout time.Duration, done func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.ctx == nil || n.ctx.Err() != nil:
 		return ErrServerClosed
-	case n.n == maxNames:
+	case n.pending == maxPendingLookups:
 		return ErrFull
 	}
-	n.n++
+	n.pending++
 	n.running.Go(func() {
-		ip, err := n.resolve(host, most)
-		f(ip, err)
+		ip, err := n.resolve(host, timeout)
+		done(ip, err)
 		n.mu.Lock()
-		n.n--
+		n.pending--
 		n.mu.Unlock()
 	})
 	return nil
 }
 
-func (n *names) resolve(host string, most time.Duration) (netip.Addr, error) {
+func (n *resolver) resolve(host string, timeout time.Duration) (netip.Addr, error) {
 	select {
 	case n.tokens <- struct{}{}:
 		defer func() { <-n.tokens }()
 	case <-n.ctx.Done():
 		return netip.Addr{}, ErrServerClosed
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, most)
+	ctx, cancel := context.WithTimeout(n.ctx, timeout)
 	defer cancel()
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	switch {

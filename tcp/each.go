@@ -21,7 +21,7 @@ import (
 // left out. With Server.Processes it is for the connections of the process that calls
 // it. It must not be called by a handler, which would wait for itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
-	e, err := s.serving()
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
@@ -29,23 +29,23 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	if !ok {
 		return ErrServerClosed
 	}
-	var left atomic.Int64
-	left.Store(1) // for the visit itself
-	missed, ended := 0, make(chan struct{})
-	less := func() {
-		if left.Add(-1) == 0 {
-			close(ended)
+	var pending atomic.Int64
+	pending.Store(1) // for the visit itself
+	missed, allCalled := 0, make(chan struct{})
+	release := func() {
+		if pending.Add(-1) == 0 {
+			close(allCalled)
 		}
 	}
 	err = v.Visit(&engine.Shared{
-		Do:   func(c *engine.Conn) { defer less(); f((*Conn)(c)) },
-		Lost: less,
-	}, func() { left.Add(1) }, func(full int) { missed = full; less() })
+		Do:   func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
+		Lost: release,
+	}, func() { pending.Add(1) }, func(full int) { missed = full; release() })
 	if err != nil {
-		return named(err)
+		return publicError(err)
 	}
 	select {
-	case <-ended:
+	case <-allCalled:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

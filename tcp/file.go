@@ -45,29 +45,29 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 // there were no ReadFrom: that may block, and what it brings has to fit in
 // Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	f, most := r, int64(-1)
+	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)
 	if ok {
-		f, most = limited.R, max(limited.N, 0)
+		f, limit = limited.R, max(limited.N, 0)
 	}
 	file, ok := f.(*os.File)
-	if !ok || !regular(file) {
+	if !ok || !isRegular(file) {
 		return io.Copy(struct{ io.Writer }{c}, r)
 	}
-	n, err := c.sendFrom(file, most)
+	n, err := c.sendFileFromOffset(file, limit)
 	if limited != nil {
 		limited.N -= n
 	}
 	return n, err
 }
 
-func regular(f *os.File) bool {
+func isRegular(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFrom sends a file from its offset on, at most so much unless that is negative.
-func (c *Conn) sendFrom(f *os.File, most int64) (int64, error) {
+// sendFileFromOffset sends a file from its offset on, at most so much unless that is negative.
+func (c *Conn) sendFileFromOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return 0, err
@@ -77,8 +77,8 @@ func (c *Conn) sendFrom(f *os.File, most int64) (int64, error) {
 		return 0, err
 	}
 	n := max(info.Size()-offset, 0)
-	if most >= 0 {
-		n = min(n, most)
+	if limit >= 0 {
+		n = min(n, limit)
 	}
 	if n == 0 {
 		return 0, nil

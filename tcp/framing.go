@@ -74,7 +74,7 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		whole := uint64(size)
 		if len(data) >= size {
-			n := length(data[:size], order)
+			n := decodeLength(data[:size], order)
 			if whole += n; n <= uint64(len(data)-size) {
 				return int(whole), data[size:whole:whole], nil
 			}
@@ -82,7 +82,7 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 		}
 		switch {
 		case !atEOF:
-			return 0, nil, needs(whole)
+			return 0, nil, incompleteError(whole)
 		case len(data) > 0:
 			return 0, nil, io.ErrUnexpectedEOF
 		}
@@ -90,15 +90,15 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// needs is how many bytes the message at hand has, framing included, when they have not
+// incompleteError is how many bytes the message at hand has, framing included, when they have not
 // all come: what LengthPrefixed tells the framer.
-type needs uint64
+type incompleteError uint64
 
-func (n needs) Error() string {
+func (n incompleteError) Error() string {
 	return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n))
 }
 
-func length(b []byte, order binary.ByteOrder) uint64 {
+func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	switch len(b) {
 	case 1:
 		return uint64(b[0])
@@ -110,8 +110,8 @@ func length(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmpty is how many tokens in a row may take no input, as in bufio.Scanner.
-const maxEmpty = 100
+// maxEmptyTokens is how many tokens in a row may take no input, as in bufio.Scanner.
+const maxEmptyTokens = 100
 
 // framer cuts input into messages.
 type framer struct {
@@ -127,10 +127,10 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// give gives the handler a message, to be shed if there is a reason.
-func (f *framer) give(c *Conn, msg []byte, shed error) {
-	if shed != nil {
-		f.shed.Shed(c, msg, shed)
+// deliver gives the handler a message, to be shed if there is a reason.
+func (f *framer) deliver(c *Conn, msg []byte, shedReason error) {
+	if shedReason != nil {
+		f.shed.Shed(c, msg, shedReason)
 		return
 	}
 	f.Message(c, msg)
@@ -138,18 +138,18 @@ func (f *framer) give(c *Conn, msg []byte, shed error) {
 
 // Received gives the handler all messages that are complete, as long as the
 // connection takes more.
-func (f *framer) Received(c *Conn, in []byte) (used int) { return f.receive(c, in, nil) }
+func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessages(c, in, nil) }
 
-func (f *framer) receive(c *Conn, in []byte, shed error) (used int) {
+func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
 	if f.lines {
-		return f.receiveLines(c, in, shed)
+		return f.deliverLines(c, in, shedReason)
 	}
-	return f.tokens(c, in, false, shed)
+	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// receiveLines searches each byte once: what was refused before has been
+// deliverLines searches each byte once: what was refused before has been
 // searched in vain.
-func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
+func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages := c.core().Refused(), 0
 	for !c.Paused() {
 		rest := in[used:]
@@ -163,7 +163,7 @@ func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
 			c.core().TooLong(uint64(i + 1))
 			break
 		}
-		f.give(c, trimCR(rest[:i:i]), shed)
+		f.deliver(c, trimCR(rest[:i:i]), shedReason)
 		used += i + 1
 		messages++
 	}
@@ -178,23 +178,23 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// tokens gives the handler the tokens in data, and says how much it used.
-func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int) {
+// deliverTokens gives the handler the tokens in data, and says how much it used.
+func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
-		if n, ok := err.(needs); ok {
-			if n > needs(c.core().MaxMessage()) {
+		if n, ok := err.(incompleteError); ok {
+			if n > incompleteError(c.core().MaxMessage()) {
 				c.core().TooLong(uint64(n))
 			}
 			return used
 		}
-		if err = check(c, advance, len(data)-used, err); err != nil {
+		if err = checkSplit(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
-					f.give(c, token, shed)
+					f.deliver(c, token, shedReason)
 					messages++
 				}
 			}
@@ -203,14 +203,14 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int)
 		}
 		used += advance
 		if token != nil {
-			f.give(c, token, shed)
+			f.deliver(c, token, shedReason)
 			messages++
 		} else if advance == 0 {
 			return used
 		}
 		if advance > 0 {
 			empty = 0
-		} else if empty++; empty > maxEmpty {
+		} else if empty++; empty > maxEmptyTokens {
 			c.CloseWith(io.ErrNoProgress)
 			return used
 		}
@@ -218,14 +218,14 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int)
 	return used
 }
 
-// check holds what a SplitFunc returned against its rules and our bound.
-func check(c *Conn, advance, most int, err error) error {
+// checkSplit holds what a SplitFunc returned against its rules and our bound.
+func checkSplit(c *Conn, advance, available int, err error) error {
 	switch {
 	case err != nil:
 		return err
 	case advance < 0:
 		return bufio.ErrNegativeAdvance
-	case advance > most:
+	case advance > available:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
 		c.core().TooLong(uint64(advance))
@@ -237,7 +237,7 @@ func check(c *Conn, advance, most int, err error) error {
 // Ended gives the handler what is left when the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
-		return f.tokens(c, rest, true, nil)
+		return f.deliverTokens(c, rest, true, nil)
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))

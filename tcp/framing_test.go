@@ -29,12 +29,12 @@ type wire struct {
 
 func newWire(t testing.TB, h Handler, limits Limits) *wire {
 	t.Helper()
-	limits, err := limits.resolve()
+	limits, err := limits.withDefaults()
 	must(t, err)
 	w := &wire{Conn: new(engine.Conn)}
 	w.host = &engine.Host{
 		Admission: engine.NewAdmission(&engine.Config{}),
-		Config:    engine.Config{Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler)},
+		Config:    engine.Config{Handler: handlerAdapter{watched{h, w}}, Limits: limits.toEngine(), Log: slog.New(slog.DiscardHandler)},
 		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
@@ -105,7 +105,7 @@ func scan(data []byte, split bufio.SplitFunc) (tokens []string) {
 func patient(split bufio.SplitFunc) bufio.SplitFunc {
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		advance, token, err := split(data, atEOF)
-		if _, ok := err.(needs); ok {
+		if _, ok := err.(incompleteError); ok {
 			err = nil
 		}
 		return advance, token, err
@@ -213,7 +213,7 @@ func TestSplitRules(t *testing.T) {
 	}{
 		{"negative advance", func([]byte, bool) (int, []byte, error) { return -1, nil, nil }, 0, bufio.ErrNegativeAdvance},
 		{"advance too far", func(d []byte, _ bool) (int, []byte, error) { return len(d) + 1, nil, nil }, 0, bufio.ErrAdvanceTooFar},
-		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmpty + 1, io.ErrNoProgress},
+		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmptyTokens + 1, io.ErrNoProgress},
 		{"its own error", func([]byte, bool) (int, []byte, error) { return 0, nil, io.ErrShortBuffer }, 0, io.ErrShortBuffer},
 		{"final token", func([]byte, bool) (int, []byte, error) { return 1, token, bufio.ErrFinalToken }, 1, nil},
 		{"final, no token", func([]byte, bool) (int, []byte, error) { return 1, nil, bufio.ErrFinalToken }, 0, nil},

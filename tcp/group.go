@@ -36,7 +36,7 @@ func (g *Group) Len() int { return g.g.Len() }
 // order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
-// Publish sends p to all in the group as their newest value, such as a price or a
+// SendLatest sends p to all in the group as their newest value, such as a price or a
 // position: it takes the place of the value that was published before, for each
 // connection to which that has not begun to be sent. So a peer that reads slowly gets
 // fewer values, each of them whole and newer than the last, and the newest in the end.
@@ -53,4 +53,4 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Publish says for how many p is on its way, and for how many it is not, because there
 // was no room for mail (ErrFull) or p is larger than Limits.MaxUnsent; these may have
 // got an older value and get a newer one. It waits as Broadcast does.
-func (g *Group) Publish(p []byte) (sent, full int) { return g.g.Publish(p) }
+func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.Publish(p) }

@@ -136,13 +136,13 @@ type MessageShedHandler interface {
 	Shed(c *Conn, msg []byte, why error)
 }
 
-// shedder is how a handler sheds, nil if it does not.
-func shedder(h Handler) func(c *engine.Conn, in []byte, why error) int {
+// newShedFunc is how a handler sheds, nil if it does not.
+func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	var shed func(c *Conn, in []byte, why error) int
 	switch h := h.(type) {
 	case *framer:
 		if h.shed != nil {
-			shed = h.receive
+			shed = h.deliverMessages
 		}
 	case ShedHandler:
 		shed = h.Shed
@@ -150,11 +150,11 @@ func shedder(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	if shed == nil {
 		return nil
 	}
-	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, overload(why)) }
+	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-// checkShed finds a Shed that would never be called, because it is the other kind's.
-func (s *Server) checkShed() error {
+// checkShedMethod finds a Shed that would never be called, because it is the other kind's.
+func (s *Server) checkShedMethod() error {
 	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
 	switch h := s.Handler.(type) {
 	case *framer:
@@ -176,8 +176,8 @@ var (
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
 )
 
-func overload(why error) error {
-	if errors.Is(why, pool.ErrFull) {
+func toOverloadError(poolErr error) error {
+	if errors.Is(poolErr, pool.ErrFull) {
 		return errOverloadFull
 	}
 	return errOverloadShed
@@ -189,8 +189,8 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// extension gives what a handler does beyond a Handler, nil if it does not.
-func extension[T any](h Handler) (t T, ok bool) {
+// handlerAs gives what a handler does beyond a Handler, nil if it does not.
+func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
 		return t, ok
@@ -200,22 +200,22 @@ func extension[T any](h Handler) (t T, ok bool) {
 }
 
 // checkHandler reports what is wrong with a handler that can't be served. what names it.
-func checkHandler(what string, h Handler) error {
+func checkHandler(name string, h Handler) error {
 	switch h := h.(type) {
 	case nil:
-		return badConfig("%s is nil; expected what to do with connections", what)
+		return badConfig("%s is nil; expected what to do with connections", name)
 	case *framer:
 		switch f, isFunc := h.MessageHandler.(MessageFunc); {
 		case h.MessageHandler == nil, isFunc && f == nil:
-			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", what)
+			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", name)
 		case !h.lines && h.split == nil:
-			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", what)
+			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", name)
 		}
 	case *Blocking:
-		return h.check(what)
+		return h.validate(name)
 	case *NetListener:
-		if h == nil || h.come.L == nil {
-			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", what)
+		if h == nil || h.queued.L == nil {
+			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", name)
 		}
 	}
 	return nil
@@ -345,22 +345,22 @@ type PanicError = engine.PanicError
 // *net.OpError (Op is "remote error" for an alert), a tls.RecordHeaderError, or another.
 type TLSError = engine.TLSError
 
-// adapter is a Handler as the engines know it.
-type adapter struct{ h Handler }
+// handlerAdapter is a Handler as the engines know it.
+type handlerAdapter struct{ h Handler }
 
 // HandlerType names the handler in the engine's log.
-func (a adapter) HandlerType() string { return handlerType(a.h) }
+func (a handlerAdapter) HandlerType() string { return handlerType(a.h) }
 
-func (a adapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
+func (a handlerAdapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
 
-func (a adapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
+func (a handlerAdapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
 
-func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
+func (a handlerAdapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
 
-func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
+func (a handlerAdapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
 
-func (a adapter) Secured(c *engine.Conn) {
-	if h, ok := extension[SecuredHandler](a.h); ok {
+func (a handlerAdapter) Secured(c *engine.Conn) {
+	if h, ok := handlerAs[SecuredHandler](a.h); ok {
 		h.Secured((*Conn)(c))
 	}
 }

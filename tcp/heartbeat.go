@@ -42,8 +42,8 @@ const (
 	maxMissed     = 255
 )
 
-// check says what is wrong with it. handled says that there is a HeartbeatHandler.
-func (h *Heartbeat) check(handled bool) error {
+// validate says what is wrong with it. handled says that there is a HeartbeatHandler.
+func (h *Heartbeat) validate(hasHandler bool) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
 		return badConfig("Heartbeat.Interval is 0; expected at least %v, for what else is set there", minHeartbeat)
@@ -51,7 +51,7 @@ func (h *Heartbeat) check(handled bool) error {
 		return nil
 	case h.Interval < minHeartbeat:
 		return badConfig("Heartbeat.Interval is %v; expected 0 (the default: none) or at least %v", h.Interval, minHeartbeat)
-	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !handled:
+	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHandler:
 		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them to be set, or the Handler to be a HeartbeatHandler",
 			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil])
 	case h.MaxMissed < 0 || h.MaxMissed > maxMissed:
@@ -61,22 +61,22 @@ func (h *Heartbeat) check(handled bool) error {
 }
 
 func (s *Server) checkHeartbeat() error {
-	_, handled := extension[HeartbeatHandler](s.Handler)
-	return s.Heartbeat.check(handled)
+	_, handled := handlerAs[HeartbeatHandler](s.Handler)
+	return s.Heartbeat.validate(handled)
 }
 
-// engine gives the engines their part. Connections have the handler all, but for those with one
+// toEngine gives the engines their part. Connections have the handler all, but for those with one
 // of their own.
-func (h Heartbeat) engine(all Handler) engine.Heartbeat {
+func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}
 	}
 	send := func(c *engine.Conn) {
-		handler := all
+		handler := defaultHandler
 		if o, ok := c.Owned().(interface{ handler() Handler }); ok {
 			handler = o.handler()
 		}
-		switch own, ok := extension[HeartbeatHandler](handler); {
+		switch own, ok := handlerAs[HeartbeatHandler](handler); {
 		case ok:
 			if !own.Heartbeat((*Conn)(c)) {
 				c.ExpectNoAnswer()

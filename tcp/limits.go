@@ -161,22 +161,22 @@ type Limits struct {
 
 // The defaults and bounds that are not simply constants of the fields.
 const (
-	maxBytes      = 1 << 30
-	defaultUnsent = 1 << 20
-	defaultBytes  = 64 << 10
-	defaultMail   = 1 << 20
-	maxMail       = 1 << 28 // twice as many fit in an int32
-	defaultMailed = 8 << 20
-	// maxAccepts bounds the rates of accepting and of ending.
-	maxAccepts = 1_000_000_000
+	maxBytes            = 1 << 30
+	defaultMaxUnsent    = 1 << 20
+	defaultMaxMessage   = 64 << 10
+	defaultMaxMail      = 1 << 20
+	maxMail             = 1 << 28 // twice as many fit in an int32
+	defaultMaxMailBytes = 8 << 20
+	// maxRate bounds the rates of accepting and of ending.
+	maxRate = 1_000_000_000
 )
 
 // Where the memory of this process has no limit that is known, buffers may hold
 // unlimitedBuffers of it.
 const unlimitedBuffers int64 = 4 << 30
 
-// resolve fills in the defaults and says what is wrong.
-func (l Limits) resolve() (Limits, error) {
+// withDefaults fills in the defaults and says what is wrong.
+func (l Limits) withDefaults() (Limits, error) {
 	numbers := []struct {
 		name          string
 		value         *int
@@ -185,16 +185,16 @@ func (l Limits) resolve() (Limits, error) {
 		{"MaxConns", &l.MaxConns, sock.MaxConns(), math.MaxInt32},
 		{"MaxConnsPerSource", &l.MaxConnsPerSource, 0, math.MaxInt32},
 		{"SourcePrefix", &l.SourcePrefix, 64, 128},
-		{"AcceptRate", &l.AcceptRate, 0, maxAccepts},
-		{"MaxMessage", &l.MaxMessage, defaultBytes, maxBytes},
-		{"MaxUnsent", &l.MaxUnsent, defaultUnsent, maxBytes},
+		{"AcceptRate", &l.AcceptRate, 0, maxRate},
+		{"MaxMessage", &l.MaxMessage, defaultMaxMessage, maxBytes},
+		{"MaxUnsent", &l.MaxUnsent, defaultMaxUnsent, maxBytes},
 		{"HighWater", &l.HighWater, 0, maxBytes},
 		{"LowWater", &l.LowWater, 0, maxBytes},
 		{"MaxBuffered", &l.MaxBuffered, 0, math.MaxInt},
-		{"MaxMail", &l.MaxMail, defaultMail, maxMail},
-		{"MaxMailBytes", &l.MaxMailBytes, defaultMailed, maxBytes},
+		{"MaxMail", &l.MaxMail, defaultMaxMail, maxMail},
+		{"MaxMailBytes", &l.MaxMailBytes, defaultMaxMailBytes, maxBytes},
 		{"MaxHandshakes", &l.MaxHandshakes, 4096, math.MaxInt32},
-		{"ShutdownRate", &l.ShutdownRate, 100_000, maxAccepts},
+		{"ShutdownRate", &l.ShutdownRate, 100_000, maxRate},
 	}
 	for _, n := range numbers {
 		if *n.value < 0 || *n.value > n.max {
@@ -204,19 +204,19 @@ func (l Limits) resolve() (Limits, error) {
 			*n.value = n.standard
 		}
 	}
-	if err := l.resolveWater(); err != nil {
+	if err := l.resolveWaterMarks(); err != nil {
 		return l, err
 	}
 	if l.MaxBuffered == 0 {
-		l.MaxBuffered = defaultBuffered(1)
+		l.MaxBuffered = defaultMaxBuffered(1)
 	}
-	return l, l.resolveTimes()
+	return l, l.resolveTimeouts()
 }
 
-// resolveWater fills in the marks that depend on MaxUnsent.
-func (l *Limits) resolveWater() error {
+// resolveWaterMarks fills in the marks that depend on MaxUnsent.
+func (l *Limits) resolveWaterMarks() error {
 	if l.HighWater == 0 {
-		l.HighWater = max(min(l.MaxUnsent/2, defaultBytes), l.LowWater)
+		l.HighWater = max(min(l.MaxUnsent/2, defaultMaxMessage), l.LowWater)
 	}
 	if l.HighWater > l.MaxUnsent {
 		return badConfig("Limits.HighWater is %d; expected 0 (the default, 65536 or half of MaxUnsent) to MaxUnsent, which is %d", l.HighWater, l.MaxUnsent)
@@ -230,10 +230,10 @@ func (l *Limits) resolveWater() error {
 	return nil
 }
 
-// defaultBuffered is a quarter of the memory that this process may use, one of so
+// defaultMaxBuffered is a quarter of the memory that this process may use, one of so
 // many that share the machine or the cgroup. Go's own limit is for this process
 // alone: it is not divided again.
-func defaultBuffered(processes int) int {
+func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {
 		limit = 4 * unlimitedBuffers
@@ -245,7 +245,7 @@ func defaultBuffered(processes int) int {
 	return int(limit / 4 / int64(processes))
 }
 
-func (l *Limits) resolveTimes() error {
+func (l *Limits) resolveTimeouts() error {
 	times := []struct {
 		name     string
 		value    *time.Duration
@@ -263,7 +263,7 @@ func (l *Limits) resolveTimes() error {
 	}
 	for _, t := range times {
 		if *t.value < 0 {
-			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, timeText(t.standard))
+			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, formatTimeout(t.standard))
 		}
 		if *t.value == 0 {
 			*t.value = t.standard
@@ -272,16 +272,16 @@ func (l *Limits) resolveTimes() error {
 	return nil
 }
 
-func timeText(d time.Duration) string {
+func formatTimeout(d time.Duration) string {
 	if d == Never {
 		return "Never"
 	}
 	return d.String()
 }
 
-// engine gives the engines their part. What lasts for ever is 0 there, but for
+// toEngine gives the engines their part. What lasts for ever is 0 there, but for
 // the times of an end, which has one.
-func (l Limits) engine() engine.Limits {
+func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {
 			return 0

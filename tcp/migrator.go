@@ -46,13 +46,13 @@ var ErrSaveLater = engine.ErrSaveLater
 // errNoHandlerSet closes a connection that a HandlerMigrator has not given a handler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has set no handler; expected SetHandler, or an error")
 
-// addMigration tells the engine how to save and restore what the handler knows.
-func (s *Server) addMigration(cfg *engine.Config) {
-	if h, ok := extension[Migrator](s.Handler); ok {
+// configureMigration tells the engine how to save and restore what the handler knows.
+func (s *Server) configureMigration(cfg *engine.Config) {
+	if h, ok := handlerAs[Migrator](s.Handler); ok {
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
 		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
 	}
-	h, ok := extension[HandlerMigrator](s.Handler)
+	h, ok := handlerAs[HandlerMigrator](s.Handler)
 	if !ok {
 		return
 	}

@@ -49,10 +49,10 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPool is the pool that Auto moves handlers to. It is to be no more than many
+// autoPoolConfig is the pool that Auto moves handlers to. It is to be no more than many
 // hands: a handler that blocks for ever must not keep the next one from getting a
 // worker, and what nobody has asked for sheds nothing.
-var autoPool = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
+var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 // autoWorkers is how many workers Auto may use.
 const autoWorkers = 4096

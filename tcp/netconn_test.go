@@ -67,7 +67,7 @@ func lineServer(n *NetConn) error {
 func callsOf(b *Blocking) (under, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.calls, len(b.waiting)
+	return b.running, len(b.waiting)
 }
 
 // waitIdle waits until no call is under way.
@@ -183,11 +183,11 @@ func TestBlockingReadsNothing(t *testing.T) {
 		}
 		s := start(t, srv)
 		c := dial(t, s.addr)
-		c.Write(make([]byte, 4*maxUnread))
+		c.Write(make([]byte, 4*maxUnreadInput))
 		if why := testkit.Receive(t, ended, "End"); why != ErrMessageTooLong {
 			t.Errorf("End(%v); want ErrMessageTooLong", why)
 		}
-		if n := calls.Load(); n == 0 || n > 4*maxUnread {
+		if n := calls.Load(); n == 0 || n > 4*maxUnreadInput {
 			t.Errorf("%d calls", n)
 		}
 	})
@@ -290,11 +290,11 @@ func TestNetConnBackpressure(t *testing.T) {
 			n.ref.Do(func(c *Conn) { pending.Store(int64(c.Pending())) })
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return n.unblock != nil && n.paused
+			return n.cancelWait != nil && n.paused
 		})
 		n.mu.Lock()
-		if unread := len(n.in) - n.off; unread > 2*maxUnread {
-			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnread)
+		if unread := len(n.in) - n.readOffset; unread > 2*maxUnreadInput {
+			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnreadInput)
 		}
 		n.mu.Unlock()
 		if p := pending.Load(); p > 2*64<<10 {

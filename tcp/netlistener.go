@@ -31,7 +31,7 @@ import (
 // (Server.Stopping), and what it keeps open is closed when the time of the drain is over.
 type NetListener struct {
 	mu     sync.Mutex
-	come   sync.Cond
+	queued sync.Cond
 	queue  []*NetConn // at most as many as Limits.MaxConns
 	closed bool
 	server *Server
@@ -40,7 +40,7 @@ type NetListener struct {
 // NewNetListener makes a NetListener.
 func NewNetListener() *NetListener {
 	l := new(NetListener)
-	l.come.L = &l.mu
+	l.queued.L = &l.mu
 	return l
 }
 
@@ -49,7 +49,7 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) == 0 && !l.closed {
-		l.come.Wait()
+		l.queued.Wait()
 	}
 	if l.closed {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: net.ErrClosed}
@@ -68,7 +68,7 @@ func (l *NetListener) Close() error {
 	l.closed = true
 	queue := l.queue
 	l.queue = nil
-	l.come.Broadcast()
+	l.queued.Broadcast()
 	l.mu.Unlock()
 	for _, n := range queue {
 		_ = n.Close() // it may have closed
@@ -85,11 +85,11 @@ func (l *NetListener) Addr() net.Addr {
 	if s == nil {
 		return &net.TCPAddr{}
 	}
-	return s.listensOn()
+	return s.listenAddrOrZero()
 }
 
-// begin tells whose handler it is.
-func (l *NetListener) begin(s *Server) {
+// setServer tells whose handler it is.
+func (l *NetListener) setServer(s *Server) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.server = s
@@ -104,16 +104,16 @@ func (l *NetListener) Opened(c *Conn) {
 		return
 	}
 	n := newNetConn(c)
-	n.attach(c)
+	n.keepOpen(c)
 	c.SetValue(n)
 	l.queue = append(l.queue, n)
-	l.come.Signal()
+	l.queued.Signal()
 }
 
 // Received implements Handler.
 func (l *NetListener) Received(c *Conn, in []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.arrived(c, in)
+		n.bufferInput(c, in)
 	}
 	return len(in)
 }
@@ -121,8 +121,8 @@ func (l *NetListener) Received(c *Conn, in []byte) int {
 // Ended implements Handler.
 func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.arrived(c, rest)
-		n.end()
+		n.bufferInput(c, rest)
+		n.markPeerEnded()
 	}
 	return len(rest)
 }
@@ -130,6 +130,6 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 // Closed implements Handler.
 func (l *NetListener) Closed(c *Conn, why error) {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.finish(why)
+		n.markConnClosed(why)
 	}
 }

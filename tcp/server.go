@@ -171,20 +171,20 @@ type Server struct {
 	// false; process 1 always stays, and no new process does.
 	Stay bool
 
-	migration
-	mu     sync.Mutex
-	engine engine.Engine // nil before the start
-	where  []Listener    // where it listens
-	worker relay         // in a worker process: passes broadcasts on
-	model  string
-	own    *pool.Pool   // Auto's, nil without
-	gate   *secure.Gate // nil without TLS
-	names  names
-	calls  sync.WaitGroup // of a Blocking handler's functions
-	limits Limits
-	closed bool
+	upgradeState
+	mu               sync.Mutex
+	engine           engine.Engine   // nil before the start
+	activeListeners  []Listener      // where it listens
+	worker           workerForwarder // in a worker process: passes broadcasts on
+	model            string
+	ownPool          *pool.Pool   // Auto's, nil without
+	handshakeLimiter *secure.Gate // nil without TLS
+	resolver         resolver
+	blockingCalls    sync.WaitGroup // of a Blocking handler's functions
+	limits           Limits
+	closed           bool
 
-	outside sync.Map // the methods of kept Conns that are in the log
+	loggedMisuse sync.Map // the methods of kept Conns that are in the log
 }
 
 // Socket are options of the sockets of connections. The zero value leaves all to the
@@ -244,12 +244,12 @@ const (
 // nil after an orderly end, an error that wraps context.DeadlineExceeded when
 // connections had to be cut off, or what kept it from serving.
 func (s *Server) ListenAndServe(ctx context.Context) error {
-	where, err := s.listens(nil)
+	where, err := s.collectListeners(nil)
 	if err != nil {
 		return err
 	}
 	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
-		return s.work(ctx, where)
+		return s.serveAsWorker(ctx, where)
 	}
 	return s.serve(ctx, where)
 }
@@ -267,9 +267,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.serve(ctx, nil)
 }
 
-// family is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
+// tcpNetwork is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
 // package net makes that of IPv6, and so both.
-func family(addr string) string {
+func tcpNetwork(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // what is wrong with it listening says
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
 		return "tcp4"
@@ -282,21 +282,21 @@ func family(addr string) string {
 // owns it from then on and closes it. The file of a unix socket is left to the
 // caller.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if _, err := rawListener("Serve", l); err != nil {
+	if _, err := unwrapListener("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
 		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
 	}
-	where, err := s.listens(l)
+	where, err := s.collectListeners(l)
 	if err != nil {
 		return err
 	}
 	return s.serve(ctx, where)
 }
 
-func (s *Server) serve(ctx context.Context, where []Listener) error {
+func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	s.mu.Lock()
 	err := s.checkUnused()
 	s.mu.Unlock()
@@ -304,13 +304,13 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		return err
 	}
 	if l, ok := s.Handler.(*NetListener); ok {
-		l.begin(s)
+		l.setServer(s)
 		defer l.Close()
 	}
-	if err := s.inherit(); err != nil {
+	if err := s.findPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.open(where)
+	cfg, done, err := s.openListeners(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.Fail(err)
@@ -318,16 +318,16 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		return err
 	}
 	defer done()
-	e, err := s.start(cfg, where)
+	e, err := s.startEngine(cfg, listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.Fail(err)
 		}
 		return err
 	}
-	defer s.succeed(e)()
-	if s.Listening != nil && !s.preforks() {
-		if len(where) == 0 {
+	defer s.takeOver(e)()
+	if s.Listening != nil && !s.isSupervisor() {
+		if len(listeners) == 0 {
 			s.Listening(nil)
 		}
 		for _, l := range e.Listening() {
@@ -340,17 +340,17 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		err = s.Drain()
 	})
 	e.Wait()
-	s.names.end()
-	s.calls.Wait()
-	s.endWorkers()
-	s.endLinks()
+	s.resolver.stop()
+	s.blockingCalls.Wait()
+	s.stopOwnWorkers()
+	s.closePeers()
 	if !stopped() {
 		<-ended
 	}
 	if err == nil {
-		err = gaveUp(e)
+		err = supervisorError(e)
 	}
-	return s.stay(errors.Join(err, s.aborted))
+	return s.awaitSuccessor(errors.Join(err, s.aborted))
 }
 
 // checkUnused reports why the server can't start, if it has been started or closed before. The
@@ -367,9 +367,9 @@ func (s *Server) checkUnused() error {
 	return errors.New("myriad: this Server serves already; a Server serves once: expected a new Server")
 }
 
-// start checks the settings and starts the engine.
-func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, error) {
-	model, limits, err := s.settings()
+// startEngine checks the settings and starts the engine.
+func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
+	model, limits, err := s.checkSettings()
 	if err != nil {
 		return nil, err
 	}
@@ -378,64 +378,64 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	if err := s.checkUnused(); err != nil {
 		return nil, err
 	}
-	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
+	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.logger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
 	cfg.Owner, cfg.Held = s, cfg.Held || s.predecessor != nil
-	if h, ok := extension[StartHandler](s.Handler); ok {
+	if h, ok := handlerAs[StartHandler](s.Handler); ok {
 		h.Starting(s)
 	}
-	s.addHandler(&cfg)
-	s.addEntry(&cfg, limits)
-	s.addLayers(&cfg, limits, where)
-	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
+	s.configureHandler(&cfg)
+	s.configureAdmission(&cfg, limits)
+	s.configureLayers(&cfg, limits, listeners)
+	if cfg.Loops, cfg.Shard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
-	e, model, err := s.launch(model, cfg)
+	e, model, err := s.launchEngine(model, cfg)
 	if err != nil {
-		s.endWorkers()
+		s.stopOwnWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has said it
-	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
-		s.chose(model, passed)
+	if _, passed := models.Best(); s.choosesModel() && passed != nil && !worker {
+		s.logModelChoice(model, passed)
 	}
-	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
-	s.addBroadcasts(e, limits)
-	s.names.begin()
+	s.engine, s.activeListeners, s.model, s.limits = e, listeners, model.Name, limits
+	s.initBroadcasts(e, limits)
+	s.resolver.start()
 	return e, nil
 }
 
-// launch starts the engine, of the model or of what Auto takes instead.
-func (s *Server) launch(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
-	if s.preforks() {
-		e, err := s.startProcesses(cfg)
+// launchEngine starts the engine, of the model or of what Auto takes instead.
+func (s *Server) launchEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
+	if s.isSupervisor() {
+		e, err := s.startSupervisor(cfg)
 		return e, m, err
 	}
 	if len(cfg.Listeners) > 0 {
-		if l, ok := cfg.Listeners[0].Socket.(starter); ok {
+		if l, ok := cfg.Listeners[0].Socket.(engineStarter); ok {
 			e, err := l.Start(cfg)
 			return e, m, err
 		}
 	}
-	if err := s.addWorkers(&cfg); err != nil {
+	if err := s.configureWorkers(&cfg); err != nil {
 		return nil, m, err
 	}
-	e, m, why, err := models.Start(m, !s.auto(), cfg)
+	e, m, why, err := models.Start(m, !s.choosesModel(), cfg)
 	if why != nil {
-		s.chose(m, why)
+		s.logModelChoice(m, why)
 	}
 	return e, m, err
 }
 
-// chose says which model was chosen, and not a better one.
-func (s *Server) chose(m engine.Model, why error) {
-	s.log().Info("I/O model chosen", "model", m.Name, "because", why.Error())
+// logModelChoice says which model was chosen, and not a better one.
+func (s *Server) logModelChoice(m engine.Model, reason error) {
+	s.logger().Info("I/O model chosen", "model", m.Name, "because", reason.Error())
 }
 
-// log is where the engine writes. What a million connections could each cause is
+// logger is where the engine writes. What a million connections could each cause is
 // written once a second at most, by each loop, of each limit that closes some, and of each
 // type of handler.
-func (s *Server) log() *slog.Logger {
+func (s *Server) logger() *slog.Logger {
 	log := s.Log
 	if log == nil {
 		log = slog.Default()
@@ -443,31 +443,31 @@ func (s *Server) log() *slog.Logger {
 	return slog.New(lograte.New(log.Handler(), "loop", "limit", "handler"))
 }
 
-// addHandler tells the engine what to call.
-func (s *Server) addHandler(cfg *engine.Config) {
-	cfg.Handler, cfg.Heartbeat = adapter{s.Handler}, s.Heartbeat.engine(s.Handler)
+// configureHandler tells the engine what to call.
+func (s *Server) configureHandler(cfg *engine.Config) {
+	cfg.Handler, cfg.Heartbeat = handlerAdapter{s.Handler}, s.Heartbeat.toEngine(s.Handler)
 	cfg.DropMessages = s.SlowConsumer == DropMessage
-	if h, ok := extension[WritableHandler](s.Handler); ok {
+	if h, ok := handlerAs[WritableHandler](s.Handler); ok {
 		cfg.Drained = func(c *engine.Conn) { h.Writable((*Conn)(c)) }
 	}
-	if h, ok := extension[DrainingHandler](s.Handler); ok {
+	if h, ok := handlerAs[DrainingHandler](s.Handler); ok {
 		cfg.Draining = func(c *engine.Conn) { h.Draining((*Conn)(c)) }
 	}
-	if h, ok := extension[TimerHandler](s.Handler); ok {
+	if h, ok := handlerAs[TimerHandler](s.Handler); ok {
 		cfg.Timer = func(c *engine.Conn) { h.Timer((*Conn)(c)) }
 	}
-	cfg.Shed = shedder(s.Handler)
-	s.addMigration(cfg)
+	cfg.Shed = newShedFunc(s.Handler)
+	s.configureMigration(cfg)
 }
 
-// addWorkers tells the engine which pool runs the handler, and makes Auto's.
-func (s *Server) addWorkers(cfg *engine.Config) (err error) {
+// configureWorkers tells the engine which pool runs the handler, and makes Auto's.
+func (s *Server) configureWorkers(cfg *engine.Config) (err error) {
 	use := s.Workers
-	if cfg.Auto = s.auto() && use == nil; cfg.Auto {
-		if s.own, err = pool.New(autoPool); err != nil {
+	if cfg.Auto = s.choosesModel() && use == nil; cfg.Auto {
+		if s.ownPool, err = pool.New(autoPoolConfig); err != nil {
 			return fmt.Errorf("myriad: %w", err)
 		}
-		use = s.own
+		use = s.ownPool
 	}
 	if use != nil {
 		cfg.Pool = workers.Of(use)
@@ -475,21 +475,21 @@ func (s *Server) addWorkers(cfg *engine.Config) (err error) {
 	return nil
 }
 
-// auto says whether the model is for the server to choose.
-func (s *Server) auto() bool { return s.Model == "" || s.Model == Auto }
+// choosesModel says whether the model is for the server to choose.
+func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// endWorkers ends what has worked for the engine, when that has ended.
-func (s *Server) endWorkers() {
-	if s.own != nil {
-		_, _ = s.own.Close(context.Background()) // all connections have come back from it
+// stopOwnWorkers ends what has worked for the engine, when that has ended.
+func (s *Server) stopOwnWorkers() {
+	if s.ownPool != nil {
+		_, _ = s.ownPool.Close(context.Background()) // all connections have come back from it
 	}
-	if s.gate != nil {
-		s.gate.Wait()
+	if s.handshakeLimiter != nil {
+		s.handshakeLimiter.Wait()
 	}
 }
 
-// settings checks what the user has set.
-func (s *Server) settings() (m engine.Model, l Limits, err error) {
+// checkSettings checks what the user has set.
+func (s *Server) checkSettings() (m engine.Model, l Limits, err error) {
 	if err = checkHandler("Server.Handler", s.Handler); err != nil {
 		return m, l, err
 	}
@@ -502,7 +502,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.checkHeartbeat} {
+	for _, check := range []func() error{s.checkShedMethod, s.checkSocket, s.checkProcesses, s.checkAddressLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -510,21 +510,21 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if m, err = models.Find(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
-	l, err = s.share().resolve()
+	l, err = s.processLimits().withDefaults()
 	return m, l, err
 }
 
-// listensOn is where the server listens; an address without host and port if it does not.
-func (s *Server) listensOn() net.Addr {
+// listenAddrOrZero is where the server listens; an address without host and port if it does not.
+func (s *Server) listenAddrOrZero() net.Addr {
 	if a := s.ListenAddr(); a != nil {
 		return a
 	}
 	return &net.TCPAddr{}
 }
 
-// loops is how many loops there are, and with shards how many connections each
+// resolveLoops is how many loops there are, and with shards how many connections each
 // has room for.
-func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) {
+func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
 	case loops == 0 && s.Processes > 1:
@@ -532,11 +532,11 @@ func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) 
 	case loops == 0:
 		loops = defaultLoops()
 	}
-	most := maxLoops
+	limit := maxLoops
 	if !m.Loops {
-		most = 0
+		limit = 0
 	}
-	need, shard, err := sock.Shards(conns, loops, most)
+	need, connsPerShard, err := sock.Shards(conns, loops, limit)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
@@ -544,9 +544,9 @@ func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) 
 	case s.Loops > 0 && s.Loops < need:
 		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as it takes) or at least %d, "+
 			"for %d connections under this limit of descriptors: each has a table of its own, with room for %d",
-			s.Loops, need, conns, shard)
+			s.Loops, need, conns, connsPerShard)
 	}
-	return need, shard, nil
+	return need, connsPerShard, nil
 }
 
 // Shutdown accepts no more, lets each connection finish what it has at hand,

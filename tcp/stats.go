@@ -97,22 +97,22 @@ func (s *Server) Stats() Stats {
 		return Stats{Draining: s.closed}
 	}
 	n := s.engine.Counters()
-	n.Add(&s.base)
-	processes, restarts := s.processes()
+	n.Add(&s.baseCounts)
+	processes, restarts := s.workerCounts()
 	return Stats{
-		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
+		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.totalMaxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
 		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.HandedOver], TakenOver: n[engine.TakenOver], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
-		Refused: refusals(n), Closed: closes(n),
+		Refused: toRefusals(n), Closed: toCloses(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
 		Casting: n[engine.Casting], CastBytes: n[engine.CastBytes], CastAge: time.Duration(n[engine.CastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
 		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.Moved], Shed: n[engine.Shed],
-		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
+		HandlerTime: toHistogram(n.CallTimes()), Lag: toHistogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }
 
@@ -179,7 +179,7 @@ func (Histogram) Bound(i int) time.Duration {
 	return time.Microsecond << i
 }
 
-func refusals(n engine.Counts) Refusals {
+func toRefusals(n engine.Counts) Refusals {
 	return Refusals{
 		Full: n.Refused(engine.RefusedFull), Source: n.Refused(engine.RefusedSource), Denied: n.Refused(engine.RefusedDenied),
 		Proxy: n.Refused(engine.RefusedProxy), Handshake: n.Refused(engine.RefusedHandshake), Timeout: n.Refused(engine.RefusedTimeout),
@@ -187,7 +187,7 @@ func refusals(n engine.Counts) Refusals {
 	}
 }
 
-func closes(n engine.Counts) Closes {
+func toCloses(n engine.Counts) Closes {
 	return Closes{
 		Peer: n.Closed(engine.ClosedByPeer), Reset: n.Closed(engine.ClosedByReset), Handler: n.Closed(engine.ClosedByHandler),
 		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
@@ -198,7 +198,7 @@ func closes(n engine.Counts) Closes {
 	}
 }
 
-func histogram(h engine.Histogram) Histogram {
+func toHistogram(h engine.Histogram) Histogram {
 	out := Histogram{Sum: h.Sum, Buckets: h.Buckets}
 	for _, n := range h.Buckets {
 		out.Count += n

@@ -111,7 +111,7 @@ func TestHistogramBounds(t *testing.T) {
 		c.Called(d)
 		var n engine.Counts
 		c.AddTo(&n)
-		if got := histogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
+		if got := toHistogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
 			t.Errorf("%v is not in bucket %d: %+v", d, i, got)
 		}
 	}

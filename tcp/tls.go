@@ -43,15 +43,15 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 		return badConfig("StartTLS with a nil tls.Config; expected one")
 	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
 		return badConfig("StartTLS of a connection that was dialled: tls.Config.ServerName is empty; expected whom to verify")
-	case !c.core().Outbound() && !certified(cfg):
+	case !c.core().Outbound() && !hasCertificate(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
-	these := layers.Config{TLS: cfg, Gate: c.Server().handshakes()}
+	these := layers.Config{TLS: cfg, Gate: c.Server().sharedHandshakeLimiter()}
 	return c.core().Upgrade(these.First)
 }
 
-// certified says whether a server can show a certificate.
-func certified(c *tls.Config) bool {
+// hasCertificate says whether a server can show a certificate.
+func hasCertificate(c *tls.Config) bool {
 	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
 }
 
@@ -69,45 +69,45 @@ func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.Cl
 }
 
 // checkTLS says what is wrong with a TLSConfig.
-func checkTLS(of string, c *tls.Config) error {
-	if c != nil && !certified(c) {
-		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", of)
+func checkTLS(field string, c *tls.Config) error {
+	if c != nil && !hasCertificate(c) {
+		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", field)
 	}
 	return nil
 }
 
-// handshakes bounds the handshakes of all connections.
-func (s *Server) handshakes() *secure.Gate {
+// sharedHandshakeLimiter bounds the handshakes of all connections.
+func (s *Server) sharedHandshakeLimiter() *secure.Gate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handshakesLocked(s.limits)
+	return s.sharedHandshakeLimiterLocked(s.limits)
 }
 
-func (s *Server) handshakesLocked(l Limits) *secure.Gate {
-	if s.gate == nil {
-		s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.Gate {
+	if s.handshakeLimiter == nil {
+		s.handshakeLimiter = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
 	}
-	return s.gate
+	return s.handshakeLimiter
 }
 
-// addLayers tells the engine what stands between connections and the handler, by the
+// configureLayers tells the engine what stands between connections and the handler, by the
 // listener that they have come by.
-func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
-	all, some, proxies := make([]layers.Config, len(where)), false, false
+func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Listener) {
+	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.Tickets)
-	for i, at := range where {
+	for i, at := range listeners {
 		if len(at.TrustedProxies) > 0 {
-			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
+			all[i].Proxied, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
 		}
 		if at.TLSConfig == nil {
 			continue
 		}
-		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.handshakesLocked(l), true
-		if h, ok := extension[ALPNHandler](s.Handler); ok {
+		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.sharedHandshakeLimiterLocked(l), true
+		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&where[i]]); t != nil {
-			all[i].Tickets, s.tickets[&where[i]] = t, t
+		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
+			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 	}
 	if some {

@@ -29,8 +29,8 @@ var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
 // takeoverTimeout bounds the handing over when the context of Upgrade does not.
 const takeoverTimeout = time.Minute
 
-// upgradePatience is how long a new process has for each answer.
-var upgradePatience = upgrade.Timeout
+// upgradeReplyTimeout is how long a new process has for each answer.
+var upgradeReplyTimeout = upgrade.Timeout
 
 // Upgraded is the outcome of Server.Upgrade.
 type Upgraded struct {
@@ -101,7 +101,7 @@ func (u Upgraded) String() string {
 // worker processes, which their first process upgrades (Server.Processes).
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
-	e, err := s.started()
+	e, err := s.startedEngine()
 	m, ok := e.(engine.Migrator)
 	switch {
 	case err != nil:
@@ -112,23 +112,23 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	case !s.upgrading.CompareAndSwap(false, true):
 		err = ErrUpgrading
 	}
-	where := s.where
+	where := s.activeListeners
 	s.mu.Unlock()
 	if err != nil {
 		return u, err
 	}
 	defer s.upgrading.Store(false)
 	_, _ = Notify(activation.Reloading()) // without a service manager there is nobody to tell
-	if u, err = s.upgrade(ctx, e, m, where); err != nil {
+	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
 		upgrade.Serves()
 		_, _ = Notify("READY=1")
-		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
+		s.logger().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countStayed(ctx, open)
+		u.Stayed = s.countUnmoved(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -139,7 +139,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	if attrs = append(attrs, "stay", stay); stay > 0 {
 		attrs = append(attrs, slog.Group("stay_reasons", reasons...))
 	}
-	s.log().Info("upgraded", attrs...)
+	s.logger().Info("upgraded", attrs...)
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
 	_ = os.Unsetenv("NOTIFY_SOCKET") // a valid name does not fail; the end of this process is not the service's
 	s.handedOver.Store(true)
@@ -147,11 +147,11 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	return u, nil
 }
 
-func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator, where []Listener) (u Upgraded, err error) {
-	if err = s.awaitArrival(ctx); err != nil {
+func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migrator, listeners []Listener) (u Upgraded, err error) {
+	if err = s.awaitOwnTakeover(ctx); err != nil {
 		return u, err // the new process would have waited for that, and not for long
 	}
-	cmd, err := s.successor()
+	cmd, err := s.successorCommand()
 	if err != nil {
 		return u, err
 	}
@@ -160,7 +160,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			return u, err
 		}
 	}
-	next, err := upgrade.Start(cmd, upgradePatience)
+	next, err := upgrade.Start(cmd, upgradeReplyTimeout)
 	if err != nil {
 		return u, err
 	}
@@ -170,28 +170,28 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.Greet(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}
 	ready, err := next.AwaitReady(ctx)
 	if err != nil {
 		return u, err
 	}
-	s.warnOfStaying(ctx, e)
-	d, err := s.depart(ctx)
+	s.warnAboutUnmovable(ctx, e)
+	d, err := s.pauseAndSaveState(ctx)
 	if err != nil {
 		return u, err
 	}
-	defer func() { d.end(err == nil) }()
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	defer func() { d.finish(err == nil) }()
+	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
-	d.begin()
-	moved, took, err := handOver(ctx, e, m, next, channels)
+	d.startReleaseTimer()
+	moved, took, err := handOverConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
 	if err == nil {
-		err = next.Done(d.done())
+		err = next.Done(d.newDoneMessage())
 	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
@@ -199,54 +199,54 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done(d.done())
-		s.log().Warn("not all connections could be handed over", "error", err)
+		_ = next.Done(d.newDoneMessage())
+		s.logger().Warn("not all connections could be handed over", "error", err)
 		err = nil
 	}
-	if s.keeper = next.Keep(); s.keeper != nil {
+	if s.signalRelay = next.Keep(); s.signalRelay != nil {
 		u.Stays = true
 	}
 	return u, nil
 }
 
-// countingTime bounds how long connections are counted before and after they are handed over.
-const countingTime = time.Second
+// countTimeout bounds how long connections are counted before and after they are handed over.
+const countTimeout = time.Second
 
-// netConnStays is the reason of connections that blocking code has as a net.Conn.
-const netConnStays = "NetConn"
+// netConnReason is the reason of connections that blocking code has as a net.Conn.
+const netConnReason = "NetConn"
 
-// warnOfStaying logs how many connections will stay, if that is because of what their handler is.
-func (s *Server) warnOfStaying(ctx context.Context, e engine.Engine) {
-	_, saves := extension[Migrator](s.Handler)
-	_, savesHandlers := extension[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
+// warnAboutUnmovable logs how many connections will stay, if that is because of what their handler is.
+func (s *Server) warnAboutUnmovable(ctx context.Context, e engine.Engine) {
+	_, saves := handlerAs[Migrator](s.Handler)
+	_, savesHandlers := handlerAs[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
 	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countStayed(ctx, 0)
+	counts := s.countUnmoved(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
-			s.log().Warn(text, "connections", n, "handler", handlerType(s.Handler))
+			s.logger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
 		}
 	}
 	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
 		"implement its methods Save and Restore, or clients lose their connections when this process has drained")
-	warn(netConnStays, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
+	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countStayed counts the open connections by the reason for which they have not moved.
-func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
-	if s.preforks() {
+// countUnmoved counts the open connections by the reason for which they have not moved.
+func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
+	if s.isSupervisor() {
 		return map[string]int{"not known": open}
 	}
 	var mu sync.Mutex
 	counts := make(map[string]int)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countingTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // those that it does not reach are busy
 		reason := c.core().StayReason()
 		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
-			reason = netConnStays
+			reason = netConnReason
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -261,15 +261,15 @@ func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
 	return maps.Clone(counts) // calls that are late don't change the result
 }
 
-// hello says what the new process serves: each listener, and the files that were activated.
-func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upgrade.Hello {
+// newHello says what the new process serves: each listener, and the files that were activated.
+func (s *Server) newHello(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	sockets := m.Sockets()
 	for i, at := range e.Listening() {
 		l := upgrade.Listener{
-			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
+			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&listeners[i], at.Addr), Sockets: sockets[i],
 		}
-		if t := s.tickets[&where[i]]; t != nil {
+		if t := s.tickets[&listeners[i]]; t != nil {
 			l.Tickets = t.Keys()
 		}
 		hello.Listeners = append(hello.Listeners, l)
@@ -278,24 +278,24 @@ func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upg
 	return hello
 }
 
-// stay waits, where this process is one that stays, until whoever serves has ended, and says how.
+// awaitSuccessor waits, where this process is one that stays, until whoever serves has ended, and says how.
 // err is how this server has ended, which does not matter then.
-func (s *Server) stay(err error) error {
-	if !s.handedOver.Load() || s.keeper == nil {
+func (s *Server) awaitSuccessor(err error) error {
+	if !s.handedOver.Load() || s.signalRelay == nil {
 		return err
 	}
 	if err != nil {
-		s.log().Warn("the old process has ended, and stays", "error", err)
+		s.logger().Warn("the old process has ended, and stays", "error", err)
 	}
 	debug.FreeOSMemory()
-	if err = s.keeper.Wait(); err != nil {
+	if err = s.signalRelay.Wait(); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil
 }
 
-// handOver hands the connections over. From its beginning the listeners are the new process's.
-func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+// handOverConns hands the connections over. From its beginning the listeners are the new process's.
+func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
@@ -318,8 +318,8 @@ func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upg
 	return moved, took, err
 }
 
-// successor is the new process, not started.
-func (s *Server) successor() (*exec.Cmd, error) {
+// successorCommand is the new process, not started.
+func (s *Server) successorCommand() (*exec.Cmd, error) {
 	if s.Successor != nil {
 		return s.Successor()
 	}
@@ -337,26 +337,26 @@ func (s *Server) successor() (*exec.Cmd, error) {
 }
 
 // listenerKey is what a listener is found again by: the address that was asked for.
-func listenerKey(l *Listener, at net.Addr) string {
+func listenerKey(l *Listener, addr net.Addr) string {
 	if l.Listener != nil {
-		return at.String()
+		return addr.String()
 	}
 	return l.Addr
 }
 
-// inherit finds the process whose place this one takes, if there is one.
-func (s *Server) inherit() error {
+// findPredecessor finds the process whose place this one takes, if there is one.
+func (s *Server) findPredecessor() error {
 	p, err := upgrade.Take()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
-		s.here, s.caughtUp = make(chan struct{}), make(chan struct{})
+		s.handoverDone, s.backlogDone = make(chan struct{}), make(chan struct{})
 	}
 	return err
 }
 
-// inherited gives the sockets of a listener that the old process has; nil if it has none.
-func (s *Server) inherited(l *Listener) []net.Listener {
+// claimInheritedSockets gives the sockets of a listener that the old process has; nil if it has none.
+func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 	if s.predecessor == nil {
 		return nil
 	}
@@ -370,9 +370,9 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 	return nil
 }
 
-// succeed tells the old process that this one serves, and takes its connections over. Nothing is
+// takeOver tells the old process that this one serves, and takes its connections over. Nothing is
 // accepted before: the old process does, in case that it goes on. done waits for the end of that.
-func (s *Server) succeed(e engine.Engine) (done func()) {
+func (s *Server) takeOver(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -383,11 +383,11 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.arrived()
+		defer s.finishImport()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("its engine can't take connections over")
 		if ok {
-			err = awaitWorkers(e, p)
+			err = awaitWorkersServing(e, p)
 		}
 		failed := err != nil && !upgrade.Aborted(err)
 		if failed {
@@ -395,7 +395,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
+			err = p.Ready(m.Ends(), s.importState, m.TakeOver)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this one has ended
@@ -409,7 +409,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		if !s.paused.Load() {
 			_ = e.Hold(false) // where it has ended, that does nothing
 		}
-		s.awaitDone(p)
+		s.awaitFinalCounts(p)
 	})
 	return func() {
 		<-started // what kept it from that has been said
@@ -418,16 +418,16 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 	}
 }
 
-// migration is a Server's part in upgrades.
-type migration struct {
+// upgradeState is a Server's part in upgrades.
+type upgradeState struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves at the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
-	keeper      *upgrade.Keeper                  // if this process stays; set before handedOver
+	signalRelay *upgrade.Keeper                  // if this process stays; set before handedOver
 	aborted     error                            // why this process is not to take its place
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
 	broadcasts  atomic.Pointer[publish.Gate]
-	travels
+	upgradeTransfer
 }

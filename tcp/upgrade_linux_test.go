@@ -495,7 +495,7 @@ func TestUpgradeFails(t *testing.T) {
 	for _, c := range []struct {
 		name, model, does, says string
 		lost, paused            bool
-		patience, timeout       time.Duration // of upgradePatience, and of the context
+		patience, timeout       time.Duration // of upgradeReplyTimeout, and of the context
 		command                 func() (*exec.Cmd, error)
 	}{
 		{name: "crashes", model: Uring, does: "crash", says: "has ended: exit status 3"},
@@ -517,8 +517,8 @@ func TestUpgradeFails(t *testing.T) {
 				srv.Successor = c.command
 			}
 			if c.patience > 0 {
-				defer func(was time.Duration) { upgradePatience = was }(upgradePatience)
-				upgradePatience = c.patience
+				defer func(was time.Duration) { upgradeReplyTimeout = was }(upgradeReplyTimeout)
+				upgradeReplyTimeout = c.patience
 			}
 			clients := crowd(t, s.addr, n, "")
 			if c.paused {

@@ -33,35 +33,35 @@ const maxSavedState = 1 << 30
 // while those that were are run; holdTimeout how long they are held before.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// travels is a Server's part in that.
-type travels struct {
-	base      engine.Counts            // of processes before; guarded by Server.mu, as the others
-	listeners []upgrade.ListenerCounts // of them
-	told      engine.Counts            // what the new process was told
-	onward    *publish.Link            // to the new process; nil if there is none
-	links     map[*publish.Link]bool   // those that are read
-	ended     bool                     // there are to be no more
-	reading   sync.WaitGroup
-	released  sync.Once     // broadcasts, after a predecessor
-	here      chan struct{} // closed when a predecessor has handed everything over; nil without
-	caughtUp  chan struct{} // closed when what was held until then has been run; nil without
+// upgradeTransfer is a Server's part in that.
+type upgradeTransfer struct {
+	baseCounts    engine.Counts            // of processes before; guarded by Server.mu, as the others
+	baseListeners []upgrade.ListenerCounts // of them
+	sentCounts    engine.Counts            // what the new process was told
+	successorPeer *publish.Link            // to the new process; nil if there is none
+	peers         map[*publish.Link]bool   // those that are read
+	peersClosed   bool                     // there are to be no more
+	peerReaders   sync.WaitGroup
+	releaseOnce   sync.Once     // broadcasts, after a predecessor
+	handoverDone  chan struct{} // closed when a predecessor has handed everything over; nil without
+	backlogDone   chan struct{} // closed when what was held until then has been run; nil without
 }
 
-// departure is the old process's side of one upgrade.
-type departure struct {
-	s             *Server
-	state, theirs *os.File // nil if there is none
-	link          *publish.Link
-	released      sync.Once
-	late          *time.Timer // releases after holdTimeout
+// outgoingUpgrade is the old process's side of one upgrade.
+type outgoingUpgrade struct {
+	s                 *Server
+	state, peerSocket *os.File // nil if there is none
+	peer              *publish.Link
+	releaseOnce       sync.Once
+	releaseTimer      *time.Timer // releases after holdTimeout
 }
 
-// awaitArrival waits until this server's own predecessor is done with it, if there was one.
-func (s *Server) awaitArrival(ctx context.Context) error {
-	if s.here == nil {
+// awaitOwnTakeover waits until this server's own predecessor is done with it, if there was one.
+func (s *Server) awaitOwnTakeover(ctx context.Context) error {
+	if s.handoverDone == nil {
 		return nil
 	}
-	for _, done := range []chan struct{}{s.here, s.caughtUp} {
+	for _, done := range []chan struct{}{s.handoverDone, s.backlogDone} {
 		select {
 		case <-done:
 		case <-ctx.Done():
@@ -71,71 +71,71 @@ func (s *Server) awaitArrival(ctx context.Context) error {
 	return nil
 }
 
-// depart holds broadcasts, and saves the state.
-func (s *Server) depart(ctx context.Context) (d *departure, err error) {
-	d = &departure{s: s}
+// pauseAndSaveState holds broadcasts, and saves the state.
+func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
+	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
 	if err = s.broadcasts.Load().Hold(waiting); err != nil {
-		d.end(false)
+		d.finish(false)
 		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
 	}
-	if d.state, err = s.saveState(); err != nil {
-		s.log().Error("the handler's state is lost", "error", err)
+	if d.state, err = s.saveHandlerState(); err != nil {
+		s.logger().Error("the handler's state is lost", "error", err)
 	}
 	pair, err := upgrade.LinkPair()
 	if err == nil {
-		d.theirs = pair[1]
-		d.link, err = publish.NewLink(pair[0], s.maxHeld(), false)
+		d.peerSocket = pair[1]
+		d.peer, err = publish.NewLink(pair[0], s.maxHeldBytes(), false)
 		_ = pair[0].Close()
 	}
 	if err != nil {
-		d.end(false)
+		d.finish(false)
 		return nil, err
 	}
 	return d, nil
 }
 
-// begin is called when the new process takes connections.
-func (d *departure) begin() {
-	d.late = time.AfterFunc(holdTimeout, func() { d.release(d.link) })
+// startReleaseTimer is called when the new process takes connections.
+func (d *outgoingUpgrade) startReleaseTimer() {
+	d.releaseTimer = time.AfterFunc(holdTimeout, func() { d.releaseBroadcasts(d.peer) })
 }
 
-// release lets broadcasts go on.
-func (d *departure) release(to *publish.Link) {
-	d.released.Do(func() {
-		if to != nil && !d.s.addLink(to, true) {
-			to = nil
+// releaseBroadcasts lets broadcasts go on.
+func (d *outgoingUpgrade) releaseBroadcasts(peer *publish.Link) {
+	d.releaseOnce.Do(func() {
+		if peer != nil && !d.s.addPeer(peer, true) {
+			peer = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().Release(ctx, to)
+		d.s.broadcasts.Load().Release(ctx, peer)
 	})
 }
 
-// end ends it: the connections have moved, or all goes on here.
-func (d *departure) end(moved bool) {
-	if d.late != nil {
-		d.late.Stop()
+// finish ends it: the connections have moved, or all goes on here.
+func (d *outgoingUpgrade) finish(moved bool) {
+	if d.releaseTimer != nil {
+		d.releaseTimer.Stop()
 	}
 	if moved {
-		d.release(d.link)
+		d.releaseBroadcasts(d.peer)
 	} else {
-		d.release(nil)
-		if d.link != nil {
-			d.link.Abort()
-			d.link.Close()
+		d.releaseBroadcasts(nil)
+		if d.peer != nil {
+			d.peer.Abort()
+			d.peer.Close()
 		}
 	}
-	for _, f := range []*os.File{d.state, d.theirs} {
+	for _, f := range []*os.File{d.state, d.peerSocket} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
 }
 
-// done is what the new process is told.
-func (d *departure) done() (done upgrade.Done) {
+// newDoneMessage is what the new process is told.
+func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
@@ -143,165 +143,165 @@ func (d *departure) done() (done upgrade.Done) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, at := range s.engine.Listening() {
-		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.where[i], at.Addr)
+		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.activeListeners[i], at.Addr)
 	}
-	s.told = s.engine.Counters()
-	s.told.Add(&s.base)
-	done.Counters = s.told.Named()
+	s.sentCounts = s.engine.Counters()
+	s.sentCounts.Add(&s.baseCounts)
+	done.Counters = s.sentCounts.Named()
 	return done
 }
 
-// addBase has counters begin where the old process's were.
-func (s *Server) addBase(counters map[string]int64) {
+// addBaseCounts has counters begin where the old process's were.
+func (s *Server) addBaseCounts(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.base.AddNamed(counters)
+	s.baseCounts.AddNamed(counters)
 }
 
-// baseOf is what processes before have counted of a listener.
-func (s *Server) baseOf(l *Listener, at net.Addr) upgrade.ListenerCounts {
-	for _, base := range s.listeners {
-		if base.Network == at.Network() && base.Addr == listenerKey(l, at) {
+// baseListenerCounts is what processes before have counted of a listener.
+func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
+	for _, base := range s.baseListeners {
+		if base.Network == addr.Network() && base.Addr == listenerKey(l, addr) {
 			return base
 		}
 	}
 	return upgrade.ListenerCounts{}
 }
 
-// awaitDone takes what the old process has counted, when it has handed everything over.
-func (s *Server) awaitDone(p *upgrade.Predecessor) {
+// awaitFinalCounts takes what the old process has counted, when it has handed everything over.
+func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
 	d, err := p.Wait()
 	if err != nil {
 		return // it has gone, or this server has ended
 	}
-	s.addBase(d.Counters)
+	s.addBaseCounts(d.Counters)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listeners = d.Listeners
+	s.baseListeners = d.Listeners
 }
 
-// arrive takes what comes before the first connection.
-func (s *Server) arrive(state, socket *os.File) {
+// importState takes what comes before the first connection.
+func (s *Server) importState(state, socket *os.File) {
 	if state != nil {
-		if err := s.restoreState(state); err != nil {
-			s.log().Error("the handler's state is lost", "error", err)
+		if err := s.restoreHandlerState(state); err != nil {
+			s.logger().Error("the handler's state is lost", "error", err)
 		}
 	}
 	if socket == nil {
 		return
 	}
-	l, err := publish.NewLink(socket, s.maxHeld(), true)
+	l, err := publish.NewLink(socket, s.maxHeldBytes(), true)
 	if err != nil {
-		s.log().Error("broadcasts of the old process do not come here", "error", err)
+		s.logger().Error("broadcasts of the old process do not come here", "error", err)
 		return
 	}
-	s.addLink(l, false)
+	s.addPeer(l, false)
 }
 
-// arrived ends the taking over.
-func (s *Server) arrived() {
+// finishImport ends the taking over.
+func (s *Server) finishImport() {
 	s.mu.Lock()
-	linked := len(s.links) > 0
+	linked := len(s.peers) > 0
 	s.mu.Unlock()
 	if !linked { // otherwise the link says when
-		s.release(nil)
+		s.releaseBroadcasts(nil)
 	}
-	close(s.here)
+	close(s.handoverDone)
 }
 
-// release runs what was held here until what was held in the old process has come.
-func (s *Server) release(to *publish.Link) {
-	s.released.Do(func() {
-		defer close(s.caughtUp)
+// releaseBroadcasts runs what was held here until what was held in the old process has come.
+func (s *Server) releaseBroadcasts(peer *publish.Link) {
+	s.releaseOnce.Do(func() {
+		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().Release(ctx, to)
+		s.broadcasts.Load().Release(ctx, peer)
 	})
 }
 
-// addLink reads what comes by a link, to a successor or from a predecessor, until it ends.
-func (s *Server) addLink(l *publish.Link, successor bool) bool {
+// addPeer reads what comes by a link, to a successor or from a predecessor, until it ends.
+func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		l.Abort()
+	if s.peersClosed {
+		peer.Abort()
 		return false
 	}
-	if s.links == nil {
-		s.links = make(map[*publish.Link]bool)
+	if s.peers == nil {
+		s.peers = make(map[*publish.Link]bool)
 	}
-	s.links[l] = true
+	s.peers[peer] = true
 	if successor {
-		s.onward = l
+		s.successorPeer = peer
 	}
-	s.reading.Go(func() { s.readLink(l, successor) })
+	s.peerReaders.Go(func() { s.readPeer(peer, successor) })
 	return true
 }
 
-func (s *Server) readLink(l *publish.Link, successor bool) {
+func (s *Server) readPeer(peer *publish.Link, successor bool) {
 	g, ahead := s.broadcasts.Load(), !successor
-	err := l.Receive(publish.Receiver{
+	err := peer.Receive(publish.Receiver{
 		Message: func(m publish.Broadcast) {
 			if ahead {
 				g.RunNow(m)
 			} else {
-				g.Forwarded(m, l)
+				g.Forwarded(m, peer)
 			}
 		},
 		Released: func() {
 			if ahead {
 				ahead = false
-				s.release(l)
+				s.releaseBroadcasts(peer)
 			}
 		},
 		Counters: func(p []byte) {
 			var counters map[string]int64
 			if json.Unmarshal(p, &counters) == nil {
-				s.addBase(counters)
+				s.addBaseCounts(counters)
 			}
 		},
 	})
 	if err != nil {
-		s.log().Error("broadcasts of the other process do not come here any more", "error", err)
+		s.logger().Error("broadcasts of the other process do not come here any more", "error", err)
 	}
 	if !successor {
-		s.release(nil) // it has died before
+		s.releaseBroadcasts(nil) // it has died before
 	}
-	g.Unlink(l)
-	l.Close()
+	g.Unlink(peer)
+	peer.Close()
 	s.mu.Lock()
-	delete(s.links, l)
+	delete(s.peers, peer)
 	s.mu.Unlock()
 }
 
-// endLinks ends all links, when the engine has ended.
-func (s *Server) endLinks() {
+// closePeers ends all links, when the engine has ended.
+func (s *Server) closePeers() {
 	s.mu.Lock()
-	s.ended = true
-	if s.onward != nil {
+	s.peersClosed = true
+	if s.successorPeer != nil {
 		since := s.engine.Counters()
-		since.Add(&s.base)
+		since.Add(&s.baseCounts)
 		for i := range since {
-			since[i] -= s.told[i]
+			since[i] -= s.sentCounts[i]
 		}
 		p, _ := json.Marshal(since.Named()) // numbers by name can be written
-		s.onward.SendCounters(p)
+		s.successorPeer.SendCounters(p)
 	}
 	var all []*publish.Link
-	for l := range s.links {
+	for l := range s.peers {
 		all = append(all, l)
 	}
 	s.mu.Unlock()
 	for _, l := range all {
 		l.Close()
 	}
-	s.reading.Wait()
+	s.peerReaders.Wait()
 }
 
-// saveState has the handler write its state into a file in memory; nil if it has none.
-func (s *Server) saveState() (f *os.File, err error) {
-	h, ok := extension[StateMigrator](s.Handler)
-	if !ok || s.preforks() {
+// saveHandlerState has the handler write its state into a file in memory; nil if it has none.
+func (s *Server) saveHandlerState() (f *os.File, err error) {
+	h, ok := handlerAs[StateMigrator](s.Handler)
+	if !ok || s.isSupervisor() {
 		return nil, nil
 	}
 	if f, err = upgrade.StateFile(); err != nil {
@@ -313,8 +313,8 @@ func (s *Server) saveState() (f *os.File, err error) {
 			f = nil
 		}
 	}()
-	out := bufio.NewWriterSize(&boundedWriter{f, maxSavedState}, 1<<16)
-	if err = contained(func() error { return h.SaveState(out) }); err == nil {
+	out := bufio.NewWriterSize(&limitedWriter{f, maxSavedState}, 1<<16)
+	if err = recoverAsError(func() error { return h.SaveState(out) }); err == nil {
 		err = out.Flush()
 	}
 	if err == nil {
@@ -323,16 +323,16 @@ func (s *Server) saveState() (f *os.File, err error) {
 	return f, err
 }
 
-func (s *Server) restoreState(f *os.File) error {
-	h, ok := extension[StateMigrator](s.Handler)
-	if !ok || s.preforks() {
+func (s *Server) restoreHandlerState(f *os.File) error {
+	h, ok := handlerAs[StateMigrator](s.Handler)
+	if !ok || s.isSupervisor() {
 		return errors.New("there is no StateMigrator in this process")
 	}
-	return contained(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
+	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
 
-// contained makes an error of a panic.
-func contained(f func() error) (err error) {
+// recoverAsError makes an error of a panic.
+func recoverAsError(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -341,16 +341,16 @@ func contained(f func() error) (err error) {
 	return f()
 }
 
-// boundedWriter writes so many bytes at most.
-type boundedWriter struct {
-	w    io.Writer
-	left int
+// limitedWriter writes so many bytes at most.
+type limitedWriter struct {
+	w         io.Writer
+	remaining int
 }
 
-func (b *boundedWriter) Write(p []byte) (int, error) {
-	if len(p) > b.left {
+func (b *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > b.remaining {
 		return 0, fmt.Errorf("the state has more than %d bytes", maxSavedState)
 	}
-	b.left -= len(p)
+	b.remaining -= len(p)
 	return b.w.Write(p)
 }

@@ -126,9 +126,9 @@ func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
 	return g.each(kind, message, (*tcp.Group).Broadcast)
 }
 
-// Publish sends all a message as their newest value, as tcp.Group.Publish.
-func (g *Group) Publish(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*tcp.Group).Publish)
+// SendLatest sends all a message as their newest value, as tcp.Group.Publish.
+func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
+	return g.each(kind, message, (*tcp.Group).SendLatest)
 }
 
 func (g *Group) each(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {

@@ -66,7 +66,7 @@ type Server struct {
 	srv    *tcp.Server
 	engine *virtual.Engine
 	peers  []*Peer
-	busy   atomic.Bool // a call is under way
+	inCall atomic.Bool // a call is under way
 }
 
 // NewServer serves srv until the end of the test. srv has not served before and does not
@@ -108,13 +108,13 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// do runs a part of the test, with everything settled before and after.
-func (s *Server) do(what func()) {
-	if !s.busy.CompareAndSwap(false, true) {
+// runSettled runs a part of the test, with everything settled before and after.
+func (s *Server) runSettled(f func()) {
+	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: a call within a handler, or by two goroutines at a time; expected calls by the goroutine of the test")
 	}
-	defer s.busy.Store(false)
-	s.engine.Do(what)
+	defer s.inCall.Store(false)
+	s.engine.Do(f)
 }
 
 // Dial connects a peer: from 198.51.100.1, and from a port that no other has had, 1024 for the
@@ -135,7 +135,7 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
 	var err error
-	s.do(func() { p.end, err = s.engine.Connect(addr) })
+	s.runSettled(func() { p.end, err = s.engine.Connect(addr) })
 	if err != nil {
 		s.t.Fatalf("tcptest: dial: %v", err)
 	}
@@ -150,7 +150,7 @@ func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
 	var most time.Duration
-	s.do(func() { ok, most = s.engine.Advance(d) })
+	s.runSettled(func() { ok, most = s.engine.Advance(d) })
 	if !ok {
 		s.t.Fatalf("tcptest: Advance by %v; expected 0 to %v", d, most)
 	}
@@ -166,20 +166,20 @@ func (s *Server) Drain() {
 	if within == 0 {
 		within = shutdownTimeout
 	}
-	s.do(func() {})
+	s.runSettled(func() {})
 	_ = s.srv.Shutdown(virtual.Within(within)) // which does not wait
-	s.do(func() {})
+	s.runSettled(func() {})
 }
 
 // reportPanics fails a test that has not looked at panics.
 func (s *Server) reportPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
-		why, panicked := p.panicked()
+		why, panicked := p.handlerPanic()
 		if !panicked {
 			continue
 		}
-		if unseen--; !p.asked {
+		if unseen--; !p.reasonSeen {
 			s.t.Errorf("tcptest: %v: %v\n%s", p.Addr(), why, why.Stack)
 		}
 	}
