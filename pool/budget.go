@@ -7,17 +7,17 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// budget keeps the number of workers within the memory limit. It goes by the live heap,
+// memoryBudget keeps the number of workers within the memory limit. It goes by the live heap,
 // as the last garbage collection found it: how far the heap grows above that is for the
 // collector to decide. When fewer workers don't make the heap smaller, it is not theirs.
-type budget struct {
-	limit   int64  // bytes; MaxInt64 is none
-	now     int    // the number of workers there may be; 0 is any
-	cycle   uint64 // of the garbage collector, at the last cut
-	before  int64  // what was used then
-	futile  int    // cuts in a row that did not help
-	samples []metrics.Sample
-	read    func() (used int64, cycle uint64) // used, but in tests
+type memoryBudget struct {
+	limit      int64  // bytes; MaxInt64 is none
+	allowed    int    // the number of workers there may be; 0 is any
+	lastCycle  uint64 // of the garbage collector, at the last cut
+	usedAtCut  int64  // what was used then
+	futileCuts int    // cuts in a row that did not help
+	samples    []metrics.Sample
+	readUsage  func() (used int64, cycle uint64) // used, but in tests
 }
 
 const (
@@ -29,11 +29,11 @@ const (
 	maxFutile = 2
 )
 
-func newBudget(limit int64) *budget {
-	b := &budget{limit: limit, samples: []metrics.Sample{
+func newMemoryBudget(limit int64) *memoryBudget {
+	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.read = b.used
+	b.readUsage = b.liveBytes
 	switch {
 	case limit == 0:
 		b.limit, _ = cgroup.MemoryLimit()
@@ -43,42 +43,42 @@ func newBudget(limit int64) *budget {
 	return b
 }
 
-// cap is how many workers there may be at most, for so many that there are.
-func (b *budget) cap(workers, most int) int {
+// maxWorkers is how many workers there may be at most, for so many that there are.
+func (b *memoryBudget) maxWorkers(current, limit int) int {
 	if b.limit == math.MaxInt64 {
-		return most
+		return limit
 	}
-	if b.now == 0 {
-		b.now = most
+	if b.allowed == 0 {
+		b.allowed = limit
 	}
-	switch used, cycle := b.read(); {
+	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater:
-		if cycle != b.cycle {
-			b.cycle = cycle
-			b.cut(workers, used)
+		if cycle != b.lastCycle {
+			b.lastCycle = cycle
+			b.reduceWorkers(current, used)
 		}
 	case used < b.limit/100*lowWater:
-		b.futile, b.before = 0, 0
-		b.now = min(b.now+b.now/8+1, most)
+		b.futileCuts, b.usedAtCut = 0, 0
+		b.allowed = min(b.allowed+b.allowed/8+1, limit)
 	}
-	return min(b.now, most)
+	return min(b.allowed, limit)
 }
 
-// cut takes a fifth of the workers away, unless that has not helped before.
-func (b *budget) cut(workers int, used int64) {
-	if b.before > 0 && used > b.before-b.before/20 {
-		b.futile++
+// reduceWorkers takes a fifth of the workers away, unless that has not helped before.
+func (b *memoryBudget) reduceWorkers(workers int, used int64) {
+	if b.usedAtCut > 0 && used > b.usedAtCut-b.usedAtCut/20 {
+		b.futileCuts++
 	} else {
-		b.futile = 0
+		b.futileCuts = 0
 	}
-	b.before = used
-	if b.futile < maxFutile {
-		b.now = max(1, min(b.now, workers)*4/5)
+	b.usedAtCut = used
+	if b.futileCuts < maxFutile {
+		b.allowed = max(1, min(b.allowed, workers)*4/5)
 	}
 }
 
-// used is how many bytes live, and which garbage collection has found that.
-func (b *budget) used() (bytes int64, cycle uint64) {
+// liveBytes is how many bytes live, and which garbage collection has found that.
+func (b *memoryBudget) liveBytes() (bytes int64, cycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// refused says that an error has to be ErrBadConfig, and to name these.
-func refused(t *testing.T, what string, err error, names ...string) {
+// expectBadConfig says that an error has to be ErrBadConfig, and to name these.
+func expectBadConfig(t *testing.T, what string, err error, names ...string) {
 	t.Helper()
 	if !errors.Is(err, pool.ErrBadConfig) {
 		t.Errorf("%s: got %v; expected ErrBadConfig", what, err)
@@ -67,7 +67,7 @@ func TestConfigBounds(t *testing.T) {
 	} {
 		p, err := pool.New(c.cfg)
 		if c.names != nil {
-			refused(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
+			expectBadConfig(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
 			if p != nil {
 				t.Errorf("New(%+v) gives an error and a pool", c.cfg)
 			}
@@ -92,17 +92,17 @@ func TestQueueBoundIsExact(t *testing.T) {
 			}
 			for _, plain := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
-					cfg := fixed(workers, queue)
+					cfg := fixedConfig(workers, queue)
 					cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
-					p := start(t, cfg)
+					p := startPool(t, cfg)
 					room := max(queue, 0)
 					if queue == 0 {
 						room = 1024 // the default
 					}
 					for round := range 2 {
-						release := hold(t, p, workers)
+						release := occupyWorkers(t, p, workers)
 						n := 0
-						for p.TrySubmit(nothing) == nil {
+						for p.TrySubmit(noopJob) == nil {
 							if n++; n > room {
 								break
 							}
@@ -115,7 +115,7 @@ func TestQueueBoundIsExact(t *testing.T) {
 						}
 						// Turned away is turned away, each time.
 						for range 100 {
-							if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrFull) {
+							if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrFull) {
 								t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
 							}
 						}
@@ -134,10 +134,10 @@ func TestQueueBoundIsExact(t *testing.T) {
 // A process that is over its memory limit has few workers, but some; with no limit
 // the same load has many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
-	processors(t, 2)
+	setProcessors(t, 2)
 	for _, limit := range []int64{1, -1} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
+			p := startPool(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
 			for range 100_000 {
 				if err := p.TrySubmit(func(context.Context) { time.Sleep(20 * time.Millisecond) }); err != nil {
 					t.Fatal(err)
@@ -155,7 +155,7 @@ func TestMemoryPressure(t *testing.T) {
 			if limit == -1 && s.Workers < 200 {
 				t.Errorf("without a memory limit there are %d workers of 1000: the test shows nothing", s.Workers)
 			}
-			closeIt(t, p, ended(nil))
+			closeAndCheck(t, p, newEndedContext(nil))
 		})
 	}
 }
@@ -174,7 +174,7 @@ func TestWorkersAreBounded(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c.cfg.Queue, c.cfg.Target = 4096, time.Hour
-			p := start(t, c.cfg)
+			p := startPool(t, c.cfg)
 			var running, worst atomic.Int64
 			const jobs = 1000
 			for range jobs {

@@ -20,33 +20,33 @@ type controller struct {
 
 	sizer     sizer
 	admission admission
-	budget    *budget
+	budget    *memoryBudget
 	runnable  func() int // runnableGoroutines, except in tests
 
-	ticks      atomic.Int64
-	waitedAt   int64  // when jobs waited last
-	refused    uint64 // jobs until the last look
-	seen       sums   // at the last call of regulate
-	service    int64  // recent mean of the time that jobs take; 0 if that is not known
-	regulateAt int64  // when regulate is due
-	memoryAt   int64  // when the budget is due
-	trimAt     int64  // when removeIdle is due
-	leastIdle  int    // the least number of idle workers since removeIdle
+	ticks       atomic.Int64
+	lastWaitAt  int64  // when jobs waited last
+	lastRefused uint64 // jobs until the last look
+	lastTotals  totals // at the last call of regulate
+	meanService int64  // recent mean of the time that jobs take; 0 if that is not known
+	adjustAt    int64  // when regulate is due
+	memoryAt    int64  // when the budget is due
+	trimAt      int64  // when removeIdleWorkers is due
+	minIdle     int    // the least number of idle workers since removeIdleWorkers
 }
 
 // The controller's periods, in nanoseconds. It stays in fastPeriod for stayFast after jobs
 // have waited.
 const (
-	fastPeriod     = int64(time.Millisecond)
-	slowPeriod     = int64(50 * time.Millisecond)
-	stayFast       = int64(20 * time.Millisecond)
-	regulatePeriod = int64(10 * time.Millisecond)
-	memoryPeriod   = int64(100 * time.Millisecond)
-	trimPeriod     = int64(time.Second)
+	fastPeriod   = int64(time.Millisecond)
+	slowPeriod   = int64(50 * time.Millisecond)
+	stayFast     = int64(20 * time.Millisecond)
+	adjustPeriod = int64(10 * time.Millisecond)
+	memoryPeriod = int64(100 * time.Millisecond)
+	trimPeriod   = int64(time.Second)
 )
 
-// sums are what shards count.
-type sums struct {
+// totals are what shards count.
+type totals struct {
 	queued     int
 	refused    uint64 // refused, shed, or made to wait
 	finished   uint64
@@ -63,12 +63,12 @@ func (c *controller) init(p *Pool, runnable func() int) {
 	if p.cfg.FixedLimit {
 		c.sizer.limit = p.cfg.Max
 	}
-	c.admission.room = p.cfg.Queue
-	c.budget = newBudget(p.cfg.MemoryLimit)
+	c.admission.limit = p.cfg.Queue
+	c.budget = newMemoryBudget(p.cfg.MemoryLimit)
 	p.limit.Store(int64(c.sizer.limit))
 }
 
-func (c *controller) run() {
+func (c *controller) runTicks() {
 	timer := time.NewTimer(time.Duration(fastPeriod))
 	defer timer.Stop()
 	for {
@@ -92,8 +92,8 @@ func (c *controller) run() {
 	}
 }
 
-// stop ends the controller and waits for it.
-func (c *controller) stop() {
+// stopAndWait ends the controller and waits for it.
+func (c *controller) stopAndWait() {
 	close(c.quit)
 	c.done.Wait()
 }
@@ -114,42 +114,42 @@ func (c *controller) tick() (period int64) {
 	c.ticks.Add(1)
 	now := p.now()
 	var shed []Task
-	s := c.read(now, &shed)
-	waiting := s.queued + int(s.refused-c.refused) + int(p.waiting.Load())
-	c.refused = s.refused
+	s := c.collectTotals(now, &shed)
+	waiting := s.queued + int(s.refused-c.lastRefused) + int(p.waiting.Load())
+	c.lastRefused = s.refused
 	if waiting > 0 {
-		c.waitedAt = now
+		c.lastWaitAt = now
 	}
 	runnable := c.runnable()
 	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
 	if !p.cfg.FixedLimit {
 		if now >= c.memoryAt {
 			c.memoryAt = now + memoryPeriod
-			c.sizer.ceiling = c.budget.cap(int(p.workers()), p.cfg.Max)
+			c.sizer.ceiling = c.budget.maxWorkers(int(p.workerCount()), p.cfg.Max)
 		}
-		c.setLimit(c.sizer.observe(now, load{waiting, runnable, int(p.workers() - p.blocked.Load()), s.finished}))
+		c.setWorkerLimit(c.sizer.updateLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
 	}
-	if now >= c.regulateAt {
-		c.regulateAt = now + regulatePeriod
-		c.regulate(now, s)
+	if now >= c.adjustAt {
+		c.adjustAt = now + adjustPeriod
+		c.adjustOverload(now, s)
 	}
-	c.addWorkers(s.queued)
-	if c.leastIdle = min(c.leastIdle, int(s.idle)); now >= c.trimAt {
+	c.wakeWorkersFor(s.queued)
+	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
-		c.removeIdle()
+		c.removeIdleWorkers()
 	}
 	if len(shed) > 0 {
 		p.notifyShed(shed)
 		p.wakeWaiter()
 	}
-	workers := p.workers()
-	if s.queued == 0 && p.parked.n.Load() >= workers {
+	workers := p.workerCount()
+	if s.queued == 0 && p.parked.count.Load() >= workers {
 		p.endOverload(now)
 	}
 	switch {
-	case now-c.waitedAt < stayFast || workers < int64(p.cfg.Min):
+	case now-c.lastWaitAt < stayFast || workers < int64(p.cfg.Min):
 		return fastPeriod
-	case p.parked.n.Load() < workers:
+	case p.parked.count.Load() < workers:
 		return slowPeriod
 	case workers > int64(p.cfg.Min):
 		return trimPeriod
@@ -157,16 +157,16 @@ func (c *controller) tick() (period int64) {
 	return 0
 }
 
-// read sums up what shards count, and sheds what is too old.
-func (c *controller) read(now int64, shed *[]Task) (sum sums) {
+// collectTotals sums up what shards count, and sheds what is too old.
+func (c *controller) collectTotals(now int64, shed *[]Task) (sum totals) {
 	p := c.p
-	sum.refused = p.total.Load()
-	room := (c.admission.room + len(p.shards) - 1) / len(p.shards)
+	sum.refused = p.totalWaits.Load()
+	room := (c.admission.limit + len(p.shards) - 1) / len(p.shards)
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		s.setRoom(room)
-		s.sweep(now, shed)
+		s.setAdmitLimit(room)
+		s.sweepOverdue(now, shed)
 		sum.queued += s.n
 		sum.finished += s.tally.finished
 		sum.service += s.tally.service.Sum
@@ -175,64 +175,64 @@ func (c *controller) read(now int64, shed *[]Task) (sum sums) {
 		s.mu.Unlock()
 		sum.refused += s.refused.Load()
 	}
-	sum.busy, sum.idle = int64(p.busy()), p.parked.n.Load()
+	sum.busy, sum.idle = int64(p.busyWorkers()), p.parked.count.Load()
 	return sum
 }
 
-// regulate sets the target and the bound of what may wait in an overload.
-func (c *controller) regulate(now int64, s sums) {
+// adjustOverload sets the target and the bound of what may wait in an overload.
+func (c *controller) adjustOverload(now int64, s totals) {
 	p := c.p
-	if timed := s.timed - c.seen.timed; timed > 0 {
-		mean := int64(s.service-c.seen.service) / int64(timed)
-		if c.service == 0 {
-			c.service = mean
+	if timed := s.timed - c.lastTotals.timed; timed > 0 {
+		mean := int64(s.service-c.lastTotals.service) / int64(timed)
+		if c.meanService == 0 {
+			c.meanService = mean
 		}
-		c.service += (mean - c.service) / 4
+		c.meanService += (mean - c.meanService) / 4
 	}
 	if !p.cfg.fixedTarget {
-		p.overload.target.Store(min(max(c.service, int64(p.cfg.Target)), int64(p.cfg.Interval)))
+		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.admission.observe(&p.overload, now, s, s.refused > c.seen.refused, p.cfg.Queue, c.service)
-	c.seen = s
+	c.admission.updateLimit(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
+	c.lastTotals = s
 }
 
 // endOverload ends an overload: nothing waits.
 func (p *Pool) endOverload(now int64) {
-	if !p.control.admission.end(&p.overload, p.cfg.Queue, now) {
+	if !p.control.admission.endOverload(&p.overload, p.cfg.Queue, now) {
 		return
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		s.setRoom(s.cap)
+		s.setAdmitLimit(s.cap)
 		s.mu.Unlock()
 	}
 }
 
-// setLimit sets the limit of workers.
-func (c *controller) setLimit(limit int) {
+// setWorkerLimit sets the limit of workers.
+func (c *controller) setWorkerLimit(limit int) {
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
 		c.p.wakeWaiter()
 	}
 }
 
-// addWorkers has a worker see to each job that waits, as far as the limit allows.
-func (c *controller) addWorkers(queued int) {
+// wakeWorkersFor has a worker see to each job that waits, as far as the limit allows.
+func (c *controller) wakeWorkersFor(queued int) {
 	p := c.p
-	for more := queued - int(p.searching.Load()); more > 0 && p.available(); more-- {
+	for more := queued - int(p.searching.Load()); more > 0 && p.hasSpareWorker(); more-- {
 		p.wakeWorker()
 	}
 	if !p.closed.Load() {
-		p.startWorkers(p.cfg.Min)
+		p.ensureWorkers(p.cfg.Min)
 	}
 }
 
-// removeIdle ends a quarter of the workers that were idle since the last call.
-func (c *controller) removeIdle() {
+// removeIdleWorkers ends a quarter of the workers that were idle since the last call.
+func (c *controller) removeIdleWorkers() {
 	p := c.p
-	for n := (c.leastIdle + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
+	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
 	}
-	c.leastIdle = int(p.parked.n.Load())
+	c.minIdle = int(p.parked.count.Load())
 }
 
 // sizer decides how many workers there may be, by two signals: work that waits, and
@@ -246,11 +246,11 @@ func (c *controller) removeIdle() {
 // which reacts late and is noisy on mixed work, as the maintainers of .NET's thread pool
 // have found (dotnet/runtime issues 52701, 53471 and 81406).
 type sizer struct {
-	least, most int
-	ceiling     int // of the memory budget
-	procs       int
-	limit       int
-	crowdedAt   int64 // since when goroutines wait for processors; 0 is not
+	minWorkers, maxWorkers int
+	ceiling                int // of the memory budget
+	procs                  int
+	limit                  int
+	crowdedAt              int64 // since when goroutines wait for processors; 0 is not
 
 	finished   uint64 // jobs, at the last call
 	progressAt int64  // when one ended last, or no job waited, or a worker was added
@@ -269,23 +269,23 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-func newSizer(least, most, procs int) sizer {
-	s := sizer{most: most, ceiling: most, procs: procs}
-	s.least = min(max(least, initialPerProc*procs), most)
-	s.limit = s.least
+func newSizer(minWorkers, maxWorkers, procs int) sizer {
+	s := sizer{maxWorkers: maxWorkers, ceiling: maxWorkers, procs: procs}
+	s.minWorkers = min(max(minWorkers, initialPerProc*procs), maxWorkers)
+	s.limit = s.minWorkers
 	return s
 }
 
-// load is what a sizer observes.
-type load struct {
+// loadSample is what a sizer observes.
+type loadSample struct {
 	waiting  int    // jobs that wait, and those refused since the last call
 	runnable int    // goroutines that wait for a processor
 	workers  int    // that there are
 	finished uint64 // jobs since the start
 }
 
-// observe returns the limit.
-func (s *sizer) observe(now int64, l load) (limit int) {
+// updateLimit returns the limit.
+func (s *sizer) updateLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {
 	case !crowded:
@@ -306,7 +306,7 @@ func (s *sizer) observe(now int64, l load) (limit int) {
 		s.crowdedAt = now
 		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
 	}
-	s.limit = max(min(s.limit, s.ceiling, s.most), s.least)
+	s.limit = max(min(s.limit, s.ceiling, s.maxWorkers), s.minWorkers)
 	return s.limit
 }
 

@@ -65,11 +65,11 @@ var (
 	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
 )
 
-// expired is ErrExpired with what ended the context.
-type expired struct{ cause error }
+// expiredError is ErrExpired with what ended the context.
+type expiredError struct{ cause error }
 
-func (e *expired) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
-func (e *expired) Unwrap() []error { return []error{ErrExpired, e.cause} }
+func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
+func (e *expiredError) Unwrap() []error { return []error{ErrExpired, e.cause} }
 
 // PanicError is a panic of a job, as Call returns it and Config.Panicked receives it.
 type PanicError struct {
@@ -114,7 +114,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	case <-ctx.Done():
 	}
 	if c.begun.CompareAndSwap(false, true) {
-		return zero, &expired{context.Cause(ctx)} // Run will do nothing
+		return zero, &expiredError{context.Cause(ctx)} // Run will do nothing
 	}
 	select {
 	case <-c.done:

@@ -4,11 +4,11 @@ import (
 	"sync/atomic"
 )
 
-// standing tells a standing queue, one whose oldest job was too old each time that it
+// standingQueue tells a standing queue, one whose oldest job was too old each time that it
 // was observed, for an interval: CoDel's sign of a queue that only adds delay.
-type standing struct{ since int64 } // 0 is not
+type standingQueue struct{ since int64 } // 0 is not
 
-func (s *standing) observe(age, now int64, o *overload) bool {
+func (s *standingQueue) observeAge(age, now int64, o *overload) bool {
 	switch {
 	case age <= o.target.Load():
 		s.since = 0
@@ -28,10 +28,10 @@ type overload struct {
 	until atomic.Int64 // when it ends; 0 if there was none
 }
 
-func (o *overload) active(now int64) bool { return now < o.until.Load() }
+func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-// observe has an overload begin or go on if the queue stands.
-func (o *overload) observe(standing bool, now int64) {
+// extendIfStanding has an overload begin or go on if the queue stands.
+func (o *overload) extendIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
 	}
@@ -45,7 +45,7 @@ func (o *overload) observe(standing bool, now int64) {
 // and tells its submitter at once, and goodput does not depend on the size of the queue.
 // The controller owns it.
 type admission struct {
-	room  int     // for how many jobs; the pool's capacity, or fewer
+	limit int     // for how many jobs; the pool's capacity, or fewer
 	slack float64 // of recent periods, the share without refusals in which no job waited
 }
 
@@ -57,12 +57,12 @@ const (
 	admitted = 0.75
 )
 
-// observe sets the room for the next period, given whether jobs were refused in the last one, for
+// updateLimit sets the room for the next period, given whether jobs were refused in the last one, for
 // how many there is room at most, and how long jobs take, 0 if that is not known.
-func (a *admission) observe(o *overload, now int64, s sums, refused bool, capacity int, service int64) {
-	bounded := a.room < capacity
-	a.room = capacity
-	if !o.shedding || service <= 0 || !bounded && !o.active(now) {
+func (a *admission) updateLimit(o *overload, now int64, s totals, refused bool, capacity int, service int64) {
+	bounded := a.limit < capacity
+	a.limit = capacity
+	if !o.shedding || service <= 0 || !bounded && !o.isActive(now) {
 		return
 	}
 	slack := 0.
@@ -70,24 +70,24 @@ func (a *admission) observe(o *overload, now int64, s sums, refused bool, capaci
 		slack = 1
 	}
 	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
-		a.end(o, capacity, now)
+		a.endOverload(o, capacity, now)
 		return
 	}
 	if refused { // what has been refused would have kept the queue standing
 		o.until.Store(now + o.interval)
-	} else if !o.active(now) {
+	} else if !o.isActive(now) {
 		a.slack = 0
 		return
 	}
 	jobs := float64(s.busy) * float64(o.target.Load()) / float64(service)
-	a.room = int(min(max(jobs*admitted, 1), float64(capacity)))
+	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-// end ends an overload. It reports whether room was bounded.
-func (a *admission) end(o *overload, capacity int, now int64) bool {
-	bounded := a.room < capacity
-	a.room, a.slack = capacity, 0
-	if o.active(now) {
+// endOverload ends an overload. It reports whether room was bounded.
+func (a *admission) endOverload(o *overload, capacity int, now int64) bool {
+	bounded := a.limit < capacity
+	a.limit, a.slack = capacity, 0
+	if o.isActive(now) {
 		o.until.Store(now)
 	}
 	return bounded

@@ -60,20 +60,20 @@ type Pool struct {
 	parked workerStack
 	waiters
 
-	_         [64]byte
-	size      atomic.Int64 // workers, and closedBit
-	limit     atomic.Int64 // of workers now
-	searching atomic.Int32 // workers that look for jobs
-	closed    atomic.Bool
-	blocked   atomic.Int64 // workers in Block
-	blocking  atomic.Bool  // most jobs that run wait for something
-	slow      atomic.Bool  // the controller is to be woken when a job waits
-	_         [64]byte
-	handed    atomic.Uint64 // jobs handed to a worker directly
-	late      atomic.Uint64
-	refused   atomic.Uint64 // because the pool was closed
-	procs     int64
-	searchers int32 // bound of searching
+	_             [64]byte
+	size          atomic.Int64 // workers, and closedBit
+	limit         atomic.Int64 // of workers now
+	searching     atomic.Int32 // workers that look for jobs
+	closed        atomic.Bool
+	blocked       atomic.Int64 // workers in Block
+	blocking      atomic.Bool  // most jobs that run wait for something
+	slow          atomic.Bool  // the controller is to be woken when a job waits
+	_             [64]byte
+	handedOver    atomic.Uint64 // jobs handed to a worker directly
+	late          atomic.Uint64
+	refusedClosed atomic.Uint64 // because the pool was closed
+	procs         int64
+	searchers     int32 // bound of searching
 
 	mu      sync.Mutex // taken to close
 	control controller
@@ -85,8 +85,8 @@ type Pool struct {
 // closedBit is set in size when the pool closes.
 const closedBit = 1 << 40
 
-// grace is how long Close waits for jobs whose contexts it has cancelled.
-const grace = time.Second
+// closeGrace is how long Close waits for jobs whose contexts it has cancelled.
+const closeGrace = time.Second
 
 // New makes a pool and starts its first Min workers. The error wraps [ErrBadConfig].
 // Close ends the pool; one that is not closed keeps its goroutines.
@@ -101,7 +101,7 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	procs := runtime.GOMAXPROCS(0)
 	p := &Pool{
 		cfg: cfg, start: time.Now(), procs: int64(procs), searchers: int32(max(1, procs/2)),
-		waiters: waiters{room: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
+		waiters: waiters{wake: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.overload = overload{
 		interval: int64(cfg.Interval),
@@ -111,8 +111,8 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards(cfg.Queue, cfg.shards())
 	p.control.init(p, runnable)
-	p.startWorkers(cfg.Min)
-	p.control.done.Go(p.control.run)
+	p.ensureWorkers(cfg.Min)
+	p.control.done.Go(p.control.runTicks)
 	return p, nil
 }
 
@@ -128,7 +128,7 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // A job that calls Close waits for itself: let it do so in a goroutine, or with a
 // context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
-	if p.beginClose() {
+	if p.startClose() {
 		go p.finishClose()
 	}
 	select {
@@ -138,7 +138,7 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	}
 	dropped = p.dropQueued()
 	p.cancel(ErrClosed)
-	timer := time.NewTimer(grace)
+	timer := time.NewTimer(closeGrace)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -164,8 +164,8 @@ func (p *Pool) Block(f func()) {
 	f()
 }
 
-// beginClose refuses further jobs. It reports whether this call was the first.
-func (p *Pool) beginClose() bool {
+// startClose refuses further jobs. It reports whether this call was the first.
+func (p *Pool) startClose() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
@@ -191,7 +191,7 @@ func (p *Pool) finishClose() {
 		p.wakeToSearch(w)
 	}
 	<-p.exited
-	p.control.stop()
+	p.control.stopAndWait()
 	p.running.Wait()
 	p.cancel(ErrClosed)
 	close(p.done)
@@ -203,8 +203,8 @@ func (p *Pool) dropQueued() (dropped []Task) {
 		s := &p.shards[i]
 		s.mu.Lock()
 		for s.n > 0 {
-			var e entry
-			s.remove(false, &e)
+			var e queuedTask
+			s.dequeue(false, &e)
 			dropped = append(dropped, e.Task)
 			s.tally.dropped++
 		}
@@ -281,9 +281,9 @@ type Stats struct {
 // Stats returns the counters. It takes each shard's lock for a moment.
 func (p *Pool) Stats() Stats {
 	st := Stats{
-		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.parked.n.Load()), Running: p.busy() + int(p.blocked.Load()),
-		Overloaded: p.overload.active(p.now()),
-		Accepted:   p.handed.Load(), Late: p.late.Load(), Closed: p.refused.Load(),
+		Workers: int(p.workerCount()), Limit: int(p.limit.Load()), Idle: int(p.parked.count.Load()), Running: p.busyWorkers() + int(p.blocked.Load()),
+		Overloaded: p.overload.isActive(p.now()),
+		Accepted:   p.handedOver.Load(), Late: p.late.Load(), Closed: p.refusedClosed.Load(),
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
@@ -347,5 +347,5 @@ func (h *Histogram) Mean() time.Duration {
 // It is 0 for none.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
-// errNoRoom is ErrFull before it is counted.
-var errNoRoom = errors.New("pool: no room now")
+// errNoCapacity is ErrFull before it is counted.
+var errNoCapacity = errors.New("pool: no room now")

@@ -39,25 +39,25 @@ const (
 // whoever popped it from the stack of parked workers until it is woken.
 type worker struct {
 	p    *Pool
-	wake chan order // has room for one
+	wake chan wakeOrder // has room for one
 
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
 
-	turn  int64 // when it last yielded
-	began int64 // when the job began
-	ended int64 // when the last one ended
+	yieldedAt int64 // when it last yielded
+	startedAt int64 // when the job began
+	endedAt   int64 // when the last one ended
 
-	job   entry // the last one that was taken
-	tally workerTally
-	shed  []Task // by the last take
-	own   *jobContext
-	last  weak.Pointer[jobContext] // own while the worker is parked, which is not to keep it
+	job        queuedTask // the last one that was taken
+	tally      workerTally
+	shed       []Task // by the last take
+	jobCtx     *jobContext
+	idleJobCtx weak.Pointer[jobContext] // own while the worker is parked, which is not to keep it
 }
 
-// order is what a worker is woken with: a job, to exit, or neither, to search.
-type order struct {
-	entry
+// wakeOrder is what a worker is woken with: a job, to exit, or neither, to search.
+type wakeOrder struct {
+	queuedTask
 	exit bool
 }
 
@@ -68,8 +68,8 @@ type workerTally struct {
 	wait, service               time.Duration
 }
 
-// flush adds a worker's tally to the shard's, whose lock the caller holds.
-func (s *shard) flush(t *workerTally) {
+// addTally adds a worker's tally to the shard's, whose lock the caller holds.
+func (s *shard) addTally(t *workerTally) {
 	if *t == (workerTally{}) {
 		return
 	}
@@ -83,14 +83,14 @@ func (s *shard) flush(t *workerTally) {
 	*t = workerTally{}
 }
 
-// run is a worker's goroutine. Each call of runJobs ends with the worker or with a job
+// runUntilExit is a worker's goroutine. Each call of runJobs ends with the worker or with a job
 // that panicked. After a job that ended its goroutine (runtime.Goexit) another goroutine
 // takes over.
-func (w *worker) run(o order) {
+func (w *worker) runUntilExit(o wakeOrder) {
 	returned := false
 	defer func() {
 		if !returned {
-			w.p.running.Go(func() { w.run(order{}) })
+			w.p.running.Go(func() { w.runUntilExit(wakeOrder{}) })
 		}
 	}()
 	for w.runJobs(&o) {
@@ -99,24 +99,24 @@ func (w *worker) run(o order) {
 }
 
 // runJobs runs jobs until the worker exits or a job panics; then panicked is true.
-func (w *worker) runJobs(o *order) (panicked bool) {
+func (w *worker) runJobs(o *wakeOrder) (panicked bool) {
 	running := false
 	defer func() {
 		if running {
 			v := recover()
 			w.tally.panicked++
-			w.jobEnded()
+			w.finishJob()
 			w.p.reportPanic(v)
 			panicked = true
 		}
 	}()
 	for {
-		if !w.next(o) {
+		if !w.nextJob(o) {
 			return false
 		}
 		ctx := w.p.ctx
 		if w.job.Ctx != nil {
-			if ctx = w.jobContext(w.job.Task); ctx == nil {
+			if ctx = w.contextFor(w.job.Task); ctx == nil {
 				w.job.Task = Task{}
 				continue
 			}
@@ -124,34 +124,34 @@ func (w *worker) runJobs(o *order) (panicked bool) {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.jobEnded()
+		w.finishJob()
 	}
 }
 
-// next gets the worker's next job. It reports false if the worker is to exit.
-func (w *worker) next(o *order) bool {
+// nextJob gets the worker's next job. It reports false if the worker is to exit.
+func (w *worker) nextJob(o *wakeOrder) bool {
 	p := w.p
 	for {
 		if o.Job != nil {
-			w.job, *o = o.entry, order{}
-			w.jobBegins(p.now())
+			w.job, *o = o.queuedTask, wakeOrder{}
+			w.startJobTimer(p.now())
 			return true
 		}
-		if p.workers() > p.most() && w.exitIfOverLimit() {
+		if p.workerCount() > p.maxWorkers() && w.exitIfOverLimit() {
 			return false
 		}
-		if w.take(w.betweenJobs()) {
+		if w.takeQueued(w.yieldAfterQuantum()) {
 			return true
 		}
-		if *o = w.park(); o.exit {
+		if *o = w.searchThenPark(); o.exit {
 			return false
 		}
 	}
 }
 
-// take takes a job from the queue. It wakes further workers if they are needed, and a
+// takeQueued takes a job from the queue. It wakes further workers if they are needed, and a
 // Submit that waits for room.
-func (w *worker) take(now int64) bool {
+func (w *worker) takeQueued(now int64) bool {
 	p := w.p
 	mask := len(p.shards) - 1
 	for round := 0; ; round++ {
@@ -168,8 +168,8 @@ func (w *worker) take(now int64) bool {
 				}
 				s.mu.Lock()
 			}
-			s.flush(&w.tally)
-			ok := s.take(now, &w.job, &w.shed)
+			s.addTally(&w.tally)
+			ok := s.dequeueNext(now, &w.job, &w.shed)
 			more := false
 			if ok && w.searching { // under the lock: who searches counts as room
 				w.searching = false
@@ -178,14 +178,14 @@ func (w *worker) take(now int64) bool {
 			s.mu.Unlock()
 			if ok {
 				w.home = (at + 1) & mask
-				if w.wakeOthers(more) {
+				if w.notifyAndWake(more) {
 					now = p.now() // that took its time, which is not the job's
 				}
-				w.jobBegins(now)
+				w.startJobTimer(now)
 				return true
 			}
 			if len(w.shed) > 0 { // and there is more to shed
-				w.wakeOthers(false)
+				w.notifyAndWake(false)
 				now, again = p.now(), true
 			}
 		}
@@ -195,9 +195,9 @@ func (w *worker) take(now int64) bool {
 	}
 }
 
-// wakeOthers tells jobs that they were shed, wakes a Submit that waits for room, and, with
+// notifyAndWake tells jobs that they were shed, wakes a Submit that waits for room, and, with
 // more, another worker if jobs wait. It reports whether it did any of that.
-func (w *worker) wakeOthers(more bool) (did bool) {
+func (w *worker) notifyAndWake(more bool) (did bool) {
 	p := w.p
 	if did = len(w.shed) > 0; did {
 		w.shed = p.notifyShed(w.shed)
@@ -210,41 +210,41 @@ func (w *worker) wakeOthers(more bool) (did bool) {
 	return did
 }
 
-// betweenJobs yields when the quantum is over, jobs wait and jobs do not block. It returns the time.
-func (w *worker) betweenJobs() (now int64) {
-	now = w.ended
+// yieldAfterQuantum yields when the quantum is over, jobs wait and jobs do not block. It returns the time.
+func (w *worker) yieldAfterQuantum() (now int64) {
+	now = w.endedAt
 	if now == 0 {
 		now = w.p.now()
 	}
-	if now-w.turn >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
+	if now-w.yieldedAt >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
 		runtime.Gosched()
 		now = w.p.now()
-		w.turn = now
+		w.yieldedAt = now
 	}
 	return now
 }
 
-// jobBegins begins to time the job.
-func (w *worker) jobBegins(now int64) {
-	w.began = now
-	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.at))
+// startJobTimer begins to time the job.
+func (w *worker) startJobTimer(now int64) {
+	w.startedAt = now
+	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.submittedAt))
 }
 
-func (w *worker) jobEnded() {
-	w.ended = w.p.now()
-	w.tally.service = time.Duration(w.ended - w.began)
+func (w *worker) finishJob() {
+	w.endedAt = w.p.now()
+	w.tally.service = time.Duration(w.endedAt - w.startedAt)
 	w.job.Task = Task{}
 	w.tally.finished++
-	if w.own != nil {
-		w.own.end()
+	if w.jobCtx != nil {
+		w.jobCtx.finish()
 	}
 }
 
-// park searches for jobs, and parks the worker when there are none. It returns what the
+// searchThenPark searches for jobs, and parks the worker when there are none. It returns what the
 // worker was woken with.
-func (w *worker) park() order {
+func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
-	w.ended = 0
+	w.endedAt = 0
 	if !w.searching && p.searching.Load() < p.searchers {
 		w.startSearching()
 	}
@@ -252,7 +252,7 @@ func (w *worker) park() order {
 		rounds := 0
 		for last := p.now(); ; {
 			if p.anyQueued() {
-				return order{}
+				return wakeOrder{}
 			}
 			runtime.Gosched()
 			now := p.now()
@@ -262,27 +262,27 @@ func (w *worker) park() order {
 			last = now
 		}
 	}
-	if w.own != nil {
-		w.last, w.own = weak.Make(w.own), nil
+	if w.jobCtx != nil {
+		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
 	}
-	w.flush()
+	w.flushTally()
 	w.stopSearching()
-	if p.closed.Load() && w.exitClosed() {
-		return order{exit: true}
+	if p.closed.Load() && w.exitIfClosed() {
+		return wakeOrder{exit: true}
 	}
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
 		// Some worker has to see to that, and to wake another if it is not all.
 		if x := p.popParked(); x == w {
 			w.startSearching()
-			return order{}
+			return wakeOrder{}
 		} else if x != nil {
 			p.wakeToSearch(x)
 		}
 	}
 	p.wakeWaiter()
 	o := <-w.wake
-	w.turn = p.now()
+	w.yieldedAt = p.now()
 	return o
 }
 
@@ -298,12 +298,12 @@ func (w *worker) stopSearching() {
 	}
 }
 
-// flush adds the worker's tally to that of a shard.
-func (w *worker) flush() {
+// flushTally adds the worker's tally to that of a shard.
+func (w *worker) flushTally() {
 	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()
-		s.flush(&w.tally)
+		s.addTally(&w.tally)
 		s.mu.Unlock()
 	}
 }
@@ -312,9 +312,9 @@ func (w *worker) flush() {
 // The others see to what waits.
 func (w *worker) exitIfOverLimit() bool {
 	p := w.p
-	w.flush()
+	w.flushTally()
 	w.stopSearching()
-	if !p.removeWorker(p.most()) {
+	if !p.decrementWorkers(p.maxWorkers()) {
 		return false
 	}
 	if p.searching.Load() == 0 && p.anyQueued() {
@@ -323,11 +323,11 @@ func (w *worker) exitIfOverLimit() bool {
 	return true
 }
 
-// exitClosed reports whether the worker of a closed pool exits, because nothing is left
+// exitIfClosed reports whether the worker of a closed pool exits, because nothing is left
 // to do. It then has another one look, too.
-func (w *worker) exitClosed() bool {
+func (w *worker) exitIfClosed() bool {
 	p := w.p
-	if p.anyQueued() || !p.removeWorker(0) {
+	if p.anyQueued() || !p.decrementWorkers(0) {
 		return false
 	}
 	if x := p.popParked(); x != nil {
@@ -336,24 +336,24 @@ func (w *worker) exitClosed() bool {
 	return true
 }
 
-// jobContext is the context for a job with one of its own; nil if that has ended and the
+// contextFor is the context for a job with one of its own; nil if that has ended and the
 // job must not run.
-func (w *worker) jobContext(t Task) context.Context {
+func (w *worker) contextFor(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
-		w.p.notifyDropped(t.Job, &expired{context.Cause(t.Ctx)})
+		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
-	if w.own == nil {
-		w.own = w.last.Value()
+	if w.jobCtx == nil {
+		w.jobCtx = w.idleJobCtx.Value()
 	}
-	if w.own == nil || !w.own.reusableFor(t.Ctx) {
-		w.own = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
+	if w.jobCtx == nil || !w.jobCtx.reusableFor(t.Ctx) {
+		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
 	}
-	return w.own
+	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's, and with the job if
+// contextFor is a job's own context that also ends with the pool's, and with the job if
 // anybody asked for its Done. Most jobs don't; then a worker uses it again for the next
 // job with the same context, and nothing is allocated.
 type jobContext struct {
@@ -361,33 +361,33 @@ type jobContext struct {
 	pool       context.Context
 	comparable bool // the job's own context
 
-	mu     sync.Mutex
-	both   context.Context // ends with either; nil until asked for
-	cancel context.CancelCauseFunc
-	stop   func() bool
-	used   bool // the worker's: not to be used again
+	mu           sync.Mutex
+	merged       context.Context // ends with either; nil until asked for
+	cancel       context.CancelCauseFunc
+	stopWatching func() bool
+	spent        bool // the worker's: not to be used again
 }
 
 func (j *jobContext) reusableFor(own context.Context) bool {
-	return !j.used && j.comparable && j.Context == own
+	return !j.spent && j.comparable && j.Context == own
 }
 
 // Done implements context.Context.
 func (j *jobContext) Done() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.both == nil {
-		j.both, j.cancel = context.WithCancelCause(j.Context)
+	if j.merged == nil {
+		j.merged, j.cancel = context.WithCancelCause(j.Context)
 		cancel := j.cancel
-		j.stop = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
+		j.stopWatching = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
 	}
-	return j.both.Done()
+	return j.merged.Done()
 }
 
 // Err implements context.Context.
 func (j *jobContext) Err() error {
 	j.mu.Lock()
-	both := j.both
+	both := j.merged
 	j.mu.Unlock()
 	if both != nil && both.Err() != nil {
 		return both.Err()
@@ -409,13 +409,13 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// end is called by the worker when the job has returned.
-func (j *jobContext) end() {
+// finish is called by the worker when the job has returned.
+func (j *jobContext) finish() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.both != nil {
-		j.stop()
+	if j.merged != nil {
+		j.stopWatching()
 		j.cancel(context.Canceled)
-		j.used = true
+		j.spent = true
 	}
 }

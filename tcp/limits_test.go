@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// wantBadConfig starts a server that can't be served with.
-func wantBadConfig(t *testing.T, s *Server, words ...string) {
+// expectBadConfig starts a server that can't be served with.
+func expectBadConfig(t *testing.T, s *Server, words ...string) {
 	t.Helper()
 	s.Addr = "127.0.0.1:0"
 	if s.Handler == nil {
@@ -45,9 +45,9 @@ func TestNegativeLimits(t *testing.T) {
 			if f.Type() == reflect.TypeFor[time.Duration]() {
 				value = "-7ns"
 			}
-			wantBadConfig(t, s, "Limits."+name, value, "default")
+			expectBadConfig(t, s, "Limits."+name, value, "default")
 			s.Processes = 2
-			wantBadConfig(t, s, "Limits."+name)
+			expectBadConfig(t, s, "Limits."+name)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestLimitsThatAreTooMuch(t *testing.T) {
 		{Limits{HighWater: 100, LowWater: 101}, []string{"Limits.LowWater", "101", "HighWater", "100"}},
 		{Limits{MaxUnsent: 100, LowWater: 101}, []string{"101", "100"}},
 	} {
-		wantBadConfig(t, &Server{Limits: c.limits}, c.words...)
+		expectBadConfig(t, &Server{Limits: c.limits}, c.words...)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestNever(t *testing.T) {
 		WriteTimeout: Never, HandlerTime: Never, CloseTimeout: Never, Linger: Never, ShutdownTimeout: Never,
 	}
 	l, err := set.withDefaults()
-	must(t, err)
+	requireNoError(t, err)
 	e := l.toEngine()
 	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.HandlerTime != 0 {
 		t.Errorf("Never is a limit: %+v", e)
@@ -111,7 +111,7 @@ func TestHeartbeatConfig(t *testing.T) {
 		{Interval: time.Second}, {Interval: time.Second, Message: ping, Send: send}, {Interval: time.Second, Message: []byte{}},
 		{Interval: time.Second, Message: ping, MaxMissed: -1}, {Interval: time.Second, Message: ping, MaxMissed: 256},
 	} {
-		wantBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
+		expectBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
 	}
 	for _, h := range []Heartbeat{{}, {Interval: minHeartbeat, Message: ping, MaxMissed: 255}, {Interval: Never, Send: send}} {
 		if err := h.validate(false); err != nil {
@@ -128,12 +128,12 @@ func TestHeartbeatConfig(t *testing.T) {
 
 func TestEntryConfig(t *testing.T) {
 	good := netip.MustParsePrefix("10.0.0.0/8")
-	wantBadConfig(t, &Server{Allow: []netip.Prefix{good, {}}}, "Server.Allow[1]", "prefix")
-	wantBadConfig(t, &Server{Deny: []netip.Prefix{{}}}, "Server.Deny[0]")
-	wantBadConfig(t, &Server{TrustedProxies: []netip.Prefix{{}}}, "Server.TrustedProxies[0]")
-	wantBadConfig(t, &Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, "Server.Deny", "1048577", "1048576")
-	wantBadConfig(t, &Server{SlowConsumer: 2}, "Server.SlowConsumer", "2")
-	wantBadConfig(t, &Server{TLSConfig: &tls.Config{}}, "Server.TLSConfig", "certificate")
+	expectBadConfig(t, &Server{Allow: []netip.Prefix{good, {}}}, "Server.Allow[1]", "prefix")
+	expectBadConfig(t, &Server{Deny: []netip.Prefix{{}}}, "Server.Deny[0]")
+	expectBadConfig(t, &Server{TrustedProxies: []netip.Prefix{{}}}, "Server.TrustedProxies[0]")
+	expectBadConfig(t, &Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, "Server.Deny", "1048577", "1048576")
+	expectBadConfig(t, &Server{SlowConsumer: 2}, "Server.SlowConsumer", "2")
+	expectBadConfig(t, &Server{TLSConfig: &tls.Config{}}, "Server.TLSConfig", "certificate")
 }
 
 func TestTrustedProxies(t *testing.T) {

@@ -65,7 +65,7 @@ func workerMain() int {
 
 func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	srv := Server{Handler: Base{}, Processes: 2}
 	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
 		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
@@ -99,7 +99,7 @@ func TestShareOfMemory(t *testing.T) {
 	defer debug.SetMemoryLimit(before)
 	all, share := Server{}, Server{Processes: 4}
 	l, err := all.processLimits().withDefaults()
-	must(t, err)
+	requireNoError(t, err)
 	if got := share.processLimits().MaxBuffered; got != l.MaxBuffered/4 {
 		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
 	}

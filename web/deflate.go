@@ -14,9 +14,9 @@ import (
 
 // permessage-deflate (RFC 7692), without context takeover in either direction.
 
-// offersDeflate says whether a client can do with what we offer.
-func offersDeflate(extensions []string) bool {
-	for e := range strings.SplitSeq(strings.Join(extensions, ","), ",") {
+// acceptsDeflate says whether a client can do with what we offer.
+func acceptsDeflate(offers []string) bool {
+	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
 		if strings.TrimSpace(name) != "permessage-deflate" {
 			continue
@@ -39,10 +39,10 @@ func offersDeflate(extensions []string) bool {
 	return false
 }
 
-// tail is what a sender leaves out behind a message, and with it the end of the stream.
-const tail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
+// deflateTail is what a sender leaves out behind a message, and with it the end of the stream.
+const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
-var deflaters = sync.Pool{New: func() any {
+var deflateWriters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
 		panic(err)
@@ -50,49 +50,49 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// deflated is a message as a compressed frame.
-func deflated(kind Kind, message []byte) []byte {
+// compressFrame is a message as a compressed frame.
+func compressFrame(kind Kind, message []byte) []byte {
 	var out bytes.Buffer
-	w := deflaters.Get().(*flate.Writer)
-	defer deflaters.Put(w)
+	w := deflateWriters.Get().(*flate.Writer)
+	defer deflateWriters.Put(w)
 	w.Reset(&out)
 	_, _ = w.Write(message) // into memory
 	_ = w.Flush()
-	p := bytes.TrimSuffix(out.Bytes(), []byte(tail[:4]))
+	p := bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
 	return appendFrame(make([]byte, 0, len(p)+10), byte(kind)|bitDeflate, p)
 }
 
 var (
-	inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
-	inflates  = sync.Pool{New: func() any { return new([]byte) }}
+	inflateReaders    = sync.Pool{New: func() any { return flate.NewReader(nil) }}
+	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// inflated is a compressed message, at most most bytes of it; p may be appended to.
-// releaseInflated gives its memory back.
-func inflated(p []byte, most int) ([]byte, error) {
-	r := inflaters.Get().(io.ReadCloser)
-	defer inflaters.Put(r)
-	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, tail...)), nil); err != nil {
+// decompress is a compressed message, at most most bytes of it; p may be appended to.
+// releaseDecompressed gives its memory back.
+func decompress(p []byte, limit int) ([]byte, error) {
+	r := inflateReaders.Get().(io.ReadCloser)
+	defer inflateReaders.Put(r)
+	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, deflateTail...)), nil); err != nil {
 		return nil, err
 	}
-	room := inflates.Get().(*[]byte)
-	out := bytes.NewBuffer((*room)[:0])
-	n, err := out.ReadFrom(io.LimitReader(r, int64(most)+1))
+	buf := decompressBuffers.Get().(*[]byte)
+	out := bytes.NewBuffer((*buf)[:0])
+	n, err := out.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, &CloseError{CloseInvalidData, "a message that can't be decompressed"}
-	case n > int64(most):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", most)}
+	case n > int64(limit):
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
 	}
 	return out.Bytes(), nil
 }
 
-// maxKept is the largest memory that is kept for further messages.
-const maxKept = 1 << 20
+// maxPooledBuffer is the largest memory that is kept for further messages.
+const maxPooledBuffer = 1 << 20
 
-func releaseInflated(p []byte) {
-	if cap(p) <= maxKept {
-		inflates.Put(&p)
+func releaseDecompressed(p []byte) {
+	if cap(p) <= maxPooledBuffer {
+		decompressBuffers.Put(&p)
 	}
 }
 
@@ -102,17 +102,17 @@ func releaseInflated(p []byte) {
 type Group struct{ plain, deflate tcp.Group }
 
 // Add takes a socket in.
-func (g *Group) Add(s Socket) { g.of(s).Add(s.Ref()) }
+func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
 // Remove lets a socket go, as tcp.Group.Remove: nothing of the group comes behind what is
 // sent after that by the socket's Ref.
-func (g *Group) Remove(s Socket) { g.of(s).Remove(s.Ref()) }
+func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
 // Len is how many sockets are in the group, with some that have closed.
 func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
 
-func (g *Group) of(s Socket) *tcp.Group {
-	if s.v.deflate {
+func (g *Group) groupFor(s Socket) *tcp.Group {
+	if s.negotiated.deflate {
 		return &g.deflate
 	}
 	return &g.plain
@@ -123,22 +123,22 @@ const minGroupCompressed = 512
 
 // Broadcast sends a message to all, as tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*tcp.Group).Broadcast)
+	return g.sendFrame(kind, message, (*tcp.Group).Broadcast)
 }
 
 // SendLatest sends all a message as their newest value, as tcp.Group.Publish.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*tcp.Group).SendLatest)
+	return g.sendFrame(kind, message, (*tcp.Group).SendLatest)
 }
 
-func (g *Group) each(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
+func (g *Group) sendFrame(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
 	frame := Frame(kind, message)
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)
 	}
 	if g.deflate.Len() > 0 {
 		if len(message) >= minGroupCompressed {
-			frame = deflated(kind, message)
+			frame = compressFrame(kind, message)
 		}
 		s, f := send(&g.deflate, frame)
 		sent, full = sent+s, full+f

@@ -29,10 +29,10 @@ type Event struct {
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
-		b = append(append(append(b, "id: "...), oneLine(e.ID)...), '\n')
+		b = append(append(append(b, "id: "...), removeLineEnds(e.ID)...), '\n')
 	}
 	if e.Name != "" {
-		b = append(append(append(b, "event: "...), oneLine(e.Name)...), '\n')
+		b = append(append(append(b, "event: "...), removeLineEnds(e.Name)...), '\n')
 	}
 	if e.Retry > 0 {
 		b = append(strconv.AppendInt(append(b, "retry: "...), e.Retry.Milliseconds(), 10), '\n')
@@ -44,7 +44,7 @@ func (e Event) Bytes() []byte {
 	return append(b, '\n')
 }
 
-func oneLine(s string) string {
+func removeLineEnds(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
 			return -1
@@ -85,7 +85,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subsc
 // handler has returned. What is in w's header is sent, too. A request that can't have one
 // is answered, and the error wraps ErrNoStream; see WebSocket.Upgrade.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
-	res, status, why := unwrap(w), 0, ""
+	res, status, why := unwrapResponse(w), 0, ""
 	switch {
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
@@ -104,10 +104,10 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 		h.Set("Cache-Control", "no-cache")
 	}
 	h.Set("Connection", "close")
-	out := appendStatus(res.out, r.ProtoMinor, http.StatusOK)
+	out := appendStatusLine(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
-	res.out = append(appendField(out, "Date", date()), "\r\n"...)
-	res.setHandler(stream{e}, value, func(c *tcp.Conn) {
+	res.out = append(appendField(out, "Date", currentDate()), "\r\n"...)
+	res.setHandler(eventStream{e}, value, func(c *tcp.Conn) {
 		if e.Opened != nil {
 			e.Opened(c)
 		}
@@ -119,7 +119,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 // head in out.
 func (w *response) setHandler(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
-	w.x.switched = func(c *tcp.Conn) {
+	w.x.switchHandler = func(c *tcp.Conn) {
 		_ = c.SetHandler(h)
 		c.SetValue(value)
 		opened(c)
@@ -129,26 +129,26 @@ func (w *response) setHandler(h tcp.Handler, value any, opened func(c *tcp.Conn)
 	}
 }
 
-// stream is the tcp.Handler of streams of events.
-type stream struct{ events *Events }
+// eventStream is the tcp.Handler of streams of events.
+type eventStream struct{ events *Events }
 
 // Opened implements tcp.Handler. It is never called: the connection was HTTP's.
-func (s stream) Opened(*tcp.Conn) {}
+func (s eventStream) Opened(*tcp.Conn) {}
 
 // Received implements tcp.Handler: a client has nothing to say.
-func (s stream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
+func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 // Ended implements tcp.Handler.
-func (s stream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
+func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
 // Heartbeat implements tcp.HeartbeatHandler with a comment.
-func (s stream) Heartbeat(c *tcp.Conn) (answers bool) {
+func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, _ = c.WriteString(":\n\n")
 	return false
 }
 
 // Closed implements tcp.Handler.
-func (s stream) Closed(c *tcp.Conn, why error) {
+func (s eventStream) Closed(c *tcp.Conn, why error) {
 	if f := s.events.Closed; f != nil {
 		f(c, why)
 	}

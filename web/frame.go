@@ -18,10 +18,10 @@ const (
 )
 
 const (
-	opMore  = wsframe.OpContinuation
-	opClose = wsframe.OpClose
-	opPing  = wsframe.OpPing
-	opPong  = wsframe.OpPong
+	opContinuation = wsframe.OpContinuation
+	opClose        = wsframe.OpClose
+	opPing         = wsframe.OpPing
+	opPong         = wsframe.OpPong
 
 	bitFin     = wsframe.Fin
 	bitDeflate = wsframe.Compressed
@@ -52,16 +52,16 @@ type frameHead struct {
 	n       int // of the head itself
 }
 
-func (h *frameHead) control() bool { return h.op&8 != 0 }
+func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-// readFrameHead reads the head that in begins with; n is 0 if it is not whole.
-func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
+// parseFrameHead reads the head that in begins with; n is 0 if it is not whole.
+func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
+	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
@@ -72,24 +72,24 @@ func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	return h, nil
 }
 
-// unmask appends what was masked, of which at bytes went before.
-func unmask(b, masked []byte, mask [4]byte, at int) []byte {
+// appendUnmasked appends what was masked, of which at bytes went before.
+func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	wsframe.Mask(b[start:], masked, mask, at)
+	wsframe.Mask(b[start:], masked, mask, offset)
 	return b
 }
 
-// text checks UTF-8 that comes in pieces.
-type text struct {
+// utf8Checker checks UTF-8 that comes in pieces.
+type utf8Checker struct {
 	checked int // bytes that are whole characters
 }
 
-// check says whether all of p, whose beginning was checked, may be text that goes on.
-func (t *text) check(p []byte, last bool) bool {
+// checkPrefix says whether all of p, whose beginning was checked, may be text that goes on.
+func (t *utf8Checker) checkPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {
-			return !last
+			return !final
 		}
 		// Whole runs are checked at once.
 		end := len(p)

@@ -68,11 +68,11 @@ func Handler(h http.Handler) tcp.Handler { return &HTTP{Handler: h} }
 // pass.
 var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
 
-// maxHeaderBytes is the default of HTTP.MaxHeaderBytes.
-const maxHeaderBytes = 32 << 10
+// defaultMaxHeaderBytes is the default of HTTP.MaxHeaderBytes.
+const defaultMaxHeaderBytes = 32 << 10
 
-// shared is the default of HTTP.Pool.
-var shared = sync.OnceValue(func() *pool.Pool {
+// defaultPool is the default of HTTP.Pool.
+var defaultPool = sync.OnceValue(func() *pool.Pool {
 	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, KeepQueued: true, FIFO: true, MemoryLimit: -1})
 	if err != nil {
 		panic(err)
@@ -87,8 +87,8 @@ func (h *HTTP) handler() http.Handler {
 	return h.Handler
 }
 
-// asServer is what handlers find that ask for the http.Server.
-func (h *HTTP) asServer() *http.Server {
+// httpServer is what handlers find that ask for the http.Server.
+func (h *HTTP) httpServer() *http.Server {
 	h.once.Do(func() {
 		h.server = &http.Server{Handler: h.handler(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
 			ReadHeaderTimeout: h.ReadHeaderTimeout, IdleTimeout: h.IdleTimeout, ReadTimeout: h.ReadTimeout, WriteTimeout: h.WriteTimeout}
@@ -104,18 +104,18 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
-// most is the most bytes of a head.
-func (h *HTTP) most(c *tcp.Conn) int {
-	most := h.MaxHeaderBytes
-	if most <= 0 {
-		most = maxHeaderBytes
+// maxHeadBytes is the most bytes of a head.
+func (h *HTTP) maxHeadBytes(c *tcp.Conn) int {
+	limit := h.MaxHeaderBytes
+	if limit <= 0 {
+		limit = defaultMaxHeaderBytes
 	}
-	return min(most, maxMessage(c)-1)
+	return min(limit, maxMessage(c)-1)
 }
 
 func (h *HTTP) pool() *pool.Pool {
 	if h.Pool == nil {
-		return shared()
+		return defaultPool()
 	}
 	return h.Pool
 }
@@ -144,7 +144,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		if x, ok := c.Value().(*exchange); ok {
 			n := x.readBody(c, in[used:])
 			used += n
-			if x.heldBack || n == 0 {
+			if x.inputPaused || n == 0 {
 				break
 			}
 			continue
@@ -153,7 +153,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		if used == 0 {
 			seen = unusedInput(c)
 		}
-		n, more := h.next(c, in[used:], seen)
+		n, more := h.serveNext(c, in[used:], seen)
 		if used += n; !more {
 			break
 		}
@@ -161,12 +161,12 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// next takes the request that in begins with, if its head is whole, of which it has seen some
+// serveNext takes the request that in begins with, if its head is whole, of which it has seen some
 // bytes before. It says how many it has used, and whether what is behind them is HTTP's.
-func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
-	n, err := headLength(in, seen, h.most(c))
+func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
+	n, err := headLength(in, seen, h.maxHeadBytes(c))
 	if err != nil {
-		h.bad(c, err)
+		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if n == 0 {
@@ -175,28 +175,28 @@ func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
 		}
 		return 0, false
 	}
-	x, err := h.read(c, in[:n])
+	x, err := h.parseRequest(c, in[:n])
 	if err != nil {
-		h.bad(c, err)
+		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	if x.length == 0 && x.route() {
+	if x.length == 0 && x.routeRequest() {
 		return n, x.serveOnOwner(c)
 	}
-	n += x.readAhead(c, in[n:])
+	n += x.parsePipelined(c, in[n:])
 	x.dispatch(c)
 	return n, true
 }
 
-// read makes an exchange of a whole head.
-func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
+// parseRequest makes an exchange of a whole head.
+func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	x := h.newExchange(c)
 	var err error
-	if x.head, err = parseHead(head, x.req, &x.memory); err != nil {
-		putExchange(x)
+	if x.head, err = parseHead(head, x.req, &x.headMemory); err != nil {
+		recycleExchange(x)
 		return nil, err
 	}
 	x.req.RemoteAddr = x.remoteAddr(c)
@@ -204,25 +204,25 @@ func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// readAhead has the requests that in begins with follow x, as far as they are whole, well
+// parsePipelined has the requests that in begins with follow x, as far as they are whole, well
 // formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
 // nothing is read.
-func (x *exchange) readAhead(c *tcp.Conn, in []byte) (used int) {
-	most := x.h.most(c)
+func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
+	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
-		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
+		if x.length != 0 || x.head.closeAfter || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
 			break
 		}
-		n, err := headLength(in[used:], 0, most)
+		n, err := headLength(in[used:], 0, limit)
 		if n == 0 || err != nil {
 			break
 		}
-		y, err := x.h.read(c, in[used:used+n])
+		y, err := x.h.parseRequest(c, in[used:used+n])
 		if err != nil {
 			break
 		}
 		if y.length != 0 {
-			putExchange(y)
+			recycleExchange(y)
 			break
 		}
 		x.next, x = y, y
@@ -238,37 +238,37 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	if !ok || !a.IsValid() {
 		return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
 	}
-	if a != x.memory.addr {
-		x.memory.addr, x.memory.addrText = a, a.String()
+	if a != x.headMemory.addr {
+		x.headMemory.addr, x.headMemory.addrText = a, a.String()
 	}
-	return x.memory.addrText
+	return x.headMemory.addrText
 }
 
 // serveOnOwner calls a Quick handler, and reports whether the connection is still HTTP's.
 func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
 	x.req.Body = http.NoBody
-	x.body.framed.done = true
+	x.body.framing.done = true
 	x.res.init(x, c)
-	x.serve()
+	x.callHandler()
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
-	more = x.switched == nil && !x.res.close
+	more = x.switchHandler == nil && !x.res.closeAfter
 	switch {
-	case x.switched != nil:
-		x.switched(c)
-	case x.res.close:
+	case x.switchHandler != nil:
+		x.switchHandler(c)
+	case x.res.closeAfter:
 		_ = c.Close()
 	default:
 		x.h.startIdleTimer(c)
 	}
-	putExchange(x)
+	recycleExchange(x)
 	return more
 }
 
-// bad answers what is no request, and closes the connection.
-func (h *HTTP) bad(c *tcp.Conn, err error) {
-	status, why := statusOf(err)
+// rejectRequest answers what is no request, and closes the connection.
+func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
+	status, why := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, why)
 	_ = c.Close()
@@ -281,7 +281,7 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 		for x.next != nil {
 			x = x.next
 		}
-		x.peerEnded()
+		x.handlePeerEnd()
 	}
 	return used
 }
@@ -290,10 +290,10 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
-		y.connClosed(why)
+		y.handleConnClosed(why)
 	}
 	if x != nil && x.job != nil {
-		x.job.take().abandon() // if no worker has it
+		x.job.takeExchange().abandonAll() // if no worker has it
 	}
 }
 
@@ -342,25 +342,25 @@ func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected what answers requests")
 	}
-	return quick{h}
+	return quickHandler{h}
 }
 
-type quick struct{ http.Handler }
+type quickHandler struct{ http.Handler }
 
-// route finds the handler behind a ServeMux, and says whether it is to be called on the event
+// routeRequest finds the handler behind a ServeMux, and says whether it is to be called on the event
 // loop.
-func (x *exchange) route() (quickly bool) {
+func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {
-		_, quickly = x.handler.(quick)
-		return quickly
+		_, isQuick = x.handler.(quickHandler)
+		return isQuick
 	}
 	h, pattern := mux.Handler(x.req)
 	if !strings.Contains(pattern, "{") { // or ServeMux.ServeHTTP alone can tell the request its PathValues
 		x.handler, x.req.Pattern = h, pattern
 	}
-	_, quickly = h.(quick)
-	return quickly
+	_, isQuick = h.(quickHandler)
+	return isQuick
 }
 
 // Ref is the connection of a request that an HTTP serves: for what outlives the request,

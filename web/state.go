@@ -44,7 +44,7 @@ func (s exchangeState) String() string { return exchangeStates[s] }
 // setState asserts that the transition is allowed. Shared exchanges need the lock.
 func (x *exchange) setState(to exchangeState) {
 	if exchangeTransitions[x.state]>>to&1 == 0 {
-		x.forbidden(x.state, to)
+		x.reportForbidden(x.state, to)
 	}
 	x.state = to
 }
@@ -79,7 +79,7 @@ func (s responseState) String() string { return responseStates[s] }
 // setState asserts that the transition is allowed.
 func (w *response) setState(to responseState) {
 	if responseTransitions[w.state]>>to&1 == 0 {
-		w.x.forbidden(w.state, to)
+		w.x.reportForbidden(w.state, to)
 	}
 	w.state = to
 }
@@ -87,8 +87,8 @@ func (w *response) setState(to responseState) {
 // onForbidden, if set by a test, is called instead.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-// forbidden reports a transition that is not in the tables.
-func (x *exchange) forbidden(from, to fmt.Stringer) {
+// reportForbidden reports a transition that is not in the tables.
+func (x *exchange) reportForbidden(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)
 	} else {

@@ -19,7 +19,7 @@ func (w *response) SetReadDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
-	w.x.body.by.set(&w.x.mu, t, w.x.readable.Broadcast)
+	w.x.body.readDeadline.set(&w.x.mu, t, w.x.readable.Broadcast)
 	return nil
 }
 
@@ -28,7 +28,7 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
-	w.by.set(&w.x.mu, t, func() {})
+	w.writeDeadline.set(&w.x.mu, t, func() {})
 	return nil
 }
 
@@ -48,20 +48,20 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.state != responsePending {
 		_ = w.FlushError()
 	}
-	got := make(chan detached, 1)
+	got := make(chan detachedConn, 1)
 	w.x.mu.Lock()
-	w.x.post(func(c *tcp.Conn) {
+	w.x.postToOwner(func(c *tcp.Conn) {
 		x := w.x
 		x.mu.Lock()
-		read := append([]byte(nil), x.body.buf[x.body.off:]...)
+		read := append([]byte(nil), x.body.buf[x.body.readOffset:]...)
 		x.body.paused = false // nobody else is to resume it
 		x.mu.Unlock()
 		for y := x.next; y != nil; y = y.next {
-			read = append(read, y.memory.text...) // was no request of ours
+			read = append(read, y.headMemory.text...) // was no request of ours
 		}
 		reserve(c, 0, false)
 		c.SetDeadline(0)
-		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
+		take := func(nc net.Conn, unread []byte) { got <- detachedConn{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {
 			c.Release()
 			return
@@ -77,23 +77,23 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		}
 		c.Release()
 		c.Resume()
-		got <- detached{nc, read}
+		got <- detachedConn{nc, read}
 	})
 	w.x.mu.Unlock()
 	select {
 	case d := <-got:
-		return w.hijacked(d)
+		return w.finishHijack(d)
 	case <-w.x.connDone():
 	}
 	select {
 	case d := <-got: // before the server forgot the connection
-		return w.hijacked(d)
+		return w.finishHijack(d)
 	default:
 		return nil, nil, tcp.ErrClosed
 	}
 }
 
-func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
+func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, error) {
 	w.setState(responseHijacked)
 	r := io.Reader(d.nc)
 	if len(d.unread) > 0 {
@@ -106,8 +106,8 @@ func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
 	return d.nc, rw, nil
 }
 
-// detached is a connection that its server has given up.
-type detached struct {
+// detachedConn is a connection that its server has given up.
+type detachedConn struct {
 	nc     net.Conn
 	unread []byte
 }

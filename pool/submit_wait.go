@@ -14,40 +14,40 @@ import (
 // no room, because a newcomer was quicker, receives again behind the others; after the
 // third time newcomers have to wait, too. When the pool closes each wakes the next.
 
-// maxVain is how often a Submit is woken in vain before newcomers have to wait.
-const maxVain = 3
+// maxVainWakeups is how often a Submit is woken in vain before newcomers have to wait.
+const maxVainWakeups = 3
 
 type waiters struct {
-	waiting atomic.Int32
-	total   atomic.Uint64 // that ever waited
-	woken   atomic.Bool   // one is woken, and has not run yet
-	noBarge atomic.Int32  // how many ask that newcomers wait
-	room    chan struct{} // has room for one
+	waiting       atomic.Int32
+	totalWaits    atomic.Uint64 // that ever waited
+	wakePending   atomic.Bool   // one is woken, and has not run yet
+	newcomersWait atomic.Int32  // how many ask that newcomers wait
+	wake          chan struct{} // has room for one
 }
 
 // wakeWaiter wakes the first Submit that waits, unless one is awake already. It reports
 // whether it did.
 func (l *waiters) wakeWaiter() bool {
-	if l.waiting.Load() == 0 || l.woken.Load() || !l.woken.CompareAndSwap(false, true) {
+	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false
 	}
-	l.room <- struct{}{}
+	l.wake <- struct{}{}
 	return true
 }
 
-// waitForRoom submits a job that has found no room as soon as there is some.
-func (p *Pool) waitForRoom(t *Task) error {
+// waitForCapacity submits a job that has found no room as soon as there is some.
+func (p *Pool) waitForCapacity(t *Task) error {
 	l := &p.waiters
-	l.total.Add(1)
+	l.totalWaits.Add(1)
 	l.waiting.Add(1)
 	p.wakeController()
-	vain := 0
+	vainWakeups := 0
 	defer func() {
 		l.waiting.Add(-1)
-		if vain > maxVain {
-			l.noBarge.Add(-1)
+		if vainWakeups > maxVainWakeups {
+			l.newcomersWait.Add(-1)
 		}
-		if p.closed.Load() || p.hasRoom() {
+		if p.closed.Load() || p.hasCapacity() {
 			l.wakeWaiter()
 		}
 	}()
@@ -56,19 +56,19 @@ func (p *Pool) waitForRoom(t *Task) error {
 		ended = t.Ctx.Done()
 	}
 	for {
-		if vain > 0 || l.noBarge.Load() == 0 || p.closed.Load() {
-			if err := p.accept(t); err != errNoRoom {
+		if vainWakeups > 0 || l.newcomersWait.Load() == 0 || p.closed.Load() {
+			if err := p.acceptTask(t); err != errNoCapacity {
 				return err
 			}
 		}
-		if vain++; vain == maxVain+1 {
-			l.noBarge.Add(1)
+		if vainWakeups++; vainWakeups == maxVainWakeups+1 {
+			l.newcomersWait.Add(1)
 		}
 		select {
-		case <-l.room:
-			l.woken.Store(false)
+		case <-l.wake:
+			l.wakePending.Store(false)
 		case <-ended:
-			return &expired{context.Cause(t.Ctx)}
+			return &expiredError{context.Cause(t.Ctx)}
 		}
 	}
 }
