@@ -8,12 +8,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is who is let in.
-
-// maxPrefixes bounds Server.Allow, Deny and TrustedProxies.
+// maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
-// checkAddressLists says what is wrong with Allow and Deny.
+// checkAddressLists validates Allow and Deny.
 func (s *Server) checkAddressLists() error {
 	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
 		return err
@@ -21,7 +19,6 @@ func (s *Server) checkAddressLists() error {
 	return checkPrefixes("Server.Deny", s.Deny)
 }
 
-// checkPrefixes says what is wrong with a list of addresses.
 func checkPrefixes(field string, list []netip.Prefix) error {
 	if len(list) > maxPrefixes {
 		return badConfig("%s has %d prefixes; expected at most %d", field, len(list), maxPrefixes)
@@ -34,7 +31,7 @@ func checkPrefixes(field string, list []netip.Prefix) error {
 	return nil
 }
 
-// configureAdmission tells the engine who is let in.
+// configureAdmission sets the engine's admission rules.
 func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	cfg.Admission = engine.AdmissionRules{
 		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,
@@ -45,14 +42,13 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newProxyMatcher says whether an address is that of a proxy. An invalid one, as unix
-// sockets have, is this machine's, and is.
+// newProxyMatcher returns a function that reports whether an address belongs to a trusted proxy.
+// An invalid address, as of a unix socket, is local and trusted.
 func newProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contain(a) }
 }
 
-// toNetAddr is an address as package net has it.
 func toNetAddr(a netip.AddrPort) net.Addr {
 	if !a.IsValid() {
 		return &net.UnixAddr{Net: "unix"}

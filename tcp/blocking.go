@@ -8,50 +8,47 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Blocking is a Handler for code that blocks, such as that of a library which takes a
-// net.Conn: a connection is idle without a goroutine until there is something to read, and
-// then Serve is called on one.
+// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle
+// connection has no goroutine; when there is input, Serve is called on one.
 //
-// Its functions are called one at a time for each connection, in the order Begin, Serve,
-// End, each on a goroutine, for MaxCalls connections at a time; further ones wait, in
-// order. A panic or runtime.Goexit in them closes the connection with a *PanicError.
-// ListenAndServe returns when all of them have.
+// For each connection the functions are called one at a time, in the order Begin, Serve, End,
+// each on a goroutine. At most MaxCalls run at a time; further connections wait in order. A panic
+// or runtime.Goexit closes the connection with a *PanicError. ListenAndServe returns after all
+// calls have returned.
 //
-// A call under way keeps a drain and the peer's end from closing the connection: a
-// request that has begun is answered. When the connection closes for another reason, Read
-// and Write fail.
+// While a call runs, neither a drain nor the peer's end closes the connection, so a request that
+// has begun is answered. If the connection closes for another reason, Read and Write fail.
 type Blocking struct {
-	// Serve is called when input has come, and best handles one request, or as many as
-	// there are. When it returns nil, the connection is idle again, and Serve is called
-	// anew when there is more to read: at once if it has read some of what is there and
-	// left some. What it has not read is kept. What it has read into a buffer of its own,
-	// such as a bufio.Reader, nobody sees: it does not return before that is empty, or
-	// keeps a connection's reader with NetConn.SetValue and returns with none buffered.
-	// It may wait in Read for the rest of a request.
+	// Serve is called when there is input. It should handle one request, or all that are
+	// available, and may wait in Read for the rest of a request. When it returns nil, the
+	// connection is idle until more input arrives; if it read some of the input but not all, it
+	// is called again at once. Unread input is kept.
 	//
-	// When it returns an error, the connection is closed in order with that reason;
-	// io.EOF, as Read gives it, is the peer's end.
+	// Input that Serve has read into a buffer of its own, such as a bufio.Reader, does not
+	// trigger another call: return only when that buffer is empty, or keep the reader with
+	// NetConn.SetValue and return with nothing buffered.
 	//
-	// Deadlines that it sets are taken back when it returns, and n is not to be used
-	// after that, but for what n.Ref gave. A connection whose Serve reads nothing of
-	// 64 KiB is closed with ErrMessageTooLong.
+	// When Serve returns an error, the connection sends its output and closes with that reason.
+	// io.EOF, as returned by Read, means that the peer has ended.
+	//
+	// Deadlines that Serve sets are cleared when it returns. Do not use n after that, except for
+	// n.Ref. A connection with 64 KiB of input that Serve has not read is closed with
+	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first, by the same rules, for protocols whose server
+	// Begin, if set, is called first under the same rules, for protocols in which the server
 	// speaks first.
 	Begin func(n *NetConn) error
-	// End, if set, is called last, with the reason as in Handler.Closed. n's Value is
-	// still there.
+	// End, if set, is called last, with the reason as in Handler.Closed. n keeps its Value.
 	End func(n *NetConn, why error)
-	// MaxCalls is the most calls under way at a time, of all connections that have this
-	// handler, and so the most goroutines. The default is 4,096.
+	// MaxCalls limits the calls, and so the goroutines, that run at a time for all connections of
+	// this handler. The default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex
-	running int        // under way
-	waiting []*NetConn // for one to end; closed connections, too
+	running int        // calls that run now
+	waiting []*NetConn // connections, also closed ones, that wait for a call to end
 }
 
-// defaultMaxCalls is the default of Blocking.MaxCalls.
 const defaultMaxCalls = 4096
 
 func (b *Blocking) validate(name string) error {
@@ -66,7 +63,7 @@ func (b *Blocking) validate(name string) error {
 	return nil
 }
 
-// callback is a function of a Blocking.
+// callback names one of the functions of a Blocking.
 type callback uint8
 
 const (
@@ -75,7 +72,7 @@ const (
 	endCallback
 )
 
-// ensureNetConn is what the connection has, or gets now.
+// ensureNetConn returns the NetConn of c, and creates it on first use.
 func ensureNetConn(c *Conn) *NetConn {
 	n, ok := c.Value().(*NetConn)
 	if !ok {
@@ -124,7 +121,7 @@ func (b *Blocking) Closed(c *Conn, why error) {
 	b.scheduleEnd(n)
 }
 
-// scheduleEnd has End called of a connection that has closed, when no other function is.
+// scheduleEnd schedules End once if the connection has closed and no other callback is scheduled.
 func (b *Blocking) scheduleEnd(n *NetConn) {
 	n.mu.Lock()
 	ends := n.connClosed && !n.busy && b.End != nil && n.callback != endCallback
@@ -138,7 +135,8 @@ func (b *Blocking) scheduleEnd(n *NetConn) {
 	}
 }
 
-// scheduleCallback has a function called, unless one is. The connection stays open for it.
+// scheduleCallback schedules cb unless a callback is already scheduled, and keeps the connection
+// open for it.
 func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -153,7 +151,8 @@ func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback has n's next function called when there is a goroutine for it.
+// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls
+// run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,13 +168,13 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	go b.runCallbacks(n)
 }
 
-// runCallbacks calls functions as long as some wait. Server.calls counts the connections whose
-// functions are called, or wait.
+// runCallbacks runs the callback of n and then those of queued connections until none is queued.
+// Server.blockingCalls counts connections whose callbacks run or are queued.
 func (b *Blocking) runCallbacks(n *NetConn) {
 	engine.Outlive(func() {
 		for {
 			if next := n; next != nil {
-				n = nil // first: the function may call runtime.Goexit
+				n = nil // must come first: the function may call runtime.Goexit
 				b.invokeCallback(next)
 			}
 			if n = b.dequeueWaiting(); n == nil {
@@ -185,7 +184,8 @@ func (b *Blocking) runCallbacks(n *NetConn) {
 	})
 }
 
-// dequeueWaiting takes the next one that waits, or ends a goroutine.
+// dequeueWaiting returns the next queued connection. If there is none, it returns nil and gives
+// up the goroutine's slot in running.
 func (b *Blocking) dequeueWaiting() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,8 +200,8 @@ func (b *Blocking) dequeueWaiting() (n *NetConn) {
 	return n
 }
 
-// invokeCallback calls n's next function, and gives the connection back. A panic or runtime.Goexit there is
-// the connection's end.
+// invokeCallback runs the next callback of n and passes its result to the connection's owner. It
+// turns a panic or runtime.Goexit into a *PanicError.
 func (b *Blocking) invokeCallback(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
@@ -237,8 +237,8 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 	returned = true
 }
 
-// handleCallbackResult is what the connection's owner does after a call: Serve is called again, or the
-// connection is idle, or is closed.
+// handleCallbackResult runs on the connection's owner after a callback. It schedules Serve again,
+// makes the connection idle, or closes it.
 func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	n.mu.Lock()
 	unread := len(n.in) - n.readOffset
@@ -271,7 +271,7 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	b.markNotBusy(n)
 }
 
-// enterIdle has nothing wait for an idle connection.
+// enterIdle clears deadlines, resumes reading and releases the empty input buffer.
 func (n *NetConn) enterIdle(c *Conn) {
 	n.readDeadline.stop()
 	n.writeDeadline.stop()
@@ -284,7 +284,7 @@ func (n *NetConn) enterIdle(c *Conn) {
 	}
 }
 
-// markNotBusy says that no function of a connection is called any more but End.
+// markNotBusy records that no callback of n is scheduled, and schedules End if it is due.
 func (b *Blocking) markNotBusy(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false

@@ -15,28 +15,28 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/layers"
 )
 
-// Dial is a connection that is to be made; see Server.Dial.
+// Dial describes an outgoing connection for Server.Dial.
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host that is a name is looked
-	// up first, off the event loops, and its first address is taken: 256 lookups are
-	// under way at a time, further ones, up to 16,384, wait.
+	// Addr is host:port, or the path of a unix socket. A host name is resolved off the event
+	// loops, and its first address is used. At most 256 lookups run at a time; at most 16,384
+	// wait.
 	Addr string
-	// Handler is called for this connection, instead of Server.Handler, by the same rules.
-	// One that is a DialFailedHandler gets failures.
+	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it
+	// is told about failures.
 	Handler Handler
-	// TLSConfig, if set, encrypts the connection: Opened is called when the handshake
-	// is over, within Limits.HandshakeTimeout. Without a ServerName the host of Addr is
-	// verified. It is not changed any more. A handshake that fails is counted in
+	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which
+	// Limits.HandshakeTimeout bounds. If ServerName is empty, the host of Addr is verified. The
+	// configuration must not be changed afterwards. A failed handshake is counted in
 	// Stats.Refused and passed to DialFailed.
 	TLSConfig *tls.Config
-	// Source is the local address to connect from; by default the kernel chooses.
+	// Source is the local address to connect from. By default the kernel chooses it.
 	Source netip.Addr
-	// Timeout bounds the lookup and the attempt to connect, each; on event loops up to
-	// 400 ms more. The default is 30 s, the most 10 min.
+	// Timeout bounds the lookup and the connection attempt, each; event loops may take up to 400
+	// ms longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
-	// Value is the connection's Value when Opened is called.
+	// Value is the connection's initial Value.
 	Value any
 }
 
@@ -47,20 +47,18 @@ const (
 	maxPendingLookups  = 16 << 10
 )
 
-// Dial has a connection made, on one of the server's loops and within its limits
-// (MaxConns counts it), and returns at once. Its handler gets the outcome:
-// Opened, or DialFailed of a DialFailedHandler. A peer that was dialled need not speak
-// first: FirstByteTimeout is not for it.
+// Dial starts an outgoing connection on one of the server's loops and returns at once. The
+// connection counts towards MaxConns. Its handler gets the result: Opened, or DialFailed if it is
+// a DialFailedHandler. FirstByteTimeout does not apply to dialed connections.
 //
-// It fails with ErrBadConfig where d is wrong, with ErrFull when more than 1,024 orders
-// wait for a loop, and with ErrServerClosed, whose text tells which, before Server.Listening
-// is called, after the end and in a supervisor (Processes); then the handler is not called.
-// It is safe for concurrent use, and in a handler; there Conn.Dial keeps both connections on
-// one loop.
+// Dial fails with ErrBadConfig if d is invalid, with ErrFull if more than 1,024 dials wait for a
+// loop, and with ErrServerClosed before Server.Listening is called, after the end and in a
+// supervisor (Processes); the error text says which. The handler is not called then. Dial is safe
+// for concurrent use, also in a handler; Conn.Dial keeps both connections on one loop.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is Server.Dial, on this connection's event loop if that has room: what the two
-// connections have to do with each other costs least then. See Relay.
+// Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the
+// two connections, such as Relay, is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -68,7 +66,7 @@ func (c *Conn) Dial(d Dial) error {
 	return c.Server().dial(d, c.core().Owner()+1)
 }
 
-// Server is the server that the connection belongs to.
+// Server returns the server that the connection belongs to.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
@@ -125,7 +123,8 @@ func (s *Server) startDial(e engine.Engine, req engine.Dial) error {
 	return publicError(e.Dial(req))
 }
 
-// newDialHandler makes what the engine calls for a connection.
+// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS
+// name.
 func (s *Server) newDialHandler(d Dial, host string) engine.Owned {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
@@ -140,7 +139,7 @@ func (s *Server) newDialHandler(d Dial, host string) engine.Owned {
 	return o
 }
 
-// connHandler is the handler of one connection, as the engines know it.
+// connHandler is the engine's view of a handler that serves only one connection.
 type connHandler struct {
 	handlerAdapter
 	value any
@@ -168,13 +167,13 @@ func (o *connHandler) Timer(c *engine.Conn) {
 	}
 }
 
-func (o *connHandler) DialFailed(error) {} // a connection that is open does not fail so
+func (o *connHandler) DialFailed(error) {} // not called for open connections
 
 func (o *connHandler) Value() any { return o.value }
 
 func (o *connHandler) SetValue(v any) { o.value = v }
 
-// pendingDial is the handler of a connection that is not open yet.
+// pendingDial is the handler of a connection that is being dialed.
 type pendingDial struct {
 	connHandler
 	dial   Dial
@@ -188,7 +187,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.First(c)
 }
 
-// Opened leaves only what an open connection needs.
+// Opened replaces o by a smaller handler without the parameters of the dial.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetOwned(&open)
@@ -201,10 +200,10 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler has the connection's calls go to another handler, from the next one on:
-// for protocols that change on the way. It keeps the value. The input that the call at
-// hand leaves unused comes again. It fails with ErrBadUse where h is nil, or made of nil
-// such as Lines(nil), and with ErrOutsideCall.
+// SetHandler replaces the connection's handler, from the next call on, for protocols that switch
+// during a connection. The Value is kept, and input that the current call leaves unused is passed
+// to h. It fails with ErrBadUse if h is nil or wraps nil, such as Lines(nil), and with
+// ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -216,12 +215,12 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver looks up names for Dial. Each lookup has a goroutine, which end waits for.
+// resolver resolves host names for Dial, each on its own goroutine. stop waits for them.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start
 	cancel  context.CancelFunc
-	pending int // under way, or waiting
+	pending int // running or waiting lookups
 	tokens  chan struct{}
 	running sync.WaitGroup
 }
@@ -238,7 +237,7 @@ func (n *resolver) stop() {
 	n.running.Wait()
 }
 
-// lookup calls f with the first address of a host, or why there is none.
+// lookup starts to resolve host and calls done with its first address, or with an error.
 func (n *resolver) lookup(host string, timeout time.Duration, done func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

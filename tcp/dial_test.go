@@ -110,7 +110,7 @@ func TestRun(t *testing.T) {
 		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
 		h := newDialRecorder()
 		err := s.Dial(Dial{Addr: echo.addr, Handler: h})
-		if !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "has not started yet; expected the call when Server.Listening") {
+		if !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "has not started yet; call this in Server.Listening") {
 			t.Errorf("Dial before the start: %v, want ErrServerClosed that says so", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())

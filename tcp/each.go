@@ -8,18 +8,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Each calls f once for each connection that is open, those that were dialled too, as
-// Ref.Do does: on its event loop or goroutine, not at the same time as another call for
-// it, a few hundred in a turn of a loop, so that nobody is held up. Calls for different
-// connections may come at the same time. It returns when all have been called; when ctx
-// ends first, with its cause, and f may still be called. A connection that opens
-// meanwhile may be left out, and so is one before its first message (TLS handshake); one
-// that begins to close is not called for.
+// Each calls f once for each open connection, dialed ones included. As with Ref.Do, f runs on the
+// connection's event loop or goroutine and never at the same time as another call for that
+// connection; calls for different connections may be concurrent. A loop makes a few hundred calls
+// a turn, so others are served meanwhile. Each returns after all calls have returned, or with
+// ctx's cause when ctx ends first; f may then still be called. Connections that open meanwhile,
+// and those before their first message (TLS handshake), may be omitted; closing ones are.
 //
-// It fails with ErrServerClosed before the start and after the end, and, under the
-// goroutine model, with ErrFull when some connections' mailboxes were full, which were
-// left out. With Server.Processes it is for the connections of the process that calls
-// it. It must not be called by a handler, which would wait for itself.
+// Each fails with ErrServerClosed before the start and after the end and, in the goroutine model,
+// with ErrFull if full mailboxes made it skip connections. With Server.Processes it visits the
+// connections of the calling process. A handler must not call it: it would wait for itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	e, err := s.connEngine()
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 	"io"
 )
 
-// MessageHandler is the user's code for connections that carry messages. See
-// [Handler] for when its methods are called.
+// MessageHandler handles connections that carry messages. See [Handler] for when its methods are
+// called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Message is called for each message, in order. msg is valid during
-	// the call only, and must not be changed.
+	// Message is called for each message, in order. msg is valid only during the call and must
+	// not be changed.
 	Message(c *Conn, msg []byte)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
-// MessageFunc is a MessageHandler that cares for messages only.
+// MessageFunc is a MessageHandler that handles only messages.
 type MessageFunc func(c *Conn, msg []byte)
 
 func (f MessageFunc) Opened(*Conn) {}
@@ -30,38 +30,35 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines is a Handler that gives h each line, without its end ("\n" or "\r\n").
-// When the peer ends without one, what is left is the last line. A line longer
-// than Limits.MaxMessage, its end included, closes the connection with
-// ErrMessageTooLong.
+// Lines returns a Handler that passes each line to h, without its end ("\n" or "\r\n"). If the
+// peer ends without one, the remaining input is the last line. A line longer than
+// Limits.MaxMessage, its end included, closes the connection with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
 	f.lines = true
 	return f
 }
 
-// Split is a Handler that gives h each token that split finds: whatever splits
-// for a [bufio.Scanner] splits here, with the same rules for its results. An
-// error closes the connection with that reason, bufio.ErrFinalToken in order.
-// A token that takes more than Limits.MaxMessage bytes of input closes the
-// connection with ErrMessageTooLong.
+// Split returns a Handler that passes each token found by split to h. split follows the rules of
+// [bufio.Scanner]. An error of split closes the connection with that reason; bufio.ErrFinalToken
+// closes it with a nil reason. A token that takes more than Limits.MaxMessage bytes of input
+// closes the connection with ErrMessageTooLong.
 //
-// split must be safe for concurrent use, since connections share it, and must
-// keep no state between calls.
+// All connections share split, so it must be safe for concurrent use and must not keep state
+// between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
 	return f
 }
 
-// LengthPrefixed splits messages that come behind their length, a number of 1,
-// 2, 4 or 8 bytes in the given order that counts the bytes after it. The token
-// is the message without its length. A length of more than Limits.MaxMessage closes the
-// connection at once, with ErrMessageTooLong. It panics when size is another number, or
-// order is nil.
+// LengthPrefixed returns a function for Split that finds messages prefixed by their length: a
+// number of 1, 2, 4 or 8 bytes in the given order that counts the bytes after it. The token is
+// the message without its length. A length above Limits.MaxMessage closes the connection at once
+// with ErrMessageTooLong. LengthPrefixed panics if size is another number or order is nil.
 //
-// It is for Split: that it needs more it says by an error, which tells how much and
-// which a bufio.Scanner does not know.
+// The function only works with Split, not with bufio.Scanner: it requests more input by an error
+// that contains the required length.
 func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	switch size {
 	case 1, 2, 4, 8:
@@ -78,7 +75,7 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 			if whole += n; n <= uint64(len(data)-size) {
 				return int(whole), data[size:whole:whole], nil
 			}
-			whole = max(whole, n) // it may have passed 2^64
+			whole = max(whole, n) // whole may have overflowed
 		}
 		switch {
 		case !atEOF:
@@ -90,8 +87,8 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is how many bytes the message at hand has, framing included, when they have not
-// all come: what LengthPrefixed tells the framer.
+// incompleteError is the total size in bytes, framing included, of an incomplete message.
+// LengthPrefixed passes it to the framer.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -110,15 +107,15 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmptyTokens is how many tokens in a row may take no input, as in bufio.Scanner.
+// maxEmptyTokens limits consecutive tokens that use no input, as in bufio.Scanner.
 const maxEmptyTokens = 100
 
-// framer cuts input into messages.
+// framer splits input into messages.
 type framer struct {
 	MessageHandler
-	shed  MessageShedHandler // the same, nil if it is none
+	shed  MessageShedHandler // the same handler; nil if it does not shed
 	split bufio.SplitFunc
-	lines bool // as bufio.ScanLines, without searching twice
+	lines bool // split lines, without searching bytes twice
 }
 
 func newFramer(h MessageHandler) *framer {
@@ -127,7 +124,7 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// deliver gives the handler a message, to be shed if there is a reason.
+// deliver passes msg to Message or, if shedReason is not nil, to Shed.
 func (f *framer) deliver(c *Conn, msg []byte, shedReason error) {
 	if shedReason != nil {
 		f.shed.Shed(c, msg, shedReason)
@@ -136,8 +133,7 @@ func (f *framer) deliver(c *Conn, msg []byte, shedReason error) {
 	f.Message(c, msg)
 }
 
-// Received gives the handler all messages that are complete, as long as the
-// connection takes more.
+// Received passes complete messages to the handler as long as the connection is not paused.
 func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessages(c, in, nil) }
 
 func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
@@ -147,8 +143,8 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines searches each byte once: what was refused before has been
-// searched in vain.
+// deliverLines passes complete lines to the handler. It skips bytes that an earlier call has
+// already searched.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages := c.core().Refused(), 0
 	for !c.Paused() {
@@ -178,7 +174,7 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// deliverTokens gives the handler the tokens in data, and says how much it used.
+// deliverTokens passes the tokens in data to the handler and returns the number of bytes used.
 func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
@@ -218,7 +214,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-// checkSplit holds what a SplitFunc returned against its rules and our bound.
+// checkSplit validates the result of a SplitFunc against its rules and Limits.MaxMessage.
 func checkSplit(c *Conn, advance, available int, err error) error {
 	switch {
 	case err != nil:
@@ -234,7 +230,7 @@ func checkSplit(c *Conn, advance, available int, err error) error {
 	return nil
 }
 
-// Ended gives the handler what is left when the peer has ended.
+// Ended passes the remaining input to the handler after the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
 		return f.deliverTokens(c, rest, true, nil)

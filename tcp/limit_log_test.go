@@ -121,7 +121,7 @@ func TestBadCountIsLogged(t *testing.T) {
 			t.Errorf("the client read %d bytes; want the end of the connection", n)
 		}
 		line := log.waitForLine(t, "impossible count")
-		for _, want := range append(words, "level=ERROR", "handler=tcp.greedy", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
+		for _, want := range append(words, "level=ERROR", "handler=tcp.wrongCountHandler", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
 			if !strings.Contains(line, want) {
 				t.Errorf("the log has no %q:\n%s", want, line)
 			}

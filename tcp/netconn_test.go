@@ -155,7 +155,7 @@ func TestBlockingEnds(t *testing.T) {
 			c := dial(t, s.addr)
 			c.Exchange(say, "hello")
 			var panicked *PanicError
-			if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != want || !bytes.Contains(panicked.Stack, []byte("lineServer")) {
+			if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != want || !bytes.Contains(panicked.Stack, []byte("serveOneLine")) {
 				t.Errorf("End(%v); want %v with its stack", why, want)
 			}
 			c.ExpectClosed()

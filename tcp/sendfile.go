@@ -5,33 +5,32 @@ import (
 	"os"
 )
 
-// SendFile appends a part of a regular file to the output: n bytes from offset on, or
-// with a negative n all from there to what is its end now. It is sent in order with what
-// is written before and after, and is not read into memory as a whole: Linux sends it from
-// its page cache; with TLS, and on other systems, it is read 64 KiB at a time, as the peer
-// takes it. A part of less than 16 KiB is read at once and written as by Write.
+// SendFile appends part of a regular file to the output: n bytes from offset or, if n is
+// negative, everything up to the current end. It is sent in order with other output and is not
+// read into memory as a whole: Linux sends it from the page cache; with TLS and on other systems
+// it is read 64 KiB at a time as the peer takes it. A part smaller than 16 KiB is read at once
+// and written like by Write.
 //
-// f need not stay open, and its offset is neither used nor changed: SendFile keeps a
-// descriptor of its own until the part is sent or the connection closes, so one os.File
-// can be sent to many. Each that waits takes one of the process's descriptors; leave room
-// for them with Limits.MaxConns. The file should not be changed meanwhile.
+// SendFile duplicates the descriptor until the part has been sent or the connection closes. f may
+// be closed, its offset is neither used nor changed, and one os.File can be sent to many
+// connections. Each waiting part uses a descriptor of the process; leave some free with
+// Limits.MaxConns. Do not change the file meanwhile.
 //
-// Bytes of files that wait count in Pending and Paused, and for Writable, but not against
-// Limits.MaxUnsent. Of what waits in files a peer has to take 64 KiB within
-// Limits.WriteTimeout; a connection that is closing has Limits.CloseTimeout for all of it.
+// Waiting bytes of files count for Pending, Paused and Writable, but not for Limits.MaxUnsent.
+// The peer must take 64 KiB of them within each Limits.WriteTimeout; a closing connection has
+// Limits.CloseTimeout for all of them.
 //
-// SendFile takes all of the part or nothing. It fails with ErrOutsideCall when no call for
-// this connection is under way, with ErrClosed once the connection is closing or
-// CloseWrite was called, with ErrBadUse between StartTLS and Secured, with ErrFull while 16 files wait for this connection, with ErrShortFile if
-// the file has less than that, and with the error of the operating system if there is no
-// descriptor left. It fails, too, if f is no regular file, and with
-// errors.ErrUnsupported where loops have descriptor tables of their own, because
-// Limits.MaxConns is more than the limit of descriptors. A file that is cut off or can't
-// be read when its turn comes closes the connection at once, with ErrShortFile or the
-// syscall.Errno as the reason.
+// SendFile accepts the whole part or nothing. It fails with ErrOutsideCall outside of a call for
+// this connection; with ErrClosed once the connection is closing or CloseWrite was called; with
+// ErrBadUse between StartTLS and Secured; with ErrFull if 16 files already wait for this
+// connection; with ErrShortFile if the file is too short; with an error of the operating system
+// if no descriptor is left; with an error if f is not a regular file; and with
+// errors.ErrUnsupported if loops have their own descriptor tables because Limits.MaxConns exceeds
+// the descriptor limit. If the file is truncated or can't be read when it is its turn, the
+// connection is closed at once with ErrShortFile or the syscall.Errno.
 //
-// Like all methods it does not wait for the peer; but on an event loop, whoever waits for
-// a disk that is slow, here or while the file is sent, holds up the loop.
+// SendFile does not wait for the peer. But a slow disk, here or while the file is sent, blocks
+// the event loop.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -39,11 +38,10 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r, for io.Copy and io.CopyN. A regular *os.File, or an
-// *io.LimitedReader of one, is sent as by SendFile from its offset on, which moves to the
-// end of what was sent. Anything else is read to its end and written as by Write, as if
-// there were no ReadFrom: that may block, and what it brings has to fit in
-// Limits.MaxUnsent.
+// ReadFrom writes all of r, for io.Copy and io.CopyN. A regular *os.File, or an *io.LimitedReader
+// of one, is sent like by SendFile from its current offset, which advances by the number of
+// bytes. Anything else is read to its end and written like by Write: that may block, and the data
+// must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)
@@ -66,7 +64,8 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromOffset sends a file from its offset on, at most so much unless that is negative.
+// sendFileFromOffset sends f from its offset and advances it, by at most limit bytes unless limit
+// is negative.
 func (c *Conn) sendFileFromOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

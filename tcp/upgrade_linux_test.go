@@ -700,7 +700,7 @@ func TestUpgradeValues(t *testing.T) {
 		t.Errorf("it says %q; want %q", u, want)
 	}
 	before := <-h.moved
-	for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=tcp.forgetful", "Save and Restore"} {
+	for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=tcp.unsavedValueHandler", "Save and Restore"} {
 		if !strings.Contains(before, want) {
 			t.Errorf("the log has no %q before the hand-over:\n%s", want, before)
 		}
