@@ -16,49 +16,49 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Listener is one place where a Server listens, with options of its own; see
+// Listener is an additional address on which a Server listens, with its own options; see
 // Server.Listeners.
 type Listener struct {
-	// Name is what Conn.Listener, ListenerStats and the log call it. No two have
-	// the same. The default is the name that a service manager has given
-	// (ActivatedListeners), or the address.
+	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be
+	// unique. The default is the name given by a service manager (ActivatedListeners), or the
+	// address.
 	Name string
-	// Network and Addr are as Server.Network and Server.Addr.
+	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
-	// Listener, if set, is listened on instead of Addr: a *net.TCPListener or
-	// *net.UnixListener, as for Serve.
+	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for
+	// Serve.
 	Listener net.Listener
-	// TLSConfig and TrustedProxies are as those of Server. Their defaults are
-	// none, whatever the Server's are.
+	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the
+	// Server.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
-	// MaxConns is the most connections at a time that have come by it, beside
-	// Limits.MaxConns, which is for all together. Further ones are accepted and
-	// closed at once, and counted as Refused. The default is 0: no bound of its
-	// own. With Server.Processes it is for each.
+	// MaxConns is the maximum number of connections of this listener, in addition to
+	// Limits.MaxConns, which applies to all. Further ones are accepted, closed at once and
+	// counted as Refused. The default is 0, no separate limit. With Server.Processes it applies
+	// to each process.
 	MaxConns int
-	// Backlog is how many connections may wait in the kernel for the accept, at
-	// most net.core.somaxconn, on each loop's socket (Linux; ignored elsewhere).
-	// The default is 0: that much.
+	// Backlog is the maximum number of connections that wait in the kernel to be accepted, on
+	// each loop's socket, at most net.core.somaxconn (Linux; ignored elsewhere). The default is
+	// 0, which selects that maximum.
 	Backlog int
-	// Mode are the permissions of the file of a unix socket at Addr, such as
-	// 0o660; who may write to it may connect. It is set after the file has been
-	// made, by the umask: where that is wider, the directory should keep others
-	// out. The default is 0: as the umask has it.
+	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660; write
+	// permission allows to connect. The file is created with the umask and changed afterwards; if
+	// the umask is wider, restrict access by the directory. The default is 0: only the umask
+	// applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counts of one listener: connections that are Open now, those
-// that were Accepted, and those that its MaxConns has Refused.
+// ListenerStats are the counters of one listener: connections that are Open now, that were
+// Accepted, and that were Refused because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// ListenerStats gives them for each listener, in the order of Server.Listeners, behind
-// that of Server.Addr or Serve; nil before the start. With Processes they are sums
-// over the workers, by the rules of Stats.Processes. It is safe for concurrent use.
+// ListenerStats returns the counters of each listener: first that of Server.Addr or Serve, then
+// those of Server.Listeners in order. It returns nil before the start. With Processes they are
+// sums over the workers, as described at Stats.Processes. It is safe for concurrent use.
 func (s *Server) ListenerStats() (all []ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,11 +74,11 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// Listener is the name of the listener by which the connection has come. It stays known
-// in Closed.
+// Listener returns the name of the listener that accepted the connection. It remains available in
+// Closed.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
-// displayName is Name with its default.
+// displayName returns Name or its default.
 func (l *Listener) displayName() string {
 	switch at := l.Listener.(type) {
 	case nil:
@@ -90,8 +90,8 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectListeners is where the server listens: at Addr or the listener of Serve, if there is
-// one, and at Listeners.
+// collectListeners returns all listeners of the server, validated: that of Addr or Serve, if any,
+// and Listeners.
 func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
@@ -127,7 +127,7 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 	return all, nil
 }
 
-// checkListener says what is wrong with a listener, and fills in its network.
+// checkListener validates a listener and fills in its network. field is used in errors.
 func (s *Server) checkListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -170,17 +170,16 @@ func (s *Server) checkListener(field string, l *Listener) error {
 	return nil
 }
 
-// maxBacklog bounds Listener.Backlog, as the kernel does.
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener with an engine of its own, in place of a model: that of package
-// tcptest, which has no sockets.
+// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest
+// uses it to serve without sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListener is a listener that the engines can serve on.
+// unwrapListener returns a listener that engines can serve on, or an error that names field.
 func unwrapListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -200,8 +199,8 @@ func unwrapListener(field string, l net.Listener) (net.Listener, error) {
 	return nil, badConfig("%s: listener of type %T; expected a *net.TCPListener or *net.UnixListener that is not nil", field, l)
 }
 
-// openListeners listens at unix sockets, and tells the engine where it is to listen. done
-// removes what is left of them.
+// openListeners creates unix sockets and the engine's listener configuration. cleanup closes them
+// and removes their files.
 func (s *Server) openListeners(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
@@ -240,14 +239,13 @@ func (s *Server) openListeners(listeners []Listener) (cfg engine.Config, cleanup
 	return cfg, cleanup, nil
 }
 
-// listenUnix listens on a unix socket; done removes its file, unless another one is
-// in its place by then, such as that of a successor that listens there while our
-// last connections drain.
+// listenUnix listens on a unix socket. remove deletes its file, unless another process, such as a
+// successor, has created its own there.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // the engine goes on with descriptors of its own
+	l.SetUnlinkOnClose(false) // the engine duplicates the descriptor
 	if strings.HasPrefix(cfg.Addr, "@") {
 		return l, func() {}, nil
 	}
@@ -264,19 +262,19 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixRemover(cfg.Addr), nil
 }
 
-// newUnixRemover gives what removes a unix socket at the end, unless another one is there by then,
-// or a new process serves at it.
+// newUnixRemover returns a function that removes the unix socket at path, unless the file has
+// been replaced or a new process serves on it.
 func (s *Server) newUnixRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
 		if now, e := os.Lstat(path); err == nil && e == nil && isSameFile(ours, now) && !s.handedOver.Load() {
-			_ = os.Remove(path) // an error says that somebody has done it
+			_ = os.Remove(path) // on error it is already gone
 		}
 	}
 }
 
-// isSameFile says whether two looks were at one file. The time tells, too: a file
-// that takes the place of one that was removed may get its number.
+// isSameFile reports whether a and b describe the same file. It compares the modification time,
+// too, because a new file may reuse the inode number of a removed one.
 func isSameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

@@ -14,57 +14,56 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks: a [Blocking] handler gives
-// it to its functions, and a [Listener] accepts it. It works under every model, and over
-// TLS if the server has that.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to
+// its functions, and NetListener.Accept returns it. It works under every model, also over TLS.
 //
-// Read and Write block, and are safe for concurrent use, each by several goroutines; a
-// deadline that has passed ends them with os.ErrDeadlineExceeded. Input that nobody has
-// read yet is kept, up to 64 KiB and one read (64 KiB) more; beyond it nothing is read
-// from the peer. Write copies, and blocks as Ref.SendWait does: where more than
-// Limits.HighWater bytes would be unsent, until no more than Limits.LowWater are. Neither direction waits for the other.
-// All limits of the server hold, IdleTimeout also while the connection's code works: it
-// counts from the peer's last word. When a limit has closed the connection, both Read and
-// Write return its error, such as ErrWriteTimeout.
+// Read and Write block and are safe for concurrent use, each by several goroutines. A passed
+// deadline makes them fail with os.ErrDeadlineExceeded. Unread input is buffered, up to 64 KiB
+// plus one read (64 KiB); then reading from the peer pauses. Write copies its argument and blocks
+// like Ref.SendWait while more than Limits.HighWater bytes would be unsent, until at most
+// Limits.LowWater are. The two directions do not block each other, except that on systems other
+// than Linux nothing is read while the kernel accepts no output.
 //
-// Elsewhere than on Linux nothing is read while the kernel takes no output.
+// All limits of the server apply. IdleTimeout also counts while the connection's code works, from
+// the peer's last byte. If a limit has closed the connection, Read and Write return its error,
+// such as ErrWriteTimeout.
 //
-// They must not be called on an event loop, as in a Handler: they would hold it up.
+// Do not call Read and Write on an event loop, as in a Handler: they would block it.
 type NetConn struct {
 	ref      Ref
 	server   *Server
 	remote   netip.AddrPort
-	maxWrite int // the most bytes of one message
+	maxWrite int // limit of a single message, in bytes
 
 	mu       sync.Mutex
-	local    net.Addr // nil until it was asked for
+	local    net.Addr // cached by LocalAddr
 	readable sync.Cond
 	writable sync.Cond
 	value    any
 
 	in          []byte // unread input
-	readOffset  int    // of which so much has been read
-	peerEnded   bool   // behind it the peer has ended
-	paused      bool   // there is much of it
-	progressed  bool   // some was read since the call began, or has come: see Blocking
-	writing     bool   // somebody writes
-	cancelWait  func() // ends a wait of that one for room; nil if it does not wait
+	readOffset  int    // number of bytes of in that were read
+	peerEnded   bool   // the peer ended after in
+	paused      bool   // reading is paused because in is full
+	progressed  bool   // input was read or has arrived since the callback began; see Blocking
+	writing     bool   // a Write is in progress
+	cancelWait  func() // unblocks that Write; nil if it does not wait
 	writeClosed bool   // CloseWrite was called
 	closed      bool   // Close was called
-	connClosed  bool   // the connection has closed, with why
+	connClosed  bool   // the connection has closed with closeReason
 	closeReason error
 
 	readDeadline, writeDeadline deadline
 
-	// Of a Blocking handler:
-	busy     bool     // a function is called, or waits for a goroutine
-	callback callback // which, or was the last
+	// For a Blocking handler:
+	busy     bool     // a callback runs or is scheduled
+	callback callback // that one, or the previous one
 }
 
-// maxUnreadInput is how much unread input pauses a connection.
+// maxUnreadInput is the number of unread bytes at which reading pauses.
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize is the most that one message of Write has.
+// maxWriteSize limits the part of a Write that is sent as one message.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -75,15 +74,15 @@ func newNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// keepOpen has the connection kept open, and read from, for n.
+// keepOpen retains the connection and enables reading while output waits.
 func (n *NetConn) keepOpen(c *Conn) {
 	c.Retain()
 	c.core().Duplex(true)
 }
 
-// What the connection's owner calls.
+// Methods called by the connection's owner.
 
-// bufferInput takes input.
+// bufferInput appends p to the unread input and pauses reading if there is too much.
 func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,7 +101,7 @@ func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.readable.Broadcast()
 }
 
-// markPeerEnded takes the peer's end.
+// markPeerEnded makes reads return io.EOF after the buffered input.
 func (n *NetConn) markPeerEnded() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -110,7 +109,7 @@ func (n *NetConn) markPeerEnded() {
 	n.readable.Broadcast()
 }
 
-// markConnClosed takes the end of the connection.
+// markConnClosed makes reads and writes fail with reason.
 func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -121,7 +120,7 @@ func (n *NetConn) markConnClosed(reason error) {
 	n.wakeWriters()
 }
 
-// What everybody calls.
+// Methods for the user.
 
 // Read implements net.Conn.
 func (n *NetConn) Read(p []byte) (int, error) {
@@ -140,11 +139,10 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input, and returns nil then; where there will be none, or
-// the read deadline has passed, it returns the error that Read has, such as io.EOF. While it
-// waits the connection holds no buffer, and neither need the caller, who gets one for the Read
-// that follows. It is safe for concurrent use, but input that it has found may have been taken
-// by another goroutine's Read.
+// WaitReadable blocks until there is input and then returns nil. If there will be none, or the
+// read deadline has passed, it returns the error of Read, such as io.EOF. While it waits, the
+// connection holds no buffer; the caller can allocate one afterwards. It is safe for concurrent
+// use, but another goroutine's Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,7 +155,7 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-// inputReady reports whether there is unread input, or why there will be none.
+// inputReady reports whether there is unread input, or the error if there will be none.
 func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
@@ -174,7 +172,7 @@ func (n *NetConn) inputReady() (ready bool, err error) {
 	return false, nil
 }
 
-// readBuffered gives unread input.
+// readBuffered copies unread input to p, and resumes reading if enough space is free.
 func (n *NetConn) readBuffered(p []byte) int {
 	m := copy(p, n.in[n.readOffset:])
 	n.readOffset += m
@@ -190,7 +188,7 @@ func (n *NetConn) readBuffered(p []byte) int {
 	return m
 }
 
-// Write implements net.Conn. What it has taken is sent, unless the connection breaks.
+// Write implements net.Conn. Accepted bytes are sent unless the connection fails.
 func (n *NetConn) Write(p []byte) (written int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,7 +210,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		m := min(len(p), n.maxWrite)
 		switch err := n.sendWaiting(p[:m]); {
 		case errors.Is(err, context.Canceled):
-			continue // what has unblocked it tells, unless it is over
+			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
 			return written, n.awaitCloseReason()
 		case err != nil:
@@ -224,8 +222,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// sendWaiting sends when there is room. While it waits for that the lock is let go, and what ends
-// a Write unblocks it.
+// sendWaiting sends p when the output has space. It releases n.mu while it waits.
 func (n *NetConn) sendWaiting(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
@@ -240,7 +237,7 @@ func (n *NetConn) sendWaiting(p []byte) error {
 	return err
 }
 
-// wakeWriters has those in Write look whether it has ended.
+// wakeWriters makes blocked writers check for errors.
 func (n *NetConn) wakeWriters() {
 	if n.cancelWait != nil {
 		n.cancelWait()
@@ -248,10 +245,10 @@ func (n *NetConn) wakeWriters() {
 	n.writable.Broadcast()
 }
 
-// mailboxRetryDelay is how long to wait where a mailbox is full, before it is tried again.
+// mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
-// sleepUnlocked waits where a mailbox is full, with the lock let go.
+// sleepUnlocked waits for mailboxRetryDelay with n.mu released.
 func (n *NetConn) sleepUnlocked() {
 	n.mu.Unlock()
 	defer n.mu.Lock()
@@ -275,7 +272,8 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits for the reason of a connection that has begun to close, and returns it.
+// awaitCloseReason waits until a closing connection has its reason, and returns it as a write
+// error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
@@ -287,8 +285,8 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn: what was written is sent, within Limits.CloseTimeout. It
-// does not wait for that.
+// Close implements net.Conn. Written data is sent within Limits.CloseTimeout; Close does not wait
+// for that.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -300,7 +298,7 @@ func (n *NetConn) Close() error {
 	return nil
 }
 
-// abortReadWrite ends Read and Write.
+// abortReadWrite makes Read and Write fail.
 func (n *NetConn) abortReadWrite() {
 	n.closed = true
 	n.in, n.readOffset = nil, 0
@@ -308,8 +306,8 @@ func (n *NetConn) abortReadWrite() {
 	n.wakeWriters()
 }
 
-// CloseWrite is Conn.CloseWrite: the peer reads the end behind what was written. Reading
-// goes on.
+// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading goes
+// on.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -322,9 +320,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn has f called on the owner, or lost when the connection begins to close before. It
-// is called with the lock, which it lets go while a mailbox is full. Neither is called
-// where it answers false, because the connection closes.
+// postToConn makes the connection's owner call run, or lost if the connection begins to close
+// first. It returns false, and calls neither, if the connection is already closing. The caller
+// holds n.mu, which is released while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), lost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoElse(func(c *engine.Conn) { run((*Conn)(c)) }, lost)
@@ -335,18 +333,17 @@ func (n *NetConn) postToConn(run func(*Conn), lost func()) (posted bool) {
 	}
 }
 
-// unreadBytes is how much input nobody has read.
 func (n *NetConn) unreadBytes() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.in) - n.readOffset
 }
 
-// RemoteAddr implements net.Conn. It is Conn.RemoteAddr.
+// RemoteAddr implements net.Conn like Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn. It is Ref.LocalAddr; where the connection has closed
-// before the first call, it is what the server listens on.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first
+// call, it returns the server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -363,18 +360,18 @@ func (n *NetConn) LocalAddr() net.Addr {
 	return n.local
 }
 
-// Ref names the connection.
+// Ref returns the connection's Ref.
 func (n *NetConn) Ref() Ref { return n.ref }
 
-// Value is what SetValue was last given for this connection, nil at first.
+// Value returns the value last set by SetValue, initially nil.
 func (n *NetConn) Value() any {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.value
 }
 
-// SetValue keeps v with the connection. A connection of a Blocking handler that has one
-// costs some 500 bytes more while it is idle.
+// SetValue attaches v to the connection. It makes an idle connection of a Blocking handler about
+// 500 bytes larger.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -403,7 +400,7 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 		return n.opError("set deadline", net.ErrClosed)
 	}
 	if n.connClosed {
-		return nil // there is nothing that could wait
+		return nil // nothing can wait any more
 	}
 	if d.set(t, func() { n.handleDeadlineTimer(d, wake) }); d.expired {
 		wake()
@@ -411,7 +408,7 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	return nil
 }
 
-// handleDeadlineTimer is called by a deadline's timer.
+// handleDeadlineTimer is called when the timer of d fires.
 func (n *NetConn) handleDeadlineTimer(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -420,10 +417,10 @@ func (n *NetConn) handleDeadlineTimer(d *deadline, wake func()) {
 	}
 }
 
-// deadline ends waits. Its timer may run out for a time that is not the deadline any more,
-// so it looks at that.
+// deadline limits blocking calls. Its timer may fire for an earlier setting, so expireOrRearm
+// compares the time.
 type deadline struct {
-	at      time.Time // zero for never
+	at      time.Time // zero if there is no deadline
 	timer   *time.Timer
 	expired bool
 }

@@ -13,13 +13,11 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// maxProcesses bounds Server.Processes.
 const maxProcesses = 1024
 
-// WorkerProcess says whether this process is a worker of a Server with
-// Processes, started by the library, and which: from 0. In a worker, main runs
-// as it does in the first process; what is to run only once, such as a listener
-// of its own or a handler of signals, belongs where ok is false.
+// WorkerProcess reports whether this process is a worker started by a Server with Processes, and
+// its index, from 0. main runs in each worker as in the first process; code that must run only
+// once, such as another listener or a signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.Own(); w != nil {
 		return w.Index, true
@@ -27,10 +25,9 @@ func WorkerProcess() (index int, ok bool) {
 	return 0, false
 }
 
-// isSupervisor says whether this process is to start workers, not to be one.
+// isSupervisor reports whether this process starts and supervises workers.
 func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.Own() == nil }
 
-// checkProcesses says what is wrong with Processes.
 func (s *Server) checkProcesses() error {
 	switch {
 	case s.Processes < 0 || s.Processes > maxProcesses:
@@ -47,8 +44,8 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// processLimits is the limits of this process. MaxConns, MaxBuffered and AcceptRate are
-// divided among the worker processes; their supervisor looks at the greatest part, which is the first.
+// processLimits returns the limits of this process. Workers share MaxConns, MaxBuffered and
+// AcceptRate. The supervisor gets the largest share, which is that of worker 0.
 func (s *Server) processLimits() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -73,8 +70,7 @@ func (s *Server) processLimits() Limits {
 	return l
 }
 
-// totalMaxConns is the most connections of all processes, when that of this one is
-// known.
+// totalMaxConns returns the maximum connections of all processes, given that of this one.
 func (s *Server) totalMaxConns(perProcess int) int {
 	if !s.isSupervisor() {
 		return perProcess
@@ -82,8 +78,7 @@ func (s *Server) totalMaxConns(perProcess int) int {
 	return cmp.Or(s.Limits.MaxConns, perProcess*s.Processes)
 }
 
-// workerCounts is how many worker processes there are, and how often they were
-// started again.
+// workerCounts returns the number of running worker processes and of restarts.
 func (s *Server) workerCounts() (running int, restarts int64) {
 	if p, ok := s.engine.(*supervisor.Supervisor); ok {
 		return p.Processes(), p.Restarts()
@@ -91,7 +86,7 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 	return 0, 0
 }
 
-// startSupervisor starts worker processes in place of an engine.
+// startSupervisor starts worker processes instead of an engine.
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
@@ -103,7 +98,7 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// supervisorError is why worker processes have ended though nobody asked them to.
+// supervisorError returns the reason why all worker processes have failed, if they have.
 func supervisorError(e engine.Engine) error {
 	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
 		return fmt.Errorf("myriad: %w", p.Err())
@@ -111,13 +106,12 @@ func supervisorError(e engine.Engine) error {
 	return nil
 }
 
-// workerForwarder passes broadcasts, and what an operator orders, on to all worker processes.
+// workerForwarder forwards broadcasts and operator commands to all worker processes.
 type workerForwarder interface {
 	Broadcast(p []byte) error
 	operatorCommands
 }
 
-// listenAddresses are where the worker processes listen.
 func listenAddresses(listeners []engine.Listener) (where []supervisor.Address) {
 	for _, l := range listeners {
 		where = append(where, supervisor.Address{Network: l.Network, Addr: l.Addr})
@@ -125,7 +119,7 @@ func listenAddresses(listeners []engine.Listener) (where []supervisor.Address) {
 	return where
 }
 
-// socketsOfListeners are the sockets of another process that they listen with.
+// socketsOfListeners returns the inherited sockets of each listener.
 func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) {
 	for _, l := range listeners {
 		sockets = append(sockets, l.Sockets)
@@ -133,8 +127,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServing waits until all worker processes serve, if there are any. It fails when they
-// can't, or the process whose place they take goes on.
+// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if they
+// can't serve or if the old process goes on instead.
 func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
@@ -146,9 +140,9 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	return w.Serving()
 }
 
-// serveAsWorker is ListenAndServe in a worker process.
+// serveAsWorker implements ListenAndServe in a worker process.
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.openListeners(listeners) // which has no unix sockets
+	cfg, _, err := s.openListeners(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func TestServe(t *testing.T) {
 		s.stop()
 		expectNoError(t, s.waitResult(t))
 		c.ExpectEOF("")
-		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
+		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "already served") || !strings.Contains(err.Error(), "new Server") {
 			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
 		}
 	})
@@ -195,7 +195,7 @@ func TestServeListener(t *testing.T) {
 		go func() { ended <- srv.Serve(context.Background(), l) }()
 		c := dial(t, l.Addr().String())
 		c.Exchange("hello", "hello")
-		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
+		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "is already serving") {
 			t.Errorf("a second Serve answers %v", err)
 		}
 		c.Close()
@@ -306,7 +306,7 @@ func TestBeforeStart(t *testing.T) {
 func TestServeTwiceOneListener(t *testing.T) {
 	l := NewNetListener()
 	s := startServer(t, &Server{Handler: l})
-	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "serves already") {
+	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "is already serving") {
 		t.Errorf("a second ListenAndServe answers %v", err)
 	}
 	dial(t, s.addr)

@@ -17,46 +17,46 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// This file is what goes to the new process beside connections: counters, the handler's state, and
-// broadcasts.
+// Besides connections, an upgrade transfers counters, the handler's state and broadcasts.
 //
-// The old process holds broadcasts, saves the state, and sends that with one end of a link. It hands
-// the connections over, says its counters, and releases what was held, here and to the link. The new
-// process has held broadcasts since its start. It runs what comes by the link at once, until it hears
-// that there is no more of what was held, and then its own. After that both pass broadcasts on, until
-// one of them ends. The old one says at its end what it has counted since.
+// The old process pauses broadcasts, saves the state and sends it together with one end of a socket
+// pair, the peer connection. After it has handed over the connections, it sends its counters and
+// releases the queued broadcasts, locally and to the peer. The new process queues broadcasts from its
+// start. It first sends those received from the peer and, when the peer has no more queued ones, its
+// own. From then on each process forwards its broadcasts to the other until one of them ends. At its
+// end the old process sends what it has counted since.
 
-// maxSavedState is the most bytes that SaveState writes.
 const maxSavedState = 1 << 30
 
-// broadcastTimeout bounds how long Hold waits for broadcasts in progress, and for how long more messages are held
-// while those that were are run; holdTimeout how long they are held before.
+// broadcastTimeout limits the wait for broadcasts in progress, and the time during which new
+// broadcasts are queued while queued ones are sent. holdTimeout limits the queueing before that.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// upgradeTransfer is a Server's part in that.
+// upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards
+// baseCounts to peersClosed.
 type upgradeTransfer struct {
-	baseCounts    engine.Counts            // of processes before; guarded by Server.mu, as the others
-	baseListeners []upgrade.ListenerCounts // of them
-	sentCounts    engine.Counts            // what the new process was told
-	successorPeer *publish.Link            // to the new process; nil if there is none
-	peers         map[*publish.Link]bool   // those that are read
-	peersClosed   bool                     // there are to be no more
+	baseCounts    engine.Counts            // of earlier processes
+	baseListeners []upgrade.ListenerCounts // of earlier processes
+	sentCounts    engine.Counts            // sent to the new process
+	successorPeer *publish.Link            // nil if there is no new process
+	peers         map[*publish.Link]bool   // those being read
+	peersClosed   bool                     // no more peers are accepted
 	peerReaders   sync.WaitGroup
-	releaseOnce   sync.Once     // broadcasts, after a predecessor
-	handoverDone  chan struct{} // closed when a predecessor has handed everything over; nil without
-	backlogDone   chan struct{} // closed when what was held until then has been run; nil without
+	releaseOnce   sync.Once     // releases broadcasts after a predecessor
+	handoverDone  chan struct{} // closed when the predecessor has handed everything over; nil without
+	backlogDone   chan struct{} // closed when its queued broadcasts have been sent; nil without
 }
 
-// outgoingUpgrade is the old process's side of one upgrade.
+// outgoingUpgrade is one upgrade in the old process.
 type outgoingUpgrade struct {
 	s                 *Server
 	state, peerSocket *os.File // nil if there is none
 	peer              *publish.Link
 	releaseOnce       sync.Once
-	releaseTimer      *time.Timer // releases after holdTimeout
+	releaseTimer      *time.Timer // releases broadcasts after holdTimeout
 }
 
-// awaitOwnTakeover waits until this server's own predecessor is done with it, if there was one.
+// awaitOwnTakeover waits until the takeover from this server's own predecessor is complete.
 func (s *Server) awaitOwnTakeover(ctx context.Context) error {
 	if s.handoverDone == nil {
 		return nil
@@ -71,7 +71,7 @@ func (s *Server) awaitOwnTakeover(ctx context.Context) error {
 	return nil
 }
 
-// pauseAndSaveState holds broadcasts, and saves the state.
+// pauseAndSaveState pauses broadcasts, saves the handler's state and creates the peer connection.
 func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
@@ -96,12 +96,12 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 	return d, nil
 }
 
-// startReleaseTimer is called when the new process takes connections.
+// startReleaseTimer is called when the new process begins to take connections.
 func (d *outgoingUpgrade) startReleaseTimer() {
 	d.releaseTimer = time.AfterFunc(holdTimeout, func() { d.releaseBroadcasts(d.peer) })
 }
 
-// releaseBroadcasts lets broadcasts go on.
+// releaseBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
 func (d *outgoingUpgrade) releaseBroadcasts(peer *publish.Link) {
 	d.releaseOnce.Do(func() {
 		if peer != nil && !d.s.addPeer(peer, true) {
@@ -113,7 +113,7 @@ func (d *outgoingUpgrade) releaseBroadcasts(peer *publish.Link) {
 	})
 }
 
-// finish ends it: the connections have moved, or all goes on here.
+// finish resumes broadcasts and closes files. moved is set if the connections have moved.
 func (d *outgoingUpgrade) finish(moved bool) {
 	if d.releaseTimer != nil {
 		d.releaseTimer.Stop()
@@ -134,7 +134,7 @@ func (d *outgoingUpgrade) finish(moved bool) {
 	}
 }
 
-// newDoneMessage is what the new process is told.
+// newDoneMessage returns the final message to the new process, with the counters.
 func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
@@ -151,14 +151,14 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	return done
 }
 
-// addBaseCounts has counters begin where the old process's were.
+// addBaseCounts adds counters of the old process.
 func (s *Server) addBaseCounts(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.baseCounts.AddNamed(counters)
 }
 
-// baseListenerCounts is what processes before have counted of a listener.
+// baseListenerCounts returns the counts of a listener in earlier processes.
 func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.baseListeners {
 		if base.Network == addr.Network() && base.Addr == listenerKey(l, addr) {
@@ -168,11 +168,11 @@ func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.Listener
 	return upgrade.ListenerCounts{}
 }
 
-// awaitFinalCounts takes what the old process has counted, when it has handed everything over.
+// awaitFinalCounts waits for the old process's last message and adds its counters.
 func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
 	d, err := p.Wait()
 	if err != nil {
-		return // it has gone, or this server has ended
+		return // it has died, or this server has ended
 	}
 	s.addBaseCounts(d.Counters)
 	s.mu.Lock()
@@ -180,7 +180,8 @@ func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
 	s.baseListeners = d.Listeners
 }
 
-// importState takes what comes before the first connection.
+// importState restores the handler's state and opens the peer connection, before the first
+// connection.
 func (s *Server) importState(state, socket *os.File) {
 	if state != nil {
 		if err := s.restoreHandlerState(state); err != nil {
@@ -192,24 +193,25 @@ func (s *Server) importState(state, socket *os.File) {
 	}
 	l, err := publish.NewLink(socket, s.maxHeldBytes(), true)
 	if err != nil {
-		s.logger().Error("broadcasts of the old process do not come here", "error", err)
+		s.logger().Error("broadcasts from the old process lost", "error", err)
 		return
 	}
 	s.addPeer(l, false)
 }
 
-// finishImport ends the taking over.
+// finishImport ends the takeover.
 func (s *Server) finishImport() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise the link says when
+	if !linked { // otherwise readPeer releases them
 		s.releaseBroadcasts(nil)
 	}
 	close(s.handoverDone)
 }
 
-// releaseBroadcasts runs what was held here until what was held in the old process has come.
+// releaseBroadcasts sends the broadcasts queued in this process, once, after those of the old
+// one.
 func (s *Server) releaseBroadcasts(peer *publish.Link) {
 	s.releaseOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -219,7 +221,8 @@ func (s *Server) releaseBroadcasts(peer *publish.Link) {
 	})
 }
 
-// addPeer reads what comes by a link, to a successor or from a predecessor, until it ends.
+// addPeer starts to read a peer connection, to a successor or from a predecessor. It reports
+// whether the server still accepts one.
 func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,10 +265,10 @@ func (s *Server) readPeer(peer *publish.Link, successor bool) {
 		},
 	})
 	if err != nil {
-		s.logger().Error("broadcasts of the other process do not come here any more", "error", err)
+		s.logger().Error("broadcasts from the other process lost", "error", err)
 	}
 	if !successor {
-		s.releaseBroadcasts(nil) // it has died before
+		s.releaseBroadcasts(nil) // in case that it died earlier
 	}
 	g.Unlink(peer)
 	peer.Close()
@@ -274,7 +277,8 @@ func (s *Server) readPeer(peer *publish.Link, successor bool) {
 	s.mu.Unlock()
 }
 
-// closePeers ends all links, when the engine has ended.
+// closePeers sends final counters to a successor and closes all peers, after the engine has
+// ended.
 func (s *Server) closePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
@@ -284,7 +288,7 @@ func (s *Server) closePeers() {
 		for i := range since {
 			since[i] -= s.sentCounts[i]
 		}
-		p, _ := json.Marshal(since.Named()) // numbers by name can be written
+		p, _ := json.Marshal(since.Named()) // a map of numbers can be encoded
 		s.successorPeer.SendCounters(p)
 	}
 	var all []*publish.Link
@@ -298,7 +302,7 @@ func (s *Server) closePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState has the handler write its state into a file in memory; nil if it has none.
+// saveHandlerState makes the handler write its state to a file in memory; nil if it has none.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {
@@ -331,7 +335,7 @@ func (s *Server) restoreHandlerState(f *os.File) error {
 	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
 
-// recoverAsError makes an error of a panic.
+// recoverAsError calls f and converts a panic to an error.
 func recoverAsError(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -341,7 +345,7 @@ func recoverAsError(f func() error) (err error) {
 	return f()
 }
 
-// limitedWriter writes so many bytes at most.
+// limitedWriter fails after a number of bytes.
 type limitedWriter struct {
 	w         io.Writer
 	remaining int
