@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// maxChunkLine is the most bytes of the line before a chunk, its extensions included.
+// maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead is the most bytes of lines before chunks beyond 16 for each and 2 for each byte
+// maxChunkOverhead limits the bytes of chunk lines beyond 16 for each chunk and 2 for each byte
 // of data, as in net/http.
 const maxChunkOverhead = 16 << 10
 
-// maxTrailer is the most bytes of the fields behind a chunked body.
+// maxTrailer limits the trailer of a chunked body, in bytes.
 const maxTrailer = 8 << 10
 
-// bodyFraming tells a body's bytes from what is around and behind them. It belongs to the
+// bodyFraming separates the bytes of a request's body from its framing. It belongs to the
 // connection's owner.
 type bodyFraming struct {
-	remaining int64 // of the body, or of the chunk at hand with the line end behind it
+	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
 	inChunk   bool // within a chunk
-	inTrailer bool // behind the last chunk: the trailer
-	overhead  int  // of the lines before chunks: see maxChunkOverhead
+	inTrailer bool // after the last chunk
+	overhead  int  // bytes of chunk lines that count for maxChunkOverhead
 	done      bool
 	trailer   http.Header
 }
@@ -36,8 +36,8 @@ func newBodyFraming(length int64) bodyFraming {
 	return bodyFraming{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData gives the next bytes of the body in in, at most most, and how many bytes of in are
-// used. It uses nothing when it needs more input.
+// nextData returns the next bytes of the body in in, at most limit, and the number of bytes of in
+// that it has used. It uses nothing if it needs more input.
 func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -66,7 +66,7 @@ func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err
 	return nil, 2, nil
 }
 
-// parseChunkSize takes the line before a chunk.
+// parseChunkSize parses the line before a chunk. Like nextData, it returns no data.
 func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
@@ -88,7 +88,7 @@ func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 	return nil, i + 1, nil
 }
 
-// parseTrailer takes the trailer.
+// parseTrailer parses the trailer. Like nextData, it returns no data.
 func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
@@ -119,26 +119,26 @@ func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is how many bytes of a body that nobody has read pause the connection.
+// maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// body is a request's body between the connection's owner, who puts in what arrives, and
-// the handler's goroutine, which reads it. The exchange's lock guards it.
+// body buffers a request's body between the connection's owner, which fills it, and the handler's
+// goroutine, which reads it. The exchange's lock guards it.
 type body struct {
 	x *exchange
 
 	buf             []byte
 	readOffset      int
 	framing         bodyFraming
-	err             error // behind what is in buf; io.EOF at the body's end
-	paused          bool  // nothing is read until buf is emptied
-	closed          bool  // the handler has closed it, or returned
-	continueSent    bool  // 100 Continue was sent, or need not be
-	responseStarted bool  // the response has begun: it can't be sent any more
+	err             error // returned after buf has been read; io.EOF at the end of the body
+	paused          bool  // reading is paused until buf is emptied
+	closed          bool  // by the handler, or because it has returned
+	continueSent    bool  // 100 Continue was sent or is not necessary
+	responseStarted bool  // 100 Continue can't be sent any more
 	readDeadline    deadline
 }
 
-// bufferInput takes input of the body, and says how much of in was the body's.
+// bufferInput buffers input of the body and returns how many bytes of in belong to the body.
 func (b *body) bufferInput(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
 		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
@@ -190,8 +190,8 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue lets a client go on that waits for that. The handler may write its response
-// meanwhile. It is called with the lock, which it lets go while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller
+// holds the lock, which is released while the mailbox is full.
 func (b *body) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileFull(func() error {
@@ -214,7 +214,7 @@ func (b *body) readBuffered(p []byte) int {
 	return n
 }
 
-// finalError is the error behind the body. The trailer is the request's from then on.
+// finalError returns the error at the end of the body, and sets the request's Trailer.
 func (b *body) finalError() error {
 	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
@@ -229,7 +229,7 @@ func (b *body) finalError() error {
 	return b.err
 }
 
-// Close implements io.Closer for the handler. What comes still is thrown away.
+// Close implements io.Closer for the handler. Further input of the body is discarded.
 func (b *body) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
@@ -246,5 +246,5 @@ func (b *body) discard() {
 	}
 }
 
-// isComplete says whether all of it has arrived.
+// isComplete reports whether the whole body has arrived.
 func (b *body) isComplete() bool { return b.framing.done }

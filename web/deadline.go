@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// deadline ends waits: of reads of a body, and of writes. Its lock is the exchange's.
+// deadline limits reads of a body, or writes. The exchange's lock guards it.
 type deadline struct {
 	expired bool
 	timer   *time.Timer
-	ctx     context.Context // ends when it is over; nil if there is none
+	ctx     context.Context // ends when the deadline passes; nil without
 	cancel  context.CancelFunc
 }
 
@@ -30,7 +30,7 @@ func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error
 	return err
 }
 
-// set has f called, with mu, at t.
+// set sets the deadline to t, or removes it if t is zero. onExpiry is called at t with mu locked.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -56,7 +56,7 @@ func (d *deadline) reset() {
 	*d = deadline{}
 }
 
-// stopTimer stops its timer. Whether it was over is still known.
+// stopTimer stops the timer and keeps expired.
 func (d *deadline) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()

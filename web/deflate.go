@@ -12,9 +12,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// permessage-deflate (RFC 7692), without context takeover in either direction.
+// This file implements permessage-deflate (RFC 7692) without context takeover.
 
-// acceptsDeflate says whether a client can do with what we offer.
+// acceptsDeflate reports whether one of the client's offers is compatible with our compression.
 func acceptsDeflate(offers []string) bool {
 	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
@@ -26,7 +26,7 @@ func acceptsDeflate(offers []string) bool {
 			switch name, value, _ := strings.Cut(strings.TrimSpace(p), "="); name {
 			case "", "server_no_context_takeover", "client_no_context_takeover", "client_max_window_bits":
 			case "server_max_window_bits":
-				// What compress/flate writes needs the largest window.
+				// compress/flate needs the largest window.
 				fits = fits && strings.Trim(value, `"`) == "15"
 			default:
 				fits = false
@@ -39,7 +39,8 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// deflateTail is what a sender leaves out behind a message, and with it the end of the stream.
+// deflateTail is the end of a flate stream: the sender omits the first four bytes after each
+// message, the rest is an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -50,13 +51,13 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compressFrame is a message as a compressed frame.
+// compressFrame returns a message as a compressed frame.
 func compressFrame(kind Kind, message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)
 	defer deflateWriters.Put(w)
 	w.Reset(&out)
-	_, _ = w.Write(message) // into memory
+	_, _ = w.Write(message) // memory does not fail
 	_ = w.Flush()
 	p := bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
 	return appendFrame(make([]byte, 0, len(p)+10), byte(kind)|bitDeflate, p)
@@ -67,8 +68,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress is a compressed message, at most most bytes of it; p may be appended to.
-// releaseDecompressed gives its memory back.
+// decompress returns a decompressed message of at most limit bytes. It may append to p. Pass the
+// result to releaseDecompressed.
 func decompress(p []byte, limit int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
@@ -87,7 +88,7 @@ func decompress(p []byte, limit int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maxPooledBuffer is the largest memory that is kept for further messages.
+// maxPooledBuffer limits the buffers that are reused.
 const maxPooledBuffer = 1 << 20
 
 func releaseDecompressed(p []byte) {
@@ -96,19 +97,19 @@ func releaseDecompressed(p []byte) {
 	}
 }
 
-// Group is a set of WebSockets that get the same messages, each of which is encoded, and for
-// those who take it compressed, once. The zero value is empty. It is safe for concurrent
-// use, as [tcp.Group] is, and takes 80 bytes with one socket in it.
+// Group is a set of WebSockets that get the same messages. Each message is encoded once, and
+// compressed once for sockets that use compression. The zero value is empty. A Group is safe for
+// concurrent use like [tcp.Group]. It takes 80 bytes with one socket in it.
 type Group struct{ plain, deflate tcp.Group }
 
-// Add takes a socket in.
+// Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove lets a socket go, as tcp.Group.Remove: nothing of the group comes behind what is
-// sent after that by the socket's Ref.
+// Remove removes a socket like tcp.Group.Remove: no message of the group follows what the
+// socket's Ref sends afterwards.
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
-// Len is how many sockets are in the group, with some that have closed.
+// Len returns the number of sockets in the group, which may include some that have closed.
 func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
 
 func (g *Group) groupFor(s Socket) *tcp.Group {
@@ -118,15 +119,15 @@ func (g *Group) groupFor(s Socket) *tcp.Group {
 	return &g.plain
 }
 
-// minGroupCompressed is the least bytes of a message to a group that is compressed.
+// minGroupCompressed is the minimum size in bytes of a group message that is compressed.
 const minGroupCompressed = 512
 
-// Broadcast sends a message to all, as tcp.Group.Broadcast.
+// Broadcast sends a message to all sockets like tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
 	return g.sendFrame(kind, message, (*tcp.Group).Broadcast)
 }
 
-// SendLatest sends all a message as their newest value, as tcp.Group.Publish.
+// SendLatest sends a message to all sockets as their latest value like tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
 	return g.sendFrame(kind, message, (*tcp.Group).SendLatest)
 }

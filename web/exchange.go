@@ -17,57 +17,57 @@ import (
 
 // exchange is one request and its response; state.go describes its states.
 //
-// One whose handler runs off the event loop is the connection's Value from the end of its
-// head to the end of the response, and of the body if that is later: the owner puts what
-// arrives into body, and the handler's goroutine has all the rest until its handler has
-// returned. Nothing of it is used for another request, because a handler may keep the Request
-// and the ResponseWriter. The exchange of a Quick handler is used again.
+// If its handler runs off the event loop, the exchange is the connection's Value until the
+// response, and the body if that is later, are complete. The owner puts input into body; the
+// handler's goroutine has all the rest until its handler has returned. It is not reused, because
+// a handler may keep the Request and the ResponseWriter. The exchange of a Quick handler is
+// reused.
 //
-// Pipelined requests that arrive together are a list, which does not change after dispatch. One
-// worker runs their handlers in turn. The first that is not done is the connection's Value. The
-// owner finishes it, and those behind it whose responses are complete in memory.
+// Pipelined requests that arrive together form a list, which does not change after dispatch. One
+// worker runs their handlers in order. The connection's Value is the first one that is not done.
+// The owner finishes it, and those after it whose responses are complete in memory.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
 	ref     tcp.Ref
 	limits  *tcp.Limits
-	job     *job // nil for the requests behind the first
+	job     *job // nil except for the first request of a list
 
 	header     http.Header
 	headMemory headBuffer
 	head
 
-	next          *exchange     // the pipelined request behind it, if that came with it
-	req           *http.Request // a blank one until the handler gets its own
+	next          *exchange     // the next pipelined request that arrived with it
+	req           *http.Request // a blank one until initRequest
 	res           response
 	cancelCtx     context.CancelFunc
-	fileSlots     int8              // how many the connection takes, of this response and those behind it
-	switchHandler func(c *tcp.Conn) // gives the connection to another handler, after responseSwitching
+	fileSlots     int8              // files that the connection accepts, for this response and the following ones
+	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu       sync.Mutex
 	readable sync.Cond
 	body     body
 	closed   chan struct{} // closed with the connection; nil if nobody waits for that
-	draining bool          // the server is: no further request is accepted
+	draining bool          // the server drains: no further request is accepted
 	state    exchangeState
 
-	// The owner's:
-	inputPaused bool // input is paused, because another request waits behind this one
+	// Fields of the owner:
+	inputPaused bool // reading is paused because another request waits
 	discarded   int  // bytes of the body in stateDiscarding
-	memoryCost  int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
+	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// maxDiscardedBody is how much of a body that no handler has read is skipped, so that the
-// connection can be used further; as in net/http.
+// maxDiscardedBody limits the unread body that is discarded to reuse the connection, as in
+// net/http.
 const maxDiscardedBody = 256 << 10
 
-// discardTimeout is the most time for that.
+// discardTimeout limits the time for that.
 const discardTimeout = 30 * time.Second
 
-// quickExchanges are those that are used again.
+// quickExchanges are exchanges for reuse.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
-// blankRequests are what heads are read into.
+// blankRequests are Requests for parsing heads.
 var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
 // newExchange returns an exchange for the next request of c.
@@ -81,8 +81,8 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields is the most fields of a header that is used again: a map stays as large as it
-// was, and clearing it takes as long.
+// maxKeptFields limits the fields of a header that is reused: a map never shrinks, and clearing
+// it takes time in proportion.
 const maxKeptFields = 64
 
 // recycleExchange makes x, which no worker has seen, available for another request.
@@ -98,8 +98,8 @@ func recycleExchange(x *exchange) {
 	quickExchanges.Put(x)
 }
 
-// mustClose reports whether nothing may follow this request, or the client can't be relied on to
-// send the rest of its body: it waits for 100 Continue, or there is too much of it.
+// mustClose reports whether the connection must close after this response: as agreed, or because
+// the client might not send the rest of its body, or it is too long.
 func (x *exchange) mustClose() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -110,7 +110,8 @@ func (x *exchange) mustClose() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// dispatch has a worker run the handler, and those of the requests behind it.
+// dispatch submits the handlers of x and the requests after it to the pool, or answers with 503
+// if the pool is full.
 func (x *exchange) dispatch(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -136,7 +137,8 @@ func (x *exchange) dispatch(c *tcp.Conn) {
 	x.sendResponses(c)
 }
 
-// makeCurrent makes x the connection's Value. It reports whether the response is complete in memory.
+// makeCurrent makes x the connection's Value. It reports whether the response is complete in
+// memory.
 func (x *exchange) makeCurrent(c *tcp.Conn) (complete bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -155,23 +157,23 @@ func (x *exchange) makeCurrent(c *tcp.Conn) (complete bool) {
 	return false
 }
 
-// What a request that a worker handles takes, beside its head, and a goroutine that waits
-// for more of its body.
+// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for
+// its body.
 const (
 	requestMemory = 2 << 10
 	waiterMemory  = 8 << 10
 )
 
-// ownMemoryCost is the part of cost that is not of the requests behind it.
+// ownMemoryCost is memoryCost without the requests after x.
 func (x *exchange) ownMemoryCost() int {
-	n := requestMemory + 2*len(x.headMemory.text) // the map of its fields, too
+	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
 		n += waiterMemory
 	}
 	return n
 }
 
-// initRequest makes what the handler uses.
+// initRequest prepares the Request, body and response for the handler.
 func (x *exchange) initRequest() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel((*connContext)(x))
@@ -190,11 +192,11 @@ func (x *exchange) initRequest() {
 	x.res.init(x, nil)
 }
 
-// job is an exchange that waits for a worker, with those behind it. It is empty when their
-// connection has closed before: what waits in the pool's queue then keeps nothing of them.
+// job is a list of exchanges in the pool. It becomes empty when their connection closes before it
+// runs, so that the pool's queue does not retain them.
 type job struct{ x atomic.Pointer[exchange] }
 
-// takeExchange empties it; nil if it is empty already.
+// takeExchange empties the job and returns its first exchange, or nil if it is already empty.
 func (j *job) takeExchange() *exchange { return j.x.Swap(nil) }
 
 // Run implements pool.Job.
@@ -205,10 +207,10 @@ func (j *job) Run(context.Context) {
 	}
 }
 
-// runHandler calls the handler. It returns the request that is next, and how many bytes of
-// responses wait for the owner.
+// runHandler runs the handler. It returns the next request to run, and how many bytes of
+// responses are buffered for the owner.
 func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
-	defer func() { next = x.finishHandler() }() // also where the handler ends its goroutine
+	defer func() { next = x.finishHandler() }() // also after runtime.Goexit
 	x.callHandler()
 	if buffered = bufferedBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.fileSlots = x.fileSlots; buffered > flushSize {
@@ -219,15 +221,15 @@ func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int)
 	return nil, buffered
 }
 
-// Dropped implements pool.Dropper: the pool is overloaded, or closed.
+// Dropped implements pool.Dropper: the pool has shed the job or is closed.
 func (j *job) Dropped(error) {
 	for x := j.takeExchange(); x != nil; x = x.finishHandler() {
 		x.writeUnavailable()
 	}
 }
 
-// finishHandler leaves the response to the owner. It returns the request that is next; if
-// there is none because the connection ends, it releases those behind x.
+// finishHandler passes the response to the owner. It returns the next request to run. If there is
+// none because the connection ends, it releases those after x.
 func (x *exchange) finishHandler() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -242,8 +244,8 @@ func (x *exchange) finishHandler() (next *exchange) {
 	return x.next
 }
 
-// markResponseReady notes that the handler has returned, or will not run. It reports whether the
-// owner is to finish the response now. It is called with the lock.
+// markResponseReady records that the handler has returned or will not run. It reports whether the
+// owner must finish the response now. The caller holds the lock.
 func (x *exchange) markResponseReady() (finish bool) {
 	x.cancelRequest()
 	switch {
@@ -259,7 +261,7 @@ func (x *exchange) markResponseReady() (finish bool) {
 	return false
 }
 
-// abandonAll releases x and the requests behind it, whose handlers will not run.
+// abandonAll releases x and the requests after it, whose handlers will not run.
 func (x *exchange) abandonAll() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
@@ -269,7 +271,7 @@ func (x *exchange) abandonAll() {
 	}
 }
 
-// cancelRequest ends what the handler could still use. It is called with the lock.
+// cancelRequest releases what the handler could still use. The caller holds the lock.
 func (x *exchange) cancelRequest() {
 	x.body.readDeadline.stopTimer()
 	x.res.writeDeadline.stopTimer()
@@ -277,14 +279,14 @@ func (x *exchange) cancelRequest() {
 	x.cancelCtx()
 }
 
-// writeUnavailable makes the response that there is no worker.
+// writeUnavailable writes a 503 response, because no worker is available.
 func (x *exchange) writeUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
 	x.res.finishResponse()
 }
 
-// callHandler calls the handler.
+// callHandler calls the handler and completes the response, also after a panic.
 func (x *exchange) callHandler() {
 	returned := false
 	defer func() {
@@ -309,13 +311,13 @@ func (x *exchange) callHandler() {
 	returned = true
 }
 
-// handlePanic ends the connection, as net/http does: what was sent stays as it is.
+// handlePanic closes the connection, as net/http does. Output already sent is not affected.
 func (x *exchange) handlePanic(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
 	if x.res.state == responseHijacked {
-		_ = x.ref.Close() // does nothing if the server has forgotten the connection
+		_ = x.ref.Close() // no effect if the connection was detached
 		return
 	}
 	x.res.out, x.res.closeAfter = x.res.out[:0], true
@@ -324,8 +326,8 @@ func (x *exchange) handlePanic(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markSentFromHandler notes that the handler's goroutine sends a part of the response, so that the
-// owner must not finish it before what has been sent.
+// markSentFromHandler records that the handler's goroutine sends part of the response, so that
+// the owner does not finish it earlier.
 func (x *exchange) markSentFromHandler() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -334,13 +336,13 @@ func (x *exchange) markSentFromHandler() {
 	}
 }
 
-// postToOwner has the owner call f.
+// postToOwner makes the connection's owner call f. The caller holds the lock.
 func (x *exchange) postToOwner(f func(*tcp.Conn)) {
 	x.retryWhileFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileFull calls send until the mailbox is not full any more. It is called with the lock, which it
-// releases while it waits.
+// retryWhileFull calls send until the mailbox is no longer full. The caller holds the lock, which
+// is released while it waits.
 func (x *exchange) retryWhileFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -349,7 +351,7 @@ func (x *exchange) retryWhileFull(send func() error) {
 	}
 }
 
-// connDone returns a channel that is closed when the connection has closed.
+// connDone returns a channel that is closed when the connection closes.
 func (x *exchange) connDone() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -361,9 +363,10 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-// What the connection's owner calls.
+// Methods called by the connection's owner.
 
-// readBody takes input behind the request's head, and returns how much of it was its body.
+// readBody handles input after the request's head and returns how many bytes belonged to its
+// body.
 func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -393,14 +396,14 @@ func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// resumeReading has more of the body read.
+// resumeReading resumes reading the body.
 func (x *exchange) resumeReading(c *tcp.Conn) {
 	if !x.inputPaused {
 		c.Resume()
 	}
 }
 
-// sendResponses sends the response, and those behind it that are complete in memory.
+// sendResponses sends the response, and those after it that are complete in memory.
 func (x *exchange) sendResponses(c *tcp.Conn) {
 	for x.sendResponse(c) {
 		if x = x.next; !x.makeCurrent(c) {
@@ -409,14 +412,14 @@ func (x *exchange) sendResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponse sends the response, and reports whether the next request behind it goes on.
+// sendResponse sends the response. It reports whether the next request is to be processed.
 func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
 	if l := &x.res.trailing; l.f != nil {
 		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
-			x.res.closeAfter = true // the client hears that it is cut off
+			x.res.closeAfter = true // tells the client that the response is truncated
 		}
 		l.close()
 	}
@@ -457,7 +460,7 @@ func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 	return false
 }
 
-// awaitNextRequest ends the exchange: the connection waits for its next request.
+// awaitNextRequest ends the exchange: the connection is idle until its next request.
 func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.state == stateDiscarding {
@@ -470,7 +473,7 @@ func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	x.h.startIdleTimer(c)
 }
 
-// handlePeerEnd notes that nothing more will come.
+// handlePeerEnd records that no more input will arrive, and cancels the request's context.
 func (x *exchange) handlePeerEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -481,7 +484,7 @@ func (x *exchange) handlePeerEnd() {
 	x.cancelCtx()
 }
 
-// handleConnClosed notes that the connection has closed.
+// handleConnClosed records that the connection has closed.
 func (x *exchange) handleConnClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -506,8 +509,8 @@ func (x *exchange) handleConnClosed(why error) {
 	}
 }
 
-// connContext is an exchange as the context in which its request's begins: it never ends, and
-// knows what net/http's does.
+// connContext is the parent of a request's context. It never ends, and has the values that
+// net/http provides.
 type connContext exchange
 
 // Deadline implements context.Context.

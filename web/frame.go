@@ -7,13 +7,13 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// Kind is what a WebSocket message is.
+// Kind is the type of a WebSocket message.
 type Kind byte
 
 const (
-	// Text is UTF-8: what arrives is checked.
+	// Text is UTF-8. Incoming text is validated.
 	Text Kind = 1
-	// Binary is bytes.
+	// Binary is any bytes.
 	Binary Kind = 2
 )
 
@@ -28,14 +28,14 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame is a message as it goes over the wire, from a server to any number of clients: for
-// Ref.Send, Group.Broadcast and Server.Broadcast, each of which then sends it without
-// encoding it again. It is not compressed; see Group for messages that are.
+// Frame returns an encoded, uncompressed message of a server, for any number of clients: for
+// Ref.Send, Group.Broadcast and Server.Broadcast, which then send it without encoding it again.
+// See Group for compressed messages.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// appendFrameHead appends the head of a last frame.
+// appendFrameHead appends the head of a final frame with n bytes of payload.
 func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
 
 func appendFrame(b []byte, op byte, payload []byte) []byte {
@@ -48,13 +48,13 @@ type frameHead struct {
 	fin     bool
 	deflate bool
 	mask    [4]byte
-	size    int // of the payload
-	n       int // of the head itself
+	size    int // of the payload, in bytes
+	n       int // of the head itself, in bytes
 }
 
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-// parseFrameHead reads the head that in begins with; n is 0 if it is not whole.
+// parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
 func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
@@ -72,7 +72,7 @@ func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends what was masked, of which at bytes went before.
+// appendUnmasked appends the unmasked bytes, which begin at offset within the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -80,18 +80,18 @@ func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
 	return b
 }
 
-// utf8Checker checks UTF-8 that comes in pieces.
+// utf8Checker validates UTF-8 that arrives in pieces.
 type utf8Checker struct {
-	checked int // bytes that are whole characters
+	checked int // bytes of complete characters
 }
 
-// checkPrefix says whether all of p, whose beginning was checked, may be text that goes on.
+// checkPrefix reports whether p, whose beginning was checked before, is valid so far. If final is
+// set, p must not end within a character.
 func (t *utf8Checker) checkPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {
 			return !final
 		}
-		// Whole runs are checked at once.
 		end := len(p)
 		for back := 1; back < utf8.UTFMax && back <= end-t.checked; back++ {
 			if utf8.RuneStart(p[end-back]) {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// A head is read from input that holds all of it, strictly: what RFC 9112 lets a server
-// forgive (bare LF, folded lines, space before a colon, several lengths, a length beside
-// chunks) is refused, because a proxy in front may have read it in another way.
+// Heads are parsed strictly and only when complete. What RFC 9112 allows a server to tolerate (bare LF,
+// folded lines, space before a colon, several lengths, a length together with chunks) is rejected,
+// because a proxy in front may have interpreted it differently.
 
-// statusError is a request that is refused, with the status of the answer.
+// statusError rejects a request with the status of the answer.
 type statusError struct {
 	status int
 	why    string
@@ -31,15 +31,16 @@ var (
 	errManyFields   = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head has more than 1,000 fields"}
 )
 
-// maxFields is the most fields of a head.
+// maxFields limits the fields of a head.
 const maxFields = 1000
 
 // headEnd is the end of a head.
 var headEnd = []byte("\r\n\r\n")
 
-// headLength is the length of the head that in begins with, its blank line included; 0 if
-// that is not whole yet, as the first seen bytes were not. An empty line before it, which
-// old clients send behind a body, belongs to it.
+// headLength returns the length of the head at the beginning of in, including its blank line, or
+// 0 if it is incomplete. The first seen bytes are known not to contain its end. An empty line
+// before the head, which old clients send after a body, is part of it. A head longer than limit
+// is an error.
 func headLength(in []byte, seen, limit int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -68,30 +69,30 @@ func headLength(in []byte, seen, limit int) (int, error) {
 	return 0, nil
 }
 
-// head is what is known of a request beside what http.Request has.
+// head is what is known of a request in addition to http.Request.
 type head struct {
-	length             int64 // of the body; -1 where that is chunked
-	closeAfter         bool  // the client wants no further request on this connection, or can't
-	keepAlive10        bool  // a client of HTTP/1.0 that wants one
-	expectsContinue    bool  // waits for 100 Continue
-	unknownExpectation bool  // or for something that we don't know
+	length             int64 // of the body; -1 if chunked
+	closeAfter         bool  // no further request follows on this connection
+	keepAlive10        bool  // an HTTP/1.0 client that wants a persistent connection
+	expectsContinue    bool  // the client waits for 100 Continue
+	unknownExpectation bool  // the client expects something else
 	seenHost           bool
 	seenLen            bool
 	seenTE             bool
 }
 
-// headBuffer is memory for the values of a head, and its URL.
+// headBuffer is reusable memory for the values and the URL of a head.
 type headBuffer struct {
-	text   string // all of it
+	text   string // the complete head
 	url    url.URL
 	values [16]string
 	used   int
 
-	addr     netip.AddrPort // of the last peer, and as text
+	addr     netip.AddrPort // of the last peer; addrText is its text
 	addrText string
 }
 
-// singleValue is v as the values of a field.
+// singleValue returns a slice with the value v.
 func (s *headBuffer) singleValue(v string) []string {
 	if s.used == len(s.values) {
 		return []string{v}
@@ -101,7 +102,7 @@ func (s *headBuffer) singleValue(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead fills r, whose Header is an empty map, with a whole head.
+// parseHead parses a complete head into r, whose Header must be an empty map.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
 	s.text = string(bytes.TrimPrefix(raw, headEnd[:2]))
 	line, rest, _ := strings.Cut(s.text, "\r\n")
@@ -149,7 +150,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 			return badRequest("malformed request target")
 		}
 	}
-	// As in net/http: the target of CONNECT is a host without a scheme.
+	// As in net/http, the target of CONNECT is a host without a scheme.
 	authority := method == http.MethodConnect && !strings.HasPrefix(target, "/")
 	if authority {
 		target = "http://" + target
@@ -166,8 +167,8 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parsePlainURL is a target that is a path, and perhaps a query, of characters that mean
-// themselves; nil for any other.
+// parsePlainURL returns the URL of a target that is a path, possibly with a query, without
+// escapes; or nil for other targets.
 func (s *headBuffer) parsePlainURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -187,13 +188,13 @@ func (s *headBuffer) parsePlainURL(target string) *url.URL {
 	return &s.url
 }
 
-// parseField takes one line of a head.
+// parseField parses one field of a head.
 func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
-	framing := strings.Trim(value, " ") // nginx refuses tabs around what frames
+	framing := strings.Trim(value, " ") // nginx rejects tabs in fields that frame the message
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -219,7 +220,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		if !equalFold(framing, "chunked") {
 			status := http.StatusNotImplemented
 			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
-				status = http.StatusBadRequest // chunked is not the last: RFC 9112, 6.3
+				status = http.StatusBadRequest // chunked must come last: RFC 9112, 6.3
 			}
 			return &statusError{status, "unsupported transfer encoding"}
 		}
@@ -240,12 +241,12 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are the fields that nginx refuses twice, beside those that frame: the one in
-// front may go by the first, and the one behind by the last.
+// singletonFields are the fields that nginx rejects if repeated, besides those that frame the
+// message: a proxy may use the first value, and the server behind it the last.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
-// validate checks what several fields say together.
+// validate checks rules that involve several fields.
 func (h *head) validate(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
@@ -267,7 +268,7 @@ func (h *head) validate(r *http.Request) error {
 	h.keepAlive10 = h.keepAlive10 && !eleven
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter
-	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // what follows may be a tunnel's
+	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // what follows may belong to a tunnel
 	if v := r.Header["Expect"]; v != nil && eleven {
 		h.expectsContinue = hasToken(v[0], "100-continue")
 		h.unknownExpectation = !h.expectsContinue
@@ -278,7 +279,7 @@ func (h *head) validate(r *http.Request) error {
 	return h.parseTrailerHeader(r)
 }
 
-// parseTrailerHeader notes the fields that are announced to come behind a chunked body.
+// parseTrailerHeader sets r.Trailer to the fields announced for the end of a chunked body.
 func (h *head) parseTrailerHeader(r *http.Request) error {
 	values := r.Header["Trailer"]
 	if values == nil || !h.seenTE {
@@ -301,16 +302,16 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer says whether a field frames the message, and so can't come behind it.
+// isForbiddenTrailer reports whether a field frames the message and so can't follow the body.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares without regard to case, in ASCII alone: for strings.EqualFold the Kelvin
-// sign is a k.
+// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin
+// sign as a k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
-// hasToken says whether a comma-separated list has a token.
+// hasToken reports whether a comma-separated list contains a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
 		if equalFold(textproto.TrimString(v), token) {
@@ -320,7 +321,7 @@ func hasToken(list, token string) bool {
 	return false
 }
 
-// Kinds of characters.
+// Character classes.
 var tokenChars, methodChars, plainChars, hostChars [256]bool
 
 func init() {
@@ -344,13 +345,13 @@ func allInClass(class *[256]bool, s string) bool {
 
 func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
-// isHost says whether s can be a host, perhaps with a port.
+// isHost reports whether s may be a host, optionally with a port.
 func isHost(s string) bool {
 	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
 		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
-// isFieldValue says whether s has no control character but tabs.
+// isFieldValue reports whether s contains no control characters except tabs.
 func isFieldValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -360,7 +361,7 @@ func isFieldValue(s string) bool {
 	return true
 }
 
-// errorStatus is the answer to an error of a request.
+// errorStatus returns the status and text of the answer to an invalid request.
 func errorStatus(err error) (int, string) {
 	var s *statusError
 	if errors.As(err, &s) {

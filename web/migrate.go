@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file is how WebSockets and streams of events move to another process: see
-// HTTP.Endpoints. An HTTP connection between two requests has no state, and moves by itself.
+// This file moves WebSockets and streams of events to another process; see HTTP.Endpoints. An HTTP
+// connection between two requests has no state and always moves.
 
 // Endpoint is a *WebSocket or an *Events.
 type Endpoint interface{ endpoint() }
@@ -18,38 +18,38 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// SocketMigrator is a SocketHandler that can save what it knows about a socket, so that
-// another process can go on with it: see HTTP.Endpoints. Without it, sockets that have a Value
-// stay in the old process, and the others move.
+// SocketMigrator is a SocketHandler that can save its state for a socket, so that another process
+// can continue with it; see HTTP.Endpoints. Without it, sockets with a Value stay in the old
+// process; others move.
 type SocketMigrator interface {
-	// Save is like that of a tcp.Migrator, between two calls of Message; it need not
-	// save a partly received message, nor what Socket itself has. What it and
-	// package web save is at most 1 MiB together.
+	// Save works like that of a tcp.Migrator and is called between two calls of Message. It need
+	// not save partially received messages or properties of Socket. Its state and that of package
+	// web are limited to 1 MiB together.
 	Save(s Socket, to []byte) (state []byte, err error)
-	// Restore is the first call for a socket that has come from another process, instead of
-	// Opened: it sets the Value, and enters the socket in groups and tables. state is
-	// valid during the call. An error closes the socket with its code, if it is a
-	// *CloseError, or else with CloseInternal.
+	// Restore is the first call for a socket from another process, instead of Opened. It sets the
+	// Value and registers the socket in groups and maps. state is valid only during the call. An
+	// error closes the socket, with its code if it is a *CloseError, otherwise with
+	// CloseInternal.
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is of the form of what SaveHandler writes: what the connection is, and the name
-// of its endpoint. For a socket follow its flags, its subprotocol and the message that has
-// come in part, with flags of its own; last is what the user's Save has written.
+// savedVersion is the version of SaveHandler's format: the kind of the connection and the name of
+// its endpoint; for a socket also its flags, its subprotocol and a partial message with its
+// flags; then the state written by the user's Save.
 const savedVersion = 1
 
-// What a connection is.
+// Kinds of connections.
 const (
 	savedHTTP byte = iota
 	savedSocket
 	savedStream
 )
 
-// The flags of a socket, and of a message in part.
+// Flags of a socket and of a partial message.
 const (
 	savedDeflate byte = 1 << iota
 	savedPartial
-	savedFin // the frame at hand is the last one
+	savedFin // the current frame is the last one
 )
 
 var (
@@ -59,9 +59,9 @@ var (
 	errBadState     = errors.New("web: the state of a connection is cut off or of another version")
 )
 
-// SaveHandler implements tcp.HandlerMigrator for connections whose handler is h itself, a
-// WebSocket's or a stream's of Endpoints. A handler that passes connections on to an HTTP, by
-// Conn.SetHandler, calls it in its own SaveHandler.
+// SaveHandler implements tcp.HandlerMigrator for connections of h itself and of its Endpoints. A
+// handler that passes connections to an HTTP with Conn.SetHandler calls it in its own
+// SaveHandler.
 func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, error) {
 	switch of := of.(type) {
 	case *HTTP:
@@ -82,8 +82,8 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, erro
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections on to an
-// HTTP calls it in its own RestoreHandler.
+// RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections to an HTTP
+// calls it in its own RestoreHandler.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.Read(state)
 	version, what := r.Byte(), r.Byte()
@@ -107,7 +107,6 @@ func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return fmt.Errorf("web: a connection has come from another process for the endpoint %q, which HTTP.Endpoints does not have any more", name)
 }
 
-// endpointName is the name of an endpoint.
 func (h *HTTP) endpointName(e Endpoint) (string, error) {
 	for name, known := range h.Endpoints {
 		if known == e {
@@ -133,7 +132,7 @@ func (h *HTTP) saveSocket(c *tcp.Conn, v *negotiatedSocket, part *partialMessage
 		err = errUnsavedValue
 	}
 	if err == nil && part != nil && len(to) > maxSavedState {
-		err = tcp.ErrSaveLater // when the message has ended
+		err = tcp.ErrSaveLater // after the message has been received
 	}
 	return to, err
 }
@@ -145,17 +144,17 @@ func flagBit(on bool, bit byte) byte {
 	return 0
 }
 
-// appendUserState appends what a user's function appends to nothing.
+// appendUserState appends the result of a user's function, which gets no access to to.
 func appendUserState(to []byte, save func(to []byte) ([]byte, error)) ([]byte, error) {
 	state, err := save(to[len(to):])
 	return append(to, state...), err
 }
 
-// appendState appends the message as far as it has come.
+// appendState appends the part of the message that has been received.
 func (m *partialMessage) appendState(to []byte) []byte {
 	at := m.frame.size - m.remaining
 	to = append(to, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
-	for i := range m.frame.mask { // that of the rest
+	for i := range m.frame.mask { // the mask from the next byte on
 		to = append(to, m.frame.mask[(at+i)&3])
 	}
 	return saved.AppendString(binary.AppendUvarint(to, uint64(m.remaining)), m.message)
@@ -173,7 +172,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 		return fmt.Errorf("web: a socket of the subprotocol %q has come from another process; expected one of %q", k.protocol, ws.Subprotocols)
 	}
 	if flags&savedPartial == 0 {
-		_ = c.SetHandler(v) // in a call of a handler
+		_ = c.SetHandler(v) // does not fail during a call
 	} else {
 		m, err := v.restorePartialMessage(r)
 		if err != nil {
@@ -190,7 +189,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	return nil
 }
 
-// restorePartialMessage reads a message that has come in part.
+// restorePartialMessage reads a partially received message.
 func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessage, error) {
 	m := &partialMessage{negotiatedSocket: v, kind: Kind(r.Byte())}
 	flags := r.Byte()
@@ -235,7 +234,7 @@ func (e *Events) restore(c *tcp.Conn, r *saved.Reader) error {
 	if !r.OK() {
 		return errBadState
 	}
-	_ = c.SetHandler(eventStream{e}) // in a call of a handler
+	_ = c.SetHandler(eventStream{e}) // does not fail during a call
 	if e.Restore != nil {
 		if err := e.Restore(c, r.Rest()); err != nil {
 			c.CloseWith(err)

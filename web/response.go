@@ -17,40 +17,41 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. What it decides about framing
-// (Content-Length, chunks, Connection) and the order of fields is what net/http's server
-// does, so that a client sees the same bytes.
+// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks,
+// Connection) and the order of fields are those of net/http's server, so that clients see the
+// same bytes.
 //
-// It belongs to the handler's goroutine until the handler has returned, then to the
-// connection's owner.
+// It belongs to the handler's goroutine until the handler has returned, then to the connection's
+// owner.
 type response struct {
 	x    *exchange
-	conn *tcp.Conn // set while the handler runs on the connection's owner
+	conn *tcp.Conn // set if the handler runs on the connection's owner
 
 	header        http.Header
 	status        int
-	length        int64 // as the handler has declared it; -1 if it has not
+	length        int64 // declared by the handler; -1 if it is not
 	written       int64
 	state         responseState
 	chunked       bool
-	closeAfter    bool // behind this response
+	closeAfter    bool // the connection closes after this response
 	trailers      []string
 	trailing      trailingFile
 	writeDeadline deadline
 
 	*responseBuffers
-	err error // of the connection
+	err error // of sending
 }
 
-// responseBuffers are a response's memory, used again for others.
+// responseBuffers is the reusable memory of a response.
 type responseBuffers struct {
-	body *bufio.Writer // into frame
-	out  []byte        // what is not sent
+	body *bufio.Writer // writes to bodyFramer
+	out  []byte        // not yet sent
 }
 
 var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
-// recycleBuffers makes the memory available to others. A handler that writes later has an error.
+// recycleBuffers makes the memory available for other responses. Later writes of the handler
+// fail.
 func (w *response) recycleBuffers() {
 	b := w.responseBuffers
 	if w.responseBuffers = nil; b == nil {
@@ -62,13 +63,14 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// A response's body is written at once with its length if it fits here, as in net/http.
+// bodyBufferSize is the maximum body that is sent with its length instead of chunks, as in
+// net/http.
 const bodyBufferSize = 2048
 
-// flushSize is how much output is put together before it is sent.
+// flushSize is the size of buffered output that is sent.
 const flushSize = 16 << 10
 
-// bodyFramer is a response as the io.Writer of its buffer: the framed body.
+// bodyFramer is a response as an io.Writer that frames the body.
 type bodyFramer response
 
 func (w *response) init(x *exchange, c *tcp.Conn) {
@@ -82,7 +84,7 @@ func (w *response) init(x *exchange, c *tcp.Conn) {
 	w.body.Reset((*bodyFramer)(w))
 }
 
-// reset makes it as new, for another request, but for its memory.
+// reset prepares w for another request and keeps its memory.
 func (w *response) reset() {
 	b := w.responseBuffers
 	if b != nil && cap(b.out) > 4*flushSize {
@@ -137,7 +139,7 @@ func (w *response) writeDefaultStatus() {
 	}
 }
 
-// sendInformational sends a response of 1xx, before the real one.
+// sendInformational sends a 1xx response.
 func (w *response) sendInformational(status int) {
 	if w.x.req.ProtoMinor == 0 {
 		return
@@ -171,7 +173,8 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: the response was written to when its handler had returned")
 
-// startBody calls WriteHeader if the handler has not, and reports why n bytes of body can't follow.
+// startBody calls WriteHeader if the handler has not, and returns an error if n bytes of body are
+// not allowed.
 func (w *response) startBody(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -224,7 +227,7 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// flush sends what has been put together.
+// flush sends the buffered output.
 func (w *response) flush() {
 	if len(w.out) > 0 && w.err == nil {
 		w.err = w.send(w.out)
@@ -232,10 +235,10 @@ func (w *response) flush() {
 	w.out = w.out[:0]
 }
 
-// maxSendSize is the most that is sent at once to a connection by another goroutine.
+// maxSendSize limits a message that another goroutine sends to a connection.
 const maxSendSize = 64 << 10
 
-// send sends p, and waits for room where it may.
+// send sends p. Off the event loop it waits until the peer has taken earlier output.
 func (w *response) send(p []byte) error {
 	if w.conn != nil {
 		_, err := w.conn.Write(p)
@@ -257,8 +260,8 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// writeHead decides how the body is framed, of which p is the beginning, and all of it in
-// responseWhole, and writes the head.
+// writeHead decides about the framing and writes the head. firstData is the beginning of the
+// body, or all of it in responseWhole.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
@@ -284,7 +287,7 @@ func (w *response) writeHead(firstData []byte) {
 	if w.x.keepAlive10 && (head || w.length >= 0 || !allowed) && present&connectionField == 0 {
 		connection = "keep-alive"
 	}
-	// A client of HTTP/1.0 that hears nothing else ends its connection.
+	// An HTTP/1.0 client closes the connection unless it is told otherwise.
 	keeps := w.x.keepAlive10 && (connection != "" || hasToken(wanted, "keep-alive"))
 	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustClose() {
 		w.closeAfter = true
@@ -330,15 +333,15 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// ensureHead writes the head if that has not been done, of a body without a first part.
+// ensureHead writes the head if that has not been done.
 func (w *response) ensureHead() {
 	if w.state < responseHead {
 		w.writeHead(nil)
 	}
 }
 
-// chooseFraming decides how the client sees the body's end, and says which fields of the handler
-// do not go with that.
+// chooseFraming decides how the client detects the body's end, and returns the fields of the
+// handler that contradict that.
 func (w *response) chooseFraming(encoding string, noBody bool) (skip fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -354,7 +357,7 @@ func (w *response) chooseFraming(encoding string, noBody bool) (skip fieldSet) {
 	return transferEncoding
 }
 
-// declaredTrailers are the fields that the handler has announced to come behind the body.
+// declaredTrailers returns the fields that the handler has announced for the trailer.
 func declaredTrailers(h http.Header) (keys []string) {
 	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -378,7 +381,8 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishResponse ends the response when the handler has returned; what is not sent is in out.
+// finishResponse completes the response after the handler has returned. Unsent output remains in
+// out.
 func (w *response) finishResponse() {
 	w.writeDefaultStatus()
 	if w.state == responseStatus {
@@ -388,7 +392,7 @@ func (w *response) finishResponse() {
 		w.err = err
 	}
 	if w.err != nil {
-		w.out, w.closeAfter = w.out[:0], true // the client hears that it is cut off
+		w.out, w.closeAfter = w.out[:0], true // tells the client that the response is truncated
 		w.setState(responseComplete)
 		return
 	}
@@ -401,12 +405,12 @@ func (w *response) finishResponse() {
 		w.out = append(w.out, "\r\n"...)
 	}
 	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && bodyAllowed(w.status) {
-		w.closeAfter = true // the client still expects some
+		w.closeAfter = true // the client expects more data
 	}
 	w.setState(responseComplete)
 }
 
-// trailerFields is what the handler has set by now of the fields behind the body.
+// trailerFields returns the trailer that the handler has set.
 func (w *response) trailerFields() http.Header {
 	t := make(http.Header)
 	for key, values := range w.header {
@@ -425,7 +429,7 @@ func (w *response) trailerFields() http.Header {
 // Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError sends what has been written, for http.ResponseController.
+// FlushError is called by http.ResponseController. It sends all output so far.
 func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
@@ -443,7 +447,6 @@ func (w *response) FlushError() error {
 	return w.err
 }
 
-// appendStatusLine appends a status line.
 func appendStatusLine(b []byte, minor, status int) []byte {
 	if status == http.StatusOK && minor == 1 {
 		return append(b, "HTTP/1.1 200 OK\r\n"...)
@@ -460,7 +463,7 @@ func appendStatusLine(b []byte, minor, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// fieldSet are some that a response has a meaning for.
+// fieldSet is a set of fields that affect the response.
 type fieldSet uint16
 
 const (
@@ -471,11 +474,11 @@ const (
 	connectionField
 	upgradeField
 	trailerField
-	trailerPrefix // all that begin with http.TrailerPrefix
-	socketPrefix  // all that begin with Sec-Websocket-
+	trailerPrefix // all with the prefix http.TrailerPrefix
+	socketPrefix  // all with the prefix Sec-Websocket-
 )
 
-// fieldBit says which of them a field is; 0 for another.
+// fieldBit returns the bit of a field, or 0 if it has none.
 func fieldBit(key string) fieldSet {
 	switch key {
 	case "Content-Length":
@@ -502,7 +505,7 @@ func fieldBit(key string) fieldSet {
 	return 0
 }
 
-// presentFields says which of them a header has.
+// presentFields returns the set of fields in a header.
 func presentFields(h http.Header) (has fieldSet) {
 	for key, values := range h {
 		if f := fieldBit(key); values != nil || f == trailerPrefix {
@@ -512,7 +515,7 @@ func presentFields(h http.Header) (has fieldSet) {
 	return has
 }
 
-// appendHeader appends fields in the order of their names, but those to be skipped.
+// appendHeader appends fields sorted by name, except those in skip and exclude.
 func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []byte {
 	var room [16]string
 	keys := room[:0]
@@ -530,8 +533,8 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendField appends one field. A line end in its value is a space, and those around it
-// go, as in net/http.
+// appendField appends a field. As in net/http, line ends in its value become spaces and
+// surrounding space is removed.
 func appendField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isFieldValue(value) {
@@ -540,7 +543,7 @@ func appendField(b []byte, key, value string) []byte {
 	return appendRawField(b, key, value)
 }
 
-// appendRawField appends a field whose value is as it is to be.
+// appendRawField appends a field with a valid value.
 func appendRawField(b []byte, key, value string) []byte {
 	b = append(b, key...)
 	b = append(b, ": "...)
@@ -548,7 +551,7 @@ func appendRawField(b []byte, key, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// cachedDate is the Date of responses, made once a second.
+// cachedDate is the current Date field, renewed once a second.
 var cachedDate atomic.Pointer[dateStamp]
 
 type dateStamp struct {

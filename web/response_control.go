@@ -12,9 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// What http.ResponseController asks of a response.
-
-// SetReadDeadline implements what http.ResponseController asks for.
+// SetReadDeadline is called by http.ResponseController.
 func (w *response) SetReadDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
@@ -23,7 +21,7 @@ func (w *response) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements what http.ResponseController asks for.
+// SetWriteDeadline is called by http.ResponseController.
 func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
@@ -32,12 +30,12 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex implements what http.ResponseController asks for: reading the body while
-// the response is written is always possible.
+// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the
+// response is always possible.
 func (w *response) EnableFullDuplex() error { return nil }
 
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
-// *tcp.NetConn where it can't be detached from its server, as with TLS.
+// *tcp.NetConn if it can't be detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:
@@ -54,10 +52,10 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		x := w.x
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.readOffset:]...)
-		x.body.paused = false // nobody else is to resume it
+		x.body.paused = false // nobody else may resume it
 		x.mu.Unlock()
 		for y := x.next; y != nil; y = y.next {
-			read = append(read, y.headMemory.text...) // was no request of ours
+			read = append(read, y.headMemory.text...) // these requests are the hijacker's
 		}
 		reserve(c, 0, false)
 		c.SetDeadline(0)
@@ -86,13 +84,14 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	case <-w.x.connDone():
 	}
 	select {
-	case d := <-got: // before the server forgot the connection
+	case d := <-got: // the connection was closed afterwards
 		return w.finishHijack(d)
 	default:
 		return nil, nil, tcp.ErrClosed
 	}
 }
 
+// finishHijack marks the response as hijacked and returns the results of Hijack.
 func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, error) {
 	w.setState(responseHijacked)
 	r := io.Reader(d.nc)
@@ -101,12 +100,12 @@ func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, er
 	}
 	rw := bufio.NewReadWriter(bufio.NewReader(r), bufio.NewWriter(d.nc))
 	if len(d.unread) > 0 {
-		_, _ = rw.Peek(len(d.unread)) // so that Buffered tells of it
+		_, _ = rw.Peek(len(d.unread)) // fills the buffer, so that Buffered counts it
 	}
 	return d.nc, rw, nil
 }
 
-// detachedConn is a connection that its server has given up.
+// detachedConn is a connection removed from its server, with the unread input.
 type detachedConn struct {
 	nc     net.Conn
 	unread []byte

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
-// io.CopyN has it, is sent by the kernel.
+// ReadFrom implements io.ReaderFrom. The rest of a regular file, or a part of it as in io.CopyN,
+// is sent by the kernel.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -24,7 +24,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 		return io.Copy(writerOnly{w}, src)
 	}
 	if w.state < responseHead && w.header["Content-Type"] == nil {
-		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
+		return io.Copy(writerOnly{w}, src) // its first bytes determine the Content-Type
 	}
 	if err := w.body.Flush(); err != nil {
 		return 0, err
@@ -39,7 +39,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 				w.err = err
 				return 0, err
 			}
-			return io.Copy(writerOnly{w}, src) // by hand
+			return io.Copy(writerOnly{w}, src)
 		}
 	}
 	w.written += n
@@ -50,16 +50,16 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is the part of a file with which a response ends. The owner sends it when it
-// finishes the exchange, so that nobody waits for another goroutine in between.
+// trailingFile is the part of a file at the end of a response. The owner sends it when it
+// finishes the exchange, which avoids waiting for another goroutine.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFile has a part of a file be the end of the response, and says whether it can be: if
-// the server is known to take files, the connection has room for it, and the response has
-// nothing behind it.
+// deferFile leaves part of a file to the owner, as the end of the response. It reports false if
+// the response continues after it, the connection has no free file slot, or the server is not
+// known to support files.
 func (w *response) deferFile(f *os.File, offset, n int64) bool {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
@@ -70,7 +70,7 @@ func (w *response) deferFile(f *os.File, offset, n int64) bool {
 	return err == nil
 }
 
-// close lets it go.
+// close closes the file.
 func (l *trailingFile) close() {
 	if l.f != nil {
 		l.f.Close()
@@ -78,7 +78,7 @@ func (l *trailingFile) close() {
 	}
 }
 
-// sendFile has the connection's owner send a part of a file.
+// sendFile makes the connection's owner send part of a file, and waits for the result.
 func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
@@ -100,7 +100,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	}
 }
 
-// regularFilePart is what src is of a regular file.
+// regularFilePart returns the part of a regular file that src would read.
 func regularFilePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	limit := int64(-1)
 	if l, limited := src.(*io.LimitedReader); limited {

@@ -17,21 +17,21 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SocketHandler is the user's code of a WebSocket. Its calls are those of a
-// [tcp.Handler]: one at a time for each socket, on its event loop where the model has
-// them, so that they do not block. s and message are valid during the call.
+// SocketHandler is the user's code for WebSockets. Its methods are called like those of a
+// [tcp.Handler]: one at a time for each socket, and on its event loop if the model has them, so
+// they must not block. s and message are valid only during the call.
 type SocketHandler interface {
 	// Opened is the first call.
 	Opened(s Socket)
-	// Message is a whole message.
+	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
-	// Closed is the last call. why is a *CloseError where the peer has closed, or has
-	// broken the protocol; io.ErrUnexpectedEOF where it has ended without; nil where
-	// Socket.Close was called; and else as in tcp.Handler.
+	// Closed is the last call. why is a *CloseError if the peer has closed or violated the
+	// protocol; io.ErrUnexpectedEOF if it has ended without a close frame; nil after
+	// Socket.Close; otherwise it is as in tcp.Handler.
 	Closed(s Socket, why error)
 }
 
-// SocketBase is a SocketHandler that does nothing, to be embedded.
+// SocketBase is a SocketHandler that does nothing, for embedding.
 type SocketBase struct{}
 
 // Opened implements SocketHandler.
@@ -43,7 +43,7 @@ func (SocketBase) Message(Socket, Kind, []byte) {}
 // Closed implements SocketHandler.
 func (SocketBase) Closed(Socket, error) {}
 
-// OnMessage is a SocketHandler that hears messages alone.
+// OnMessage is a SocketHandler that handles only messages.
 type OnMessage func(s Socket, kind Kind, message []byte)
 
 // Opened implements SocketHandler.
@@ -55,34 +55,33 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 // Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler], to be
-// registered as it is; a handler that decides for itself calls Upgrade. Mark it as [Quick],
-// and the upgrade takes no goroutine either.
+// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be
+// registered directly; a handler that decides itself calls Upgrade. If it is marked as [Quick],
+// an upgrade uses no goroutine either.
 //
-// An idle WebSocket takes what an idle connection takes, and some 50 bytes. It answers pings,
-// takes part in the close handshake, and pings silent peers by itself, as often as
-// Server.Heartbeat has it, of which Interval and MaxMissed are enough. Its fields are not changed once it is
-// used.
+// An idle WebSocket takes about 50 bytes more than an idle connection. It answers pings, performs
+// the closing handshake, and pings silent peers as set by Server.Heartbeat, of which only
+// Interval and MaxMissed are needed. Do not change the fields after the first use.
 type WebSocket struct {
-	// Handler is what happens on the sockets. It is required.
+	// Handler handles the sockets. It is required.
 	Handler SocketHandler
-	// Subprotocols are what the server speaks, the preferred one first. The first that a
-	// client offers, too, is chosen; none is no error.
+	// Subprotocols are the protocols of the server, the preferred one first. The first one that
+	// the client also offers is selected; if there is none, the socket has no subprotocol.
 	Subprotocols []string
-	// CheckOrigin says whether a page of the request's Origin may connect. By default the
-	// Origin's host must be the request's; a request without one, which is not a
-	// browser's, may.
+	// CheckOrigin reports whether a page of the request's Origin may connect. By default the
+	// Origin's host must equal the request's; requests without an Origin, which do not come from
+	// browsers, are allowed.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
-	// longer one closes the socket with CloseTooLarge, and one that is not whole after
-	// Limits.MessageTimeout with tcp.ErrMessageTimeout. The default is 64 KiB, the most
-	// 1 GiB. What the server sends may have Limits.MaxUnsent: 1 MiB with its head.
+	// MaxMessage is the maximum size of an uncompressed message in bytes. A longer one closes the
+	// socket with CloseTooLarge, and one that is incomplete after Limits.MessageTimeout closes it
+	// with tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Messages of the
+	// server, with their heads, are limited by Limits.MaxUnsent (default 1 MiB).
 	MaxMessage int
-	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
-	// context takeover: a socket keeps no window. The default is none: compressing costs
-	// some 20 times as much CPU as sending.
+	// Compression offers permessage-deflate (RFC 7692) to clients that request it, without
+	// context takeover: a socket keeps no window. The default is no compression, which would take
+	// about 20 times as much CPU as sending.
 	Compression bool
-	// MinCompressed is the least bytes of a message that is compressed. The default is
+	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is
 	// 512.
 	MinCompressed int
 
@@ -97,24 +96,24 @@ type socketOptions struct {
 	deflate  bool
 }
 
-// negotiatedSocket is the tcp.Handler of all sockets that have agreed on the same, and so needs
-// no memory for each.
+// negotiatedSocket is the tcp.Handler of all sockets with the same negotiated options, which
+// therefore need no memory of their own.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
 }
 
-// partialMessage is the tcp.Handler of a socket while a message is incomplete that does not fit
-// into what a connection keeps unread, or has come in fragments.
+// partialMessage is the tcp.Handler of a socket that is receiving a message which is fragmented
+// or larger than maxBufferedFrame.
 type partialMessage struct {
 	*negotiatedSocket
 	kind      Kind
 	deflate   bool
 	message   []byte
 	checker   utf8Checker
-	frame     frameHead // the one at hand
-	remaining int       // of its payload
-	complete  bool      // the message is whole
+	frame     frameHead // the current frame
+	remaining int       // bytes of its payload
+	complete  bool      // the message is complete
 }
 
 // Close codes of RFC 6455, 7.4.1.
@@ -123,14 +122,14 @@ const (
 	CloseGoingAway     = 1001
 	CloseProtocolError = 1002
 	CloseUnsupported   = 1003
-	CloseNoCode        = 1005 // the peer has given none; it is never sent
+	CloseNoCode        = 1005 // the peer has sent no code; it is never sent
 	CloseInvalidData   = 1007
 	ClosePolicy        = 1008
 	CloseTooLarge      = 1009
 	CloseInternal      = 1011
 )
 
-// CloseError is why a WebSocket has closed.
+// CloseError is the reason why a WebSocket has closed.
 type CloseError struct {
 	Code   int
 	Reason string
@@ -144,23 +143,25 @@ type Socket struct {
 	negotiated *negotiatedSocket
 }
 
-// Conn is the connection below. What is written to it is not framed: see [Frame].
+// Conn returns the underlying connection. Data written to it is not framed; see [Frame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
-// Ref names the socket for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
+// Ref returns a handle for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
 func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
-// Value and SetValue are those of the connection.
-func (s Socket) Value() any     { return s.conn.Value() }
+// Value returns the connection's value.
+func (s Socket) Value() any { return s.conn.Value() }
+
+// SetValue sets the connection's value.
 func (s Socket) SetValue(v any) { s.conn.SetValue(v) }
 
-// Subprotocol is what was agreed on; "" is none.
+// Subprotocol returns the negotiated subprotocol, or "".
 func (s Socket) Subprotocol() string { return s.negotiated.protocol }
 
-// Compressed says whether the client takes compressed messages.
+// Compressed reports whether the client accepts compressed messages.
 func (s Socket) Compressed() bool { return s.negotiated.deflate }
 
-// Write sends a message, by the rules of tcp.Conn.Write.
+// Write sends a message under the rules of tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
 	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressed() {
 		_, err := s.conn.Write(compressFrame(kind, message))
@@ -171,23 +172,23 @@ func (s Socket) Write(kind Kind, message []byte) error {
 	return err
 }
 
-// WriteText is Write of text.
+// WriteText sends a text message.
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
-// Ping sends a ping, whose answer nobody hears of but the connection's heartbeat.
+// Ping sends a ping. The answer only counts as activity of the peer.
 func (s Socket) Ping() error {
 	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
 	return err
 }
 
-// Close begins the end of the socket: the peer is told the code and the reason, of at most 123
-// bytes, and what was written before is sent.
+// Close begins to close the socket: pending output, the code and a reason of at most 123 bytes
+// are sent to the peer.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
 }
 
-// CloseFrame is what tells the peer that the socket ends. Behind it, Ref.Close ends it.
+// CloseFrame returns an encoded close frame. Send it before Ref.Close.
 func CloseFrame(code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
@@ -196,7 +197,7 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade says that a request did not ask for a WebSocket, or may not have one. It has
+// ErrNoUpgrade reports that a request is no valid or permitted upgrade to a WebSocket. It has
 // been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
@@ -205,10 +206,11 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
-// Upgrade makes the request's connection a WebSocket, with a Value, when its handler has
-// returned. What is in w's header is sent, too. A request that can't be upgraded is
-// answered, and the error wraps ErrNoUpgrade. The request must be one that an [HTTP] serves;
-// middleware around its ResponseWriter must have Unwrap, as for http.ResponseController.
+// Upgrade turns the request's connection into a WebSocket, with value as its Value, after the
+// request's handler has returned. The fields of w's header are sent, too. If that is impossible,
+// the request is answered with an error, and Upgrade returns an error that wraps ErrNoUpgrade.
+// The request must be served by an [HTTP]; middleware that wraps its ResponseWriter must
+// implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
 	res := unwrapResponse(w)
@@ -243,7 +245,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse is our response below what middleware has put around it.
+// unwrapResponse returns our response below middleware, or nil.
 func unwrapResponse(w http.ResponseWriter) *response {
 	for {
 		switch t := w.(type) {
@@ -257,7 +259,8 @@ func unwrapResponse(w http.ResponseWriter) *response {
 	}
 }
 
-// checkUpgradeRequest says what is wrong with a request for an upgrade.
+// checkUpgradeRequest validates a request for an upgrade. If it is invalid, status and why are
+// the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -295,7 +298,7 @@ func (ws *WebSocket) originAllowed(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// negotiatedSocket is the handler of sockets that have agreed on something; nil if that is not on offer.
+// handlerFor returns the tcp.Handler for negotiated options, or nil if they are not offered.
 func (ws *WebSocket) handlerFor(k socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -309,7 +312,7 @@ func (ws *WebSocket) handlerFor(k socketOptions) *negotiatedSocket {
 	return ws.handlers[k]
 }
 
-// negotiate chooses what a socket has.
+// negotiate selects the subprotocol and compression for a request.
 func (ws *WebSocket) negotiate(r *http.Request) *negotiatedSocket {
 	var k socketOptions
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
@@ -337,23 +340,23 @@ func (ws *WebSocket) minCompressed() int {
 	return ws.MinCompressed
 }
 
-// Opened implements tcp.Handler. It is never called: the connection was HTTP's.
+// Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
-// maxBufferedFrame is the most bytes of a frame that is waited for in what the connection keeps
-// unread. A larger one is put together as it comes.
+// maxBufferedFrame limits a frame, in bytes, that stays in the connection's unused input until it
+// is complete. A larger one is assembled in a partialMessage.
 const maxBufferedFrame = 8 << 10
 
-// maxWorkPerCall is how many bytes of messages, with frameWork for each frame, one call gives the
-// handler before other connections of the loop have their turn. To decompress takes time
-// even where nothing comes of it, so compressed bytes count deflateWork times.
+// maxWorkPerCall limits the bytes of messages that one call processes before other connections of
+// the loop are served. Each frame counts as frameWork bytes. Decompression takes time even if it
+// fails, so compressed bytes count deflateWork times.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
 	deflateWork    = 8
 )
 
-// payloadBuffers are memory for one payload each.
+// payloadBuffers are buffers for one payload each.
 var payloadBuffers = sync.Pool{New: func() any { b := make([]byte, 0, maxBufferedFrame); return &b }}
 
 // Received implements tcp.Handler.
@@ -402,7 +405,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkSize says whether a frame may come behind so many bytes of its message.
+// checkSize returns an error if the frame makes a message of received bytes too long.
 func (v *negotiatedSocket) checkSize(h frameHead, received int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-received {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.maxMessageBytes())}
@@ -418,10 +421,10 @@ func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// partialMemory is what a partial takes, beside its message.
+// partialMemory is the size of a partialMessage without its message.
 const partialMemory = 256
 
-// readFrames takes input until the message is whole.
+// readFrames processes input until the message is complete.
 func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	work := 0
 	for used < len(in) && !c.Paused() {
@@ -480,7 +483,7 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// finishMessage delivers the message, and says whether the socket goes on.
+// finishMessage delivers the message, and reports whether the socket stays open.
 func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
 	m.complete = true
 	_ = c.SetHandler(m.negotiatedSocket)
@@ -494,8 +497,8 @@ func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "text that is not UTF-8"}
 
-// deliverMessage gives the handler a message, and says how much work that was, as maxWorkPerCall has it,
-// and whether the socket goes on.
+// deliverMessage passes a message to the handler. It returns the work for maxWorkPerCall, and
+// whether the socket stays open.
 func (v *negotiatedSocket) deliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, t *utf8Checker) (work int, more bool) {
 	if deflate {
 		var err error
@@ -515,7 +518,7 @@ func (v *negotiatedSocket) deliverMessage(c *tcp.Conn, kind Kind, deflate bool, 
 	return work + len(p), true
 }
 
-// handleControl takes a ping, pong or close, and says whether the socket goes on.
+// handleControl handles a ping, pong or close, and reports whether the socket stays open.
 func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 	switch op {
 	case opPing:
@@ -538,7 +541,7 @@ func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 	return true
 }
 
-// closeForError answers the peer's close, or its mistake, with the same code, and closes.
+// closeForError closes the socket with the code of why, which is the peer's close or an error.
 func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
@@ -567,7 +570,7 @@ func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	return used
 }
 
-// closeTruncated closes a socket whose peer has ended without a close.
+// closeTruncated closes a socket whose peer has ended without a close frame.
 func (v *negotiatedSocket) closeTruncated(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
@@ -577,13 +580,13 @@ func (v *negotiatedSocket) closeTruncated(c *tcp.Conn) {
 // Closed implements tcp.Handler.
 func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
-// Heartbeat implements tcp.HeartbeatHandler with a ping.
+// Heartbeat implements tcp.HeartbeatHandler by sending a ping.
 func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	_ = Socket{c, v}.Ping()
 	return true
 }
 
-// Draining implements tcp.DrainingHandler: the server ends.
+// Draining implements tcp.DrainingHandler.
 func (v *negotiatedSocket) Draining(c *tcp.Conn) {
 	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }

@@ -130,7 +130,7 @@ func TestFailures(t *testing.T) {
 			s := tcptest.NewServer(t, &tcp.Server{Handler: lateHandler{}})
 			s.Dial().Reset()
 		}},
-		{"handler panicked: tcptest: a call within a handler", func(t *fakeTB) {
+		{"handler panicked: tcptest: concurrent call or call within a handler", func(t *fakeTB) {
 			h := &nested{}
 			s := tcptest.NewServer(t, &tcp.Server{Handler: h})
 			h.p = s.Dial()
