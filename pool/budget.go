@@ -7,25 +7,24 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// memoryBudget keeps the number of workers within the memory limit. It goes by the live heap,
-// as the last garbage collection found it: how far the heap grows above that is for the
-// collector to decide. When fewer workers don't make the heap smaller, it is not theirs.
+// memoryBudget reduces the number of workers when memory runs short. It uses the live heap found
+// by the last garbage collection; how far the heap grows above that is the collector's decision.
+// If fewer workers do not make the heap smaller, the memory is not theirs.
 type memoryBudget struct {
-	limit      int64  // bytes; MaxInt64 is none
-	allowed    int    // the number of workers there may be; 0 is any
-	lastCycle  uint64 // of the garbage collector, at the last cut
-	usedAtCut  int64  // what was used then
-	futileCuts int    // cuts in a row that did not help
+	limit      int64  // bytes; MaxInt64 is no limit
+	allowed    int    // workers; 0 before the first call
+	lastCycle  uint64 // garbage collection at the last reduction
+	usedAtCut  int64  // memory in use then, in bytes
+	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
-	readUsage  func() (used int64, cycle uint64) // used, but in tests
+	readUsage  func() (used int64, cycle uint64) // liveBytes, except in tests
 }
 
 const (
-	// Above highWater of the limit, in per cent, workers are taken away, and below
-	// lowWater they may come back.
+	// Above highWater per cent of the limit, workers are removed; below lowWater they may return.
 	highWater, lowWater = 70, 60
-	// A cut helps if it takes a twentieth off the heap. After maxFutile in a row that
-	// did not there are no more.
+	// A reduction is effective if the heap shrinks by a twentieth. After maxFutile consecutive
+	// ineffective ones there are no more.
 	maxFutile = 2
 )
 
@@ -43,7 +42,7 @@ func newMemoryBudget(limit int64) *memoryBudget {
 	return b
 }
 
-// maxWorkers is how many workers there may be at most, for so many that there are.
+// maxWorkers returns how many workers the memory allows, up to limit, given the current number.
 func (b *memoryBudget) maxWorkers(current, limit int) int {
 	if b.limit == math.MaxInt64 {
 		return limit
@@ -64,7 +63,7 @@ func (b *memoryBudget) maxWorkers(current, limit int) int {
 	return min(b.allowed, limit)
 }
 
-// reduceWorkers takes a fifth of the workers away, unless that has not helped before.
+// reduceWorkers removes a fifth of the workers, unless earlier reductions had no effect.
 func (b *memoryBudget) reduceWorkers(workers int, used int64) {
 	if b.usedAtCut > 0 && used > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++
@@ -77,7 +76,8 @@ func (b *memoryBudget) reduceWorkers(workers int, used int64) {
 	}
 }
 
-// liveBytes is how many bytes live, and which garbage collection has found that.
+// liveBytes returns the bytes of the live heap and of stacks, and the number of the garbage
+// collection that measured them.
 func (b *memoryBudget) liveBytes() (bytes int64, cycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

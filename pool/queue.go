@@ -5,17 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// The queue is split into shards so that submitters and workers seldom meet. A
-// submitter uses the shard of its goroutine, and others when that is full; a worker
-// takes a job from each in turn. A shard's lock is held for some 20 ns
-// and never while a job or a Dropper is called. It is taken with TryLock, and the next
-// shard is tried when that fails: so hardly anybody sleeps for it, which matters to
+// The queue is split into shards to reduce contention between submitters and workers. A submitter uses
+// the shard of its goroutine, and others if that is full; a worker takes a job from each shard in turn.
+// A shard's lock is held for about 20 ns and never while a job or a Dropper runs. It is taken with
+// TryLock, and the next shard is tried if that fails, so goroutines rarely block, which matters to
 // event loops that are locked to their threads.
 
-// lockTries is how often all locked shards are tried again before one is waited for.
+// lockTries is how often all locked shards are tried again before blocking for one.
 const lockTries = 4
 
-// maxShedBatch is how many jobs are shed at a time.
+// maxShedBatch limits the jobs that are shed at a time.
 const maxShedBatch = 32
 
 // queuedTask is a job in the queue.
@@ -24,7 +23,7 @@ type queuedTask struct {
 	submittedAt int64 // when it was submitted
 }
 
-// shard is a part of the queue. Its lock guards all but the atomic fields.
+// shard is a part of the queue. mu guards all fields that are not atomic.
 type shard struct {
 	nonEmpty atomic.Bool
 	full     atomic.Bool
@@ -33,7 +32,7 @@ type shard struct {
 
 	closed     bool
 	cap        int
-	admitLimit int // for how many jobs: cap, or fewer in an overload
+	admitLimit int // jobs; cap, or less in an overload
 	ring
 	standing standingQueue
 
@@ -41,16 +40,15 @@ type shard struct {
 	tally    outcomeCounts
 
 	refused atomic.Uint64
-	_       [128]byte // the next shard's lock is on another cache line
+	_       [128]byte // keeps the next shard's lock on another cache line
 }
 
-// outcomeCounts counts the outcomes of jobs.
 type outcomeCounts struct {
 	finished, panicked, expired, shed, dropped uint64
 	wait, service                              Histogram
 }
 
-// makeShards makes n shards, with room for capacity jobs together.
+// makeShards creates n shards with a total capacity.
 func (p *Pool) makeShards(capacity, n int) {
 	p.shards = make([]shard, n)
 	p.shift = 64
@@ -67,13 +65,13 @@ func (p *Pool) makeShards(capacity, n int) {
 	}
 }
 
-// setAdmitLimit sets how many jobs may wait, up to the capacity.
+// setAdmitLimit sets how many jobs may be queued, up to the shard's capacity.
 func (s *shard) setAdmitLimit(n int) {
 	s.admitLimit = min(n, s.cap)
 	s.full.Store(s.n >= s.admitLimit)
 }
 
-// enqueue appends a job if there is room; extra is so much more.
+// enqueue adds a job if there is space, or within extraCapacity above the limit.
 func (s *shard) enqueue(t *Task, at int64, extraCapacity int) bool {
 	if s.n >= s.admitLimit+extraCapacity {
 		return false
@@ -89,7 +87,7 @@ func (s *shard) enqueue(t *Task, at int64, extraCapacity int) bool {
 	return true
 }
 
-// dequeue takes the oldest job, or the newest. There is one.
+// dequeue moves the oldest job, or the newest, to to. The queue must not be empty.
 func (s *shard) dequeue(newest bool, to *queuedTask) {
 	if s.n == s.admitLimit {
 		s.full.Store(false)
@@ -101,16 +99,16 @@ func (s *shard) dequeue(newest bool, to *queuedTask) {
 	}
 }
 
-// dequeueNext takes the next job to run, and appends those that it sheds on the way to shed.
-// When as many as may be at a time were shed and the next one is too old itself, it
-// takes none: the caller comes again.
+// dequeueNext moves the next job to run to to, and appends jobs that it sheds on the way to shed.
+// If it has shed maxShedBatch jobs and the next one is overdue, too, it returns false; the caller
+// must call it again.
 func (s *shard) dequeueNext(now int64, to *queuedTask, shed *[]Task) bool {
 	if s.n == 0 {
 		return false
 	}
 	age, target := now-s.oldest(), s.overload.target.Load()
 	over := s.overload.isActive(now)
-	// Once overloaded, one job that is too old keeps it so.
+	// In an overload, a single overdue job extends it.
 	standing := s.standing.observeAge(age, now, s.overload) || over && age > target
 	s.overload.extendIfStanding(standing, now)
 	if over = s.overload.isActive(now); !over {
@@ -130,8 +128,7 @@ func (s *shard) dequeueNext(now int64, to *queuedTask, shed *[]Task) bool {
 	return true
 }
 
-// shedOverdue sheds jobs that are too old, up to maxShedBatch, but never the last one: that may as
-// well run.
+// shedOverdue sheds overdue jobs, up to maxShedBatch, except the last one, which may as well run.
 func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	for s.overload.shedding && len(*shed) < maxShedBatch && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
 		var e queuedTask
@@ -141,8 +138,8 @@ func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	}
 }
 
-// sweepOverdue sheds what is too old when nobody takes jobs. It returns when the oldest job
-// that is left came, 0 for none.
+// sweepOverdue sheds overdue jobs if no worker takes any. It returns when the oldest remaining
+// job was submitted, or 0 if there is none.
 func (s *shard) sweepOverdue(now int64, shed *[]Task) (oldest int64) {
 	if s.n == 0 {
 		return 0
@@ -156,14 +153,14 @@ func (s *shard) sweepOverdue(now int64, shed *[]Task) (oldest int64) {
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival that can be popped at both ends. The shard bounds
-// its length. Its size is a power of two.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the
+// shard limits its length.
 type ring struct {
 	entries  []queuedTask
 	first, n int // n is the length
 }
 
-// Rings grow from minRingSize, and one larger than maxKeptRing is freed when it is empty.
+// minRingSize is the initial size of a ring. An empty ring larger than maxKeptRing is released.
 const minRingSize, maxKeptRing = 16, 1024
 
 func (r *ring) index(i int) int { return (r.first + i) & (len(r.entries) - 1) }
@@ -178,8 +175,10 @@ func (r *ring) push(e queuedTask) {
 	r.n++
 }
 
-// oldest and newest are when the jobs at the ends came. There is one.
+// oldest returns when the oldest job was submitted. The ring must not be empty.
 func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
+
+// newest returns when the newest job was submitted. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
 func (r *ring) pop(newest bool, to *queuedTask) {

@@ -6,15 +6,15 @@ import (
 	"unsafe"
 )
 
-// Submit has job run by a worker. It waits until there is room, or until ctx ends, which
-// is the job's context, too. Its error is [ErrClosed], or [ErrExpired] with the cause of
-// ctx's end: then the job does not run. It panics if job is nil.
+// Submit runs job on a worker. It waits for space until ctx, which is also the job's context,
+// ends. The error is [ErrClosed], or [ErrExpired] with the cause of ctx's end; then the job does
+// not run. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job.job(), Ctx: ctx})
 }
 
-// TrySubmit has job run by a worker, or says at once why not: [ErrFull] or [ErrClosed].
-// It panics if job is nil.
+// TrySubmit runs job on a worker. If that is impossible, it returns [ErrFull] or [ErrClosed] at
+// once. It panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.job()}) }
 
 // SubmitTask is Submit for a task. It waits until t.Ctx ends.
@@ -31,10 +31,10 @@ func (p *Pool) SubmitTask(t Task) error {
 	return p.recordRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If there is room, but t.Ctx has ended, its error
-// is [ErrExpired] with the cause.
+// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the
+// cause.
 func (p *Pool) TrySubmitTask(t Task) error {
-	if t.Job != nil && p.isFull() { // the answer to most in an overload, so the first question
+	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
 		return p.recordRefusal(errNoCapacity)
 	}
 	err := t.validate()
@@ -53,14 +53,14 @@ func (p *Pool) TrySubmitTask(t Task) error {
 	return p.recordRefusal(err)
 }
 
-// returningWorkerTries is how often a TrySubmit looks again for a worker where nothing can
-// wait: one may just be returning from the job whose end was the reason for this one.
+// returningWorkerTries is how often TrySubmit looks again for a worker if no job can wait: one
+// may just be returning from the job whose end caused this submission.
 const returningWorkerTries = 8
 
-// These contexts never end, and need no watching.
+// background and todo never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
-// validate panics for a task without a job, and refuses one whose context has ended.
+// validate panics if the task has no job, and returns an error if its context has ended.
 func (t *Task) validate() error {
 	switch {
 	case t.Job == nil:
@@ -74,6 +74,7 @@ func (t *Task) validate() error {
 	return nil
 }
 
+// recordRefusal counts the rejection of a job and returns the error for the user.
 func (p *Pool) recordRefusal(err error) error {
 	switch err {
 	case nil:
@@ -89,7 +90,7 @@ func (p *Pool) recordRefusal(err error) error {
 	return err
 }
 
-// acceptTask hands a job to a worker, or queues it.
+// acceptTask passes a job to a worker, or queues it.
 func (p *Pool) acceptTask(t *Task) error {
 	if p.closed.Load() {
 		return ErrClosed
@@ -107,17 +108,17 @@ func (p *Pool) acceptTask(t *Task) error {
 	if p.searching.Load() == 0 || len(p.shards) > 1 {
 		return errNoCapacity
 	}
-	// Where there is little room or none, workers that search count as room.
+	// With little or no queue, searching workers count as space.
 	return p.enqueue(t, now, true)
 }
 
-// needsWorker reports whether a submitter is to see to a worker for its job: none
-// searches, and one can be had.
+// needsWorker reports whether a submitter must wake a worker for its job: none searches, and one
+// is available.
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.hasSpareWorker() }
 
-// extraWorkers is how many workers above the limit there may be for jobs that find no room
-// where nothing can wait: workers that are just returning from a job can't take another
-// yet, and an idle pool must not refuse one.
+// extraWorkers returns how many workers above the limit may be started if jobs can't wait:
+// workers that are just returning from a job can't take another yet, and an idle pool must not
+// reject one.
 func (p *Pool) extraWorkers() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
@@ -125,7 +126,7 @@ func (p *Pool) extraWorkers() int64 {
 	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
 }
 
-// handToWorker hands a job to a parked worker, or to a new one.
+// handToWorker passes a job to a parked worker or a new one.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) bool {
 	if !p.hasSpareWorker() && extraWorkers == 0 {
 		return false
@@ -140,8 +141,8 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) bool {
 	return true
 }
 
-// enqueue queues a job in the first shard that takes it, from the submitter's own on.
-// With toSearcher there is room for as many more as workers search.
+// enqueue queues a job in the first shard with space, beginning with the submitter's own. With
+// forSearcher, each searching worker adds space for one job.
 func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
 	first, mask := p.localShard(), len(p.shards)-1
 	for round := 0; ; round++ {
@@ -180,7 +181,7 @@ func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
 	}
 }
 
-// hasCapacity reports whether there is room for a job: in the queue, or with a worker.
+// hasCapacity reports whether the queue or a worker can take a job.
 func (p *Pool) hasCapacity() bool {
 	if p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers() {
 		return true
@@ -193,15 +194,14 @@ func (p *Pool) hasCapacity() bool {
 	return false
 }
 
-// isFull reports, for the price of a few loads, that no job can be accepted now:
-// in an overload that is the answer to most.
+// isFull reports, at the cost of a few atomic loads, that no job can be accepted now.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
-// localShard is the shard of the running goroutine. Any would do, as long as it is often
-// the same for one goroutine and mostly not for two: the address of its stack says that
-// for nothing, spread by Fibonacci hashing.
+// localShard returns the shard of the running goroutine. Any shard would do, as long as it is
+// usually the same for one goroutine and different for two. The address of the goroutine's stack
+// provides that for free, spread by Fibonacci hashing.
 func (p *Pool) localShard() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

@@ -5,28 +5,29 @@ import (
 	"sync/atomic"
 )
 
-// Submits that wait for room receive from one channel, which serves them in the order
-// in which they came. A Submit counts itself, looks for room and then receives; a worker
-// that takes a job looks at the count afterwards: so one of the two sees the other. The
-// worker wakes one, and no further one until that has run: it takes the room that it
-// finds and wakes the next if there is more. So a worker that is busy with short jobs
-// does not pay for each that waits, and nobody waits while there is room. One that finds
-// no room, because a newcomer was quicker, receives again behind the others; after the
-// third time newcomers have to wait, too. When the pool closes each wakes the next.
+// Submits that wait for space receive from one channel, which serves them in order. A Submit counts
+// itself, looks for space and then receives; a worker looks at the count after it has taken a job. So
+// one of the two sees the other. The worker wakes one Submit, and no further one until that has run: it
+// takes the space it finds and wakes the next if there is more. So a worker with short jobs does not
+// pay for each waiting Submit, and no Submit waits while there is space. One that finds no space,
+// because a newcomer was faster, receives again, after the others; after the third time, newcomers must
+// wait, too. When the pool closes, each Submit wakes the next.
 
-// maxVainWakeups is how often a Submit is woken in vain before newcomers have to wait.
+// maxVainWakeups is how often a Submit may be woken without finding space before newcomers must
+// wait.
 const maxVainWakeups = 3
 
+// waiters are the Submits that wait for space.
 type waiters struct {
 	waiting       atomic.Int32
-	totalWaits    atomic.Uint64 // that ever waited
-	wakePending   atomic.Bool   // one is woken, and has not run yet
-	newcomersWait atomic.Int32  // how many ask that newcomers wait
-	wake          chan struct{} // has room for one
+	totalWaits    atomic.Uint64 // Submits that ever waited
+	wakePending   atomic.Bool   // one was woken and has not run yet
+	newcomersWait atomic.Int32  // Submits that require newcomers to wait
+	wake          chan struct{} // capacity 1
 }
 
-// wakeWaiter wakes the first Submit that waits, unless one is awake already. It reports
-// whether it did.
+// wakeWaiter wakes the first waiting Submit, unless one was woken already. It reports whether it
+// did.
 func (l *waiters) wakeWaiter() bool {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false
@@ -35,7 +36,7 @@ func (l *waiters) wakeWaiter() bool {
 	return true
 }
 
-// waitForCapacity submits a job that has found no room as soon as there is some.
+// waitForCapacity submits a job as soon as there is space.
 func (p *Pool) waitForCapacity(t *Task) error {
 	l := &p.waiters
 	l.totalWaits.Add(1)

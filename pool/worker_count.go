@@ -11,8 +11,7 @@ func (p *Pool) ensureWorkers(n int) {
 	}
 }
 
-// startWorker starts a worker with an order, if there may be one more, or overdraft above the
-// limit.
+// startWorker starts a worker with an order, if there are fewer than the limit plus extraWorkers.
 func (p *Pool) startWorker(o wakeOrder, extraWorkers int64) bool {
 	var size int64
 	for {
@@ -33,8 +32,8 @@ func (p *Pool) startWorker(o wakeOrder, extraWorkers int64) bool {
 	return true
 }
 
-// decrementWorkers takes one from the number of workers if that is above floor. The worker
-// then exits.
+// decrementWorkers reduces the number of workers if it exceeds floor. On success a worker must
+// exit.
 func (p *Pool) decrementWorkers(floor int64) bool {
 	for {
 		size := p.size.Load()
@@ -51,27 +50,30 @@ func (p *Pool) decrementWorkers(floor int64) bool {
 	}
 }
 
-// stopParkedWorker has a parked worker exit, unless there are no more than floor.
+// stopParkedWorker stops a parked worker if there are more than floor workers.
 func (p *Pool) stopParkedWorker(floor int64) bool {
 	w := p.popParked()
 	if w == nil {
 		return false
 	}
 	if !p.decrementWorkers(floor) {
-		p.wakeToSearch(w) // and parks again
+		p.wakeToSearch(w) // parks again
 		return false
 	}
 	w.wake <- wakeOrder{exit: true}
 	return true
 }
 
-// workers is how many there are, most how many there may be, active how many are neither
-// parked nor in Block, busy how many of those run a job or are about to.
+// maxWorkers returns how many workers there may be. Those in Block do not count.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
+
+// activeWorkers returns the number of workers that are neither parked nor in Block.
 func (p *Pool) activeWorkers() int64 {
 	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
 }
+
+// busyWorkers returns the number of active workers that run a job or are about to.
 func (p *Pool) busyWorkers() int { return int(max(0, p.activeWorkers()-int64(p.searching.Load()))) }
 
 // hasSpareWorker reports whether a worker is parked or another may be started.
@@ -89,8 +91,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeWorker has one more worker search for jobs. If there may be none, that is for the
-// controller to change.
+// wakeWorker makes one more worker search for jobs. At the limit it wakes the controller instead.
 func (p *Pool) wakeWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -99,16 +100,16 @@ func (p *Pool) wakeWorker() {
 	}
 }
 
-// wakeToSearch has a worker search that was popped from the stack.
+// wakeToSearch makes a worker search that was popped from the stack.
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
 	w.wake <- wakeOrder{}
 }
 
-// workerStack has the parked workers, the last one on top, whose stack and caches are
+// workerStack holds the parked workers. The last one is on top, because its stack and caches are
 // warm.
 type workerStack struct {
-	count   atomic.Int64 // how many there are
+	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex
 	workers []*worker
 }
@@ -121,7 +122,8 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked takes a parked worker, which is then the caller's to wake; nil for none.
+// popParked removes a parked worker, which the caller must wake, and returns nil if there is
+// none.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {
