@@ -15,43 +15,43 @@ func TestAdmission(t *testing.T) {
 		o := &overload{interval: int64(100 * time.Millisecond), shedding: true}
 		o.target.Store(int64(20 * time.Millisecond))
 		o.until.Store(int64(50 * time.Millisecond))
-		a := &admission{room: capacity}
+		a := &admission{limit: capacity}
 		now := int64(0)
 		return o, a, func(refused bool, queued int) {
-			now += regulatePeriod
-			a.observe(o, now, sums{busy: 40, queued: queued}, refused, capacity, int64(10*time.Millisecond))
+			now += adjustPeriod
+			a.updateLimit(o, now, totals{busy: 40, queued: queued}, refused, capacity, int64(10*time.Millisecond))
 		}
 	}
 	o, a, step := begin()
 	for i := range 100 {
 		step(true, 50)
-		if want := 60; a.room != want { // 40 workers, 100 jobs a second each, 15 ms
-			t.Fatalf("after %d periods with refusals there is room for %d, want %d", i+1, a.room, want)
+		if want := 60; a.limit != want { // 40 workers, 100 jobs a second each, 15 ms
+			t.Fatalf("after %d periods with refusals there is room for %d, want %d", i+1, a.limit, want)
 		}
 	}
 	for range 10 {
 		step(false, 50)
 	}
-	if a.room != capacity || o.active(int64(1110*time.Millisecond)) {
-		t.Errorf("nothing was refused for an interval: room for %d, want %d, and no overload", a.room, capacity)
+	if a.limit != capacity || o.isActive(int64(1110*time.Millisecond)) {
+		t.Errorf("nothing was refused for an interval: room for %d, want %d, and no overload", a.limit, capacity)
 	}
 
 	// Bursts that the workers have done with soon: one period in five refuses something.
 	_, a, step = begin()
-	for i := 0; a.room < capacity || i == 0; i++ {
+	for i := 0; a.limit < capacity || i == 0; i++ {
 		if i == 20 {
-			t.Fatalf("after %d periods with bursts there is room for %d, want %d", i, a.room, capacity)
+			t.Fatalf("after %d periods with bursts there is room for %d, want %d", i, a.limit, capacity)
 		}
 		step(i%5 == 0, 0)
 	}
 
 	// What is not known, and one that may not shed, bounds nothing.
 	o, a, _ = begin()
-	a.observe(o, regulatePeriod, sums{busy: 40, queued: 50}, true, capacity, 0)
+	a.updateLimit(o, adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, 0)
 	o.shedding = false
-	a.observe(o, 2*regulatePeriod, sums{busy: 40, queued: 50}, true, capacity, int64(10*time.Millisecond))
-	if a.room != capacity {
-		t.Errorf("room for %d, want %d", a.room, capacity)
+	a.updateLimit(o, 2*adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, int64(10*time.Millisecond))
+	if a.limit != capacity {
+		t.Errorf("room for %d, want %d", a.limit, capacity)
 	}
 }
 

@@ -7,33 +7,32 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// budget keeps the number of workers within the memory limit. It goes by the live heap,
-// as the last garbage collection found it: how far the heap grows above that is for the
-// collector to decide. When fewer workers don't make the heap smaller, it is not theirs.
-type budget struct {
-	limit   int64  // bytes; MaxInt64 is none
-	now     int    // the number of workers there may be; 0 is any
-	cycle   uint64 // of the garbage collector, at the last cut
-	before  int64  // what was used then
-	futile  int    // cuts in a row that did not help
-	samples []metrics.Sample
-	read    func() (used int64, cycle uint64) // used, but in tests
+// memoryBudget reduces the number of workers when memory runs short. It uses the live heap found
+// by the last garbage collection; how far the heap grows above that is the collector's decision.
+// If fewer workers do not make the heap smaller, the memory is not theirs.
+type memoryBudget struct {
+	limit      int64  // bytes; MaxInt64 is no limit
+	allowed    int    // workers; 0 before the first call
+	lastCycle  uint64 // garbage collection at the last reduction
+	usedAtCut  int64  // memory in use then, in bytes
+	futileCuts int    // consecutive reductions without effect
+	samples    []metrics.Sample
+	readUsage  func() (used int64, cycle uint64) // liveBytes, except in tests
 }
 
 const (
-	// Above highWater of the limit, in per cent, workers are taken away, and below
-	// lowWater they may come back.
+	// Above highWater per cent of the limit, workers are removed; below lowWater they may return.
 	highWater, lowWater = 70, 60
-	// A cut helps if it takes a twentieth off the heap. After maxFutile in a row that
-	// did not there are no more.
+	// A reduction is effective if the heap shrinks by a twentieth. After maxFutile consecutive
+	// ineffective ones there are no more.
 	maxFutile = 2
 )
 
-func newBudget(limit int64) *budget {
-	b := &budget{limit: limit, samples: []metrics.Sample{
+func newMemoryBudget(limit int64) *memoryBudget {
+	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.read = b.used
+	b.readUsage = b.liveBytes
 	switch {
 	case limit == 0:
 		b.limit, _ = cgroup.MemoryLimit()
@@ -43,42 +42,43 @@ func newBudget(limit int64) *budget {
 	return b
 }
 
-// cap is how many workers there may be at most, for so many that there are.
-func (b *budget) cap(workers, most int) int {
+// maxWorkers returns how many workers the memory allows, up to limit, given the current number.
+func (b *memoryBudget) maxWorkers(current, limit int) int {
 	if b.limit == math.MaxInt64 {
-		return most
+		return limit
 	}
-	if b.now == 0 {
-		b.now = most
+	if b.allowed == 0 {
+		b.allowed = limit
 	}
-	switch used, cycle := b.read(); {
+	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater:
-		if cycle != b.cycle {
-			b.cycle = cycle
-			b.cut(workers, used)
+		if cycle != b.lastCycle {
+			b.lastCycle = cycle
+			b.reduceWorkers(current, used)
 		}
 	case used < b.limit/100*lowWater:
-		b.futile, b.before = 0, 0
-		b.now = min(b.now+b.now/8+1, most)
+		b.futileCuts, b.usedAtCut = 0, 0
+		b.allowed = min(b.allowed+b.allowed/8+1, limit)
 	}
-	return min(b.now, most)
+	return min(b.allowed, limit)
 }
 
-// cut takes a fifth of the workers away, unless that has not helped before.
-func (b *budget) cut(workers int, used int64) {
-	if b.before > 0 && used > b.before-b.before/20 {
-		b.futile++
+// reduceWorkers removes a fifth of the workers, unless earlier reductions had no effect.
+func (b *memoryBudget) reduceWorkers(workers int, used int64) {
+	if b.usedAtCut > 0 && used > b.usedAtCut-b.usedAtCut/20 {
+		b.futileCuts++
 	} else {
-		b.futile = 0
+		b.futileCuts = 0
 	}
-	b.before = used
-	if b.futile < maxFutile {
-		b.now = max(1, min(b.now, workers)*4/5)
+	b.usedAtCut = used
+	if b.futileCuts < maxFutile {
+		b.allowed = max(1, min(b.allowed, workers)*4/5)
 	}
 }
 
-// used is how many bytes live, and which garbage collection has found that.
-func (b *budget) used() (bytes int64, cycle uint64) {
+// liveBytes returns the bytes of the live heap and of stacks, and the number of the garbage
+// collection that measured them.
+func (b *memoryBudget) liveBytes() (bytes int64, cycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

@@ -15,7 +15,7 @@ import (
 )
 
 func TestCallGivesResultAndError(t *testing.T) {
-	p := start(t, pool.Config{})
+	p := startPool(t, pool.Config{})
 	n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 42, nil })
 	if n != 42 || err != nil {
 		t.Errorf("got %d, %v; expected 42, nil", n, err)
@@ -32,8 +32,8 @@ func TestCallGivesResultAndError(t *testing.T) {
 	}
 }
 
-// crash is an error of the runtime, for a map that is nil.
-func crash(m map[int]int) { m[1]++ }
+// writeNilMap is an error of the runtime, for a map that is nil.
+func writeNilMap(m map[int]int) { m[1]++ }
 
 // panics are what a job may do instead of returning.
 var panics = []struct {
@@ -45,7 +45,7 @@ var panics = []struct {
 	{"a string", func() { panic("a string") }, func(v any) bool { return v == "a string" }, nil},
 	{"an error", func() { panic(errWhy) }, func(v any) bool { return v == any(errWhy) }, errWhy},
 	{"nil", func() { panic(nil) }, func(v any) bool { _, ok := v.(*runtime.PanicNilError); return ok }, nil},
-	{"nil map", func() { crash(nil) }, func(v any) bool { _, ok := v.(runtime.Error); return ok }, nil},
+	{"nil map", func() { writeNilMap(nil) }, func(v any) bool { _, ok := v.(runtime.Error); return ok }, nil},
 	{"a panic on the way out", func() { defer func() { panic(errWhy) }(); runtime.Goexit() }, func(v any) bool { return v == any(errWhy) }, errWhy},
 	{"Goexit", runtime.Goexit, func(v any) bool { return v == any(pool.ErrGoexit) }, pool.ErrGoexit},
 }
@@ -57,9 +57,9 @@ func TestPanicsAreContained(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var heard []*pool.PanicError
-				cfg := fixed(1, 64)
+				cfg := fixedConfig(1, 64)
 				cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e); panic("in the callback") }
-				p := start(t, cfg)
+				p := startPool(t, cfg)
 				for range 10 {
 					if err := p.Submit(context.Background(), func(context.Context) { c.do() }); err != nil {
 						t.Fatal(err)
@@ -103,12 +103,12 @@ func TestCallThatDoesNotRun(t *testing.T) {
 		}
 	}
 	t.Run("late", func(t *testing.T) {
-		p := start(t, pool.Config{})
-		n, err := pool.Call(ended(errWhy), p, never)
+		p := startPool(t, pool.Config{})
+		n, err := pool.Call(newEndedContext(errWhy), p, never)
 		expect(t, n, err, pool.ErrExpired, errWhy)
 	})
 	t.Run("closed", func(t *testing.T) {
-		p := start(t, pool.Config{})
+		p := startPool(t, pool.Config{})
 		if _, err := p.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -117,22 +117,22 @@ func TestCallThatDoesNotRun(t *testing.T) {
 	})
 	t.Run("dropped by Close", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, 64))
+			p := startPool(t, fixedConfig(1, 64))
 			if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			time.AfterFunc(time.Second, func() { _, _ = p.Close(ended(nil)) })
+			time.AfterFunc(time.Second, func() { _, _ = p.Close(newEndedContext(nil)) })
 			n, err := pool.Call(context.Background(), p, never)
 			expect(t, n, err, pool.ErrClosed)
 		})
 	})
 	t.Run("shed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Min: 1, Max: 1, Queue: oneShard})
-			release := hold(t, p, 1)
+			p := startPool(t, pool.Config{Min: 1, Max: 1, Queue: oneShard})
+			release := occupyWorkers(t, p, 1)
 			time.AfterFunc(time.Millisecond, func() {
-				if err := p.TrySubmit(nothing); err != nil { // the last one is never shed
+				if err := p.TrySubmit(noopJob); err != nil { // the last one is never shed
 					t.Error(err)
 				}
 			})
@@ -143,8 +143,8 @@ func TestCallThatDoesNotRun(t *testing.T) {
 	})
 	t.Run("expired in the queue", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, 64))
-			release := hold(t, p, 1)
+			p := startPool(t, fixedConfig(1, 64))
+			release := occupyWorkers(t, p, 1)
 			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 			defer cancel()
 			begin := time.Now()
@@ -158,8 +158,8 @@ func TestCallThatDoesNotRun(t *testing.T) {
 	})
 	t.Run("no room", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, pool.NoQueue))
-			release := hold(t, p, 1)
+			p := startPool(t, fixedConfig(1, pool.NoQueue))
+			release := occupyWorkers(t, p, 1)
 			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 			defer cancel()
 			n, err := pool.Call(ctx, p, never)
@@ -172,7 +172,7 @@ func TestCallThatDoesNotRun(t *testing.T) {
 // Call does not wait for a call that runs when its context ends.
 func TestCallLeavesWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(1, 64))
+		p := startPool(t, fixedConfig(1, 64))
 		gate := make(chan struct{})
 		var finished atomic.Bool
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
@@ -203,7 +203,7 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 // No Submit of a prepared job allocates, neither on the way in nor on the way out.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 64, 4096} {
-		p := start(t, fixed(2, queue))
+		p := startPool(t, fixedConfig(2, queue))
 		done := make(chan struct{})
 		job := pool.Func(func(context.Context) { done <- struct{}{} })
 		shared, cancel := context.WithCancel(context.Background())
@@ -234,12 +234,12 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 
 // Nor does one that finds no room, or waits for it.
 func TestNoRoomAllocatesNothing(t *testing.T) {
-	p := start(t, fixed(1, 64))
-	release := hold(t, p, 1)
-	for p.TrySubmit(nothing) == nil {
+	p := startPool(t, fixedConfig(1, 64))
+	release := occupyWorkers(t, p, 1)
+	for p.TrySubmit(noopJob) == nil {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
-		if p.TrySubmit(nothing) == nil {
+		if p.TrySubmit(noopJob) == nil {
 			t.Error("it was accepted")
 		}
 	}); n != 0 {

@@ -21,25 +21,25 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64} {
 		for _, forced := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				p := start(t, fixed(1, queue))
-				release := hold(t, p, 1)
+				p := startPool(t, fixedConfig(1, queue))
+				release := occupyWorkers(t, p, 1)
 				const waiting = 100
-				jobs, errs := make([]noted, max(queue, 0)+waiting), make([]error, max(queue, 0)+waiting)
+				jobs, errs := make([]recordedJob, max(queue, 0)+waiting), make([]error, max(queue, 0)+waiting)
 				var wg sync.WaitGroup
 				for i := range jobs {
-					jobs[i] = noted{t: t, name: fmt.Sprint(i)}
+					jobs[i] = recordedJob{t: t, name: fmt.Sprint(i)}
 					wg.Go(func() { errs[i] = p.SubmitTask(pool.Task{Job: &jobs[i]}) })
 					synctest.Wait()
 				}
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				closed := make(chan []pool.Task, 1)
-				go func() { closed <- closeIt(t, p, ctx) }()
+				go func() { closed <- closeAndCheck(t, p, ctx) }()
 				synctest.Wait()
-				if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrClosed) {
+				if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrClosed) {
 					t.Errorf("TrySubmit while Close waits: %v; expected ErrClosed", err)
 				}
-				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
+				if err := p.Submit(context.Background(), noopJob); !errors.Is(err, pool.ErrClosed) {
 					t.Errorf("Submit while Close waits: %v; expected ErrClosed", err)
 				}
 				if forced {
@@ -54,19 +54,19 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 					switch {
 					case errors.Is(err, pool.ErrClosed):
 						refused++
-						jobs[i].mustNothing()
+						jobs[i].expectNoOutcome()
 					case err != nil:
 						t.Errorf("queue %d: Submit while Close runs: %v; expected nil or ErrClosed", queue, err)
 					case forced:
-						jobs[i].mustDrop(pool.ErrClosed)
+						jobs[i].expectDropped(pool.ErrClosed)
 					default:
-						jobs[i].mustRun()
+						jobs[i].expectRan()
 					}
 				}
 				if want := len(jobs) - refused; forced && len(dropped) != want || !forced && len(dropped) != 0 {
 					t.Errorf("queue %d, forced %v: Close returned %d jobs, with %d accepted", queue, forced, len(dropped), want)
 				}
-				if s := balance(t, p); s.Closed != uint64(refused)+2 {
+				if s := expectBalanced(t, p); s.Closed != uint64(refused)+2 {
 					t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
 				}
 			})
@@ -93,7 +93,7 @@ func TestCloseDrains(t *testing.T) {
 			if err != nil || len(dropped) != 0 || ran.Load() != int64(accepted) {
 				t.Errorf("min %d, queue %d: %d of %d have run, %d were dropped, %v", workers, queue, ran.Load(), accepted, len(dropped), err)
 			}
-			balance(t, p)
+			expectBalanced(t, p)
 		}
 	}
 }
@@ -103,39 +103,39 @@ func TestCloseDrains(t *testing.T) {
 func TestSecondCloseForces(t *testing.T) {
 	for _, closers := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(2, 64))
+			p := startPool(t, fixedConfig(2, 64))
 			for range 2 {
 				if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
 					t.Fatal(err)
 				}
 			}
 			synctest.Wait()
-			jobs := make([]noted, 50)
+			jobs := make([]recordedJob, 50)
 			for i := range jobs {
-				jobs[i] = noted{t: t, name: fmt.Sprint(i)}
+				jobs[i] = recordedJob{t: t, name: fmt.Sprint(i)}
 				if err := p.TrySubmitTask(pool.Task{Job: &jobs[i]}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			returned := make(chan []pool.Task, 1+closers)
-			go func() { returned <- closeIt(t, p, context.Background()) }()
+			go func() { returned <- closeAndCheck(t, p, context.Background()) }()
 			synctest.Wait()
 			for range closers {
-				go func() { returned <- closeIt(t, p, ended(errWhy)) }()
+				go func() { returned <- closeAndCheck(t, p, newEndedContext(errWhy)) }()
 			}
-			times := map[*noted]int{}
+			times := map[*recordedJob]int{}
 			for range 1 + closers {
 				for _, task := range testkit.Receive(t, returned, "Close") {
-					times[task.Job.(*noted)]++
+					times[task.Job.(*recordedJob)]++
 				}
 			}
 			for i := range jobs {
-				jobs[i].mustDrop(pool.ErrClosed)
+				jobs[i].expectDropped(pool.ErrClosed)
 				if n := times[&jobs[i]]; n != 1 {
 					t.Errorf("job %d was returned %d times; expected once", i, n)
 				}
 			}
-			balance(t, p)
+			expectBalanced(t, p)
 		})
 	}
 }
@@ -144,19 +144,19 @@ func TestSecondCloseForces(t *testing.T) {
 // context of their own, and those that wait come back as they were submitted.
 func TestForcedCloseReachesBusyJobs(t *testing.T) {
 	for _, patient := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) { forcedClose(t, patient) })
+		synctest.Test(t, func(t *testing.T) { testForcedClose(t, patient) })
 	}
 }
 
 type ctxKey struct{}
 
-func forcedClose(t *testing.T, patient bool) {
+func testForcedClose(t *testing.T, patient bool) {
 	own, cancelOwn := context.WithCancel(context.WithValue(context.Background(), ctxKey{}, "mine"))
 	defer cancelOwn()
 	deadline, stop := context.WithTimeout(own, time.Hour)
 	defer stop()
 	ctxs := []context.Context{nil, context.Background(), own, deadline, context.WithValue(own, ctxKey{}, "more")}
-	p := start(t, fixed(len(ctxs), 64))
+	p := startPool(t, fixedConfig(len(ctxs), 64))
 	causes := make([]error, len(ctxs))
 	for i, ctx := range ctxs {
 		job := pool.Func(func(ctx context.Context) {
@@ -177,17 +177,17 @@ func forcedClose(t *testing.T, patient bool) {
 		}
 	}
 	synctest.Wait()
-	waits := make([]noted, 20)
+	waits := make([]recordedJob, 20)
 	tasks := map[pool.Job]pool.Task{}
 	for i := range waits {
-		waits[i] = noted{t: t, name: fmt.Sprint("waits ", i)}
+		waits[i] = recordedJob{t: t, name: fmt.Sprint("waits ", i)}
 		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)]}
 		tasks[task.Job] = task
 		if err := p.TrySubmitTask(task); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ctx, wait := ended(nil), time.Duration(0)
+	ctx, wait := newEndedContext(nil), time.Duration(0)
 	if patient {
 		var cancel context.CancelFunc
 		wait = 5 * time.Second
@@ -195,7 +195,7 @@ func forcedClose(t *testing.T, patient bool) {
 		defer cancel()
 	}
 	begin := time.Now()
-	dropped := closeIt(t, p, ctx)
+	dropped := closeAndCheck(t, p, ctx)
 	if took := time.Since(begin); took < wait || took > wait+100*time.Millisecond {
 		t.Errorf("Close took %v; expected %v", took, wait)
 	}
@@ -220,9 +220,9 @@ func forcedClose(t *testing.T, patient bool) {
 		}
 	}
 	for i := range waits {
-		waits[i].mustDrop(pool.ErrClosed)
+		waits[i].expectDropped(pool.ErrClosed)
 	}
-	if s := balance(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) {
+	if s := expectBalanced(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) {
 		t.Errorf("finished %d, dropped %d; expected %d, %d", s.Finished, s.Dropped, len(ctxs), len(waits))
 	}
 }
@@ -231,7 +231,7 @@ func forcedClose(t *testing.T, patient bool) {
 // has its values and its deadline.
 func TestJobContextFollowsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(2, 64))
+		p := startPool(t, fixedConfig(2, 64))
 		own, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "mine"))
 		deadline, stop := context.WithTimeout(own, time.Hour)
 		defer stop()
@@ -271,12 +271,12 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 // there are.
 func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, err := pool.New(fixed(3, 64))
+		p, err := pool.New(fixedConfig(3, 64))
 		if err != nil {
 			t.Fatal(err)
 		}
-		release := hold(t, p, 3)
-		job := &noted{t: t, name: "waits"}
+		release := occupyWorkers(t, p, 3)
+		job := &recordedJob{t: t, name: "waits"}
 		if err := p.TrySubmitTask(pool.Task{Job: job}); err != nil {
 			t.Fatal(err)
 		}
@@ -293,9 +293,9 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 		if len(dropped) != 1 {
 			t.Errorf("%d jobs were returned; expected 1", len(dropped))
 		}
-		job.mustDrop(pool.ErrClosed)
+		job.expectDropped(pool.ErrClosed)
 		begin = time.Now()
-		if _, err := p.Close(ended(nil)); err == nil {
+		if _, err := p.Close(newEndedContext(nil)); err == nil {
 			t.Error("a second Close says nothing of the jobs that still run")
 		}
 		if took := time.Since(begin); took > 2*time.Second {
@@ -305,7 +305,7 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
 			t.Errorf("Close when all has ended: %v, %v", dropped, err)
 		}
-		balance(t, p)
+		expectBalanced(t, p)
 	})
 }
 
@@ -317,7 +317,7 @@ func TestDroppedPanics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		release := hold(t, p, 1)
+		release := occupyWorkers(t, p, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		bad := &droppable{run: func(context.Context) { t.Error("it ran") }, dropped: func(error) { panic("bad manners") }}
 		if err := p.TrySubmitTask(pool.Task{Job: bad, Ctx: ctx}); err != nil {
@@ -332,7 +332,7 @@ func TestDroppedPanics(t *testing.T) {
 		if n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 1, nil }); n != 1 || err != nil {
 			t.Errorf("the next call: %d, %v", n, err)
 		}
-		closeIt(t, p, context.Background())
+		closeAndCheck(t, p, context.Background())
 	})
 }
 
@@ -353,5 +353,5 @@ func TestContextsThatCannotBeCompared(t *testing.T) {
 			t.Errorf("got %d, %v", n, err)
 		}
 	}
-	closeIt(t, p, context.Background())
+	closeAndCheck(t, p, context.Background())
 }

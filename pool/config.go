@@ -6,61 +6,49 @@ import (
 	"time"
 )
 
-// Config configures a pool. Its zero value is a good pool.
+// Config configures a pool. The zero value is a good default.
 type Config struct {
-	// Min and Max bound the number of workers. Min workers, 0 by default, are there as
-	// long as the pool is open. Max is 10,000 by default (or Min, if that is more), at
-	// most 1,000,000. If both are the same the number is fixed.
+	// Min and Max limit the number of workers. The pool always keeps Min workers, 0 by default.
+	// Max is 10,000 by default, or Min if that is more, and at most 1,000,000. If both are equal,
+	// the number is fixed.
 	Min, Max int
-	// Queue is how many jobs may wait for a worker: 1,024 by default, at most
-	// 16,777,216. NoQueue is none: a job is accepted only when a worker can take it at
-	// once, that is a moment after its last job has returned. A waiting job takes 40
-	// bytes.
+	// Queue is the maximum number of waiting jobs: 1,024 by default, at most 16,777,216. With
+	// NoQueue a job is accepted only if a worker can take it at once; a worker is available a
+	// moment after its last job has returned. A waiting job takes 40 bytes.
 	Queue int
-	// When jobs have waited longer than Target for all of Interval, the pool is
-	// overloaded; while it is, no more jobs may wait than the workers take within Target,
-	// others find the queue full, and those that have waited longer nevertheless are
-	// shed. The default of Target is 5 ms or, if that is longer, the time that jobs take
-	// on average, up to Interval; that of Interval is 100 ms. Target is at least 100 µs,
-	// Interval at least Target, and both at most an hour. The method is that of "Fail at
-	// Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM
-	// Queue 10-5, 2012).
+	// The pool is overloaded after jobs have waited longer than Target for all of Interval. Then
+	// the queue is limited to the jobs that the workers can start within Target, further ones are
+	// rejected as if the queue were full, and jobs that wait longer than Target are shed.
+	//
+	// The default of Target is 5 ms or, if that is longer, the mean duration of jobs, up to
+	// Interval. The default of Interval is 100 ms. Target is at least 100 µs, Interval at least
+	// Target, and both at most an hour. The method is that of "Fail at Scale" (B. Maurer, ACM
+	// Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
 	Target, Interval time.Duration
-	// Off switches rules off: for comparison, or because jobs must never be shed.
-	Off Rules
-	// MemoryLimit is how many bytes the process may use: when its live heap comes near
-	// that, the number of workers is reduced. 0, the default, is what Go's memory limit,
-	// the cgroup and the machine allow; a negative number is no limit.
+	// FixedLimit sets the limit of workers to Max. By default the limit follows the load.
+	FixedLimit bool
+	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool sheds
+	// jobs that have waited longer than Target.
+	KeepQueued bool
+	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the
+	// newest first while the oldest has waited longer than Target.
+	//
+	// With FixedLimit, KeepQueued and FIFO the pool is a plain queue in front of at most Max
+	// workers. Its order is approximate: the queue has up to two shards for each processor, and
+	// only the jobs of one shard run in order of arrival.
+	FIFO bool
+	// MemoryLimit is the memory in bytes that the process may use. When its live heap approaches
+	// the limit, the number of workers is reduced. The default, 0, uses the limit set by
+	// GOMEMLIMIT, the cgroup or the machine; a negative number means no limit.
 	MemoryLimit int64
-	// Panicked, if set, is called with each panic of a job, on its worker; with
-	// several workers it may be called concurrently. Panics are counted and contained
-	// in any case.
+	// Panicked, if set, is called with each panic of a job, on its worker, possibly concurrently.
+	// Panics are always counted and do not affect other jobs.
 	Panicked func(*PanicError)
 
-	fixedTarget bool // it does not follow the jobs
+	fixedTarget bool // Target is set and does not follow the jobs
 }
 
-// Rules are what a pool does about overload.
-type Rules uint
-
-// The rules.
-const (
-	// Adapting makes the number of workers follow the work. Without it there may
-	// always be Max.
-	Adapting Rules = 1 << iota
-	// Shedding sheds jobs that have waited too long in an overload.
-	Shedding
-	// NewestFirst runs the newest jobs first in an overload, while others have waited
-	// longer than Target.
-	NewestFirst
-
-	// AllRules are all of them. A pool without is a queue in about the order of arrival
-	// (the queue is sharded, up to twice as often as there are processors) before up
-	// to Max workers.
-	AllRules = Adapting | Shedding | NewestFirst
-)
-
-// NoQueue is a Config.Queue without room.
+// NoQueue as Config.Queue means that no job may wait.
 const NoQueue = -1
 
 const (
@@ -78,7 +66,7 @@ const (
 	minPerShard = 64 // jobs
 )
 
-// withDefaults is the Config with its defaults, or an error that wraps ErrBadConfig.
+// withDefaults returns c with defaults filled in, or an error that wraps ErrBadConfig.
 func (c Config) withDefaults() (Config, error) {
 	if c.Max == 0 {
 		c.Max = max(defaultMax, c.Min)
@@ -106,8 +94,6 @@ func (c Config) withDefaults() (Config, error) {
 		return c, badConfig("Target is %v; expected 0 (the default, %v), or %v to %v", c.Target, defaultTarget, minTarget, maxInterval)
 	case c.Interval < c.Target || c.Interval > maxInterval:
 		return c, badConfig("Interval is %v; expected 0 (the default, %v), or %v (Target) to %v", c.Interval, defaultInterval, c.Target, maxInterval)
-	case c.Off&^AllRules != 0:
-		return c, badConfig("Off is %#x; expected some of %#x (AllRules)", uint(c.Off), uint(AllRules))
 	}
 	return c, nil
 }
@@ -116,8 +102,8 @@ func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBadConfig}, args...)...)
 }
 
-// shards is how many shards a queue has: enough that submitters and workers seldom meet,
-// and not so many that each is small.
+// shards returns the number of shards of the queue: enough that submitters and workers rarely
+// contend, with at least minPerShard jobs each.
 func (c Config) shards() int {
 	n := 1
 	for n < 2*runtime.GOMAXPROCS(0) && n < maxShards && c.Queue/(2*n) >= minPerShard {

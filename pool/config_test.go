@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// refused says that an error has to be ErrBadConfig, and to name these.
-func refused(t *testing.T, what string, err error, names ...string) {
+// expectBadConfig says that an error has to be ErrBadConfig, and to name these.
+func expectBadConfig(t *testing.T, what string, err error, names ...string) {
 	t.Helper()
 	if !errors.Is(err, pool.ErrBadConfig) {
 		t.Errorf("%s: got %v; expected ErrBadConfig", what, err)
@@ -61,14 +61,13 @@ func TestConfigBounds(t *testing.T) {
 		{pool.Config{Target: time.Second, Interval: time.Second - 1}, []string{"Interval is 999.999999ms", "1s"}},
 		{pool.Config{Interval: h}, nil},
 		{pool.Config{Interval: h + 1}, []string{"Interval is 1h0m0.000000001s", "1h0m0s"}},
-		{pool.Config{Off: pool.AllRules}, nil},
-		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x8", "0x7"}},
+		{pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}, nil},
 		{pool.Config{MemoryLimit: -1}, nil},
 		{pool.Config{MemoryLimit: 1}, nil},
 	} {
 		p, err := pool.New(c.cfg)
 		if c.names != nil {
-			refused(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
+			expectBadConfig(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
 			if p != nil {
 				t.Errorf("New(%+v) gives an error and a pool", c.cfg)
 			}
@@ -91,32 +90,32 @@ func TestQueueBoundIsExact(t *testing.T) {
 			if queue == 100_000 && workers == 1 {
 				continue // one of them takes long enough
 			}
-			for _, off := range []pool.Rules{0, pool.AllRules} {
+			for _, plain := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
-					cfg := fixed(workers, queue)
-					cfg.Off = off
-					p := start(t, cfg)
+					cfg := fixedConfig(workers, queue)
+					cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
+					p := startPool(t, cfg)
 					room := max(queue, 0)
 					if queue == 0 {
 						room = 1024 // the default
 					}
 					for round := range 2 {
-						release := hold(t, p, workers)
+						release := occupyWorkers(t, p, workers)
 						n := 0
-						for p.TrySubmit(nothing) == nil {
+						for p.TrySubmit(noopJob) == nil {
 							if n++; n > room {
 								break
 							}
 						}
 						if n != room {
-							t.Errorf("queue %d, workers %d, off %b, round %d: %d jobs were accepted to wait; expected %d", queue, workers, off, round, n, room)
+							t.Errorf("queue %d, workers %d, plain %v, round %d: %d jobs were accepted to wait; expected %d", queue, workers, plain, round, n, room)
 						}
 						if s := p.Stats(); s.Queued != n || s.Running != workers {
-							t.Errorf("queue %d, workers %d, off %b: queued %d, running %d; expected %d, %d", queue, workers, off, s.Queued, s.Running, n, workers)
+							t.Errorf("queue %d, workers %d, plain %v: queued %d, running %d; expected %d, %d", queue, workers, plain, s.Queued, s.Running, n, workers)
 						}
 						// Turned away is turned away, each time.
 						for range 100 {
-							if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrFull) {
+							if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrFull) {
 								t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
 							}
 						}
@@ -135,10 +134,10 @@ func TestQueueBoundIsExact(t *testing.T) {
 // A process that is over its memory limit has few workers, but some; with no limit
 // the same load has many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
-	processors(t, 2)
+	setProcessors(t, 2)
 	for _, limit := range []int64{1, -1} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
+			p := startPool(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
 			for range 100_000 {
 				if err := p.TrySubmit(func(context.Context) { time.Sleep(20 * time.Millisecond) }); err != nil {
 					t.Fatal(err)
@@ -156,7 +155,7 @@ func TestMemoryPressure(t *testing.T) {
 			if limit == -1 && s.Workers < 200 {
 				t.Errorf("without a memory limit there are %d workers of 1000: the test shows nothing", s.Workers)
 			}
-			closeIt(t, p, ended(nil))
+			closeAndCheck(t, p, newEndedContext(nil))
 		})
 	}
 }
@@ -166,16 +165,16 @@ func TestWorkersAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		cfg  pool.Config
 		most int64
-		all  bool // without Adapting there are as many at any time
+		all  bool // with FixedLimit there are as many at any time
 	}{
 		{pool.Config{Max: 1}, 1, true},
 		{pool.Config{Max: 7}, 7, true},
 		{pool.Config{Max: 100}, 100, false},
-		{pool.Config{Max: 300, Off: pool.Adapting}, 300, true},
+		{pool.Config{Max: 300, FixedLimit: true}, 300, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c.cfg.Queue, c.cfg.Target = 4096, time.Hour
-			p := start(t, c.cfg)
+			p := startPool(t, c.cfg)
 			var running, worst atomic.Int64
 			const jobs = 1000
 			for range jobs {

@@ -8,67 +8,67 @@ import (
 	"time"
 )
 
-// controller sets the limit of workers, sheds what is too old in the queue when nobody
-// takes jobs, bounds the queue in an overload and ends idle workers. It is one
-// goroutine. It runs every millisecond while jobs wait, every 50 ms while jobs run, and
-// once a second while there are only idle workers. A pool without workers has no timer.
+// controller is a goroutine that sets the limit of workers, sheds overdue jobs if no worker takes
+// any, limits the queue in an overload and stops idle workers. It runs every millisecond while
+// jobs wait, every 50 ms while jobs run, and once a second while there are only idle workers. A
+// pool without workers has no timer.
 type controller struct {
 	p    *Pool
-	wake chan struct{} // has room for one
+	wake chan struct{} // capacity 1
 	quit chan struct{}
 	done sync.WaitGroup
 
 	sizer     sizer
 	admission admission
-	budget    *budget
+	budget    *memoryBudget
 	runnable  func() int // runnableGoroutines, except in tests
 
-	ticks      atomic.Int64
-	waitedAt   int64  // when jobs waited last
-	refused    uint64 // jobs until the last look
-	seen       sums   // at the last call of regulate
-	service    int64  // recent mean of the time that jobs take; 0 if that is not known
-	regulateAt int64  // when regulate is due
-	memoryAt   int64  // when the budget is due
-	trimAt     int64  // when removeIdle is due
-	leastIdle  int    // the least number of idle workers since removeIdle
+	ticks       atomic.Int64
+	lastWaitAt  int64  // when jobs waited last
+	lastRefused uint64 // totals.refused at the last tick
+	lastTotals  totals // at the last call of adjustOverload
+	meanService int64  // moving average of the duration of jobs; 0 if unknown
+	adjustAt    int64  // when adjustOverload is due
+	memoryAt    int64  // when the memory budget is due
+	trimAt      int64  // when removeIdleWorkers is due
+	minIdle     int    // minimum number of idle workers since removeIdleWorkers
 }
 
-// The controller's periods, in nanoseconds. It stays in fastPeriod for stayFast after jobs
-// have waited.
+// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have
+// waited.
 const (
-	fastPeriod     = int64(time.Millisecond)
-	slowPeriod     = int64(50 * time.Millisecond)
-	stayFast       = int64(20 * time.Millisecond)
-	regulatePeriod = int64(10 * time.Millisecond)
-	memoryPeriod   = int64(100 * time.Millisecond)
-	trimPeriod     = int64(time.Second)
+	fastPeriod   = int64(time.Millisecond)
+	slowPeriod   = int64(50 * time.Millisecond)
+	stayFast     = int64(20 * time.Millisecond)
+	adjustPeriod = int64(10 * time.Millisecond)
+	memoryPeriod = int64(100 * time.Millisecond)
+	trimPeriod   = int64(time.Second)
 )
 
-// sums are what shards count.
-type sums struct {
+// totals are sums over the shards.
+type totals struct {
 	queued     int
-	refused    uint64 // refused, shed, or made to wait
-	finished   uint64
+	refused    uint64 // rejected, shed, or made to wait
+	finished   uint64 // jobs, at the last call
 	service    time.Duration
-	timed      uint64 // jobs in service
+	timed      uint64 // number of jobs in service
 	busy, idle int64
 }
 
-// init prepares the controller; New starts its goroutine.
+// init prepares the controller. New starts its goroutine.
 func (c *controller) init(p *Pool, runnable func() int) {
 	c.p, c.runnable = p, runnable
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
 	c.sizer = newSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
-	if p.cfg.Off&Adapting != 0 {
+	if p.cfg.FixedLimit {
 		c.sizer.limit = p.cfg.Max
 	}
-	c.admission.room = p.cfg.Queue
-	c.budget = newBudget(p.cfg.MemoryLimit)
+	c.admission.limit = p.cfg.Queue
+	c.budget = newMemoryBudget(p.cfg.MemoryLimit)
 	p.limit.Store(int64(c.sizer.limit))
 }
 
-func (c *controller) run() {
+func (c *controller) runTicks() {
 	timer := time.NewTimer(time.Duration(fastPeriod))
 	defer timer.Stop()
 	for {
@@ -82,7 +82,7 @@ func (c *controller) run() {
 		period := c.tick()
 		if period != fastPeriod {
 			c.p.slow.Store(true)
-			if c.p.anyQueued() || c.p.waiting.Load() > 0 { // a job that came before slow was set
+			if c.p.anyQueued() || c.p.waiting.Load() > 0 { // a job that arrived before slow was set
 				period = fastPeriod
 			}
 		}
@@ -92,13 +92,12 @@ func (c *controller) run() {
 	}
 }
 
-// stop ends the controller and waits for it.
-func (c *controller) stop() {
+func (c *controller) stopAndWait() {
 	close(c.quit)
 	c.done.Wait()
 }
 
-// wakeController is called when a job waits or is refused, or a worker is started.
+// wakeController is called when a job waits or is rejected, or a worker is started.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -108,48 +107,48 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle. It returns when the next one is due, 0 for when it is woken.
+// tick runs one cycle. It returns the time until the next one, or 0 to sleep until woken.
 func (c *controller) tick() (period int64) {
 	p := c.p
 	c.ticks.Add(1)
 	now := p.now()
 	var shed []Task
-	s := c.read(now, &shed)
-	waiting := s.queued + int(s.refused-c.refused) + int(p.waiting.Load())
-	c.refused = s.refused
+	s := c.collectTotals(now, &shed)
+	waiting := s.queued + int(s.refused-c.lastRefused) + int(p.waiting.Load())
+	c.lastRefused = s.refused
 	if waiting > 0 {
-		c.waitedAt = now
+		c.lastWaitAt = now
 	}
 	runnable := c.runnable()
 	p.blocking.Store(s.busy > 2*(p.procs+int64(runnable)))
-	if p.cfg.Off&Adapting == 0 {
+	if !p.cfg.FixedLimit {
 		if now >= c.memoryAt {
 			c.memoryAt = now + memoryPeriod
-			c.sizer.ceiling = c.budget.cap(int(p.workers()), p.cfg.Max)
+			c.sizer.ceiling = c.budget.maxWorkers(int(p.workerCount()), p.cfg.Max)
 		}
-		c.setLimit(c.sizer.observe(now, load{waiting, runnable, int(p.workers() - p.blocked.Load()), s.finished}))
+		c.setWorkerLimit(c.sizer.updateLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
 	}
-	if now >= c.regulateAt {
-		c.regulateAt = now + regulatePeriod
-		c.regulate(now, s)
+	if now >= c.adjustAt {
+		c.adjustAt = now + adjustPeriod
+		c.adjustOverload(now, s)
 	}
-	c.addWorkers(s.queued)
-	if c.leastIdle = min(c.leastIdle, int(s.idle)); now >= c.trimAt {
+	c.wakeWorkersFor(s.queued)
+	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
-		c.removeIdle()
+		c.removeIdleWorkers()
 	}
 	if len(shed) > 0 {
 		p.notifyShed(shed)
 		p.wakeWaiter()
 	}
-	workers := p.workers()
-	if s.queued == 0 && p.parked.n.Load() >= workers {
+	workers := p.workerCount()
+	if s.queued == 0 && p.parked.count.Load() >= workers {
 		p.endOverload(now)
 	}
 	switch {
-	case now-c.waitedAt < stayFast || workers < int64(p.cfg.Min):
+	case now-c.lastWaitAt < stayFast || workers < int64(p.cfg.Min):
 		return fastPeriod
-	case p.parked.n.Load() < workers:
+	case p.parked.count.Load() < workers:
 		return slowPeriod
 	case workers > int64(p.cfg.Min):
 		return trimPeriod
@@ -157,16 +156,16 @@ func (c *controller) tick() (period int64) {
 	return 0
 }
 
-// read sums up what shards count, and sheds what is too old.
-func (c *controller) read(now int64, shed *[]Task) (sum sums) {
+// collectTotals adds up the shards' counters, and moves overdue jobs from their queues to shed.
+func (c *controller) collectTotals(now int64, shed *[]Task) (sum totals) {
 	p := c.p
-	sum.refused = p.total.Load()
-	room := (c.admission.room + len(p.shards) - 1) / len(p.shards)
+	sum.refused = p.totalWaits.Load()
+	room := (c.admission.limit + len(p.shards) - 1) / len(p.shards)
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		s.setRoom(room)
-		s.sweep(now, shed)
+		s.setAdmitLimit(room)
+		s.sweepOverdue(now, shed)
 		sum.queued += s.n
 		sum.finished += s.tally.finished
 		sum.service += s.tally.service.Sum
@@ -175,117 +174,117 @@ func (c *controller) read(now int64, shed *[]Task) (sum sums) {
 		s.mu.Unlock()
 		sum.refused += s.refused.Load()
 	}
-	sum.busy, sum.idle = int64(p.busy()), p.parked.n.Load()
+	sum.busy, sum.idle = int64(p.busyWorkers()), p.parked.count.Load()
 	return sum
 }
 
-// regulate sets the target and the bound of what may wait in an overload.
-func (c *controller) regulate(now int64, s sums) {
+// adjustOverload sets the target, and the limit of the queue in an overload.
+func (c *controller) adjustOverload(now int64, s totals) {
 	p := c.p
-	if timed := s.timed - c.seen.timed; timed > 0 {
-		mean := int64(s.service-c.seen.service) / int64(timed)
-		if c.service == 0 {
-			c.service = mean
+	if timed := s.timed - c.lastTotals.timed; timed > 0 {
+		mean := int64(s.service-c.lastTotals.service) / int64(timed)
+		if c.meanService == 0 {
+			c.meanService = mean
 		}
-		c.service += (mean - c.service) / 4
+		c.meanService += (mean - c.meanService) / 4
 	}
 	if !p.cfg.fixedTarget {
-		p.overload.target.Store(min(max(c.service, int64(p.cfg.Target)), int64(p.cfg.Interval)))
+		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.admission.observe(&p.overload, now, s, s.refused > c.seen.refused, p.cfg.Queue, c.service)
-	c.seen = s
+	c.admission.updateLimit(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
+	c.lastTotals = s
 }
 
-// endOverload ends an overload: nothing waits.
+// endOverload ends an overload because no job waits.
 func (p *Pool) endOverload(now int64) {
-	if !p.control.admission.end(&p.overload, p.cfg.Queue, now) {
+	if !p.control.admission.endOverload(&p.overload, p.cfg.Queue, now) {
 		return
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		s.setRoom(s.cap)
+		s.setAdmitLimit(s.cap)
 		s.mu.Unlock()
 	}
 }
 
-// setLimit sets the limit of workers.
-func (c *controller) setLimit(limit int) {
+func (c *controller) setWorkerLimit(limit int) {
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
 		c.p.wakeWaiter()
 	}
 }
 
-// addWorkers has a worker see to each job that waits, as far as the limit allows.
-func (c *controller) addWorkers(queued int) {
+// wakeWorkersFor wakes or starts a worker for each queued job, within the limit, and keeps Min
+// workers.
+func (c *controller) wakeWorkersFor(queued int) {
 	p := c.p
-	for more := queued - int(p.searching.Load()); more > 0 && p.available(); more-- {
+	for more := queued - int(p.searching.Load()); more > 0 && p.hasSpareWorker(); more-- {
 		p.wakeWorker()
 	}
 	if !p.closed.Load() {
-		p.startWorkers(p.cfg.Min)
+		p.ensureWorkers(p.cfg.Min)
 	}
 }
 
-// removeIdle ends a quarter of the workers that were idle since the last call.
-func (c *controller) removeIdle() {
+// removeIdleWorkers stops a quarter of the workers that have been idle since the last call.
+func (c *controller) removeIdleWorkers() {
 	p := c.p
-	for n := (c.leastIdle + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
+	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
 	}
-	c.leastIdle = int(p.parked.n.Load())
+	c.minIdle = int(p.parked.count.Load())
 }
 
-// sizer decides how many workers there may be, by two signals: work that waits, and
-// goroutines that wait for a processor. While work waits and processors have nothing to
-// run it adds a quarter each time. While many goroutines wait for a processor it adds
-// none, and slowly takes some away: they would only wait for processors and use memory.
-// Where work waits and no job ends, it adds one now and then whatever waits for a processor.
+// sizer decides about the limit of workers, based on waiting jobs and on goroutines that wait for
+// a processor. While jobs wait and processors have nothing to run, it adds a quarter each time.
+// While many goroutines wait for a processor, it adds none and slowly removes some, which would
+// only wait for processors and use memory. If jobs wait and none finishes, it adds one worker
+// from time to time in any case.
 //
-// This is the rule of Windows' I/O completion ports, which let a thread more run when one
-// of those that run blocks, as far as Go's scheduler lets it be seen. It does not look at throughput,
-// which reacts late and is noisy on mixed work, as the maintainers of .NET's thread pool
-// have found (dotnet/runtime issues 52701, 53471 and 81406).
+// This is the rule of Windows' I/O completion ports, which start another thread when a running
+// one blocks, as far as Go's scheduler makes that visible. It does not use throughput, which
+// reacts late and is noisy with mixed jobs, as the maintainers of .NET's thread pool have found
+// (dotnet/runtime issues 52701, 53471 and 81406).
 type sizer struct {
-	least, most int
-	ceiling     int // of the memory budget
-	procs       int
-	limit       int
-	crowdedAt   int64 // since when goroutines wait for processors; 0 is not
+	minWorkers, maxWorkers int
+	ceiling                int // limit of the memory budget
+	procs                  int
+	limit                  int
+	crowdedAt              int64 // since when goroutines wait for processors; 0 if they do not
 
-	finished   uint64 // jobs, at the last call
-	progressAt int64  // when one ended last, or no job waited, or a worker was added
+	finished   uint64 // jobs since the start
+	progressAt int64  // when a job last finished, no job waited, or a worker was added
 }
 
 const (
-	// initialPerProc is the initial limit for each processor, and what is never taken
-	// away: while one worker is on its way to a job the other has one.
+	// initialPerProc is the initial and minimum limit for each processor: while one worker is on
+	// its way to a job, another runs one.
 	initialPerProc = 2
-	// crowdedPerProc is how many goroutines wait for each processor when workers are too
-	// many, and crowdedFor for how long they do until a 32nd of the workers goes.
+	// If more than crowdedPerProc goroutines wait for each processor for crowdedFor, a 32nd of
+	// the workers is removed.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// starvedFor is for how long no job ends, while others wait, until a worker is added
-	// whatever waits for processors: those that run may wait for the others.
+	// If no job finishes for starvedFor while others wait, a worker is added regardless of the
+	// processors: running jobs may depend on waiting ones.
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-func newSizer(least, most, procs int) sizer {
-	s := sizer{most: most, ceiling: most, procs: procs}
-	s.least = min(max(least, initialPerProc*procs), most)
-	s.limit = s.least
+func newSizer(minWorkers, maxWorkers, procs int) sizer {
+	s := sizer{maxWorkers: maxWorkers, ceiling: maxWorkers, procs: procs}
+	s.minWorkers = min(max(minWorkers, initialPerProc*procs), maxWorkers)
+	s.limit = s.minWorkers
 	return s
 }
 
-// load is what a sizer observes.
-type load struct {
-	waiting  int    // jobs that wait, and those refused since the last call
+// loadSample is the input of a sizer.
+type loadSample struct {
+	waiting  int    // jobs that wait, and those rejected since the last call
 	runnable int    // goroutines that wait for a processor
-	workers  int    // that there are
+	workers  int    // current number
 	finished uint64 // jobs since the start
 }
 
-// observe returns the limit.
-func (s *sizer) observe(now int64, l load) (limit int) {
+// updateLimit returns the new limit of workers.
+func (s *sizer) updateLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {
 	case !crowded:
@@ -306,12 +305,12 @@ func (s *sizer) observe(now int64, l load) (limit int) {
 		s.crowdedAt = now
 		s.limit = min(s.limit, l.workers-max(1, l.workers/32))
 	}
-	s.limit = max(min(s.limit, s.ceiling, s.most), s.least)
+	s.limit = max(min(s.limit, s.ceiling, s.maxWorkers), s.minWorkers)
 	return s.limit
 }
 
-// runnableGoroutines makes a function that returns how many goroutines are runnable and
-// do not run, as Go's scheduler counts them. It is for one caller at a time.
+// runnableGoroutines returns a function that returns the number of runnable goroutines that do
+// not run, as counted by Go's scheduler. The function is not safe for concurrent use.
 func runnableGoroutines() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {
@@ -319,6 +318,6 @@ func runnableGoroutines() func() int {
 		if v := samples[0].Value; v.Kind() == metrics.KindUint64 {
 			return int(v.Uint64())
 		}
-		return runtime.GOMAXPROCS(0) + 1 // not known: never grow
+		return runtime.GOMAXPROCS(0) + 1 // unknown: never grow
 	}
 }

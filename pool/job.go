@@ -8,11 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// Job is what the pool runs. One that is also a [Dropper] learns when it will not run.
+// Job is a unit of work. A Job that is also a [Dropper] is told if it will not run.
 type Job interface {
-	// Run is called at most once, on a worker. ctx ends with the context that the job
-	// was submitted with, when [Pool.Close] stops waiting, and with the job: it must
-	// not be used after Run has returned.
+	// Run is called at most once, on a worker. ctx ends with the context of the submission, when
+	// [Pool.Close] stops waiting, and when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -22,7 +21,7 @@ type Func func(ctx context.Context)
 // Run calls the function.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// job is f as a Job; a nil f is no job.
+// job returns f as a Job, or nil if f is nil.
 func (f Func) job() Job {
 	if f == nil {
 		return nil
@@ -30,67 +29,67 @@ func (f Func) job() Job {
 	return f
 }
 
-// Dropper is a Job that is notified when it will not run although it was accepted.
+// Dropper is a Job that is told if it was accepted but will not run.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run, with an error that is [ErrExpired],
-	// [ErrShed] or [ErrClosed]. It is called on a goroutine of the pool and must not
-	// block. A panic in it is contained.
+	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed]
+	// or [ErrClosed]. It runs on a goroutine of the pool and must not block. A panic in it does
+	// not affect other jobs.
 	Dropped(why error)
 }
 
 // Task is a job with its context.
 type Task struct {
-	// Job is required: a task without one is a mistake that panics.
+	// Job is required. Submitting a task without one panics.
 	Job Job
-	// Ctx is the job's context; nil is one that ends when Close stops waiting.
+	// Ctx is the job's context. If it is nil, the context ends when Close stops waiting.
 	Ctx context.Context
 }
 
-// The errors of this package, to be compared with errors.Is.
+// Errors of this package. Compare them with errors.Is.
 var (
-	// ErrFull says that the job was refused because the queue was full.
+	// ErrFull reports that the job was rejected because the queue was full.
 	ErrFull = errors.New("pool: full")
-	// ErrClosed says that the pool was closed before the job was accepted or ran.
+	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired says that the job's context ended before it ran. The error is also
-	// what context.Cause says of that context.
+	// ErrExpired reports that the job's context ended before it ran. The error also wraps
+	// context.Cause of that context.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
-	// ErrShed says that the job was shed: it had waited too long while the pool was
+	// ErrShed reports that the job was shed: it had waited too long while the pool was
 	// overloaded.
 	ErrShed = errors.New("pool: shed, because of overload")
-	// ErrBadConfig is wrapped by errors about a Config or sizes that make no sense.
+	// ErrBadConfig is wrapped by errors about an invalid Config.
 	ErrBadConfig = errors.New("pool: bad configuration")
-	// ErrGoexit is the value of the PanicError of a job that called runtime.Goexit.
+	// ErrGoexit is the Value of the PanicError of a job that called runtime.Goexit.
 	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
 )
 
-// expired is ErrExpired with what ended the context.
-type expired struct{ cause error }
+// expiredError is ErrExpired with the cause of the context's end.
+type expiredError struct{ cause error }
 
-func (e *expired) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
-func (e *expired) Unwrap() []error { return []error{ErrExpired, e.cause} }
+func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
+func (e *expiredError) Unwrap() []error { return []error{ErrExpired, e.cause} }
 
-// PanicError is a panic of a job, as Call returns it and Config.Panicked receives it.
+// PanicError is a panic of a job. Call returns it, and Config.Panicked receives it.
 type PanicError struct {
-	// Value is what the job panicked with.
+	// Value is the argument of panic.
 	Value any
-	// Stack is the stack of its goroutine, as debug.Stack formats it.
+	// Stack is the stack trace of the goroutine, as formatted by debug.Stack.
 	Stack []byte
 }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("pool: a job panicked: %v", e.Value) }
 
-// Unwrap is the value, if that is an error.
+// Unwrap returns Value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// newPanicError is the error for a recovered value; nil stands for runtime.Goexit.
+// newPanicError returns the error for a recovered value; nil stands for runtime.Goexit.
 func newPanicError(v any) *PanicError {
 	if p, ok := v.(*PanicError); ok {
-		return p // made by Call already
+		return p // created by Call
 	}
 	if v == nil {
 		v = ErrGoexit
@@ -98,10 +97,10 @@ func newPanicError(v any) *PanicError {
 	return &PanicError{Value: v, Stack: debug.Stack()}
 }
 
-// Call has f run by a worker and waits for its result. Like Submit it waits for room
-// until ctx, which must not be nil, ends. The error is f's own, a [*PanicError] if f
-// panicked, or says why f did not run: [ErrClosed], [ErrExpired] or [ErrShed]. When ctx
-// ends while f runs, Call does not wait for it and returns context.Cause(ctx).
+// Call runs f on a worker and waits for its result. Like Submit it waits for space until ctx,
+// which must not be nil, ends. It returns the error of f; a [*PanicError] if f panicked; or
+// [ErrClosed], [ErrExpired] or [ErrShed] if f did not run. If ctx ends while f runs, Call does
+// not wait for f and returns context.Cause(ctx).
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
 	c := &call[T]{f: f, done: make(chan struct{})}
@@ -114,7 +113,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	case <-ctx.Done():
 	}
 	if c.begun.CompareAndSwap(false, true) {
-		return zero, &expired{context.Cause(ctx)} // Run will do nothing
+		return zero, &expiredError{context.Cause(ctx)} // Run will do nothing
 	}
 	select {
 	case <-c.done:
@@ -127,7 +126,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 // call is a job with a result. It belongs to the worker until done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
-	begun  atomic.Bool // f runs, or must not any more
+	begun  atomic.Bool // f runs, or must not run any more
 	result T
 	err    error
 	done   chan struct{}
@@ -143,7 +142,7 @@ func (c *call[T]) Run(ctx context.Context) {
 	defer func() {
 		if !returned {
 			c.err = newPanicError(recover())
-			panic(c.err) // for the worker to count
+			panic(c.err) // counted by the worker
 		}
 	}()
 	c.result, c.err = c.f(ctx)

@@ -4,11 +4,12 @@ import (
 	"sync/atomic"
 )
 
-// standing tells a standing queue, one whose oldest job was too old each time that it
-// was observed, for an interval: CoDel's sign of a queue that only adds delay.
-type standing struct{ since int64 } // 0 is not
+// standingQueue detects a standing queue: the oldest job was overdue at each observation for an
+// interval. In CoDel that indicates a queue that only adds delay.
+type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-func (s *standing) observe(age, now int64, o *overload) bool {
+// observeAge records the age of the oldest job. It reports whether the queue stands.
+func (s *standingQueue) observeAge(age, now int64, o *overload) bool {
 	switch {
 	case age <= o.target.Load():
 		s.since = 0
@@ -18,51 +19,51 @@ func (s *standing) observe(age, now int64, o *overload) bool {
 	return s.since != 0 && now-s.since >= o.interval
 }
 
-// overload is the pool's state of overload. It begins when the queue of a shard stands
-// and ends when none has been too old for an interval.
+// overload is the pool's overload state. An overload begins when the queue of a shard stands, and
+// ends after no queue has stood for an interval.
 type overload struct {
-	target                atomic.Int64 // the controller sets it
+	target                atomic.Int64 // set by the controller
 	interval              int64
 	shedding, newestFirst bool
 
-	until atomic.Int64 // when it ends; 0 if there was none
+	until atomic.Int64 // when the overload ends; 0 if there was none
 }
 
-func (o *overload) active(now int64) bool { return now < o.until.Load() }
+func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-// observe has an overload begin or go on if the queue stands.
-func (o *overload) observe(standing bool, now int64) {
+// extendIfStanding begins or extends an overload if the queue stands.
+func (o *overload) extendIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
 	}
-	if now+o.interval-o.until.Load() >= o.interval/4 { // not with each job
+	if now+o.interval-o.until.Load() >= o.interval/4 { // not for each job
 		o.until.Store(now + o.interval)
 	}
 }
 
-// admission bounds what may wait in an overload: as many jobs as the busy workers take
-// within the target. A job that would be shed is then refused instead, which costs less
-// and tells its submitter at once, and goodput does not depend on the size of the queue.
-// The controller owns it.
+// admission limits the queue in an overload to the jobs that the busy workers can start within
+// the target. Jobs that would be shed are then rejected instead, which is cheaper and informs
+// their submitters at once, and goodput does not depend on the size of the queue. The controller
+// owns it.
 type admission struct {
-	room  int     // for how many jobs; the pool's capacity, or fewer
-	slack float64 // of recent periods, the share without refusals in which no job waited
+	limit int     // jobs; the pool's capacity, or less
+	slack float64 // share of recent periods without rejections and waiting jobs
 }
 
 const (
-	// maxSlack is the share of slack periods that ends an overload: jobs came in bursts.
+	// maxSlack is the share of slack periods above which an overload ends: jobs came in bursts.
 	maxSlack = 0.5
-	// admitted is the share of the jobs that the workers take within the target: with
-	// all of them half would be older than that when their turn comes.
+	// admitted is the share of the jobs that can start within the target. With all of them, half
+	// would be overdue by the time they start.
 	admitted = 0.75
 )
 
-// observe sets the room for the next period, given whether jobs were refused in the last one, for
-// how many there is room at most, and how long jobs take, 0 if that is not known.
-func (a *admission) observe(o *overload, now int64, s sums, refused bool, capacity int, service int64) {
-	bounded := a.room < capacity
-	a.room = capacity
-	if !o.shedding || service <= 0 || !bounded && !o.active(now) {
+// updateLimit sets the limit for the next period. refused is set if jobs were rejected in the
+// last one; capacity is the maximum limit; service is the mean duration of jobs, 0 if unknown.
+func (a *admission) updateLimit(o *overload, now int64, s totals, refused bool, capacity int, service int64) {
+	bounded := a.limit < capacity
+	a.limit = capacity
+	if !o.shedding || service <= 0 || !bounded && !o.isActive(now) {
 		return
 	}
 	slack := 0.
@@ -70,24 +71,24 @@ func (a *admission) observe(o *overload, now int64, s sums, refused bool, capaci
 		slack = 1
 	}
 	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
-		a.end(o, capacity, now)
+		a.endOverload(o, capacity, now)
 		return
 	}
-	if refused { // what has been refused would have kept the queue standing
+	if refused { // rejected jobs would have kept the queue standing
 		o.until.Store(now + o.interval)
-	} else if !o.active(now) {
+	} else if !o.isActive(now) {
 		a.slack = 0
 		return
 	}
 	jobs := float64(s.busy) * float64(o.target.Load()) / float64(service)
-	a.room = int(min(max(jobs*admitted, 1), float64(capacity)))
+	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-// end ends an overload. It reports whether room was bounded.
-func (a *admission) end(o *overload, capacity int, now int64) bool {
-	bounded := a.room < capacity
-	a.room, a.slack = capacity, 0
-	if o.active(now) {
+// endOverload ends an overload. It reports whether the queue was limited.
+func (a *admission) endOverload(o *overload, capacity int, now int64) bool {
+	bounded := a.limit < capacity
+	a.limit, a.slack = capacity, 0
+	if o.isActive(now) {
 		o.until.Store(now)
 	}
 	return bounded

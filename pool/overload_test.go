@@ -22,8 +22,9 @@ const (
 	patient  = 100 * time.Millisecond
 )
 
-func overloaded(off pool.Rules) pool.Config {
-	return pool.Config{Min: workers, Max: workers, Queue: 1000, Off: off}
+func overloadConfig(cfg pool.Config) pool.Config {
+	cfg.Min, cfg.Max, cfg.Queue = workers, workers, 1000
+	return cfg
 }
 
 // outcome is what became of jobs offered at an even rate.
@@ -35,9 +36,9 @@ type outcome struct {
 	waits      []time.Duration // how long those waited
 }
 
-// offer offers jobs at so many times the capacity for a time, and waits until none is
+// submitAtRate offers jobs at so many times the capacity for a time, and waits until none is
 // left. Waits are noted from a time on.
-func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *outcome {
+func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *outcome {
 	t.Helper()
 	o := &outcome{}
 	origin := time.Now()
@@ -49,11 +50,11 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 			err := p.TrySubmitTask(pool.Task{Job: &droppable{
 				run: func(context.Context) {
 					if waited := time.Since(begin); begin.Sub(origin) >= from {
-						o.note(func() { o.waits = append(o.waits, waited) })
+						o.update(func() { o.waits = append(o.waits, waited) })
 					}
 					time.Sleep(service/2 + time.Duration(job*7919%21)*service/20)
 					if time.Since(begin) <= patient {
-						o.note(func() { o.good++ })
+						o.update(func() { o.good++ })
 					}
 				},
 				dropped: func(why error) {
@@ -63,7 +64,7 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 					if waited := time.Since(begin); waited < 5*time.Millisecond && p.Stats().Queued < 990 {
 						t.Errorf("shed after %v; expected more than the target of 5 ms", waited)
 					}
-					o.note(func() { o.shed++ })
+					o.update(func() { o.shed++ })
 				},
 			}})
 			if err != nil {
@@ -80,8 +81,8 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 	return o
 }
 
-// note notes something with the lock.
-func (o *outcome) note(what func()) {
+// update notes something with the lock.
+func (o *outcome) update(what func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	what()
@@ -96,11 +97,11 @@ func (d *droppable) Run(ctx context.Context) { d.run(ctx) }
 func (d *droppable) Dropped(why error)       { d.dropped(why) }
 
 func (o *outcome) String() string {
-	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.wait(0.99), o.wait(1))
+	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.waitQuantile(0.99), o.waitQuantile(1))
 }
 
-// wait is a quantile of the waits.
-func (o *outcome) wait(q float64) time.Duration {
+// waitQuantile is a quantile of the waits.
+func (o *outcome) waitQuantile(q float64) time.Duration {
 	if len(o.waits) == 0 {
 		return 0
 	}
@@ -113,22 +114,22 @@ func (o *outcome) wait(q float64) time.Duration {
 // that take longer than the target, but not for all of the interval.
 func TestCalmPoolShedsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(0))
-		o := offer(t, p, 0.9, 3*time.Second, 0)
+		p := startPool(t, overloadConfig(pool.Config{}))
+		o := submitAtRate(t, p, 0.9, 3*time.Second, 0)
 		if s := p.Stats(); o.good != o.offered || s.Shed+s.Full != 0 || s.Overloaded {
 			t.Errorf("at 0.9 of capacity: %v, %+v", o, s)
 		}
 		for range 20 {
-			burst := make([]noted, 4*workers) // 60 ms until the last one begins
+			burst := make([]recordedJob, 4*workers) // 60 ms until the last one begins
 			for i := range burst {
-				burst[i] = noted{t: t, name: "of a burst", do: func(context.Context) { time.Sleep(service) }}
+				burst[i] = recordedJob{t: t, name: "of a burst", do: func(context.Context) { time.Sleep(service) }}
 				if err := p.TrySubmitTask(pool.Task{Job: &burst[i]}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			time.Sleep(90 * time.Millisecond)
 			for i := range burst {
-				burst[i].mustRun()
+				burst[i].expectRan()
 			}
 			if p.Stats().Overloaded {
 				t.Error("overloaded after a burst")
@@ -146,13 +147,13 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 func TestOverloadKeepsLatency(t *testing.T) {
 	for _, n := range []int{2, 8} {
 		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
-			processors(t, n)
-			overloadKeepsLatency(t)
+			setProcessors(t, n)
+			testOverloadLatency(t)
 		})
 	}
 }
 
-func overloadKeepsLatency(t *testing.T) {
+func testOverloadLatency(t *testing.T) {
 	for _, c := range []struct {
 		times float64
 		limit time.Duration
@@ -162,17 +163,19 @@ func overloadKeepsLatency(t *testing.T) {
 		{10, 15 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%v of capacity", c.times), func(t *testing.T) {
-			cfg := overloaded(0)
+			cfg := overloadConfig(pool.Config{})
 			cfg.Target = 5 * time.Millisecond
-			synctest.Test(t, func(t *testing.T) { keepsLatency(t, cfg, c.times, c.limit) })
+			synctest.Test(t, func(t *testing.T) { expectLowLatency(t, cfg, c.times, c.limit) })
 			// The default target is as long as these jobs take.
-			synctest.Test(t, func(t *testing.T) { keepsLatency(t, overloaded(0), c.times, max(c.limit, 25*time.Millisecond)) })
+			synctest.Test(t, func(t *testing.T) {
+				expectLowLatency(t, overloadConfig(pool.Config{}), c.times, max(c.limit, 25*time.Millisecond))
+			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(pool.AllRules))
-		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
-		if o.good > 3*capacity/4 || o.wait(0.99) < 2*patient {
+		p := startPool(t, overloadConfig(pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}))
+		o := submitAtRate(t, p, 10, 3*time.Second, 500*time.Millisecond)
+		if o.good > 3*capacity/4 || o.waitQuantile(0.99) < 2*patient {
 			t.Errorf("without rules: %v: the test shows nothing", o)
 		}
 		if s := p.Stats(); s.Shed != 0 || s.Overloaded && o.shed != 0 {
@@ -181,13 +184,13 @@ func overloadKeepsLatency(t *testing.T) {
 	})
 }
 
-func keepsLatency(t *testing.T, cfg pool.Config, times float64, limit time.Duration) {
-	p := start(t, cfg)
-	o := offer(t, p, times, 3*time.Second, 500*time.Millisecond)
+func expectLowLatency(t *testing.T, cfg pool.Config, times float64, limit time.Duration) {
+	p := startPool(t, cfg)
+	o := submitAtRate(t, p, times, 3*time.Second, 500*time.Millisecond)
 	if o.good < 3*capacity*95/100 {
 		t.Errorf("%v; expected %d good ones", o, 3*capacity*95/100)
 	}
-	if p99 := o.wait(0.99); p99 > limit {
+	if p99 := o.waitQuantile(0.99); p99 > limit {
 		t.Errorf("%v; expected a p99 of the wait of at most %v", o, limit)
 	}
 	if s := p.Stats(); s.Shed == 0 || s.Shed != uint64(o.shed) || s.Full != uint64(o.full) {
@@ -204,10 +207,10 @@ func keepsLatency(t *testing.T, cfg pool.Config, times float64, limit time.Durat
 // It is overloaded when jobs have waited for longer than the target for all of the
 // interval, not before, and while it is, and no longer, the newest run first.
 func TestOverloadBeginsAndEnds(t *testing.T) {
-	processors(t, 2)
+	setProcessors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(0))
-		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
+		p := startPool(t, overloadConfig(pool.Config{}))
+		if o := submitAtRate(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 			t.Errorf("%v: something was shed before the interval was over", o)
 		}
 		// That has left nothing behind: it is as long until the next is overloaded.
@@ -215,7 +218,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		if p.Stats().Overloaded {
 			t.Error("overloaded without work")
 		}
-		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
+		if o := submitAtRate(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 			t.Errorf("%v: something was shed before the interval was over", o)
 		}
 		time.Sleep(time.Second)
@@ -230,7 +233,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 				}
 			}
 		}()
-		o := offer(t, p, 2, time.Second, 0)
+		o := submitAtRate(t, p, 2, time.Second, 0)
 		<-stop
 		if seen < 12 || o.shed == 0 {
 			t.Errorf("overloaded in %d of 20 samples, %v; expected nearly always after the first 100 ms", seen, o)
@@ -279,30 +282,30 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 func TestRulesOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing is shed: the newest run first, the others wait for long.
-		p := start(t, overloaded(pool.Shedding))
-		o := offer(t, p, 10, 3*time.Second, 0)
+		p := startPool(t, overloadConfig(pool.Config{KeepQueued: true}))
+		o := submitAtRate(t, p, 10, 3*time.Second, 0)
 		if s := p.Stats(); s.Shed != 0 || o.shed != 0 {
-			t.Errorf("without Shedding %d were shed", s.Shed)
+			t.Errorf("with KeepQueued %d were shed", s.Shed)
 		}
-		if o.wait(0.5) > 50*time.Millisecond || o.wait(1) < time.Second {
-			t.Errorf("without Shedding, newest first: %v, median wait %v; expected most to run at once, and some that waited for long", o, o.wait(0.5))
+		if o.waitQuantile(0.5) > 50*time.Millisecond || o.waitQuantile(1) < time.Second {
+			t.Errorf("with KeepQueued, newest first: %v, median wait %v; expected most to run at once, and some that waited for long", o, o.waitQuantile(0.5))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing is shed, and all run in order of arrival.
-		p := start(t, overloaded(pool.Shedding|pool.NewestFirst))
-		if o := offer(t, p, 2, 3*time.Second, 500*time.Millisecond); o.wait(0.1) < 200*time.Millisecond || o.shed != 0 {
-			t.Errorf("in order of arrival: %v, a tenth waited for less than %v; expected all to wait for the queue", o, o.wait(0.1))
+		p := startPool(t, overloadConfig(pool.Config{KeepQueued: true, FIFO: true}))
+		if o := submitAtRate(t, p, 2, 3*time.Second, 500*time.Millisecond); o.waitQuantile(0.1) < 200*time.Millisecond || o.shed != 0 {
+			t.Errorf("in order of arrival: %v, a tenth waited for less than %v; expected all to wait for the queue", o, o.waitQuantile(0.1))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		// What is run has waited up to the target.
-		p := start(t, overloaded(pool.NewestFirst))
-		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
+		p := startPool(t, overloadConfig(pool.Config{FIFO: true}))
+		o := submitAtRate(t, p, 10, 3*time.Second, 500*time.Millisecond)
 		// The target, and a tick of the controller or two until it is seen to be passed:
-		// without Shedding it would be a second.
-		if p99 := o.wait(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
-			t.Errorf("without NewestFirst: %v; expected a p99 of the wait of about the target", o)
+		// with KeepQueued it would be a second.
+		if p99 := o.waitQuantile(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
+			t.Errorf("with FIFO: %v; expected a p99 of the wait of about the target", o)
 		}
 	})
 }
@@ -311,11 +314,11 @@ func TestRulesOff(t *testing.T) {
 func TestTargetIsRespected(t *testing.T) {
 	for _, target := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := overloaded(0)
+			cfg := overloadConfig(pool.Config{})
 			cfg.Target, cfg.Interval = target, time.Second
-			p := start(t, cfg)
-			o := offer(t, p, 2, 4*time.Second, 2*time.Second)
-			if p99 := o.wait(0.99); p99 > 2*target || o.shed == 0 {
+			p := startPool(t, cfg)
+			o := submitAtRate(t, p, 2, 4*time.Second, 2*time.Second)
+			if p99 := o.waitQuantile(0.99); p99 > 2*target || o.shed == 0 {
 				t.Errorf("target %v: %v", target, o)
 			}
 		})

@@ -1,24 +1,23 @@
-// Package pool runs jobs on a bounded number of goroutines and keeps their latency low
-// when more jobs come than it can run.
+// Package pool runs jobs on a limited number of goroutines and keeps their latency low when more
+// jobs arrive than it can run.
 //
-// The number of workers adapts to the work. It grows while jobs wait and processors are
-// idle, and shrinks when workers are idle or goroutines queue for processors: jobs that
-// compute get a few workers for each processor, jobs that block many more. It
-// stays between Config.Min and Config.Max and within a memory budget.
+// The number of workers adapts to the load. It grows while jobs wait and processors are idle, and
+// shrinks when workers are idle or goroutines wait for processors: jobs that compute get a few
+// workers for each processor, jobs that block many more. It stays between Config.Min and
+// Config.Max and within a memory budget.
 //
-// The queue is bounded. A job that finds it full is refused with [ErrFull], or waits in
-// Submit until its context ends. When jobs have waited longer than Config.Target for all
-// of Config.Interval, the queue no longer absorbs bursts and only adds delay: the pool
-// is overloaded. Until that is over no more jobs may wait than the workers take within
-// Target. Those that have waited longer nevertheless are shed, and while there are such
-// the newest jobs run first, because somebody most likely still waits for them.
+// The queue is limited. A job that finds it full is rejected with [ErrFull], or waits in Submit
+// until its context ends. If jobs have waited longer than Config.Target for all of
+// Config.Interval, the queue no longer absorbs bursts but only adds delay: the pool is
+// overloaded. Until that is over, the queue is limited to the jobs that the workers can start
+// within Target. Jobs that still wait longer are shed, and meanwhile the newest jobs run first,
+// because their submitters are most likely still waiting.
 //
-// Every accepted job ends exactly once: it runs to its end (or panics), expires because
-// its context ended before it began, is shed, or is dropped by [Pool.Close]. A job that
-// is a [Dropper] is notified of the last three.
+// Every accepted job ends exactly once: it runs to its end (or panics), expires because its
+// context ended first, is shed, or is dropped by [Pool.Close]. A job that is a [Dropper] is told
+// about the last three.
 //
-// The package stands alone: it needs the standard library and this module's reader of
-// memory limits.
+// The package depends only on the standard library and this module's reader of memory limits.
 package pool
 
 import (
@@ -35,64 +34,62 @@ import (
 
 // Concurrency.
 //
-// The queue consists of shards, each with a lock (queue.go). Workers are goroutines
-// (worker.go); those without a job are parked on a lock-free stack. A submitter hands
-// its job to a parked worker if no worker is searching for jobs, or starts a worker if
-// the limit allows; otherwise the job goes to the queue (submit.go). So a pool with a
-// spare worker never refuses a job, whatever Config.Queue is. Submits that wait for room
-// receive from a channel (waiters.go).
+// The queue consists of shards, each with a lock (queue.go). Workers are goroutines (worker.go);
+// those without a job are parked on a stack (worker_count.go). If no worker searches for jobs, a
+// submitter passes its job to a parked worker or, within the limit, starts one; otherwise it queues
+// the job (submit.go). So a pool with a spare worker never rejects a job, whatever Config.Queue is.
+// Submits that wait for space receive from a channel (submit_wait.go).
 //
-// One goroutine, the controller (controller.go), runs every millisecond while jobs wait and
-// seldom otherwise. It alone sets the limit of workers. Close refuses new jobs,
-// lets the workers drain the queue and exit, then stops the controller and waits for all
-// of them.
+// One goroutine, the controller (controller.go), runs every millisecond while jobs wait and rarely
+// otherwise. Only it sets the limit of workers. Close rejects new jobs, lets the workers drain the
+// queue and exit, then stops the controller and waits for all of them.
 
-// Pool is a bounded pool of workers. Its methods are safe for concurrent use.
+// Pool is a pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
 	cfg      Config
 	overload overload
 	start    time.Time
-	ctx      context.Context // of jobs without one of their own; Close cancels it
+	ctx      context.Context // for jobs without one of their own; cancelled by Close
 	cancel   context.CancelCauseFunc
 
 	shards []shard
-	shift  int // a 64-bit hash shifted right by this is the index of a shard
+	shift  int // a 64-bit hash shifted right by this is a shard's index
 	parked workerStack
 	waiters
 
-	_         [64]byte
-	size      atomic.Int64 // workers, and closedBit
-	limit     atomic.Int64 // of workers now
-	searching atomic.Int32 // workers that look for jobs
-	closed    atomic.Bool
-	blocked   atomic.Int64 // workers in Block
-	blocking  atomic.Bool  // most jobs that run wait for something
-	slow      atomic.Bool  // the controller is to be woken when a job waits
-	_         [64]byte
-	handed    atomic.Uint64 // jobs handed to a worker directly
-	late      atomic.Uint64
-	refused   atomic.Uint64 // because the pool was closed
-	procs     int64
-	searchers int32 // bound of searching
+	_             [64]byte
+	size          atomic.Int64 // number of workers, and closedBit
+	limit         atomic.Int64 // current limit of workers
+	searching     atomic.Int32 // workers that search for jobs
+	closed        atomic.Bool
+	blocked       atomic.Int64 // workers in Block
+	blocking      atomic.Bool  // most running jobs wait for something
+	slow          atomic.Bool  // the controller must be woken when a job waits
+	_             [64]byte
+	handedOver    atomic.Uint64 // jobs passed directly to a worker
+	late          atomic.Uint64
+	refusedClosed atomic.Uint64 // rejected because the pool was closed
+	procs         int64
+	searchers     int32 // limit of searching
 
-	mu      sync.Mutex // taken to close
+	mu      sync.Mutex // held to close
 	control controller
-	exited  chan struct{} // closed when the last worker leaves
+	exited  chan struct{} // closed when the last worker exits
 	done    chan struct{} // closed when Close is complete
 	running sync.WaitGroup
 }
 
-// closedBit is set in size when the pool closes.
+// closedBit is set in size after the pool was closed.
 const closedBit = 1 << 40
 
-// grace is how long Close waits for jobs whose contexts it has cancelled.
-const grace = time.Second
+// closeGrace is how long Close waits for jobs after it has cancelled their contexts.
+const closeGrace = time.Second
 
-// New makes a pool and starts its first Min workers. The error wraps [ErrBadConfig].
-// Close ends the pool; one that is not closed keeps its goroutines.
+// New returns a pool with Min workers started. The error wraps [ErrBadConfig]. Close must be
+// called to release its goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, runnableGoroutines()) }
 
-// newPool is New with a count of the goroutines that wait for a processor.
+// newPool is New with a function that counts the goroutines waiting for a processor.
 func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -101,34 +98,34 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	procs := runtime.GOMAXPROCS(0)
 	p := &Pool{
 		cfg: cfg, start: time.Now(), procs: int64(procs), searchers: int32(max(1, procs/2)),
-		waiters: waiters{room: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
+		waiters: waiters{wake: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.overload = overload{
 		interval: int64(cfg.Interval),
-		shedding: cfg.Off&Shedding == 0, newestFirst: cfg.Off&NewestFirst == 0,
+		shedding: !cfg.KeepQueued, newestFirst: !cfg.FIFO,
 	}
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards(cfg.Queue, cfg.shards())
 	p.control.init(p, runnable)
-	p.startWorkers(cfg.Min)
-	p.control.done.Go(p.control.run)
+	p.ensureWorkers(cfg.Min)
+	p.control.done.Go(p.control.runTicks)
 	return p, nil
 }
 
-// now is the time since the pool was made, never 0.
+// now returns the time since the pool was created, never 0.
 func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
-// Close refuses further jobs and waits until those that were accepted have run. When
-// ctx ends first, it drops the jobs that still wait and returns them, cancels the
-// contexts of those that run, with [ErrClosed] as the cause, and waits a second at most
-// for them. The error then wraps the cause of ctx's end and says how many jobs still
-// run. Further calls wait in the same way; each dropped job is returned once.
+// Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close
+// drops the queued jobs and returns them, cancels the contexts of the running ones with the cause
+// [ErrClosed], and waits at most a second for them. The error then has the number of jobs that
+// still run and wraps ctx's cause. Further calls behave the same; each dropped job is returned
+// once.
 //
-// A job that calls Close waits for itself: let it do so in a goroutine, or with a
-// context that ends.
+// A job that calls Close waits for itself: call it in a new goroutine, or with a context that
+// ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
-	if p.beginClose() {
+	if p.startClose() {
 		go p.finishClose()
 	}
 	select {
@@ -138,7 +135,7 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	}
 	dropped = p.dropQueued()
 	p.cancel(ErrClosed)
-	timer := time.NewTimer(grace)
+	timer := time.NewTimer(closeGrace)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -150,10 +147,9 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block is called by a job: it runs f, which waits for what no worker can hasten, such as
-// a slow client. While it does, the job does not count towards [Config].Max, and another
-// worker may run in its place. It is for the caller to bound how many jobs wait like this;
-// each takes a goroutine.
+// Block runs f, within a job, for waiting that more workers can't speed up, such as for a slow
+// client. Meanwhile the job does not count towards [Config].Max, and another worker may run in
+// its place. The caller must limit how many jobs block like this; each uses a goroutine.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -164,8 +160,8 @@ func (p *Pool) Block(f func()) {
 	f()
 }
 
-// beginClose refuses further jobs. It reports whether this call was the first.
-func (p *Pool) beginClose() bool {
+// startClose makes the pool reject jobs. It reports whether this call was the first.
+func (p *Pool) startClose() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
@@ -191,20 +187,19 @@ func (p *Pool) finishClose() {
 		p.wakeToSearch(w)
 	}
 	<-p.exited
-	p.control.stop()
+	p.control.stopAndWait()
 	p.running.Wait()
 	p.cancel(ErrClosed)
 	close(p.done)
 }
 
-// dropQueued empties the queue.
 func (p *Pool) dropQueued() (dropped []Task) {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
 		for s.n > 0 {
-			var e entry
-			s.remove(false, &e)
+			var e queuedTask
+			s.dequeue(false, &e)
 			dropped = append(dropped, e.Task)
 			s.tally.dropped++
 		}
@@ -216,7 +211,7 @@ func (p *Pool) dropQueued() (dropped []Task) {
 	return dropped
 }
 
-// notifyDropped tells a job that it will not run. A panic in that is contained.
+// notifyDropped calls Dropped if j is a Dropper, and recovers from panics in it.
 func (p *Pool) notifyDropped(j Job, why error) {
 	d, ok := j.(Dropper)
 	if !ok {
@@ -230,7 +225,7 @@ func (p *Pool) notifyDropped(j Job, why error) {
 	d.Dropped(why)
 }
 
-// notifyShed tells jobs that they were shed. It returns the emptied slice.
+// notifyShed calls Dropped of shed jobs. It returns the emptied slice.
 func (p *Pool) notifyShed(shed []Task) []Task {
 	for i := range shed {
 		p.notifyDropped(shed[i].Job, ErrShed)
@@ -239,8 +234,8 @@ func (p *Pool) notifyShed(shed []Task) []Task {
 	return shed[:0]
 }
 
-// reportPanic reports a recovered value; it is called by the deferred function that
-// recovered it. A panic in the callback is lost.
+// reportPanic passes a recovered value to Config.Panicked. It must be called by the deferred
+// function that recovered it. A panic in Panicked is ignored.
 func (p *Pool) reportPanic(v any) {
 	if p.cfg.Panicked == nil {
 		return
@@ -249,41 +244,41 @@ func (p *Pool) reportPanic(v any) {
 	p.cfg.Panicked(newPanicError(v))
 }
 
-// Stats are a pool's counters at one moment. They count since New, except for those
-// that say "now". Of jobs that are being submitted or are ending at that moment a count
-// may be off by as many.
+// Stats is a snapshot of a pool's counters. They count since New, except those described as
+// current ("now"). Jobs being submitted or finishing at that moment may not be counted
+// consistently.
 type Stats struct {
-	// Workers is how many workers there are now, Idle how many of them wait for a
-	// job, and Limit how many there may be.
+	// Workers is the number of workers now, Idle the number of those without a job, and Limit the
+	// current limit.
 	Workers, Idle, Limit int
-	// Queued is how many jobs wait for a worker now, Running how many run.
+	// Queued is the number of jobs waiting for a worker now, Running the number running.
 	Queued, Running int
-	// Overloaded says that jobs have waited too long, so that now fewer may wait, and
-	// those that wait too long are shed.
+	// Overloaded reports whether the pool is overloaded: fewer jobs may wait, and those that wait
+	// too long are shed.
 	Overloaded bool
 
-	// Accepted counts the jobs that were accepted: those that have finished, expired,
-	// been shed or been dropped, and those that wait or run now.
+	// Accepted counts accepted jobs: those that finished, expired, were shed or dropped, wait or
+	// run.
 	Accepted uint64
 	// Finished counts jobs that have run, Panicked those of them that panicked.
 	Finished, Panicked uint64
-	// Expired counts jobs whose context ended while they waited, Shed those that were
-	// shed, and Dropped those that Close dropped.
+	// Expired counts jobs whose context ended while they were queued, Shed those that were shed,
+	// and Dropped those that Close dropped.
 	Expired, Shed, Dropped uint64
-	// Full, Late and Closed count jobs that were refused: the queue was full; their
-	// context had ended, possibly while they waited for room; the pool was closed.
+	// Full, Late and Closed count rejected jobs: because the queue was full; because their
+	// context had ended, possibly while they waited for space; because the pool was closed.
 	Full, Late, Closed uint64
 
-	// Wait is how long jobs have waited until they ran, Service how long they have run.
+	// Wait is the time jobs were queued before they ran, Service the time they ran.
 	Wait, Service Histogram
 }
 
-// Stats returns the counters. It takes each shard's lock for a moment.
+// Stats returns the counters. It briefly takes each shard's lock.
 func (p *Pool) Stats() Stats {
 	st := Stats{
-		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.parked.n.Load()), Running: p.busy() + int(p.blocked.Load()),
-		Overloaded: p.overload.active(p.now()),
-		Accepted:   p.handed.Load(), Late: p.late.Load(), Closed: p.refused.Load(),
+		Workers: int(p.workerCount()), Limit: int(p.limit.Load()), Idle: int(p.parked.count.Load()), Running: p.busyWorkers() + int(p.blocked.Load()),
+		Overloaded: p.overload.isActive(p.now()),
+		Accepted:   p.handedOver.Load(), Late: p.late.Load(), Closed: p.refusedClosed.Load(),
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
@@ -303,24 +298,22 @@ func (p *Pool) Stats() Stats {
 	return st
 }
 
-// Buckets is how many buckets a Histogram has.
+// Buckets is the number of buckets of a Histogram.
 const Buckets = 36
 
-// Histogram counts durations by size.
+// Histogram counts durations in buckets of increasing size.
 type Histogram struct {
-	// Count is how many durations, Sum all of them together.
+	// Count is the number of durations, Sum their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts the durations of at most Bound(i) that are longer than the
-	// bound before. The last one counts all longer ones, too.
+	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last
+	// bucket also counts all longer ones.
 	Buckets [Buckets]uint64
 }
 
-// Bound is the upper bound of bucket i: a microsecond for the first, and twice the one
-// before for each other.
+// Bound returns the upper bound of bucket i: 1 µs for the first, doubled for each further one.
 func Bound(i int) time.Duration { return histogram.Bound(i) }
 
-// add counts a duration.
 func (h *Histogram) add(d time.Duration) {
 	h.Count++
 	h.Sum += d
@@ -335,7 +328,7 @@ func (h *Histogram) merge(o *Histogram) {
 	}
 }
 
-// Mean is the mean of the durations, 0 for none.
+// Mean returns the mean of the durations, or 0 if there are none.
 func (h *Histogram) Mean() time.Duration {
 	if h.Count == 0 {
 		return 0
@@ -343,9 +336,9 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile is an upper bound of the q-quantile, 0 ≤ q ≤ 1, at most twice as long as it.
-// It is 0 for none.
+// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the
+// quantile. It returns 0 if there are no durations.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
-// errNoRoom is ErrFull before it is counted.
-var errNoRoom = errors.New("pool: no room now")
+// errNoCapacity is replaced by ErrFull when the rejection is counted.
+var errNoCapacity = errors.New("pool: no room now")

@@ -19,18 +19,18 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // patience is how long a test waits for what has to happen.
 const patience = 30 * time.Second
 
-// start makes a pool that is closed at the end of the test. It takes the processors to
+// startPool makes a pool that is closed at the end of the test. It takes the processors to
 // be idle: where jobs sleep by a faked clock they all wake at once, and how many of
 // them Go's scheduler reports ready says how busy this machine is with other programs,
 // and nothing of the jobs.
-func start(t testing.TB, cfg pool.Config) *pool.Pool {
+func startPool(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.NewWithRunnable(cfg, 0)
-	return closes(t, p, err)
+	return closeAtEnd(t, p, err)
 }
 
-// closes has a new pool closed at the end of the test.
-func closes(t testing.TB, p *pool.Pool, err error) *pool.Pool {
+// closeAtEnd has a new pool closed at the end of the test.
+func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -45,14 +45,14 @@ func closes(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	return p
 }
 
-// fixed is a Config for so many workers and so many places, in which no job waits
+// fixedConfig is a Config for so many workers and so many places, in which no job waits
 // for too long.
-func fixed(workers, queue int) pool.Config {
+func fixedConfig(workers, queue int) pool.Config {
 	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour}
 }
 
-// hold has n workers busy until release is called, or the test ends.
-func hold(t testing.TB, p *pool.Pool, n int) (release func()) {
+// occupyWorkers has n workers busy until release is called, or the test ends.
+func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	t.Helper()
 	started, gate := make(chan struct{}, n), make(chan struct{})
 	release = sync.OnceFunc(func() { close(gate) })
@@ -68,8 +68,8 @@ func hold(t testing.TB, p *pool.Pool, n int) (release func()) {
 	return release
 }
 
-// closeIt closes a pool, and checks that the error says when jobs were dropped, and why.
-func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Task) {
+// closeAndCheck closes a pool, and checks that the error says when jobs were dropped, and why.
+func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Task) {
 	t.Helper()
 	dropped, err := p.Close(ctx)
 	switch {
@@ -81,8 +81,8 @@ func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Ta
 	return dropped
 }
 
-// ended is a context that has ended, because of why.
-func ended(why error) context.Context {
+// newEndedContext is a context that has ended, because of why.
+func newEndedContext(why error) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(why)
 	return ctx
@@ -90,9 +90,9 @@ func ended(why error) context.Context {
 
 var errWhy = errors.New("the reason of the test")
 
-// noted is a job that notes what becomes of it, and fails the test when that is more
+// recordedJob is a job that notes what becomes of it, and fails the test when that is more
 // than one thing.
-type noted struct {
+type recordedJob struct {
 	t        testing.TB
 	name     string
 	do       func(ctx context.Context) // may be nil
@@ -101,43 +101,43 @@ type noted struct {
 	why      atomic.Pointer[error]
 }
 
-func (n *noted) once(what string) {
+func (n *recordedJob) recordOutcome(what string) {
 	if n.outcomes.Add(1) != 1 {
 		n.t.Errorf("job %q: %s, but it had an outcome already (ran: %v, dropped: %v)", n.name, what, n.ran.Load(), n.dropped())
 	}
 }
 
-func (n *noted) Run(ctx context.Context) {
-	n.once("it runs")
+func (n *recordedJob) Run(ctx context.Context) {
+	n.recordOutcome("it runs")
 	n.ran.Store(true)
 	if n.do != nil {
 		n.do(ctx)
 	}
 }
 
-func (n *noted) Dropped(why error) {
-	n.once("it is dropped: " + why.Error())
+func (n *recordedJob) Dropped(why error) {
+	n.recordOutcome("it is dropped: " + why.Error())
 	n.why.Store(&why)
 }
 
 // dropped is what the job was dropped with, nil if it was not.
-func (n *noted) dropped() error {
+func (n *recordedJob) dropped() error {
 	if why := n.why.Load(); why != nil {
 		return *why
 	}
 	return nil
 }
 
-// mustRun says that a job had to run.
-func (n *noted) mustRun() {
+// expectRan says that a job had to run.
+func (n *recordedJob) expectRan() {
 	n.t.Helper()
 	if !n.ran.Load() {
 		n.t.Errorf("job %q has not run (dropped: %v)", n.name, n.dropped())
 	}
 }
 
-// mustDrop says that a job had to be dropped, with an error that is each of these.
-func (n *noted) mustDrop(want ...error) {
+// expectDropped says that a job had to be dropped, with an error that is each of these.
+func (n *recordedJob) expectDropped(want ...error) {
 	n.t.Helper()
 	if n.ran.Load() {
 		n.t.Errorf("job %q has run; expected it to be dropped: %v", n.name, want)
@@ -149,16 +149,16 @@ func (n *noted) mustDrop(want ...error) {
 	}
 }
 
-// mustNothing says that a job must not have been heard of.
-func (n *noted) mustNothing() {
+// expectNoOutcome says that a job must not have been heard of.
+func (n *recordedJob) expectNoOutcome() {
 	n.t.Helper()
 	if n.outcomes.Load() != 0 {
 		n.t.Errorf("job %q was not accepted, but it had an outcome (ran: %v, dropped: %v)", n.name, n.ran.Load(), n.dropped())
 	}
 }
 
-// balance checks the counters of a pool that is closed.
-func balance(t testing.TB, p *pool.Pool) pool.Stats {
+// expectBalanced checks the counters of a pool that is closed.
+func expectBalanced(t testing.TB, p *pool.Pool) pool.Stats {
 	t.Helper()
 	s := p.Stats()
 	if ends := s.Finished + s.Expired + s.Shed + s.Dropped; s.Accepted != ends {
@@ -171,9 +171,9 @@ func balance(t testing.TB, p *pool.Pool) pool.Stats {
 	return s
 }
 
-// processors has Go use so many processors for a test: a queue has up to two shards for
+// setProcessors has Go use so many processors for a test: a queue has up to two shards for
 // each when its pool is made.
-func processors(t *testing.T, n int) {
+func setProcessors(t *testing.T, n int) {
 	t.Helper()
 	before := runtime.GOMAXPROCS(n)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
@@ -190,7 +190,7 @@ const (
 func TestBlock(t *testing.T) {
 	for name, queue := range map[string]int{"queue": 16, "no queue": pool.NoQueue} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t, pool.Config{Max: 1, Queue: queue, Target: time.Hour})
+			p := startPool(t, pool.Config{Max: 1, Queue: queue, Target: time.Hour})
 			const blocked = 5
 			gate := make(chan struct{})
 			var entered, left sync.WaitGroup

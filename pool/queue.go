@@ -5,52 +5,50 @@ import (
 	"sync/atomic"
 )
 
-// The queue is split into shards so that submitters and workers seldom meet. A
-// submitter uses the shard of its goroutine, and others when that is full; a worker
-// takes a job from each in turn. A shard's lock is held for some 20 ns
-// and never while a job or a Dropper is called. It is taken with TryLock, and the next
-// shard is tried when that fails: so hardly anybody sleeps for it, which matters to
+// The queue is split into shards to reduce contention between submitters and workers. A submitter uses
+// the shard of its goroutine, and others if that is full; a worker takes a job from each shard in turn.
+// A shard's lock is held for about 20 ns and never while a job or a Dropper runs. It is taken with
+// TryLock, and the next shard is tried if that fails, so goroutines rarely block, which matters to
 // event loops that are locked to their threads.
 
-// lockTries is how often all locked shards are tried again before one is waited for.
+// lockTries is how often all locked shards are tried again before blocking for one.
 const lockTries = 4
 
-// maxShed is how many jobs are shed at a time.
-const maxShed = 32
+// maxShedBatch limits the jobs that are shed at a time.
+const maxShedBatch = 32
 
-// entry is a job in the queue.
-type entry struct {
+// queuedTask is a job in the queue.
+type queuedTask struct {
 	Task
-	at int64 // when it was submitted
+	submittedAt int64 // when it was submitted
 }
 
-// shard is a part of the queue. Its lock guards all but the atomic fields.
+// shard is a part of the queue. mu guards all fields that are not atomic.
 type shard struct {
 	nonEmpty atomic.Bool
 	full     atomic.Bool
 	mu       sync.Mutex
 	overload *overload
 
-	closed bool
-	cap    int
-	room   int // for how many jobs: cap, or fewer in an overload
+	closed     bool
+	cap        int
+	admitLimit int // jobs; cap, or less in an overload
 	ring
-	standing standing
+	standing standingQueue
 
 	accepted uint64
-	tally    tally
+	tally    outcomeCounts
 
 	refused atomic.Uint64
-	_       [128]byte // the next shard's lock is on another cache line
+	_       [128]byte // keeps the next shard's lock on another cache line
 }
 
-// tally counts the outcomes of jobs.
-type tally struct {
+type outcomeCounts struct {
 	finished, panicked, expired, shed, dropped uint64
 	wait, service                              Histogram
 }
 
-// makeShards makes n shards, with room for capacity jobs together.
+// makeShards creates n shards with a total capacity.
 func (p *Pool) makeShards(capacity, n int) {
 	p.shards = make([]shard, n)
 	p.shift = 64
@@ -63,35 +61,35 @@ func (p *Pool) makeShards(capacity, n int) {
 		if i < capacity%n {
 			s.cap++
 		}
-		s.setRoom(s.cap)
+		s.setAdmitLimit(s.cap)
 	}
 }
 
-// setRoom sets how many jobs may wait, up to the capacity.
-func (s *shard) setRoom(n int) {
-	s.room = min(n, s.cap)
-	s.full.Store(s.n >= s.room)
+// setAdmitLimit sets how many jobs may be queued, up to the shard's capacity.
+func (s *shard) setAdmitLimit(n int) {
+	s.admitLimit = min(n, s.cap)
+	s.full.Store(s.n >= s.admitLimit)
 }
 
-// add appends a job if there is room; extra is so much more.
-func (s *shard) add(t *Task, at int64, extra int) bool {
-	if s.n >= s.room+extra {
+// enqueue adds a job if there is space, or within extraCapacity above the limit.
+func (s *shard) enqueue(t *Task, at int64, extraCapacity int) bool {
+	if s.n >= s.admitLimit+extraCapacity {
 		return false
 	}
-	s.push(entry{*t, at})
+	s.push(queuedTask{*t, at})
 	s.accepted++
 	if s.n == 1 {
 		s.nonEmpty.Store(true)
 	}
-	if s.n == s.room {
+	if s.n == s.admitLimit {
 		s.full.Store(true)
 	}
 	return true
 }
 
-// remove takes the oldest job, or the newest. There is one.
-func (s *shard) remove(newest bool, to *entry) {
-	if s.n == s.room {
+// dequeue moves the oldest job, or the newest, to to. The queue must not be empty.
+func (s *shard) dequeue(newest bool, to *queuedTask) {
+	if s.n == s.admitLimit {
 		s.full.Store(false)
 	}
 	s.pop(newest, to)
@@ -101,96 +99,97 @@ func (s *shard) remove(newest bool, to *entry) {
 	}
 }
 
-// take takes the next job to run, and appends those that it sheds on the way to shed.
-// When as many as may be at a time were shed and the next one is too old itself, it
-// takes none: the caller comes again.
-func (s *shard) take(now int64, to *entry, shed *[]Task) bool {
+// dequeueNext moves the next job to run to to, and appends jobs that it sheds on the way to shed.
+// If it has shed maxShedBatch jobs and the next one is overdue, too, it returns false; the caller
+// must call it again.
+func (s *shard) dequeueNext(now int64, to *queuedTask, shed *[]Task) bool {
 	if s.n == 0 {
 		return false
 	}
 	age, target := now-s.oldest(), s.overload.target.Load()
-	over := s.overload.active(now)
-	// Once overloaded, one job that is too old keeps it so.
-	standing := s.standing.observe(age, now, s.overload) || over && age > target
-	s.overload.observe(standing, now)
-	if over = s.overload.active(now); !over {
-		s.remove(false, to)
+	over := s.overload.isActive(now)
+	// In an overload, a single overdue job extends it.
+	standing := s.standing.observeAge(age, now, s.overload) || over && age > target
+	s.overload.extendIfStanding(standing, now)
+	if over = s.overload.isActive(now); !over {
+		s.dequeue(false, to)
 		return true
 	}
-	s.shed(now, shed)
+	s.shedOverdue(now, shed)
 	next := s.oldest()
 	newest := s.overload.newestFirst && now-next > target
 	if newest {
 		next = s.newest()
 	}
-	if len(*shed) >= maxShed && s.n > 1 && now-next > target {
+	if len(*shed) >= maxShedBatch && s.n > 1 && now-next > target {
 		return false
 	}
-	s.remove(newest, to)
+	s.dequeue(newest, to)
 	return true
 }
 
-// shed sheds jobs that are too old, up to maxShed, but never the last one: that may as
-// well run.
-func (s *shard) shed(now int64, shed *[]Task) {
-	for s.overload.shedding && len(*shed) < maxShed && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
-		var e entry
-		s.remove(false, &e)
+// shedOverdue sheds overdue jobs, up to maxShedBatch, except the last one, which may as well run.
+func (s *shard) shedOverdue(now int64, shed *[]Task) {
+	for s.overload.shedding && len(*shed) < maxShedBatch && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
+		var e queuedTask
+		s.dequeue(false, &e)
 		*shed = append(*shed, e.Task)
 		s.tally.shed++
 	}
 }
 
-// sweep sheds what is too old when nobody takes jobs. It returns when the oldest job
-// that is left came, 0 for none.
-func (s *shard) sweep(now int64, shed *[]Task) (oldest int64) {
+// sweepOverdue sheds overdue jobs if no worker takes any. It returns when the oldest remaining
+// job was submitted, or 0 if there is none.
+func (s *shard) sweepOverdue(now int64, shed *[]Task) (oldest int64) {
 	if s.n == 0 {
 		return 0
 	}
-	if s.standing.observe(now-s.oldest(), now, s.overload) {
-		s.overload.observe(true, now)
+	if s.standing.observeAge(now-s.oldest(), now, s.overload) {
+		s.overload.extendIfStanding(true, now)
 	}
-	if s.overload.active(now) {
-		s.shed(now, shed)
+	if s.overload.isActive(now) {
+		s.shedOverdue(now, shed)
 	}
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival that can be popped at both ends. The shard bounds
-// its length. Its size is a power of two.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the
+// shard limits its length.
 type ring struct {
-	entries  []entry
+	entries  []queuedTask
 	first, n int // n is the length
 }
 
-// Rings grow from minRing, and one larger than keptRing is freed when it is empty.
-const minRing, keptRing = 16, 1024
+// minRingSize is the initial size of a ring. An empty ring larger than maxKeptRing is released.
+const minRingSize, maxKeptRing = 16, 1024
 
-func (r *ring) at(i int) int { return (r.first + i) & (len(r.entries) - 1) }
+func (r *ring) index(i int) int { return (r.first + i) & (len(r.entries) - 1) }
 
-func (r *ring) push(e entry) {
+func (r *ring) push(e queuedTask) {
 	if r.n == len(r.entries) {
-		larger := make([]entry, max(2*r.n, minRing))
+		larger := make([]queuedTask, max(2*r.n, minRingSize))
 		copy(larger[copy(larger, r.entries[r.first:]):], r.entries[:r.first])
 		r.entries, r.first = larger, 0
 	}
-	r.entries[r.at(r.n)] = e
+	r.entries[r.index(r.n)] = e
 	r.n++
 }
 
-// oldest and newest are when the jobs at the ends came. There is one.
-func (r *ring) oldest() int64 { return r.entries[r.first].at }
-func (r *ring) newest() int64 { return r.entries[r.at(r.n-1)].at }
+// oldest returns when the oldest job was submitted. The ring must not be empty.
+func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 
-func (r *ring) pop(newest bool, to *entry) {
+// newest returns when the newest job was submitted. The ring must not be empty.
+func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
+
+func (r *ring) pop(newest bool, to *queuedTask) {
 	i := r.first
 	if r.n--; newest {
-		i = r.at(r.n)
+		i = r.index(r.n)
 	} else {
-		r.first = r.at(1)
+		r.first = r.index(1)
 	}
 	*to, r.entries[i].Task = r.entries[i], Task{}
-	if r.n == 0 && len(r.entries) > keptRing {
+	if r.n == 0 && len(r.entries) > maxKeptRing {
 		*r = ring{}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Whatever jobs do, and however long there are none, workers never fall under Min.
 func TestNeverUnderMin(t *testing.T) {
 	for name, job := range map[string]pool.Func{
-		"quick": nothing,
+		"quick": noopJob,
 		"panic": func(context.Context) { panic("a job panics") },
 		"exit":  func(context.Context) { runtime.Goexit() },
 		"sleep": func(context.Context) { time.Sleep(20 * time.Millisecond) },
@@ -23,7 +23,7 @@ func TestNeverUnderMin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const least = 8
-				p := start(t, pool.Config{Min: least, Max: 64, Queue: 4096})
+				p := startPool(t, pool.Config{Min: least, Max: 64, Queue: 4096})
 				check := func(when string) {
 					t.Helper()
 					synctest.Wait()
@@ -46,7 +46,7 @@ func TestNeverUnderMin(t *testing.T) {
 					check("without work")
 				}
 				// They are real: so many jobs run at once.
-				release := hold(t, p, least)
+				release := occupyWorkers(t, p, least)
 				release()
 				check("at the end")
 			})
@@ -57,7 +57,7 @@ func TestNeverUnderMin(t *testing.T) {
 // A pool without work hardly costs anything while it still has workers, and ends them.
 func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		p := startPool(t, pool.Config{Max: 64, Queue: 64, FixedLimit: true})
 		for range 64 {
 			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
 		p, err := pool.NewWithRunnable(pool.Config{Min: 4, Queue: 4096}, 0)
-		closes(t, p, err)
+		closeAtEnd(t, p, err)
 		var done, quick atomic.Int64
 		offered := 0
 		load := func(d time.Duration) {
@@ -135,7 +135,7 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 // Submits that wait for room have workers, too, where nothing can queue and all workers wait.
 func TestWorkersForWaitingSubmits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Queue: pool.NoQueue})
+		p := startPool(t, pool.Config{Queue: pool.NoQueue})
 		const jobs = 100
 		gate := make(chan struct{})
 		var submitted sync.WaitGroup
@@ -161,7 +161,7 @@ func TestWorkersForWaitingSubmits(t *testing.T) {
 func TestWorkersGrowAtOnce(t *testing.T) {
 	for _, burst := range []int{50, 200, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{})
+			p := startPool(t, pool.Config{})
 			var ends sync.WaitGroup
 			var shed atomic.Int64
 			begin := time.Now()
@@ -189,7 +189,7 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 // workers: real time, since this can't be faked.
 func TestComputingJobsGetFewWorkers(t *testing.T) {
 	p, err := pool.New(pool.Config{Queue: 256, Target: time.Second})
-	closes(t, p, err)
+	closeAtEnd(t, p, err)
 	var submitters sync.WaitGroup
 	for range 2 {
 		submitters.Go(func() {
@@ -207,7 +207,7 @@ func TestComputingJobsGetFewWorkers(t *testing.T) {
 		most = max(most, s.Workers)
 		time.Sleep(10 * time.Millisecond)
 	}
-	closeIt(t, p, context.Background())
+	closeAndCheck(t, p, context.Background())
 	submitters.Wait()
 	t.Logf("workers %d, most %d, limit %d, finished %d", s.Workers, most, s.Limit, s.Finished)
 	if s.Workers > limit {

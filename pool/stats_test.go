@@ -12,7 +12,7 @@ import (
 // Wait and Service are those of the jobs.
 func TestStatsOfTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(1, 64))
+		p := startPool(t, fixedConfig(1, 64))
 		const jobs = 50
 		for range jobs { // they wait 0, 10, … 490 ms
 			if err := p.TrySubmit(func(context.Context) { time.Sleep(10 * time.Millisecond) }); err != nil {

@@ -48,9 +48,9 @@ const (
 	deeds
 )
 
-// record is a job and what has become of it. Records are used again, slice by slice.
-type record struct {
-	s       *slice
+// stressJob is a job and what has become of it. Records are used again, slice by slice.
+type stressJob struct {
+	s       *stressRun
 	outcome atomic.Int32
 	back    atomic.Bool // Close has returned it
 	deed    int
@@ -59,22 +59,22 @@ type record struct {
 	fn      pool.Func // Run, made once
 }
 
-// set notes an outcome: the first one, or something is wrong.
-func (r *record) set(o int32) {
+// setOutcome notes an outcome: the first one, or something is wrong.
+func (r *stressJob) setOutcome(o int32) {
 	if !r.outcome.CompareAndSwap(unknown, o) {
 		r.s.t.Errorf("a job has two outcomes: %s, then %s", outcomeNames[r.outcome.Load()], outcomeNames[o])
 	}
 }
 
-func (r *record) Run(ctx context.Context) {
+func (r *stressJob) Run(ctx context.Context) {
 	r.s.running.Add(1)
 	defer r.s.running.Add(-1)
-	r.set(ran)
+	r.setOutcome(ran)
 	switch r.deed {
 	case doPanic:
 		panic(errWhy)
 	case doCrash:
-		crash(nil)
+		writeNilMap(nil)
 	case doGoexit:
 		runtime.Goexit()
 	case doYield:
@@ -89,11 +89,11 @@ func (r *record) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 	case doSubmit:
-		r.s.fromJob(ctx)
+		r.s.submitFromJob(ctx)
 	}
 }
 
-func (r *record) Dropped(why error) {
+func (r *stressJob) Dropped(why error) {
 	if r.plain {
 		r.s.t.Error("a Func was told that it is dropped")
 	}
@@ -102,18 +102,18 @@ func (r *record) Dropped(why error) {
 		if r.ctx == nil || r.ctx.Err() == nil || !errors.Is(why, context.Cause(r.ctx)) {
 			r.s.t.Errorf("a job has expired with %v, but its context: %v", why, r.ctx)
 		}
-		r.set(droppedExpired)
+		r.setOutcome(droppedExpired)
 	case errors.Is(why, pool.ErrShed):
-		r.set(droppedShed)
+		r.setOutcome(droppedShed)
 	case errors.Is(why, pool.ErrClosed):
-		r.set(droppedClosed)
+		r.setOutcome(droppedClosed)
 	default:
 		r.s.t.Errorf("dropped with %v", why)
 	}
 }
 
-// slice is one pool from New to Close, and the jobs submitted to it.
-type slice struct {
+// stressRun is one pool from New to Close, and the jobs submitted to it.
+type stressRun struct {
 	t                          *testing.T
 	p                          *pool.Pool
 	running                    atomic.Int64
@@ -121,8 +121,8 @@ type slice struct {
 	extra, extraRan, extraFull atomic.Int64 // jobs submitted by jobs
 }
 
-// fromJob submits a job from within one, which never waits.
-func (s *slice) fromJob(ctx context.Context) {
+// submitFromJob submits a job from within one, which never waits.
+func (s *stressRun) submitFromJob(ctx context.Context) {
 	switch err := s.p.TrySubmit(func(context.Context) { s.extraRan.Add(1) }); {
 	case err == nil:
 		s.extra.Add(1)
@@ -145,7 +145,7 @@ func TestEveryJobIsAccountedFor(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("go test -run EveryJob -seed %d", seed)
-	records := make([]record, size)
+	records := make([]stressJob, size)
 	for i := range records {
 		records[i].fn = records[i].Run
 	}
@@ -154,7 +154,7 @@ func TestEveryJobIsAccountedFor(t *testing.T) {
 	done := 0
 	for n := uint64(0); done < *stressJobs && !t.Failed(); n++ {
 		rng := rand.New(rand.NewPCG(seed, n))
-		runSlice(t, rng, records, &total)
+		runStress(t, rng, records, &total)
 		done += size
 		if t.Failed() {
 			t.Errorf("seed %d, slice %d", seed, n)
@@ -169,7 +169,7 @@ func TestEveryJobIsAccountedFor(t *testing.T) {
 	}
 }
 
-func sliceConfig(rng *rand.Rand) pool.Config {
+func randomConfig(rng *rand.Rand) pool.Config {
 	cfg := pool.Config{
 		Min:   rng.IntN(4),
 		Queue: []int{pool.NoQueue, 1, 7, 64, 300, 1024, 4000}[rng.IntN(7)],
@@ -180,14 +180,15 @@ func sliceConfig(rng *rand.Rand) pool.Config {
 		cfg.Interval = time.Duration(100+rng.IntN(1000)) * time.Microsecond
 	}
 	if rng.IntN(3) == 0 {
-		cfg.Off = pool.Rules(rng.UintN(uint(pool.AllRules) + 1))
+		bits := rng.UintN(8)
+		cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = bits&1 != 0, bits&2 != 0, bits&4 != 0
 	}
 	return cfg
 }
 
-func runSlice(t *testing.T, rng *rand.Rand, records []record, total *[outcomes]uint64) {
-	s := &slice{t: t}
-	cfg := sliceConfig(rng)
+func runStress(t *testing.T, rng *rand.Rand, records []stressJob, total *[outcomes]uint64) {
+	s := &stressRun{t: t}
+	cfg := randomConfig(rng)
 	cfg.Panicked = func(e *pool.PanicError) { s.panicked.Add(1) }
 	p, err := pool.New(cfg)
 	if err != nil {
@@ -213,13 +214,13 @@ func runSlice(t *testing.T, rng *rand.Rand, records []record, total *[outcomes]u
 		own := rand.New(rand.NewPCG(rng.Uint64(), 0))
 		submitters.Go(func() {
 			for i := g; i < len(records); i += n {
-				s.submit(own, &records[i], shared)
+				s.submitRandomly(own, &records[i], shared)
 				submitted.Add(1)
 			}
 		})
 	}
 	own := rand.New(rand.NewPCG(rng.Uint64(), 0))
-	others.Go(func() { s.watch(own, stop) })
+	others.Go(func() { s.checkStatsUntil(own, stop) })
 	closeAt := int64(len(records) + 1) // after all have been submitted
 	if rng.IntN(2) == 0 {
 		closeAt = rng.Int64N(int64(len(records)))
@@ -236,7 +237,7 @@ func runSlice(t *testing.T, rng *rand.Rand, records []record, total *[outcomes]u
 			}
 			time.Sleep(20 * time.Microsecond)
 		}
-		dropped = s.close(hurry)
+		dropped = s.closePool(hurry)
 	})
 	timer := time.AfterFunc(time.Minute, func() { panic("a slice hangs: Submit or Close has not returned for a minute") })
 	defer timer.Stop()
@@ -244,11 +245,11 @@ func runSlice(t *testing.T, rng *rand.Rand, records []record, total *[outcomes]u
 	<-closed
 	close(stop)
 	others.Wait()
-	s.check(records, dropped, total)
+	s.checkOutcomes(records, dropped, total)
 }
 
-// submit submits a job in one of the ways there are.
-func (s *slice) submit(rng *rand.Rand, r *record, shared context.Context) {
+// submitRandomly submits a job in one of the ways there are.
+func (s *stressRun) submitRandomly(rng *rand.Rand, r *stressJob, shared context.Context) {
 	task := pool.Task{Job: r}
 	cancel := context.CancelFunc(nil)
 	switch rng.IntN(16) {
@@ -287,14 +288,14 @@ func (s *slice) submit(rng *rand.Rand, r *record, shared context.Context) {
 			s.t.Error("a job was accepted whose context had ended")
 		}
 	case errors.Is(err, pool.ErrClosed):
-		r.set(turnedClosed)
+		r.setOutcome(turnedClosed)
 	case errors.Is(err, pool.ErrExpired):
 		if r.ctx == nil || !errors.Is(err, context.Cause(r.ctx)) {
 			s.t.Errorf("Submit: %v, but its context: %v", err, r.ctx)
 		}
-		r.set(turnedLate)
+		r.setOutcome(turnedLate)
 	case errors.Is(err, pool.ErrFull):
-		r.set(turnedFull)
+		r.setOutcome(turnedFull)
 	default:
 		s.t.Errorf("Submit: %v", err)
 	}
@@ -306,8 +307,8 @@ func (s *slice) submit(rng *rand.Rand, r *record, shared context.Context) {
 	}
 }
 
-// watch looks at the pool's counters, which never go back.
-func (s *slice) watch(rng *rand.Rand, stop chan struct{}) {
+// checkStatsUntil looks at the pool's counters, which never go back.
+func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
 	var last pool.Stats
 	for {
 		select {
@@ -327,31 +328,31 @@ func (s *slice) watch(rng *rand.Rand, stop chan struct{}) {
 	}
 }
 
-// close closes the pool, twice at once at times, and in a hurry or not.
-func (s *slice) close(hurry int) (dropped []pool.Task) {
+// closePool closes the pool, twice at once at times, and in a hurry or not.
+func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch hurry {
 	case 1:
 		ctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
 	case 2:
-		ctx = ended(nil)
+		ctx = newEndedContext(nil)
 	}
 	defer cancel()
 	second := make(chan []pool.Task)
-	go func() { second <- closeIt(s.t, s.p, ctx) }()
-	dropped = closeIt(s.t, s.p, ctx)
+	go func() { second <- closeAndCheck(s.t, s.p, ctx) }()
+	dropped = closeAndCheck(s.t, s.p, ctx)
 	if n := s.running.Load(); n != 0 {
 		s.t.Errorf("%d jobs run after Close", n)
 	}
 	return append(dropped, <-second...)
 }
 
-// check compares what has become of each job with the counters.
-func (s *slice) check(records []record, dropped []pool.Task, total *[outcomes]uint64) {
-	t, stats := s.t, balance(s.t, s.p)
+// checkOutcomes compares what has become of each job with the counters.
+func (s *stressRun) checkOutcomes(records []stressJob, dropped []pool.Task, total *[outcomes]uint64) {
+	t, stats := s.t, expectBalanced(s.t, s.p)
 	var returnedPlain, returned uint64
 	for _, task := range dropped {
-		r, ok := task.Job.(*record)
+		r, ok := task.Job.(*stressJob)
 		if !ok {
 			returnedPlain++ // a Func: it can't be told which
 			continue

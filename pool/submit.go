@@ -6,62 +6,62 @@ import (
 	"unsafe"
 )
 
-// Submit has job run by a worker. It waits until there is room, or until ctx ends, which
-// is the job's context, too. Its error is [ErrClosed], or [ErrExpired] with the cause of
-// ctx's end: then the job does not run. It panics if job is nil.
+// Submit runs job on a worker. It waits for space until ctx, which is also the job's context,
+// ends. The error is [ErrClosed], or [ErrExpired] with the cause of ctx's end; then the job does
+// not run. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job.job(), Ctx: ctx})
 }
 
-// TrySubmit has job run by a worker, or says at once why not: [ErrFull] or [ErrClosed].
-// It panics if job is nil.
+// TrySubmit runs job on a worker. If that is impossible, it returns [ErrFull] or [ErrClosed] at
+// once. It panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.job()}) }
 
 // SubmitTask is Submit for a task. It waits until t.Ctx ends.
 func (p *Pool) SubmitTask(t Task) error {
-	err := t.check()
+	err := t.validate()
 	if err == nil {
-		if err = errNoRoom; p.noBarge.Load() == 0 {
-			err = p.accept(&t)
+		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
+			err = p.acceptTask(&t)
 		}
-		if err == errNoRoom {
-			err = p.waitForRoom(&t)
+		if err == errNoCapacity {
+			err = p.waitForCapacity(&t)
 		}
 	}
-	return p.countRefusal(err)
+	return p.recordRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If there is room, but t.Ctx has ended, its error
-// is [ErrExpired] with the cause.
+// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the
+// cause.
 func (p *Pool) TrySubmitTask(t Task) error {
-	if t.Job != nil && p.evidentlyFull() { // the answer to most in an overload, so the first question
-		return p.countRefusal(errNoRoom)
+	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
+		return p.recordRefusal(errNoCapacity)
 	}
-	err := t.check()
+	err := t.validate()
 	if err == nil {
-		if err = errNoRoom; p.noBarge.Load() == 0 {
-			err = p.accept(&t)
+		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
+			err = p.acceptTask(&t)
 		}
-		for range returningTries {
-			if err != errNoRoom || p.cfg.Queue > 0 {
+		for range returningWorkerTries {
+			if err != errNoCapacity || p.cfg.Queue > 0 {
 				break
 			}
 			runtime.Gosched()
-			err = p.accept(&t)
+			err = p.acceptTask(&t)
 		}
 	}
-	return p.countRefusal(err)
+	return p.recordRefusal(err)
 }
 
-// returningTries is how often a TrySubmit looks again for a worker where nothing can
-// wait: one may just be returning from the job whose end was the reason for this one.
-const returningTries = 8
+// returningWorkerTries is how often TrySubmit looks again for a worker if no job can wait: one
+// may just be returning from the job whose end caused this submission.
+const returningWorkerTries = 8
 
-// These contexts never end, and need no watching.
+// background and todo never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
-// check panics for a task without a job, and refuses one whose context has ended.
-func (t *Task) check() error {
+// validate panics if the task has no job, and returns an error if its context has ended.
+func (t *Task) validate() error {
 	switch {
 	case t.Job == nil:
 		panic("pool: a task without a job")
@@ -69,86 +69,87 @@ func (t *Task) check() error {
 	case t.Ctx == background || t.Ctx == todo:
 		t.Ctx = nil
 	case t.Ctx.Err() != nil:
-		return &expired{context.Cause(t.Ctx)}
+		return &expiredError{context.Cause(t.Ctx)}
 	}
 	return nil
 }
 
-func (p *Pool) countRefusal(err error) error {
+// recordRefusal counts the rejection of a job and returns the error for the user.
+func (p *Pool) recordRefusal(err error) error {
 	switch err {
 	case nil:
-	case errNoRoom:
+	case errNoCapacity:
 		p.wakeController()
-		p.shards[p.nearShard()].refused.Add(1)
+		p.shards[p.localShard()].refused.Add(1)
 		return ErrFull
 	case ErrClosed:
-		p.refused.Add(1)
+		p.refusedClosed.Add(1)
 	default:
 		p.late.Add(1)
 	}
 	return err
 }
 
-// accept hands a job to a worker, or queues it.
-func (p *Pool) accept(t *Task) error {
+// acceptTask passes a job to a worker, or queues it.
+func (p *Pool) acceptTask(t *Task) error {
 	if p.closed.Load() {
 		return ErrClosed
 	}
-	if p.needsWorker() && !p.anyQueued() && p.handOver(t, 0) {
+	if p.needsWorker() && !p.anyQueued() && p.handToWorker(t, 0) {
 		return nil
 	}
 	now := p.now()
-	if err := p.enqueue(t, now, false); err != errNoRoom {
+	if err := p.enqueue(t, now, false); err != errNoCapacity {
 		return err
 	}
-	if p.handOver(t, p.overdraft()) {
+	if p.handToWorker(t, p.extraWorkers()) {
 		return nil
 	}
 	if p.searching.Load() == 0 || len(p.shards) > 1 {
-		return errNoRoom
+		return errNoCapacity
 	}
-	// Where there is little room or none, workers that search count as room.
+	// With little or no queue, searching workers count as space.
 	return p.enqueue(t, now, true)
 }
 
-// needsWorker reports whether a submitter is to see to a worker for its job: none
-// searches, and one can be had.
-func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.available() }
+// needsWorker reports whether a submitter must wake a worker for its job: none searches, and one
+// is available.
+func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.hasSpareWorker() }
 
-// overdraft is how many workers above the limit there may be for jobs that find no room
-// where nothing can wait: workers that are just returning from a job can't take another
-// yet, and an idle pool must not refuse one.
-func (p *Pool) overdraft() int64 {
+// extraWorkers returns how many workers above the limit may be started if jobs can't wait:
+// workers that are just returning from a job can't take another yet, and an idle pool must not
+// reject one.
+func (p *Pool) extraWorkers() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
 	}
 	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
 }
 
-// handOver hands a job to a parked worker, or to a new one.
-func (p *Pool) handOver(t *Task, overdraft int64) bool {
-	if !p.available() && overdraft == 0 {
+// handToWorker passes a job to a parked worker or a new one.
+func (p *Pool) handToWorker(t *Task, extraWorkers int64) bool {
+	if !p.hasSpareWorker() && extraWorkers == 0 {
 		return false
 	}
-	o := order{entry: entry{*t, p.now()}}
+	o := wakeOrder{queuedTask: queuedTask{*t, p.now()}}
 	if w := p.popParked(); w != nil {
 		w.wake <- o
-	} else if !p.spawn(o, overdraft) {
+	} else if !p.startWorker(o, extraWorkers) {
 		return false
 	}
-	p.handed.Add(1)
+	p.handedOver.Add(1)
 	return true
 }
 
-// enqueue queues a job in the first shard that takes it, from the submitter's own on.
-// With toSearcher there is room for as many more as workers search.
-func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
-	first, mask := p.nearShard(), len(p.shards)-1
+// enqueue queues a job in the first shard with space, beginning with the submitter's own. With
+// forSearcher, each searching worker adds space for one job.
+func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
+	first, mask := p.localShard(), len(p.shards)-1
 	for round := 0; ; round++ {
 		again := false
 		for i := range p.shards {
 			s := &p.shards[(first+i)&mask]
-			if s.full.Load() && !toSearcher {
+			if s.full.Load() && !forSearcher {
 				continue
 			}
 			if !s.mu.TryLock() {
@@ -158,11 +159,11 @@ func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
 				s.mu.Lock()
 			}
 			extra := 0
-			if toSearcher {
+			if forSearcher {
 				extra = int(p.searching.Load())
 			}
 			closed := s.closed
-			added := !closed && s.add(t, now, extra)
+			added := !closed && s.enqueue(t, now, extra)
 			s.mu.Unlock()
 			switch {
 			case closed:
@@ -175,14 +176,14 @@ func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
 			}
 		}
 		if !again {
-			return errNoRoom
+			return errNoCapacity
 		}
 	}
 }
 
-// hasRoom reports whether there is room for a job: in the queue, or with a worker.
-func (p *Pool) hasRoom() bool {
-	if p.parked.n.Load() > 0 || p.workers() < p.most() {
+// hasCapacity reports whether the queue or a worker can take a job.
+func (p *Pool) hasCapacity() bool {
+	if p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers() {
 		return true
 	}
 	for i := range p.shards {
@@ -193,16 +194,15 @@ func (p *Pool) hasRoom() bool {
 	return false
 }
 
-// evidentlyFull reports, for the price of a few loads, that no job can be accepted now:
-// in an overload that is the answer to most.
-func (p *Pool) evidentlyFull() bool {
-	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasRoom() && !p.closed.Load()
+// isFull reports, at the cost of a few atomic loads, that no job can be accepted now.
+func (p *Pool) isFull() bool {
+	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
-// nearShard is the shard of the running goroutine. Any would do, as long as it is often
-// the same for one goroutine and mostly not for two: the address of its stack says that
-// for nothing, spread by Fibonacci hashing.
-func (p *Pool) nearShard() int {
+// localShard returns the shard of the running goroutine. Any shard would do, as long as it is
+// usually the same for one goroutine and different for two. The address of the goroutine's stack
+// provides that for free, spread by Fibonacci hashing.
+func (p *Pool) localShard() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)
 }

@@ -19,10 +19,10 @@ import (
 func TestNoWaiterStarves(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64, 500} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, queue))
-			release := hold(t, p, 1)
+			p := startPool(t, fixedConfig(1, queue))
+			release := occupyWorkers(t, p, 1)
 			for range max(queue, 0) {
-				if err := p.TrySubmit(nothing); err != nil {
+				if err := p.TrySubmit(noopJob); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -70,7 +70,7 @@ func TestNoWaiterStarves(t *testing.T) {
 func TestWaitersLeaveInARace(t *testing.T) {
 	for round := range 20 {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1+round%3, []int{pool.NoQueue, 1, 4, 64}[round%4]))
+			p := startPool(t, fixedConfig(1+round%3, []int{pool.NoQueue, 1, 4, 64}[round%4]))
 			var ran, accepted atomic.Int64
 			var wg sync.WaitGroup
 			for i := range 400 {
@@ -97,7 +97,7 @@ func TestWaitersLeaveInARace(t *testing.T) {
 			if _, err := p.Close(context.Background()); err != nil {
 				t.Error(err)
 			}
-			s := balance(t, p)
+			s := expectBalanced(t, p)
 			if s.Accepted != uint64(accepted.Load()) || s.Finished != uint64(ran.Load()) || s.Full+s.Late != uint64(2000-accepted.Load()) {
 				t.Errorf("accepted %d, ran %d, but %+v", accepted.Load(), ran.Load(), s)
 			}
@@ -106,7 +106,7 @@ func TestWaitersLeaveInARace(t *testing.T) {
 }
 
 func TestNilFuncPanics(t *testing.T) {
-	p := start(t, pool.Config{})
+	p := startPool(t, pool.Config{})
 	for name, submit := range map[string]func(){
 		"TrySubmit":  func() { _ = p.TrySubmit(nil) },
 		"Submit":     func() { _ = p.Submit(t.Context(), nil) },
@@ -123,7 +123,7 @@ func TestNilFuncPanics(t *testing.T) {
 	}
 }
 
-func nothing(context.Context) {}
+func noopJob(context.Context) {}
 
 // A pool without work turns no job away, however long its queue is: one that
 // hands over only to a worker that waits right now turns away half of them.
@@ -132,7 +132,7 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 1024} {
 		for _, least := range []int{0, 4} {
 			t.Run(fmt.Sprintf("queue %d min %d", queue, least), func(t *testing.T) {
-				p := start(t, pool.Config{Min: least, Queue: queue})
+				p := startPool(t, pool.Config{Min: least, Queue: queue})
 				done := make(chan struct{}, 1)
 				job := pool.Func(func(context.Context) { done <- struct{}{} })
 				for i := range jobs {
@@ -163,9 +163,9 @@ func TestLateJobsNeverRun(t *testing.T) {
 	past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	for _, queue := range []int{pool.NoQueue, 1024} {
-		p := start(t, pool.Config{Min: 2, Queue: queue})
-		for ctx, why := range map[context.Context]error{ended(errWhy): errWhy, past: context.DeadlineExceeded} {
-			job := &noted{t: t, name: "late"}
+		p := startPool(t, pool.Config{Min: 2, Queue: queue})
+		for ctx, why := range map[context.Context]error{newEndedContext(errWhy): errWhy, past: context.DeadlineExceeded} {
+			job := &recordedJob{t: t, name: "late"}
 			task := pool.Task{Job: job, Ctx: ctx}
 			for call, err := range map[string]error{
 				"Submit":        p.Submit(ctx, job.Run),
@@ -176,7 +176,7 @@ func TestLateJobsNeverRun(t *testing.T) {
 					t.Errorf("%s: got %v; expected ErrExpired and %v", call, err, why)
 				}
 			}
-			job.mustNothing()
+			job.expectNoOutcome()
 		}
 		if s := p.Stats(); s.Late != 6 || s.Accepted != 0 || s.Expired != 0 {
 			t.Errorf("late %d, accepted %d, expired %d; expected 6, 0, 0", s.Late, s.Accepted, s.Expired)
@@ -187,23 +187,23 @@ func TestLateJobsNeverRun(t *testing.T) {
 // A job whose context ends while it waits in the queue does not run, and hears why.
 func TestJobsExpireInTheQueue(t *testing.T) {
 	for _, queue := range []int{64, 4096} {
-		for _, off := range []pool.Rules{0, pool.AllRules} {
-			synctest.Test(t, func(t *testing.T) { expireInTheQueue(t, queue, off) })
+		for _, plain := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) { testExpiryInQueue(t, queue, plain) })
 		}
 	}
 }
 
-func expireInTheQueue(t *testing.T, queue int, off pool.Rules) {
-	cfg := fixed(1, queue)
-	cfg.Off = off
-	p := start(t, cfg)
-	release := hold(t, p, 1)
+func testExpiryInQueue(t *testing.T, queue int, plain bool) {
+	cfg := fixedConfig(1, queue)
+	cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
+	p := startPool(t, cfg)
+	release := occupyWorkers(t, p, 1)
 	cancelled, cancel := context.WithCancelCause(context.Background())
 	deadline, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	var live, gone, late []*noted
-	submit := func(list *[]*noted, ctx context.Context, name string) {
-		job := &noted{t: t, name: name}
+	var live, gone, late []*recordedJob
+	submit := func(list *[]*recordedJob, ctx context.Context, name string) {
+		job := &recordedJob{t: t, name: name}
 		*list = append(*list, job)
 		task := pool.Task{Job: job, Ctx: ctx}
 		if err := p.TrySubmitTask(task); err != nil {
@@ -220,13 +220,13 @@ func expireInTheQueue(t *testing.T, queue int, off pool.Rules) {
 	release()
 	synctest.Wait()
 	for _, job := range live {
-		job.mustRun()
+		job.expectRan()
 	}
 	for _, job := range gone {
-		job.mustDrop(pool.ErrExpired, errWhy)
+		job.expectDropped(pool.ErrExpired, errWhy)
 	}
 	for _, job := range late {
-		job.mustDrop(pool.ErrExpired, context.DeadlineExceeded)
+		job.expectDropped(pool.ErrExpired, context.DeadlineExceeded)
 	}
 	if s := p.Stats(); s.Expired != 40 || s.Finished != 21 || s.Shed != 0 {
 		t.Errorf("expired %d, finished %d, shed %d; expected 40, 21, 0", s.Expired, s.Finished, s.Shed)
@@ -238,20 +238,20 @@ func expireInTheQueue(t *testing.T, queue int, off pool.Rules) {
 func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64} {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, queue))
-			release := hold(t, p, 1)
+			p := startPool(t, fixedConfig(1, queue))
+			release := occupyWorkers(t, p, 1)
 			for range max(queue, 0) {
-				if err := p.TrySubmit(nothing); err != nil {
+				if err := p.TrySubmit(noopJob); err != nil {
 					t.Fatalf("queue %d: %v", queue, err)
 				}
 			}
 			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 			defer cancel()
 			const waiting = 10
-			jobs, errs := make([]noted, waiting), make(chan error, waiting)
+			jobs, errs := make([]recordedJob, waiting), make(chan error, waiting)
 			begin := time.Now()
 			for i := range jobs {
-				jobs[i] = noted{t: t, name: "waits for room"}
+				jobs[i] = recordedJob{t: t, name: "waits for room"}
 				go func() { errs <- p.SubmitTask(pool.Task{Job: &jobs[i], Ctx: ctx}) }()
 			}
 			for range waiting {
@@ -268,12 +268,12 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			release()
 			synctest.Wait()
 			for i := range jobs {
-				jobs[i].mustNothing()
+				jobs[i].expectNoOutcome()
 			}
 			if s := p.Stats(); s.Full+s.Late != waiting || s.Accepted != uint64(1+max(queue, 0)) {
 				t.Errorf("queue %d: full %d, late %d, accepted %d; expected %d of the first two, %d", queue, s.Full, s.Late, s.Accepted, waiting, 1+max(queue, 0))
 			}
-			if err := p.TrySubmit(nothing); err != nil {
+			if err := p.TrySubmit(noopJob); err != nil {
 				t.Errorf("queue %d: the pool is idle again, but: %v", queue, err)
 			}
 		})

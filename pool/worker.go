@@ -9,67 +9,66 @@ import (
 	"weak"
 )
 
-// A worker takes a job, runs it, and so on. When there is none it searches: it looks a
-// few more times, yielding in between, and then parks. While a worker searches,
-// submitters wake nobody. It stops searching as soon as it finds a job; the last one
-// that searched wakes another if more jobs wait. So somebody is always on the way to a
-// job that waits, and jobs shorter than a wake-up run on few workers. (Go's scheduler
-// does the same with its threads.)
+// A worker repeatedly takes a job and runs it. If there is none, it searches: it looks a few more times,
+// yielding in between, and then parks. While a worker searches, submitters wake no worker. It stops
+// searching when it finds a job; the last searching worker then wakes another if more jobs wait. So a
+// worker is always on its way to a waiting job, and jobs shorter than a wake-up run on few workers.
+// (Go's scheduler does the same with its threads.)
 //
-// Before it sleeps a parked worker looks at the queue once more, and submitters look for
-// parked workers after they have queued a job: so one of the two sees the other.
+// A parked worker looks at the queue once more before it sleeps, and submitters look for parked workers
+// after they have queued a job. So one of the two sees the other.
 //
-// Outcomes are counted by the worker and added to a shard's tally when it next holds
-// its lock, to take a job or to park.
+// The worker counts outcomes and adds them to a shard's tally when it next holds its lock, to take a job
+// or to park.
 
 const (
 	// searchRounds is how often a searching worker looks again before it parks.
 	searchRounds = 3
-	// searchYield is how long a yield takes where few goroutines are runnable. Where it
-	// takes longer, a search is given up.
+	// searchYield is the maximum duration of a yield if few goroutines are runnable. If a yield
+	// takes longer, the worker stops searching.
 	searchYield = 20 * time.Microsecond
-	// quantum is how long a worker runs jobs until it yields: so that no other worker
-	// waits for a processor, with a job in its hands, until Go preempts this one after
-	// 10 ms. Shorter would hurt where thousands are runnable. Where jobs block, a job that
-	// took this long has mostly waited, and the worker takes the next one at once.
+	// quantum is how long a worker runs jobs before it yields. Otherwise another worker, which
+	// already has a job, might wait for a processor until Go preempts this one after 10 ms. Less
+	// would be worse with thousands of runnable goroutines. If jobs block, a job that took this
+	// long has mostly waited, and the worker takes the next one at once.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Its fields belong to that goroutine, or to
-// whoever popped it from the stack of parked workers until it is woken.
+// worker is a goroutine that runs jobs. Its fields belong to that goroutine or, while it is
+// parked, to the goroutine that popped it from the stack, until it is woken.
 type worker struct {
 	p    *Pool
-	wake chan order // has room for one
+	wake chan wakeOrder // capacity 1
 
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
 
-	turn  int64 // when it last yielded
-	began int64 // when the job began
-	ended int64 // when the last one ended
+	yieldedAt int64 // when it last yielded
+	startedAt int64 // when the current job started
+	endedAt   int64 // when the last job ended
 
-	job   entry // the last one that was taken
-	tally workerTally
-	shed  []Task // by the last take
-	own   *jobContext
-	last  weak.Pointer[jobContext] // own while the worker is parked, which is not to keep it
+	job        queuedTask // the job last taken
+	tally      workerTally
+	shed       []Task // shed by the last takeQueued
+	jobCtx     *jobContext
+	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// order is what a worker is woken with: a job, to exit, or neither, to search.
-type order struct {
-	entry
+// wakeOrder tells a woken worker to run a job, to exit or, if it is zero, to search.
+type wakeOrder struct {
+	queuedTask
 	exit bool
 }
 
-// workerTally counts outcomes that have not been added to a shard's tally yet.
+// workerTally counts outcomes that were not yet added to a shard's tally.
 type workerTally struct {
 	finished, panicked, expired uint64
-	timed                       bool // one job has run, and these are its times
+	timed                       bool // wait and service are those of one job
 	wait, service               time.Duration
 }
 
-// flush adds a worker's tally to the shard's, whose lock the caller holds.
-func (s *shard) flush(t *workerTally) {
+// addTally moves a worker's counts to the shard. The caller holds the shard's lock.
+func (s *shard) addTally(t *workerTally) {
 	if *t == (workerTally{}) {
 		return
 	}
@@ -83,14 +82,13 @@ func (s *shard) flush(t *workerTally) {
 	*t = workerTally{}
 }
 
-// run is a worker's goroutine. Each call of runJobs ends with the worker or with a job
-// that panicked. After a job that ended its goroutine (runtime.Goexit) another goroutine
-// takes over.
-func (w *worker) run(o order) {
+// runUntilExit is the worker's goroutine. After a job that ended the goroutine (runtime.Goexit),
+// a new one replaces it.
+func (w *worker) runUntilExit(o wakeOrder) {
 	returned := false
 	defer func() {
 		if !returned {
-			w.p.running.Go(func() { w.run(order{}) })
+			w.p.running.Go(func() { w.runUntilExit(wakeOrder{}) })
 		}
 	}()
 	for w.runJobs(&o) {
@@ -98,25 +96,25 @@ func (w *worker) run(o order) {
 	returned = true
 }
 
-// runJobs runs jobs until the worker exits or a job panics; then panicked is true.
-func (w *worker) runJobs(o *order) (panicked bool) {
+// runJobs runs jobs until the worker must exit, or a job panics; then panicked is true.
+func (w *worker) runJobs(o *wakeOrder) (panicked bool) {
 	running := false
 	defer func() {
 		if running {
 			v := recover()
 			w.tally.panicked++
-			w.jobEnded()
+			w.finishJob()
 			w.p.reportPanic(v)
 			panicked = true
 		}
 	}()
 	for {
-		if !w.next(o) {
+		if !w.nextJob(o) {
 			return false
 		}
 		ctx := w.p.ctx
 		if w.job.Ctx != nil {
-			if ctx = w.jobContext(w.job.Task); ctx == nil {
+			if ctx = w.contextFor(w.job.Task); ctx == nil {
 				w.job.Task = Task{}
 				continue
 			}
@@ -124,34 +122,34 @@ func (w *worker) runJobs(o *order) (panicked bool) {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.jobEnded()
+		w.finishJob()
 	}
 }
 
-// next gets the worker's next job. It reports false if the worker is to exit.
-func (w *worker) next(o *order) bool {
+// nextJob waits for the worker's next job. It reports false if the worker must exit.
+func (w *worker) nextJob(o *wakeOrder) bool {
 	p := w.p
 	for {
 		if o.Job != nil {
-			w.job, *o = o.entry, order{}
-			w.jobBegins(p.now())
+			w.job, *o = o.queuedTask, wakeOrder{}
+			w.startJobTimer(p.now())
 			return true
 		}
-		if p.workers() > p.most() && w.exitIfOverLimit() {
+		if p.workerCount() > p.maxWorkers() && w.exitIfOverLimit() {
 			return false
 		}
-		if w.take(w.betweenJobs()) {
+		if w.takeQueued(w.yieldAfterQuantum()) {
 			return true
 		}
-		if *o = w.park(); o.exit {
+		if *o = w.searchThenPark(); o.exit {
 			return false
 		}
 	}
 }
 
-// take takes a job from the queue. It wakes further workers if they are needed, and a
-// Submit that waits for room.
-func (w *worker) take(now int64) bool {
+// takeQueued takes a job from the queue. It wakes further workers if they are needed, and a
+// Submit that waits for space.
+func (w *worker) takeQueued(now int64) bool {
 	p := w.p
 	mask := len(p.shards) - 1
 	for round := 0; ; round++ {
@@ -168,24 +166,24 @@ func (w *worker) take(now int64) bool {
 				}
 				s.mu.Lock()
 			}
-			s.flush(&w.tally)
-			ok := s.take(now, &w.job, &w.shed)
+			s.addTally(&w.tally)
+			ok := s.dequeueNext(now, &w.job, &w.shed)
 			more := false
-			if ok && w.searching { // under the lock: who searches counts as room
+			if ok && w.searching { // under the lock, because searching workers count as space
 				w.searching = false
 				more = p.searching.Add(-1) == 0
 			}
 			s.mu.Unlock()
 			if ok {
 				w.home = (at + 1) & mask
-				if w.wakeOthers(more) {
-					now = p.now() // that took its time, which is not the job's
+				if w.notifyAndWake(more) {
+					now = p.now() // so that the job's time does not include the above
 				}
-				w.jobBegins(now)
+				w.startJobTimer(now)
 				return true
 			}
-			if len(w.shed) > 0 { // and there is more to shed
-				w.wakeOthers(false)
+			if len(w.shed) > 0 { // there are more to shed
+				w.notifyAndWake(false)
 				now, again = p.now(), true
 			}
 		}
@@ -195,9 +193,9 @@ func (w *worker) take(now int64) bool {
 	}
 }
 
-// wakeOthers tells jobs that they were shed, wakes a Submit that waits for room, and, with
-// more, another worker if jobs wait. It reports whether it did any of that.
-func (w *worker) wakeOthers(more bool) (did bool) {
+// notifyAndWake notifies shed jobs, wakes a Submit that waits for space and, with more, another
+// worker if jobs wait. It reports whether it did any of that.
+func (w *worker) notifyAndWake(more bool) (did bool) {
 	p := w.p
 	if did = len(w.shed) > 0; did {
 		w.shed = p.notifyShed(w.shed)
@@ -210,41 +208,41 @@ func (w *worker) wakeOthers(more bool) (did bool) {
 	return did
 }
 
-// betweenJobs yields when the quantum is over, jobs wait and jobs do not block. It returns the time.
-func (w *worker) betweenJobs() (now int64) {
-	now = w.ended
+// yieldAfterQuantum yields if the quantum has passed, jobs wait and jobs do not block. It returns
+// the time.
+func (w *worker) yieldAfterQuantum() (now int64) {
+	now = w.endedAt
 	if now == 0 {
 		now = w.p.now()
 	}
-	if now-w.turn >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
+	if now-w.yieldedAt >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
 		runtime.Gosched()
 		now = w.p.now()
-		w.turn = now
+		w.yieldedAt = now
 	}
 	return now
 }
 
-// jobBegins begins to time the job.
-func (w *worker) jobBegins(now int64) {
-	w.began = now
-	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.at))
+func (w *worker) startJobTimer(now int64) {
+	w.startedAt = now
+	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.submittedAt))
 }
 
-func (w *worker) jobEnded() {
-	w.ended = w.p.now()
-	w.tally.service = time.Duration(w.ended - w.began)
+func (w *worker) finishJob() {
+	w.endedAt = w.p.now()
+	w.tally.service = time.Duration(w.endedAt - w.startedAt)
 	w.job.Task = Task{}
 	w.tally.finished++
-	if w.own != nil {
-		w.own.end()
+	if w.jobCtx != nil {
+		w.jobCtx.finish()
 	}
 }
 
-// park searches for jobs, and parks the worker when there are none. It returns what the
-// worker was woken with.
-func (w *worker) park() order {
+// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order
+// with which the worker was woken.
+func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
-	w.ended = 0
+	w.endedAt = 0
 	if !w.searching && p.searching.Load() < p.searchers {
 		w.startSearching()
 	}
@@ -252,37 +250,37 @@ func (w *worker) park() order {
 		rounds := 0
 		for last := p.now(); ; {
 			if p.anyQueued() {
-				return order{}
+				return wakeOrder{}
 			}
 			runtime.Gosched()
 			now := p.now()
 			if rounds++; rounds == searchRounds || now-last > int64(searchYield) {
-				break // many are runnable: who is woken has its turn sooner
+				break // many goroutines are runnable: parking is faster
 			}
 			last = now
 		}
 	}
-	if w.own != nil {
-		w.last, w.own = weak.Make(w.own), nil
+	if w.jobCtx != nil {
+		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
 	}
-	w.flush()
+	w.flushTally()
 	w.stopSearching()
-	if p.closed.Load() && w.exitClosed() {
-		return order{exit: true}
+	if p.closed.Load() && w.exitIfClosed() {
+		return wakeOrder{exit: true}
 	}
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
-		// Some worker has to see to that, and to wake another if it is not all.
+		// A job was queued, or the pool was closed, meanwhile: some worker must handle that.
 		if x := p.popParked(); x == w {
 			w.startSearching()
-			return order{}
+			return wakeOrder{}
 		} else if x != nil {
 			p.wakeToSearch(x)
 		}
 	}
 	p.wakeWaiter()
 	o := <-w.wake
-	w.turn = p.now()
+	w.yieldedAt = p.now()
 	return o
 }
 
@@ -298,23 +296,23 @@ func (w *worker) stopSearching() {
 	}
 }
 
-// flush adds the worker's tally to that of a shard.
-func (w *worker) flush() {
+// flushTally adds the worker's counts to those of a shard.
+func (w *worker) flushTally() {
 	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()
-		s.flush(&w.tally)
+		s.addTally(&w.tally)
 		s.mu.Unlock()
 	}
 }
 
-// exitIfOverLimit reports whether the worker exits because there are more than the limit.
-// The others see to what waits.
+// exitIfOverLimit reports whether the worker exits because there are too many. It makes sure that
+// another worker takes waiting jobs.
 func (w *worker) exitIfOverLimit() bool {
 	p := w.p
-	w.flush()
+	w.flushTally()
 	w.stopSearching()
-	if !p.removeWorker(p.most()) {
+	if !p.decrementWorkers(p.maxWorkers()) {
 		return false
 	}
 	if p.searching.Load() == 0 && p.anyQueued() {
@@ -323,11 +321,11 @@ func (w *worker) exitIfOverLimit() bool {
 	return true
 }
 
-// exitClosed reports whether the worker of a closed pool exits, because nothing is left
-// to do. It then has another one look, too.
-func (w *worker) exitClosed() bool {
+// exitIfClosed reports whether the worker of a closed pool exits because the queue is empty. It
+// then wakes a parked worker to do the same.
+func (w *worker) exitIfClosed() bool {
 	p := w.p
-	if p.anyQueued() || !p.removeWorker(0) {
+	if p.anyQueued() || !p.decrementWorkers(0) {
 		return false
 	}
 	if x := p.popParked(); x != nil {
@@ -336,58 +334,58 @@ func (w *worker) exitClosed() bool {
 	return true
 }
 
-// jobContext is the context for a job with one of its own; nil if that has ended and the
-// job must not run.
-func (w *worker) jobContext(t Task) context.Context {
+// contextFor returns the context for a task that has one. If that has ended, it drops the job and
+// returns nil.
+func (w *worker) contextFor(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
-		w.p.notifyDropped(t.Job, &expired{context.Cause(t.Ctx)})
+		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
-	if w.own == nil {
-		w.own = w.last.Value()
+	if w.jobCtx == nil {
+		w.jobCtx = w.idleJobCtx.Value()
 	}
-	if w.own == nil || !w.own.reusableFor(t.Ctx) {
-		w.own = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
+	if w.jobCtx == nil || !w.jobCtx.reusableFor(t.Ctx) {
+		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
 	}
-	return w.own
+	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's, and with the job if
-// anybody asked for its Done. Most jobs don't; then a worker uses it again for the next
-// job with the same context, and nothing is allocated.
+// jobContext is a job's own context that also ends with the pool's and, if its Done channel was
+// requested, with the job. Most jobs do not request it; then the worker reuses the jobContext for
+// the next job with the same context, without allocation.
 type jobContext struct {
 	context.Context
 	pool       context.Context
-	comparable bool // the job's own context
+	comparable bool // the job's own context is comparable
 
-	mu     sync.Mutex
-	both   context.Context // ends with either; nil until asked for
-	cancel context.CancelCauseFunc
-	stop   func() bool
-	used   bool // the worker's: not to be used again
+	mu           sync.Mutex
+	merged       context.Context // ends with either; nil until requested
+	cancel       context.CancelCauseFunc
+	stopWatching func() bool
+	spent        bool // must not be reused; owned by the worker
 }
 
 func (j *jobContext) reusableFor(own context.Context) bool {
-	return !j.used && j.comparable && j.Context == own
+	return !j.spent && j.comparable && j.Context == own
 }
 
 // Done implements context.Context.
 func (j *jobContext) Done() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.both == nil {
-		j.both, j.cancel = context.WithCancelCause(j.Context)
+	if j.merged == nil {
+		j.merged, j.cancel = context.WithCancelCause(j.Context)
 		cancel := j.cancel
-		j.stop = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
+		j.stopWatching = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
 	}
-	return j.both.Done()
+	return j.merged.Done()
 }
 
 // Err implements context.Context.
 func (j *jobContext) Err() error {
 	j.mu.Lock()
-	both := j.both
+	both := j.merged
 	j.mu.Unlock()
 	if both != nil && both.Err() != nil {
 		return both.Err()
@@ -398,8 +396,8 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause asks for a value, and finds the pool's
-// cause when the pool has ended the job.
+// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the
+// pool has ended the job.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {
@@ -409,13 +407,13 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// end is called by the worker when the job has returned.
-func (j *jobContext) end() {
+// finish is called by the worker after the job has returned.
+func (j *jobContext) finish() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.both != nil {
-		j.stop()
+	if j.merged != nil {
+		j.stopWatching()
 		j.cancel(context.Canceled)
-		j.used = true
+		j.spent = true
 	}
 }

@@ -6,13 +6,15 @@ import (
 	"github.com/myriad-go/myriad/internal/activation"
 )
 
-// NamedListener is a listener with the name that a service manager has for it.
+// NamedListener is a listener together with the name that the service manager gave it.
 type NamedListener = activation.Named
 
-// ActivatedListeners are the listeners that a service manager such as systemd has
-// opened for this process (LISTEN_FDS, sd_listen_fds(3)), or for the one whose place it takes
-// (Server.Upgrade), for Serve and Listener.Listener; nil if there are none. Further calls give the same ones. It is to be called before anything
-// that starts processes, because it takes the variables out of the environment.
+// ActivatedListeners returns the listeners that a service manager such as systemd opened for this
+// process (LISTEN_FDS, sd_listen_fds(3)), or nil if there are none. After Server.Upgrade, the new
+// process gets those of the old one. Pass them to Server.Serve or Listener.Listener.
+//
+// Further calls return the same listeners. Call it before starting any process, because it
+// removes the variables from the environment.
 func ActivatedListeners() ([]NamedListener, error) {
 	l, err := activation.Listeners()
 	if err != nil {
@@ -21,9 +23,9 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify tells the service manager a state (sd_notify(3)), such as "READY=1" in
-// Server.Listening and "STOPPING=1" in Server.Stopping, if the program ends with the
-// server. sent is false where nobody wants to know.
+// Notify sends a state to the service manager (sd_notify(3)), such as "READY=1" in
+// Server.Listening and, if the program ends with the server, "STOPPING=1" in Server.Stopping.
+// sent is false if no service manager listens.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

@@ -16,16 +16,16 @@ func TestUnixSuccessor(t *testing.T) {
 		t.Skip("an open socket's file can't be replaced")
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	first := start(t, &Server{Network: "unix", Addr: path})
-	must(t, os.Remove(path))
-	second := start(t, &Server{Network: "unix", Addr: path})
+	first := startServer(t, &Server{Network: "unix", Addr: path})
+	requireNoError(t, os.Remove(path))
+	second := startServer(t, &Server{Network: "unix", Addr: path})
 	first.stop()
-	ok(t, first.result(t))
+	expectNoError(t, first.waitResult(t))
 	c := dial(t, path)
 	c.Exchange("hello", "hello")
 	c.Close()
 	second.stop()
-	ok(t, second.result(t))
+	expectNoError(t, second.waitResult(t))
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file is there after the end: %v", err)
 	}
@@ -37,17 +37,17 @@ func TestSameSocket(t *testing.T) {
 	look := func() os.FileInfo {
 		t.Helper()
 		info, err := os.Lstat(path)
-		must(t, err)
+		requireNoError(t, err)
 		return info
 	}
-	must(t, os.WriteFile(path, nil, 0o600))
+	requireNoError(t, os.WriteFile(path, nil, 0o600))
 	before := look()
-	if !sameSocket(before, look()) {
+	if !isSameFile(before, look()) {
 		t.Error("a file is not the same as itself")
 	}
 	later := before.ModTime().Add(1e9)
-	must(t, os.Chtimes(path, later, later))
-	if sameSocket(before, look()) {
+	requireNoError(t, os.Chtimes(path, later, later))
+	if isSameFile(before, look()) {
 		t.Error("a file of another time is taken for ours")
 	}
 }

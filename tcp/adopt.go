@@ -9,28 +9,27 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxAdopted is the most bytes that were read of a connection before Adopt.
-const maxAdopted = engine.ReadSize
+// maxAdoptedInput limits the bytes passed to Adopt that were already read.
+const maxAdoptedInput = engine.ReadSize
 
-// Adopt takes over a connection that somebody else has accepted, with what was read from
-// it already, at most 64 KiB, which is copied: from then on it is as one of the server's
-// own, on the loop whose turn it is. Limits, Allow, Deny, TLSConfig and TrustedProxies are
-// for it as for those of the first listener; one that is not let in is turned away, and counted. Server.Socket
-// and Limits.AcceptRate are not for it. Nothing may read from nc or write to it any more.
+// Adopt adds a connection that other code has accepted. received holds the input that was already
+// read from it, at most 64 KiB, and is copied. The server then treats nc like a connection of its
+// first listener: Limits, Allow, Deny, TLSConfig and TrustedProxies apply, and one that is not
+// admitted is rejected and counted. Server.Socket and Limits.AcceptRate do not apply. The caller
+// must no longer read from nc or write to it.
 //
-// nc is a *net.TCPConn or a stream *net.UnixConn; others have no descriptor, such as a
-// *tls.Conn, or wrap one and may have read more than they tell: they fail with ErrBadUse.
-// It fails with ErrTooLarge when more was read, with ErrFull when 1,024 wait for a loop to
-// take them, and with ErrServerClosed before the start, after the end, and where workers
-// serve (Processes). After an error nc is the caller's, as it was. It is safe for
-// concurrent use, and in a handler.
-func (s *Server) Adopt(nc net.Conn, read []byte) error {
-	e, err := s.serving()
+// nc must be a *net.TCPConn or a stream *net.UnixConn. Other types fail with ErrBadUse: they have
+// no descriptor, or, like a *tls.Conn, may have buffered input. Adopt fails with ErrTooLarge if
+// received is too long, with ErrFull if 1,024 connections already wait for a loop, and with
+// ErrServerClosed before the start, after the end and in a supervisor (Processes). After an error
+// nc still belongs to the caller. Adopt is safe for concurrent use, also in a handler.
+func (s *Server) Adopt(nc net.Conn, received []byte) error {
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
-	if len(read) > maxAdopted {
-		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(read), maxAdopted, ErrTooLarge)
+	if len(received) > maxAdoptedInput {
+		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(received), maxAdoptedInput, ErrTooLarge)
 	}
 	switch c := nc.(type) {
 	case *net.TCPConn:
@@ -41,21 +40,20 @@ func (s *Server) Adopt(nc net.Conn, read []byte) error {
 	default:
 		return badUse("Adopt of a %T; expected a *net.TCPConn or a *net.UnixConn, which have a descriptor", nc)
 	}
-	return named(e.Adopt(nc, -1, read))
+	return publicError(e.Adopt(nc, -1, received))
 }
 
-// Detach gives the connection up, for code that takes a net.Conn and its goroutine. When
-// the call at hand has returned and all output has been sent, what Refs have sent by then
-// included, the server forgets it: take is called with the connection, a *net.TCPConn or
-// *net.UnixConn that is the callee's, and with the input that the handler has not used,
-// which it keeps; then Closed, with ErrDetached. take is called on the event loop, also
-// with Workers, so that it must be quick: it may start a goroutine. Nothing more is
-// received meanwhile. When the connection ends before, take is not called, and Closed
-// tells why. Adopt is the way back.
+// Detach removes the connection from the server and passes it to code that uses a net.Conn. After
+// the current call has returned and all output has been sent, including what Refs sent before,
+// the server calls take with the connection, a *net.TCPConn or *net.UnixConn, and with the input
+// that the handler has not used; take owns both. Then it calls Closed with ErrDetached. take runs
+// on the event loop, also with Workers, so it must not block; it may start a goroutine. No input
+// is received in between. If the connection ends first, take is not called and Closed gets the
+// reason. Adopt reverses Detach.
 //
-// It fails with ErrClosed when the connection is closing or CloseWrite was called; with
-// ErrBadUse when it is relayed, has TLS, for which a Blocking handler is, or is given up
-// already; with ErrShard; and on Windows with errors.ErrUnsupported.
+// Detach fails with ErrClosed if the connection is closing or CloseWrite was called; with
+// ErrBadUse if it is relayed, uses TLS (use a Blocking handler instead) or is already being
+// detached; with ErrShard; and on Windows with errors.ErrUnsupported.
 func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	if runtime.GOOS == "windows" {
 		return fmt.Errorf("myriad: Detach on Windows: %w", errors.ErrUnsupported)

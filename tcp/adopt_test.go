@@ -16,29 +16,29 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// pair is a connection of package net, both ends.
-func pair(t *testing.T) (c *testkit.Conn, accepted net.Conn) {
+// newConnPair is a connection of package net, both ends.
+func newConnPair(t *testing.T) (c *testkit.Conn, accepted net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	defer l.Close()
 	c = dial(t, l.Addr().String())
 	accepted, err = l.Accept()
-	must(t, err)
+	requireNoError(t, err)
 	t.Cleanup(func() { accepted.Close() })
 	return c, accepted
 }
 
 // What was read before is the first input, and a connection that was adopted is as others.
 func TestAdopt(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
 			fmt.Fprintf(c, "%s to %v\n", line, c.RemoteAddr())
 		}))
-		s := start(t, srv)
+		s := startServer(t, srv)
 		var all sync.WaitGroup
 		for range 20 {
-			c, accepted := pair(t)
+			c, accepted := newConnPair(t)
 			all.Go(func() {
 				if err := s.Adopt(accepted, []byte("before\nhalf")); err != nil {
 					t.Errorf("Adopt: %v", err)
@@ -63,15 +63,15 @@ func TestAdopt(t *testing.T) {
 
 // Limits hold for it, and an end of the server.
 func TestAdoptLimits(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Limits.MaxConnsPerSource = 1
 		srv.Refuse = func(_ net.Addr, why error) []byte { return []byte("not you: " + why.Error()) }
-		s := start(t, srv)
-		c, accepted := pair(t)
-		must(t, s.Adopt(accepted, nil))
+		s := startServer(t, srv)
+		c, accepted := newConnPair(t)
+		requireNoError(t, s.Adopt(accepted, nil))
 		c.Exchange("hello", "hello")
-		other, accepted := pair(t)
-		must(t, s.Adopt(accepted, nil))
+		other, accepted := newConnPair(t)
+		requireNoError(t, s.Adopt(accepted, nil))
 		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {
 			t.Errorf("one too many got %q", got)
 		}
@@ -79,7 +79,7 @@ func TestAdoptLimits(t *testing.T) {
 			t.Errorf("refused: %+v; want 1 for its source", n.Refused)
 		}
 		s.Close()
-		_, accepted = pair(t)
+		_, accepted = newConnPair(t)
 		if err := s.Adopt(accepted, nil); err != ErrServerClosed {
 			t.Errorf("after the end: %v; want ErrServerClosed", err)
 		}
@@ -90,9 +90,9 @@ func TestAdoptLimits(t *testing.T) {
 }
 
 func TestAdoptBadUse(t *testing.T) {
-	s := start(t, &Server{})
+	s := startServer(t, &Server{})
 	one, _ := net.Pipe()
-	_, accepted := pair(t)
+	_, accepted := newConnPair(t)
 	for text, nc := range map[string]net.Conn{"*net.pipe": one, "*tls.Conn": tls.Client(accepted, nil), "struct": struct{ net.Conn }{accepted}, "<nil>": nil} {
 		if err := s.Adopt(nc, nil); !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), text) {
 			t.Errorf("Adopt of %T: %v; want ErrBadUse with %q", nc, err, text)
@@ -106,8 +106,8 @@ func TestAdoptBadUse(t *testing.T) {
 	}
 }
 
-// detacher gives connections up at a line "go".
-type detacher struct {
+// detachingHandler gives connections up at a line "go".
+type detachingHandler struct {
 	Base
 	taken  chan net.Conn
 	unread chan string
@@ -115,11 +115,11 @@ type detacher struct {
 	errs   chan error
 }
 
-func newDetacher() *detacher {
-	return &detacher{taken: make(chan net.Conn, 100), unread: make(chan string, 100), closed: make(chan error, 100), errs: make(chan error, 100)}
+func newDetachingHandler() *detachingHandler {
+	return &detachingHandler{taken: make(chan net.Conn, 100), unread: make(chan string, 100), closed: make(chan error, 100), errs: make(chan error, 100)}
 }
 
-func (d *detacher) Received(c *Conn, in []byte) int {
+func (d *detachingHandler) Received(c *Conn, in []byte) int {
 	i := bytes.Index(in, []byte("go\n"))
 	if i < 0 {
 		return 0
@@ -138,14 +138,14 @@ func (d *detacher) Received(c *Conn, in []byte) int {
 	return i + 3
 }
 
-func (d *detacher) Closed(_ *Conn, why error) { d.closed <- why }
+func (d *detachingHandler) Closed(_ *Conn, why error) { d.closed <- why }
 
 // What is given up goes on as a connection of package net, and back to the server.
 func TestDetach(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		d := newDetacher()
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		d := newDetachingHandler()
 		srv.Handler = d
-		s := start(t, srv)
+		s := startServer(t, srv)
 		if srv.Limits.MaxConns > 0 {
 			io.WriteString(dial(t, s.addr), "go\n")
 			if err := <-d.errs; err != ErrShard {
@@ -166,7 +166,7 @@ func TestDetach(t *testing.T) {
 			testkit.NewConn(t, nc).Expect(strings.TrimPrefix("unread, late", unread))
 			io.WriteString(nc, "by net\n")
 			c.Expect("by net\n")
-			must(t, s.Adopt(nc, nil))
+			requireNoError(t, s.Adopt(nc, nil))
 		}
 		select {
 		case err := <-d.errs:
@@ -178,20 +178,20 @@ func TestDetach(t *testing.T) {
 
 // Output that the peer takes late is sent first; one that goes before is closed as ever.
 func TestDetachSendsFirst(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		if srv.Limits.MaxConns > 0 {
 			return // shards can't
 		}
-		d := newDetacher()
+		d := newDetachingHandler()
 		const size = 16 << 20
-		srv.Handler = opener{d, func(c *Conn) { c.Write(make([]byte, size)) }}
+		srv.Handler = openedFuncHandler{d, func(c *Conn) { c.Write(make([]byte, size)) }}
 		srv.Limits.MaxUnsent, srv.Limits.HighWater, srv.Limits.MaxMessage = 2*size, 2*size, 1<<20
-		s := start(t, srv)
+		s := startServer(t, srv)
 		c, gone := dial(t, s.addr), dial(t, s.addr)
 		io.WriteString(c, "go\n")
 		io.WriteString(gone, "go\n")
 		_, err := io.CopyN(io.Discard, c, size)
-		must(t, err)
+		requireNoError(t, err)
 		c.Expect("go\n")
 		nc := <-d.taken
 		nc.Close()
@@ -209,10 +209,10 @@ func TestDetachSendsFirst(t *testing.T) {
 	})
 }
 
-// opener adds what is done in Opened.
-type opener struct {
+// openedFuncHandler adds what is done in Opened.
+type openedFuncHandler struct {
 	Handler
 	f func(c *Conn)
 }
 
-func (o opener) Opened(c *Conn) { o.f(c) }
+func (o openedFuncHandler) Opened(c *Conn) { o.f(c) }

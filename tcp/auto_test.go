@@ -9,17 +9,17 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// loopModelsOnly skips where Auto has no loops to move handlers from.
-func loopModelsOnly(t *testing.T) {
+// skipWithoutLoops skips where Auto has no loops to move handlers from.
+func skipWithoutLoops(t *testing.T) {
 	if len(Models()) == 1 {
 		t.Skip("no model here has loops")
 	}
 }
 
-// until asks, one time after the other without a pause, until the server's counters are so.
-func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bool) {
+// askUntil asks, one time after the other without a pause, until the server's counters are so.
+func (s *started) askUntil(t *testing.T, what string, ask func(), done func(Stats) bool) {
 	t.Helper()
-	for end := time.Now().Add(testkit.Timeout); !so(s.Stats()); {
+	for end := time.Now().Add(testkit.Timeout); !done(s.Stats()); {
 		ask()
 		if time.Now().After(end) {
 			t.Fatalf("%s: %+v", what, s.Stats())
@@ -31,9 +31,9 @@ func (s *started) until(t *testing.T, what string, ask func(), so func(Stats) bo
 // hold their loop back there, so that they do not hold up others, and calls them on the
 // loop again when they have become quick.
 func TestAuto(t *testing.T) {
-	loopModelsOnly(t)
+	skipWithoutLoops(t)
 	var slow atomic.Bool
-	s := start(t, &Server{Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+	s := startServer(t, &Server{Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 		if slow.Load() {
 			<-time.After(3 * time.Millisecond)
 		}
@@ -44,18 +44,18 @@ func TestAuto(t *testing.T) {
 	if st := s.Stats(); st.OnWorkers != 1 || st.Moved != 0 {
 		t.Errorf("at the start %d loops leave their handlers to workers, want 1: %+v", st.OnWorkers, st)
 	}
-	s.until(t, "a handler that is quick is not called on its loop", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	s.askUntil(t, "a handler that is quick is not called on its loop", talk, func(st Stats) bool { return st.OnWorkers == 0 })
 	slow.Store(true)
-	s.until(t, "a handler that holds its loop is not moved", talk, func(st Stats) bool { return st.OnWorkers == 1 && st.Moved == 1 })
+	s.askUntil(t, "a handler that holds its loop is not moved", talk, func(st Stats) bool { return st.OnWorkers == 1 && st.Moved == 1 })
 	slow.Store(false)
-	s.until(t, "a handler that is quick does not come back", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	s.askUntil(t, "a handler that is quick does not come back", talk, func(st Stats) bool { return st.OnWorkers == 0 })
 	talk()
 }
 
 // When a handler that has been quick holds its loop for ever, the other loops leave
 // theirs to workers: more such calls hold up nobody there.
 func TestAutoHeldLoop(t *testing.T) {
-	loopModelsOnly(t)
+	skipWithoutLoops(t)
 	release := make(chan struct{})
 	h := MessageFunc(func(c *Conn, line []byte) {
 		switch string(line) {
@@ -66,16 +66,16 @@ func TestAutoHeldLoop(t *testing.T) {
 		}
 		echoLine(c, line)
 	})
-	s := start(t, &Server{Loops: 2, Limits: Limits{HandlerTime: 100 * time.Millisecond}, Handler: Lines(h)})
+	s := startServer(t, &Server{Loops: 2, Limits: Limits{HandlerTime: 100 * time.Millisecond}, Handler: Lines(h)})
 	t.Cleanup(func() { close(release) }) // before the server is ended
-	held, other := onTwoLoops(t, s)
+	held, other := dialTwoLoops(t, s)
 	talk := func() {
 		held.Exchange("hello", "hello")
 		other.Exchange("hello", "hello")
 	}
-	s.until(t, "handlers that are quick are not called on their loops", talk, func(st Stats) bool { return st.OnWorkers == 0 })
+	s.askUntil(t, "handlers that are quick are not called on their loops", talk, func(st Stats) bool { return st.OnWorkers == 0 })
 	held.Send("wait\n")
-	s.until(t, "the other loop does not move its handlers", func() { other.Exchange("hello", "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
+	s.askUntil(t, "the other loop does not move its handlers", func() { other.Exchange("hello", "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
 	for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); { // in which they would come back
 		other.Exchange("hello", "hello")
 	}
@@ -84,8 +84,8 @@ func TestAutoHeldLoop(t *testing.T) {
 	}
 }
 
-// onTwoLoops dials until there are connections of two loops.
-func onTwoLoops(t *testing.T, s *started) (a, b *testkit.Conn) {
+// dialTwoLoops dials until there are connections of two loops.
+func dialTwoLoops(t *testing.T, s *started) (a, b *testkit.Conn) {
 	t.Helper()
 	of := make(map[string]*testkit.Conn)
 	for range 100 {

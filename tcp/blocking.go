@@ -8,75 +8,72 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Blocking is a Handler for code that blocks, such as that of a library which takes a
-// net.Conn: a connection is idle without a goroutine until there is something to read, and
-// then Serve is called on one.
+// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle
+// connection has no goroutine; when there is input, Serve is called on one.
 //
-// Its functions are called one at a time for each connection, in the order Begin, Serve,
-// End, each on a goroutine, for MaxCalls connections at a time; further ones wait, in
-// order. A panic or runtime.Goexit in them closes the connection with a *PanicError.
-// ListenAndServe returns when all of them have.
+// For each connection the functions are called one at a time, in the order Begin, Serve, End,
+// each on a goroutine. At most MaxCalls run at a time; further connections wait in order. A panic
+// or runtime.Goexit closes the connection with a *PanicError. ListenAndServe returns after all
+// calls have returned.
 //
-// A call under way keeps a drain and the peer's end from closing the connection: a
-// request that has begun is answered. When the connection closes for another reason, Read
-// and Write fail.
+// While a call runs, neither a drain nor the peer's end closes the connection, so a request that
+// has begun is answered. If the connection closes for another reason, Read and Write fail.
 type Blocking struct {
-	// Serve is called when input has come, and best handles one request, or as many as
-	// there are. When it returns nil, the connection is idle again, and Serve is called
-	// anew when there is more to read: at once if it has read some of what is there and
-	// left some. What it has not read is kept. What it has read into a buffer of its own,
-	// such as a bufio.Reader, nobody sees: it does not return before that is empty, or
-	// keeps a connection's reader with NetConn.SetValue and returns with none buffered.
-	// It may wait in Read for the rest of a request.
+	// Serve is called when there is input. It should handle one request, or all that are
+	// available, and may wait in Read for the rest of a request. When it returns nil, the
+	// connection is idle until more input arrives; if it read some of the input but not all, it
+	// is called again at once. Unread input is kept.
 	//
-	// When it returns an error, the connection is closed in order with that reason;
-	// io.EOF, as Read gives it, is the peer's end.
+	// Input that Serve has read into a buffer of its own, such as a bufio.Reader, does not
+	// trigger another call: return only when that buffer is empty, or keep the reader with
+	// NetConn.SetValue and return with nothing buffered.
 	//
-	// Deadlines that it sets are taken back when it returns, and n is not to be used
-	// after that, but for what n.Ref gave. A connection whose Serve reads nothing of
-	// 64 KiB is closed with ErrMessageTooLong.
+	// When Serve returns an error, the connection sends its output and closes with that reason.
+	// io.EOF, as returned by Read, means that the peer has ended.
+	//
+	// Deadlines that Serve sets are cleared when it returns. Do not use n after that, except for
+	// n.Ref. A connection with 64 KiB of input that Serve has not read is closed with
+	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first, by the same rules, for protocols whose server
+	// Begin, if set, is called first under the same rules, for protocols in which the server
 	// speaks first.
 	Begin func(n *NetConn) error
-	// End, if set, is called last, with the reason as in Handler.Closed. n's Value is
-	// still there.
+	// End, if set, is called last, with the reason as in Handler.Closed. n keeps its Value.
 	End func(n *NetConn, why error)
-	// MaxCalls is the most calls under way at a time, of all connections that have this
-	// handler, and so the most goroutines. The default is 4,096.
+	// MaxCalls limits the calls, and so the goroutines, that run at a time for all connections of
+	// this handler. The default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex
-	calls   int        // under way
-	waiting []*NetConn // for one to end; closed connections, too
+	running int        // calls that run now
+	waiting []*NetConn // connections, also closed ones, that wait for a call to end
 }
 
-// maxCalls is the default of Blocking.MaxCalls.
-const maxCalls = 4096
+const defaultMaxCalls = 4096
 
-func (b *Blocking) check(what string) error {
+func (b *Blocking) validate(name string) error {
 	switch {
 	case b == nil:
-		return badConfig("%s is a nil *Blocking; expected one with Serve", what)
+		return badConfig("%s is a nil *Blocking; expected one with Serve", name)
 	case b.Serve == nil:
-		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", what)
+		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", name)
 	case b.MaxCalls < 0:
-		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", what, b.MaxCalls, maxCalls)
+		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", name, b.MaxCalls, defaultMaxCalls)
 	}
 	return nil
 }
 
-// call is a function of a Blocking.
-type call uint8
+// callback names one of the functions of a Blocking.
+type callback uint8
 
 const (
-	callServe call = iota
-	callBegin
-	callEnd
+	serveCallback callback = iota
+	beginCallback
+	endCallback
 )
 
-// netConn is what the connection has, or gets now.
-func netConn(c *Conn) *NetConn {
+// ensureNetConn returns the NetConn of c, and creates it on first use.
+func ensureNetConn(c *Conn) *NetConn {
 	n, ok := c.Value().(*NetConn)
 	if !ok {
 		n = newNetConn(c)
@@ -88,15 +85,15 @@ func netConn(c *Conn) *NetConn {
 // Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
-		b.begin(c, netConn(c), callBegin)
+		b.scheduleCallback(c, ensureNetConn(c), beginCallback)
 	}
 }
 
 // Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
-	n := netConn(c)
-	n.arrived(c, in)
-	b.begin(c, n, callServe)
+	n := ensureNetConn(c)
+	n.bufferInput(c, in)
+	b.scheduleCallback(c, n, serveCallback)
 	return len(in)
 }
 
@@ -105,11 +102,11 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
 	}
-	n := netConn(c)
-	n.arrived(c, rest)
-	n.end()
-	if n.unread() > 0 {
-		b.begin(c, n, callServe)
+	n := ensureNetConn(c)
+	n.bufferInput(c, rest)
+	n.markPeerEnded()
+	if n.unreadBytes() > 0 {
+		b.scheduleCallback(c, n, serveCallback)
 	}
 	return len(rest)
 }
@@ -119,78 +116,81 @@ func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
 	}
-	n := netConn(c)
-	n.finish(why)
-	b.end(n)
+	n := ensureNetConn(c)
+	n.markConnClosed(why)
+	b.scheduleEnd(n)
 }
 
-// end has End called of a connection that has closed, when no other function is.
-func (b *Blocking) end(n *NetConn) {
+// scheduleEnd schedules End once if the connection has closed and no other callback is scheduled.
+func (b *Blocking) scheduleEnd(n *NetConn) {
 	n.mu.Lock()
-	ends := n.gone && !n.busy && b.End != nil && n.next != callEnd
+	ends := n.connClosed && !n.busy && b.End != nil && n.callback != endCallback
 	if ends {
-		n.busy, n.next = true, callEnd
+		n.busy, n.callback = true, endCallback
 	}
 	n.mu.Unlock()
 	if ends {
-		n.server.calls.Add(1)
-		b.run(n)
+		n.server.blockingCalls.Add(1)
+		b.startOrQueueCallback(n)
 	}
 }
 
-// begin has a function called, unless one is. The connection stays open for it.
-func (b *Blocking) begin(c *Conn, n *NetConn, what call) {
+// scheduleCallback schedules cb unless a callback is already scheduled, and keeps the connection
+// open for it.
+func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
 	if begins {
-		n.busy, n.next = true, what
+		n.busy, n.callback = true, cb
 	}
 	n.mu.Unlock()
 	if begins {
-		n.attach(c)
-		n.server.calls.Add(1)
-		b.run(n)
+		n.keepOpen(c)
+		n.server.blockingCalls.Add(1)
+		b.startOrQueueCallback(n)
 	}
 }
 
-// run has n's next function called when there is a goroutine for it.
-func (b *Blocking) run(n *NetConn) {
+// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls
+// run.
+func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := b.MaxCalls
-	if most <= 0 {
-		most = maxCalls
+	limit := b.MaxCalls
+	if limit <= 0 {
+		limit = defaultMaxCalls
 	}
-	if b.calls >= most {
+	if b.running >= limit {
 		b.waiting = append(b.waiting, n)
 		return
 	}
-	b.calls++
-	go b.work(n)
+	b.running++
+	go b.runCallbacks(n)
 }
 
-// work calls functions as long as some wait. Server.calls counts the connections whose
-// functions are called, or wait.
-func (b *Blocking) work(n *NetConn) {
+// runCallbacks runs the callback of n and then those of queued connections until none is queued.
+// Server.blockingCalls counts connections whose callbacks run or are queued.
+func (b *Blocking) runCallbacks(n *NetConn) {
 	engine.Outlive(func() {
 		for {
 			if next := n; next != nil {
-				n = nil // first: the function may call runtime.Goexit
-				b.call(next)
+				n = nil // must come first: the function may call runtime.Goexit
+				b.invokeCallback(next)
 			}
-			if n = b.pop(); n == nil {
+			if n = b.dequeueWaiting(); n == nil {
 				return
 			}
 		}
 	})
 }
 
-// pop takes the next one that waits, or ends a goroutine.
-func (b *Blocking) pop() (n *NetConn) {
+// dequeueWaiting returns the next queued connection. If there is none, it returns nil and gives
+// up the goroutine's slot in running.
+func (b *Blocking) dequeueWaiting() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.waiting) == 0 {
-		b.calls--
+		b.running--
 		b.waiting = nil
 		return nil
 	}
@@ -200,13 +200,13 @@ func (b *Blocking) pop() (n *NetConn) {
 	return n
 }
 
-// call calls n's next function, and gives the connection back. A panic or runtime.Goexit there is
-// the connection's end.
-func (b *Blocking) call(n *NetConn) {
+// invokeCallback runs the next callback of n and passes its result to the connection's owner. It
+// turns a panic or runtime.Goexit into a *PanicError.
+func (b *Blocking) invokeCallback(n *NetConn) {
 	n.mu.Lock()
-	what, why := n.next, n.why
-	skip := n.gone && what != callEnd
-	n.taken = what == callBegin
+	cb, reason := n.callback, n.closeReason
+	skip := n.connClosed && cb != endCallback
+	n.progressed = cb == beginCallback
 	n.mu.Unlock()
 	var err error
 	returned := skip
@@ -219,47 +219,47 @@ func (b *Blocking) call(n *NetConn) {
 			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := what != callEnd && n.ask(func(c *Conn) { b.back(c, n, err) }, func() { b.release(n) })
+		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.markNotBusy(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.release(n)
+			b.markNotBusy(n)
 		}
 	}()
 	switch {
 	case skip:
-	case what == callServe:
+	case cb == serveCallback:
 		err = b.Serve(n)
-	case what == callBegin:
+	case cb == beginCallback:
 		err = b.Begin(n)
-	case what == callEnd:
-		b.End(n, why)
+	case cb == endCallback:
+		b.End(n, reason)
 	}
 	returned = true
 }
 
-// back is what the connection's owner does after a call: Serve is called again, or the
-// connection is idle, or is closed.
-func (b *Blocking) back(c *Conn, n *NetConn, err error) {
+// handleCallbackResult runs on the connection's owner after a callback. It schedules Serve again,
+// makes the connection idle, or closes it.
+func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	n.mu.Lock()
-	unread := len(n.in) - n.off
-	again := err == nil && unread > 0 && n.taken
+	unread := len(n.in) - n.readOffset
+	again := err == nil && unread > 0 && n.progressed
 	if again {
-		n.next = callServe
+		n.callback = serveCallback
 	} else {
-		n.calm(c)
+		n.enterIdle(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
 	var panicked *PanicError
 	switch {
 	case again:
-		b.run(n)
+		b.startOrQueueCallback(n)
 		return
 	case errors.As(err, &panicked):
 		c.core().Abort(err)
 	case err != nil:
 		c.CloseWith(err)
-	case unread >= maxUnread:
+	case unread >= maxUnreadInput:
 		c.CloseWith(ErrMessageTooLong)
 	default:
 		c.Release()
@@ -268,27 +268,27 @@ func (b *Blocking) back(c *Conn, n *NetConn, err error) {
 			c.SetValue(nil)
 		}
 	}
-	b.release(n)
+	b.markNotBusy(n)
 }
 
-// calm has nothing wait for an idle connection.
-func (n *NetConn) calm(c *Conn) {
-	n.readBy.stop()
-	n.writeBy.stop()
+// enterIdle clears deadlines, resumes reading and releases the empty input buffer.
+func (n *NetConn) enterIdle(c *Conn) {
+	n.readDeadline.stop()
+	n.writeDeadline.stop()
 	if n.paused {
 		n.paused = false
 		c.Resume()
 	}
-	if n.off == len(n.in) {
-		n.in, n.off = nil, 0
+	if n.readOffset == len(n.in) {
+		n.in, n.readOffset = nil, 0
 	}
 }
 
-// release says that no function of a connection is called any more but End.
-func (b *Blocking) release(n *NetConn) {
+// markNotBusy records that no callback of n is scheduled, and schedules End if it is due.
+func (b *Blocking) markNotBusy(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()
-	b.end(n)
-	n.server.calls.Done()
+	b.scheduleEnd(n)
+	n.server.blockingCalls.Done()
 }

@@ -9,60 +9,65 @@ import (
 	"github.com/myriad-go/myriad/internal/publish"
 )
 
-// Broadcast is a message of Server.Broadcast.
+// Broadcast is a message for Server.Broadcast.
 type Broadcast struct {
-	// All selects every connection of the server. Otherwise Kind and Group, of at most 1 MiB, select
-	// connections by the rules of the BroadcastHandler.
+	// All selects every connection of the server. Otherwise the BroadcastHandler interprets Kind
+	// and Group. Group has at most 1 MiB.
 	All   bool
 	Kind  uint32
 	Group string
-	// Message is what the connections get. It is not changed.
+	// Message is sent to the connections. It is not changed.
 	Message []byte
 }
 
-// BroadcastHandler is a Handler, or a MessageHandler, with groups of connections, such as rooms, that
-// it finds by a name in any process.
+// BroadcastHandler is a Handler or MessageHandler with groups of connections, such as chat rooms,
+// that it can look up by name in any process.
 type BroadcastHandler interface {
-	// SendToGroup sends b.Message to those connections of this process that b.Kind and b.Group
-	// select, and returns their number. Server.Broadcast calls it, or a goroutine of the server for
-	// broadcasts that were held or made in the other process, possibly concurrently. It does not keep
-	// b.Message. What it changes in the handler, such as a newest value, it changes in both processes.
+	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group
+	// select, and returns their number. It is called by Server.Broadcast, or by a goroutine of
+	// the server for broadcasts that were queued or made in the other process, possibly
+	// concurrently. It must not retain b.Message. State that it changes, such as a newest value,
+	// changes in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the number of receivers of a broadcast that waits for connections that move.
+// Held is the number of receivers that Broadcast returns for a message that it has queued during
+// an upgrade.
 const Held = publish.Held
 
-// Broadcast sends a message to all connections of the server, or has the BroadcastHandler send it to
-// those of a group, on this goroutine. It returns at once, with the number that SendToGroup returns;
-// for all connections, which are not counted, that is 0. Broadcasts of one goroutine arrive in the
-// order of its calls.
+// Broadcast sends a message to all connections of the server, or calls the BroadcastHandler on
+// this goroutine to send it to a group. It does not block and returns the result of SendToGroup,
+// or 0 for All, whose receivers are not counted. Broadcasts of one goroutine arrive in the order
+// of its calls.
 //
-// An upgrade neither loses, repeats nor reorders broadcasts: each connection that stays connected gets each one once.
-// While connections move between two processes, Broadcast holds a copy and returns Held; when they have moved, both
-// processes send it. From then until the old process has ended, both send what either broadcasts;
-// the number of receivers is that of this process. Each hand-over holds at most Limits.MaxMail
-// broadcasts, of Limits.MaxMailBytes in all, or 64 MiB where that is not set, with 64 bytes added for
-// each. Broadcast returns ErrFull, and nobody gets the message, beyond that, while held broadcasts are still being
-// sent after 10 seconds, and if the new process does not take them.
+// For All, the server keeps one copy of the message. Each loop sends it to a few hundred
+// connections at a time and serves others in between; several waiting broadcasts are sent
+// together. There is no order between broadcasts and Ref.Send, and a connection that opens
+// meanwhile may or may not get the message. Server.SlowConsumer applies to connections whose
+// output is full.
 //
-// To all connections the server keeps one copy of the message. Each loop walks through its connections, a few
-// hundred at a time, and serves others meanwhile; broadcasts that wait together go out in one send.
-// They have no order with Ref.Send, and a connection that opens meanwhile may get them or not.
-// Server.SlowConsumer decides about connections without room. At most 1,024 may be under way, of
-// Limits.MaxMailBytes together; beyond that Broadcast returns ErrFull. It returns ErrTooLarge for
-// more than Limits.MaxUnsent bytes, and ErrServerClosed before the start and after the end.
+// Broadcast returns ErrFull if 1,024 broadcasts to all, or Limits.MaxMailBytes of them, are
+// already in progress; ErrTooLarge for more than Limits.MaxUnsent bytes; ErrServerClosed before
+// the start and after the end; and, for a group, ErrBadUse if the Handler is not a
+// BroadcastHandler.
 //
-// For a group it returns ErrBadUse if the Handler is not a BroadcastHandler.
+// An upgrade does not lose, repeat or reorder broadcasts: each connection that stays connected
+// gets each of them once. While connections move to the new process, Broadcast queues a copy and
+// returns Held; both processes send it afterwards. From then until the old process ends, both
+// send what either of them broadcasts, and the result counts the receivers in this process. Each
+// transfer queues at most Limits.MaxMail broadcasts with Limits.MaxMailBytes in all (64 MiB if
+// that is not set), counting 64 extra bytes for each. Broadcast returns ErrFull, and sends the
+// message to nobody, beyond these limits, while queued broadcasts are still being sent after 10
+// seconds, and if the new process does not accept them.
 //
-// With Server.Processes a group's broadcast reaches the connections of this process. One to all
-// reaches those of all worker processes, from any of them or their supervisor, in one order; it has
-// at most 1 MiB, and 64 may wait in each process on the way. A worker process that takes none for a
-// second misses one, which is logged.
+// With Server.Processes, a broadcast to a group reaches the connections of this process. One to
+// all may be sent from any worker or from the supervisor; it reaches all workers, in one order.
+// It has at most 1 MiB, and each process on the way queues at most 64. A worker that accepts none
+// for a second misses one, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
-		_, err = s.started()
+		_, err = s.startedEngine()
 		worker := s.worker
 		s.mu.Unlock()
 		switch {
@@ -71,7 +76,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case len(b.Message) > s.limits.MaxUnsent:
 			return 0, ErrTooLarge
 		case worker != nil:
-			return 0, named(worker.Broadcast(b.Message))
+			return 0, publicError(worker.Broadcast(b.Message))
 		}
 	} else if len(b.Group) > publish.MaxGroup {
 		return 0, ErrTooLarge
@@ -83,7 +88,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 }
 
 func (s *Server) sendToGroup(b Broadcast) (receivers int, err error) {
-	h, ok := extension[BroadcastHandler](s.Handler)
+	h, ok := handlerAs[BroadcastHandler](s.Handler)
 	if !ok {
 		return 0, errNoGroups
 	}
@@ -92,32 +97,33 @@ func (s *Server) sendToGroup(b Broadcast) (receivers int, err error) {
 
 var errNoGroups = badUse("Broadcast to a group: the Handler is no BroadcastHandler")
 
-// Upgrading reports whether an upgrade is in progress: in the old process from before SaveState until
-// the process ends or the upgrade fails, and in the new one from its start until the old one has
-// ended. While it is false, Broadcast to a group does no more than call SendToGroup, which a BroadcastHandler may
-// then do itself, for less: its SaveState must wait for calls whose check of Upgrading came first.
+// Upgrading reports whether an upgrade is in progress: in the old process from before SaveState
+// until it ends or the upgrade fails, in the new one from its start until the old one has ended.
+// While it is false, Broadcast to a group only calls SendToGroup, so a BroadcastHandler may call
+// that directly to save time. Its SaveState must then wait for calls that checked Upgrading
+// earlier.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.Upgrading()
 }
 
-// maxHeld is the most bytes that are held in an upgrade.
-func (s *Server) maxHeld() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
+// maxHeldBytes returns the limit of bytes in broadcasts that an upgrade queues.
+func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// addBroadcasts makes the gate of broadcasts. It holds them until a predecessor has handed everything
-// over.
-func (s *Server) addBroadcasts(e engine.Engine, l Limits) {
-	log := s.log()
-	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeld()}
+// initBroadcasts creates the queue for broadcasts during upgrades. If there is a predecessor, it
+// stays paused until the predecessor has handed everything over.
+func (s *Server) initBroadcasts(e engine.Engine, l Limits) {
+	log := s.logger()
+	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
 	g.Run = func(b publish.Broadcast) (int, error) {
 		if b.All {
-			return 0, named(e.Broadcast(b.Message))
+			return 0, publicError(e.Broadcast(b.Message))
 		}
 		return s.sendToGroup(Broadcast(b))
 	}
 	g.Failed = func(err error) {
-		if !errors.Is(err, ErrServerClosed) { // then nobody is there to miss it
-			log.Error("a broadcast that was made during an upgrade is lost here", "error", err)
+		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it
+			log.Error("broadcast made during the upgrade lost", "error", err)
 		}
 	}
 	if s.predecessor != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// publish numbers its messages to each room and, after them, to all, until it is to be quiet.
-func (h *guests) publish() {
+// broadcastNumbers numbers its messages to each room and, after them, to all, until it is to be quiet.
+func (h *upgradeHandler) broadcastNumbers() {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for i, last := 1, ""; last == ""; i++ {
@@ -41,7 +41,7 @@ func (h *guests) publish() {
 	}
 }
 
-func (h *guests) SendToGroup(b Broadcast) (receivers int) {
+func (h *upgradeHandler) SendToGroup(b Broadcast) (receivers int) {
 	g := h.members[b.Group]
 	if g == nil {
 		return 0
@@ -56,7 +56,7 @@ func (h *guests) SendToGroup(b Broadcast) (receivers int) {
 	return receivers
 }
 
-func (h *guests) SaveState(w io.Writer) error {
+func (h *upgradeHandler) SaveState(w io.Writer) error {
 	if h.saving != nil {
 		h.saving()
 	}
@@ -74,14 +74,14 @@ func (h *guests) SaveState(w io.Writer) error {
 	return json.NewEncoder(w).Encode(h.newest)
 }
 
-func (h *guests) RestoreState(r io.Reader) error {
+func (h *upgradeHandler) RestoreState(r io.Reader) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return json.NewDecoder(r).Decode(&h.newest)
 }
 
-// join connects members of the rooms.
-func join(t *testing.T, addr string, n int) (members []*testkit.Conn) {
+// joinRooms connects members of the rooms.
+func joinRooms(t *testing.T, addr string, n int) (members []*testkit.Conn) {
 	t.Helper()
 	for i := range n {
 		c := dial(t, addr)
@@ -93,11 +93,11 @@ func join(t *testing.T, addr string, n int) (members []*testkit.Conn) {
 	return members
 }
 
-// follow reads what a member gets until so many publishers have said their last word, and compares the numbers
+// checkNumbers reads what a member gets until so many publishers have said their last word, and compares the numbers
 // of each. Those of this process began before there were members.
-func follow(member *testkit.Conn, ends int) error {
+func checkNumbers(member *testkit.Conn, publishers int) error {
 	numbers := make(map[string]int)
-	for ends > 0 {
+	for publishers > 0 {
 		line, err := member.R.ReadString('\n')
 		if err != nil {
 			return err
@@ -113,14 +113,14 @@ func follow(member *testkit.Conn, ends int) error {
 		}
 		numbers[words[0]] = n
 		if len(words) > 2 {
-			ends--
+			publishers--
 		}
 	}
 	return nil
 }
 
-// reply asks a question whose answer begins with a word, among messages to all.
-func reply(c *testkit.Conn, question, word string) string {
+// askForReply asks a question whose answer begins with a word, among messages to all.
+func askForReply(c *testkit.Conn, question, word string) string {
 	c.Send(question + "\n")
 	for {
 		if line := c.ReadLine(); strings.HasPrefix(line, word) {
@@ -135,12 +135,12 @@ func TestUpgradePublishes(t *testing.T) {
 	const n = 60
 	for _, models := range [][2]string{{Epoll, Uring}, {Goroutine, Epoll}} {
 		t.Run(models[0]+" to "+models[1], func(t *testing.T) {
-			s, _ := startGuests(t, &Server{Model: models[0]}, successorConfig{Model: models[1], Publishes: true})
-			members := join(t, s.addr, n)
+			s, _ := startUpgradable(t, &Server{Model: models[0]}, successorConfig{Model: models[1], Publishes: true})
+			members := joinRooms(t, s.addr, n)
 			var reading sync.WaitGroup
 			for i, m := range members {
 				reading.Go(func() {
-					if err := follow(m, 6); err != nil { // a room's and that to all, of three processes
+					if err := checkNumbers(m, 6); err != nil { // a room's and that to all, of three processes
 						t.Errorf("member %d: %v", i, err)
 					}
 				})
@@ -148,20 +148,20 @@ func TestUpgradePublishes(t *testing.T) {
 			boss := dial(t, s.addr)
 			waitFor(t, "nothing is published", func() bool { return s.Stats().Broadcasts > 3 })
 			u, err := s.Upgrade(t.Context())
-			if must(t, err); u.Moved != n+1 {
+			if requireNoError(t, err); u.Moved != n+1 {
 				t.Errorf("%+v; want %d moved", u, n+1)
 			}
-			ok(t, s.result(t))
+			expectNoError(t, s.waitResult(t))
 			boss.Send("upgrade\n")
-			waitGone(t, u.PID)
+			waitProcessEnd(t, u.PID)
 			seen := map[string]bool{}
 			waitFor(t, "nothing is published after the upgrades", func() bool {
-				seen[reply(boss, "newest 0", "false-")] = true
+				seen[askForReply(boss, "newest 0", "false-")] = true
 				return len(seen) > 3
 			})
 			boss.Send("quiet\n")
 			reading.Wait()
-			if newest := reply(boss, "newest 0", "false-"); !strings.HasSuffix(newest, " end") {
+			if newest := askForReply(boss, "newest 0", "false-"); !strings.HasSuffix(newest, " end") {
 				t.Errorf("the newest message is %q", newest)
 			}
 			boss.Send("stop\n")
@@ -174,11 +174,11 @@ func TestUpgradePublishes(t *testing.T) {
 // who are left, once, and what is published afterwards is not held.
 func TestBroadcastUpgradeFails(t *testing.T) {
 	const n, after = 200, 50
-	s, h := startGuests(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
-	members := join(t, s.addr, n)
+	s, h := startUpgradable(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
+	members := joinRooms(t, s.addr, n)
 	results := make(chan error, n)
 	for _, m := range members {
-		go func() { results <- follow(m, 2) }()
+		go func() { results <- checkNumbers(m, 2) }()
 	}
 	u, err := s.Upgrade(t.Context())
 	if err == nil || u.Lost < after {
@@ -206,11 +206,11 @@ func TestBroadcastUpgradeFails(t *testing.T) {
 func TestBroadcastHeldTooLong(t *testing.T) {
 	defer func(was time.Duration) { holdTimeout = was }(holdTimeout)
 	holdTimeout = 50 * time.Millisecond
-	s, h := startGuests(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true})
-	members := join(t, s.addr, 20)
+	s, h := startUpgradable(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true})
+	members := joinRooms(t, s.addr, 20)
 	publish := func() int {
 		n, err := s.Broadcast(Broadcast{Group: "none"})
-		ok(t, err)
+		expectNoError(t, err)
 		return n
 	}
 	saved := make(chan int, 1)
@@ -219,7 +219,7 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 	release := testkit.Receive(t, h.retained, "a busy connection")
 	var reading sync.WaitGroup
 	for _, m := range members[1:] { // the busy one may get a message twice
-		reading.Go(func() { ok(t, follow(m, 2)) })
+		reading.Go(func() { expectNoError(t, checkNumbers(m, 2)) })
 	}
 	over := make(chan error, 1)
 	go func() {
@@ -236,19 +236,19 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 	default:
 	}
 	release()
-	must(t, testkit.Receive(t, over, "the end of the upgrade")) // and this process's numbers end
+	requireNoError(t, testkit.Receive(t, over, "the end of the upgrade")) // and this process's numbers end
 	reading.Wait()
 	members[0].Send("stop\n")
 	members[0].ExpectClosed()
 }
 
-// slowPublisher takes its time with one message.
-type slowPublisher struct {
+// slowGroupHandler takes its time with one message.
+type slowGroupHandler struct {
 	rawEcho
 	entered, leave chan struct{}
 }
 
-func (s *slowPublisher) SendToGroup(b Broadcast) (receivers int) {
+func (s *slowGroupHandler) SendToGroup(b Broadcast) (receivers int) {
 	if b.Group == "slow" {
 		close(s.entered)
 		<-s.leave
@@ -261,15 +261,15 @@ func (s *slowPublisher) SendToGroup(b Broadcast) (receivers int) {
 func TestUpgradeWaitsForPublishers(t *testing.T) {
 	defer func(was time.Duration) { broadcastTimeout = was }(broadcastTimeout)
 	broadcastTimeout = 50 * time.Millisecond
-	h := &slowPublisher{entered: make(chan struct{}), leave: make(chan struct{})}
+	h := &slowGroupHandler{entered: make(chan struct{}), leave: make(chan struct{})}
 	srv := &Server{Addr: "127.0.0.1:0", Model: "epoll", Handler: h, Log: slog.New(slog.DiscardHandler)}
 	started := 0
-	next := successor(t, successorConfig{Addr: srv.Addr, Model: Epoll})
+	next := newSuccessorFunc(t, successorConfig{Addr: srv.Addr, Model: Epoll})
 	srv.Successor = func() (*exec.Cmd, error) {
 		started++
 		return next()
 	}
-	s := start(t, srv)
+	s := startServer(t, srv)
 	fails := func(ctx context.Context, says string, processes int) {
 		t.Helper()
 		_, err := s.Upgrade(ctx)
@@ -280,12 +280,12 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 			t.Errorf("published afterwards: %d receivers, %v", n, err)
 		}
 	}
-	srv.here, srv.caughtUp = make(chan struct{}), make(chan struct{})
-	close(srv.here)
+	srv.handoverDone, srv.backlogDone = make(chan struct{}), make(chan struct{})
+	close(srv.handoverDone)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	fails(ctx, "the upgrade before has not ended", 0)
-	close(srv.caughtUp)
+	close(srv.backlogDone)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { _, _ = s.Broadcast(Broadcast{Group: "slow"}) })
 	<-h.entered
@@ -298,18 +298,18 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 func TestStateLost(t *testing.T) {
 	for state, says := range map[string]string{"fails": "not today", "panics": "panic: oh", "is wrong": ""} {
 		t.Run(state, func(t *testing.T) {
-			log := new(logBook)
-			s, h := startGuests(t, &Server{Log: log.logger()}, successorConfig{})
+			log := new(logRecorder)
+			s, h := startUpgradable(t, &Server{Log: log.newLogger()}, successorConfig{})
 			h.state = state
-			crowd(t, s.addr, 3, "")
+			dialMany(t, s.addr, 3, "")
 			u, err := s.Upgrade(t.Context())
-			if must(t, err); u.Moved != 3 {
+			if requireNoError(t, err); u.Moved != 3 {
 				t.Errorf("%+v; want 3 moved", u)
 			}
-			if line := "the handler's state is lost"; says != "" && !strings.Contains(log.line(t, line), says) {
+			if line := "the handler's state is lost"; says != "" && !strings.Contains(log.waitForLine(t, line), says) {
 				t.Errorf("the log has\n%s\nwant that %q", log.String(), says)
 			}
-			end(t, s.addr)
+			stopServerAt(t, s.addr)
 		})
 	}
 }
@@ -319,8 +319,8 @@ func TestBroadcastToGroup(t *testing.T) {
 	if _, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{}); !errors.Is(err, ErrBadUse) {
 		t.Errorf("without a BroadcastHandler: %v, want ErrBadUse", err)
 	}
-	srv, _ := startGuests(t, &Server{Limits: Limits{MaxMailBytes: 3*64 + len("to all\n") + 2*len("0held\n")}}, successorConfig{})
-	member := join(t, srv.addr, 1)[0]
+	srv, _ := startUpgradable(t, &Server{Limits: Limits{MaxMailBytes: 3*64 + len("to all\n") + 2*len("0held\n")}}, successorConfig{})
+	member := joinRooms(t, srv.addr, 1)[0]
 	for topic, want := range map[string]int{"0": 1, "1": 0} {
 		if n, err := srv.Broadcast(Broadcast{Group: topic, Message: []byte("hello\n")}); n != want || err != nil {
 			t.Errorf("room %s: %d receivers, %v; want %d", topic, n, err, want)
@@ -330,9 +330,9 @@ func TestBroadcastToGroup(t *testing.T) {
 		t.Errorf("a topic that is too long: %v, want ErrTooLarge", err)
 	}
 	g := srv.broadcasts.Load()
-	must(t, g.Hold(context.Background()))
+	requireNoError(t, g.Hold(context.Background()))
 	_, err := srv.Broadcast(Broadcast{All: true, Message: []byte("to all\n")})
-	must(t, err)
+	requireNoError(t, err)
 	for i := range 3 {
 		n, err := srv.Broadcast(Broadcast{Group: "0", Message: []byte("held\n")})
 		if full := i == 2; full != errors.Is(err, ErrFull) || !full && n != Held {

@@ -17,8 +17,8 @@ func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 	if _, err := idle.Broadcast(Broadcast{All: true, Message: []byte("x")}); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("Broadcast before the start: %v, want %v", err, ErrServerClosed)
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxUnsent: 1000}})
 		c := dial(t, s.addr)
 		c.Exchange("hello", "hello")
 		if _, err := s.Broadcast(Broadcast{All: true, Message: make([]byte, 1001)}); !errors.Is(err, ErrTooLarge) {
@@ -38,25 +38,25 @@ func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 	})
 }
 
-// member is a handler that joins a group.
-type member struct {
+// groupJoiner is a handler that joins a group.
+type groupJoiner struct {
 	Base
 	group *Group
 }
 
-func (m member) Opened(c *Conn) {
+func (m groupJoiner) Opened(c *Conn) {
 	m.group.Add(c.Ref())
 	m.group.Add(c.Ref())
 }
 
 func TestGroup(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		var g Group
 		if sent, full := g.Broadcast([]byte("nobody")); sent+full != 0 {
 			t.Errorf("an empty group took %d and %d", sent, full)
 		}
 		g.Remove(Ref{})
-		s := start(t, &Server{Model: model, Loops: loops, Handler: member{group: &g}, Limits: Limits{MaxUnsent: 1000}})
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: groupJoiner{group: &g}, Limits: Limits{MaxUnsent: 1000}})
 		var conns []*testkit.Conn
 		for range 10 {
 			conns = append(conns, dial(t, s.addr))
@@ -73,13 +73,13 @@ func TestGroup(t *testing.T) {
 		for _, c := range conns {
 			c.Expect("news")
 		}
-		if sent, full := g.Publish([]byte("value")); sent != 10 || full != 0 {
+		if sent, full := g.SendLatest([]byte("value")); sent != 10 || full != 0 {
 			t.Errorf("published to %d, %d full; want 10, 0", sent, full)
 		}
 		for _, c := range conns {
 			c.Expect("value")
 		}
-		if sent, full := g.Publish(make([]byte, 1001)); sent != 0 || full != 10 {
+		if sent, full := g.SendLatest(make([]byte, 1001)); sent != 0 || full != 10 {
 			t.Errorf("too large a value: published to %d, %d full; want 0, 10", sent, full)
 		}
 		conns[0].Close()
@@ -101,13 +101,13 @@ func TestGroup(t *testing.T) {
 	})
 }
 
-// wordy is a handler with all that a handler may have; its messages are lines.
-type wordy struct {
+// recordingHandler is a handler with all that a handler may have; its messages are lines.
+type recordingHandler struct {
 	mu    sync.Mutex
 	calls []string
 }
 
-func (w *wordy) note(call string) {
+func (w *recordingHandler) recordCall(call string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.Contains(w.calls, call) {
@@ -115,48 +115,51 @@ func (w *wordy) note(call string) {
 	}
 }
 
-func (w *wordy) has(call string) bool {
+func (w *recordingHandler) wasCalled(call string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Contains(w.calls, call)
 }
 
-func (w *wordy) Opened(*Conn)                    {}
-func (w *wordy) Closed(*Conn, error)             {}
-func (w *wordy) Ended(_ *Conn, rest []byte) int  { return len(rest) }
-func (w *wordy) Received(c *Conn, in []byte) int { w.Message(c, in); return len(in) }
-func (w *wordy) Message(c *Conn, in []byte)      { c.Write(make([]byte, 8<<20)); w.note("wrote") }
-func (w *wordy) Writable(*Conn)                  { w.note("Writable") }
-func (w *wordy) Draining(c *Conn)                { w.note("Draining"); c.WriteString("goodbye") }
+func (w *recordingHandler) Opened(*Conn)                    {}
+func (w *recordingHandler) Closed(*Conn, error)             {}
+func (w *recordingHandler) Ended(_ *Conn, rest []byte) int  { return len(rest) }
+func (w *recordingHandler) Received(c *Conn, in []byte) int { w.Message(c, in); return len(in) }
+func (w *recordingHandler) Message(c *Conn, in []byte) {
+	c.Write(make([]byte, 8<<20))
+	w.recordCall("wrote")
+}
+func (w *recordingHandler) Writable(*Conn)   { w.recordCall("Writable") }
+func (w *recordingHandler) Draining(c *Conn) { w.recordCall("Draining"); c.WriteString("goodbye") }
 
 // Writable and Draining reach a handler, and one behind a framer.
 func TestExtensions(t *testing.T) {
-	for name, frame := range map[string]func(w *wordy) Handler{
-		"plain": func(w *wordy) Handler { return w },
-		"Lines": func(w *wordy) Handler { return Lines(w) },
-		"Split": func(w *wordy) Handler { return Split(bufio.ScanWords, w) },
+	for name, frame := range map[string]func(w *recordingHandler) Handler{
+		"plain": func(w *recordingHandler) Handler { return w },
+		"Lines": func(w *recordingHandler) Handler { return Lines(w) },
+		"Split": func(w *recordingHandler) Handler { return Split(bufio.ScanWords, w) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &wordy{}
-			s := start(t, &Server{Handler: frame(w), Limits: Limits{MaxUnsent: 16 << 20, HighWater: 1000}})
+			w := &recordingHandler{}
+			s := startServer(t, &Server{Handler: frame(w), Limits: Limits{MaxUnsent: 16 << 20, HighWater: 1000}})
 			c := dial(t, s.addr)
 			c.Send("go \n")
 			// Nobody reads meanwhile, so it is more than the kernel takes.
-			waitFor(t, "nothing was written", func() bool { return w.has("wrote") })
+			waitFor(t, "nothing was written", func() bool { return w.wasCalled("wrote") })
 			_, err := io.CopyN(io.Discard, c, 8<<20)
-			must(t, err)
-			waitFor(t, "Writable was not called", func() bool { return w.has("Writable") })
+			requireNoError(t, err)
+			waitFor(t, "Writable was not called", func() bool { return w.wasCalled("Writable") })
 			s.stop()
 			got, err := io.ReadAll(c)
-			if err != nil || !bytes.HasSuffix(got, []byte("goodbye")) || !w.has("Draining") {
+			if err != nil || !bytes.HasSuffix(got, []byte("goodbye")) || !w.wasCalled("Draining") {
 				t.Errorf("at the end: got %d bytes, %v", len(got), err)
 			}
 		})
 	}
-	if _, ok := extension[WritableHandler](Lines(MessageFunc(echoLine))); ok {
+	if _, ok := handlerAs[WritableHandler](Lines(MessageFunc(echoLine))); ok {
 		t.Error("a function has Writable")
 	}
-	if _, ok := extension[DrainingHandler](Base{}); ok {
+	if _, ok := handlerAs[DrainingHandler](Base{}); ok {
 		t.Error("Base has Draining")
 	}
 }

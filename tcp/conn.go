@@ -9,46 +9,44 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Conn is what a handler sees of one connection. It belongs to the call that it was given to:
-// its methods are for the handler, during that call, and need no lock. They must not be used
-// from other goroutines or after the call; [Ref] is for that. None of them blocks.
+// Conn is a connection as its handler sees it. It is valid only during the call it was passed to:
+// its methods are for the handler, during that call, and need no lock. Use [Ref] from other
+// goroutines and after the call. No method blocks.
 //
-// The methods of a Conn that was kept for later do nothing and answer ErrOutsideCall, or are
-// logged, once for each method and server, if they have no error. That is so within a call
-// for another connection always, and in another goroutine unless a call for the same
-// connection happens to be under way: that is a data race, which the race detector finds.
+// Methods of a Conn that was kept after its call do nothing. They return ErrOutsideCall or, if
+// they have no error result, log the misuse once per method and server. This always holds within
+// a call for another connection. In another goroutine it is a data race, which goes unnoticed if
+// a call for the same connection happens to run; the race detector finds it.
 type Conn engine.Conn
 
-// core is the connection as the engines know it.
+// core returns c as the engine's type.
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inCall says whether a call for the connection is under way, for methods that can't answer
-// ErrOutsideCall: then it is logged.
-func (c *Conn) inCall(method string) bool {
+// inCallOrLog reports whether a call for the connection is in progress. If not, it logs the
+// misuse, for methods that can't return ErrOutsideCall.
+func (c *Conn) inCallOrLog(method string) bool {
 	if c.core().Called() {
 		return true
 	}
 	s := c.Server()
-	if _, told := s.outside.LoadOrStore(method, true); !told {
-		s.log().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
+	if _, told := s.loggedMisuse.LoadOrStore(method, true); !told {
+		s.logger().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
 			slog.String("method", "Conn."+method), slog.String("error", ErrOutsideCall.Error()))
 	}
 	return false
 }
 
-// Write appends a copy of p to the output. It is sent when the handler has returned for all
-// the input at hand, together with everything else that was written by then: many writes, one
-// system call. A piece of 16 KiB or more is sent at once, in one call with what was written
-// before it in this turn, such as its header; only what the kernel does not take is copied.
-// (Not with TLS, with Server.Workers, behind output that the peer has not taken yet, and under
-// the goroutine model on other systems than Linux.)
+// Write appends a copy of p to the output. The output is sent in one system call after the
+// handler has returned for all available input. A piece of 16 KiB or more is sent at once,
+// together with earlier output of this turn, such as its header; only what the kernel does not
+// accept is copied. That shortcut does not apply with TLS, with Server.Workers, behind output
+// that the peer has not yet taken, and to the goroutine model except on Linux.
 //
-// Write takes all of p or nothing. It fails with ErrOutsideCall when no call for this
-// connection is under way, with ErrClosed once the connection is closing, and with
-// ErrTooLarge when p alone is larger than Limits.MaxUnsent. When the peer does not read, so
-// that more than Limits.MaxUnsent bytes would wait, Server.SlowConsumer says what happens: it
-// fails with ErrSlowConsumer, for which the connection is closed, or with ErrFull. Check
-// Paused before writing large output.
+// Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this
+// connection, with ErrClosed once the connection is closing, and with ErrTooLarge if p alone
+// exceeds Limits.MaxUnsent. If the peer does not read and more than Limits.MaxUnsent bytes would
+// be waiting, Server.SlowConsumer decides: Write fails with ErrSlowConsumer and the connection is
+// closed, or it fails with ErrFull. Check Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.core().Called() {
 		return 0, ErrOutsideCall
@@ -56,10 +54,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.core().Write(p)
 }
 
-// Writev is Write for all of pieces, one behind the other, as if they were joined: it
-// takes all of them or nothing, with the errors that Write has for a piece of their
-// size. Together 16 KiB or more are sent at once, in one call, if there are fewer than 64;
-// net.Buffers are pieces, too: c.Writev(buffers...).
+// Writev writes the concatenation of pieces like Write, with the errors that Write has for their
+// total size. A total of 16 KiB or more in fewer than 64 pieces is sent at once, in one system
+// call. It accepts net.Buffers: c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	if !c.core().Called() {
 		return 0, ErrOutsideCall
@@ -67,7 +64,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return c.core().Writev(pieces...)
 }
 
-// WriteString is Write for a string. What Write is given escapes to the heap, a string does not.
+// WriteString is Write for a string. Unlike the argument of Write, s does not escape to the heap.
 func (c *Conn) WriteString(s string) (int, error) {
 	if !c.core().Called() {
 		return 0, ErrOutsideCall
@@ -75,10 +72,10 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return c.core().WriteString(s)
 }
 
-// Close starts to close the connection: the handler gets no more input, what was written so
-// far is sent, and then Closed is called with a nil reason. Closing takes at most
-// Limits.CloseTimeout for the output and Limits.Linger for the peer's end. Further calls do
-// nothing. It fails with ErrOutsideCall.
+// Close starts to close the connection: the handler gets no more input, pending output is sent,
+// and Closed is called with a nil reason. Limits.CloseTimeout bounds the sending, and
+// Limits.Linger the wait for the peer's end. Further calls do nothing. It fails only with
+// ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -87,37 +84,36 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is Close with a reason: Closed gets why.
+// CloseWith is Close with a reason, which Closed gets as why.
 func (c *Conn) CloseWith(why error) {
-	if c.inCall("CloseWith") {
+	if c.inCallOrLog("CloseWith") {
 		c.core().CloseWith(why)
 	}
 }
 
-// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1.
-// It is 0 in the goroutine model, which has no loops.
+// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In
+// the goroutine model, which has no loops, it is 0.
 func (c *Conn) Loop() int { return c.core().Owner() }
 
-// Pending is the number of bytes that were written and not sent yet, with those of
-// files (SendFile). In Closed it is the number of those that were dropped. What the kernel has
-// taken counts as sent.
+// Pending returns the number of output bytes not yet accepted by the kernel, including those of
+// files (SendFile). In Closed it returns the number of bytes that were dropped.
 func (c *Conn) Pending() int { return c.core().Pending() }
 
-// Dropped is how many messages the connection has not got because its peer reads too
-// slowly: writes and broadcasts under SlowConsumer DropMessage that its output had no
-// room for, and values of Group.Publish that newer ones have replaced.
+// Dropped returns the number of messages that the connection missed because its peer reads too
+// slowly: writes and broadcasts under SlowConsumer DropMessage for which the output had no space,
+// and values of Group.SendLatest that newer ones replaced.
 func (c *Conn) Dropped() int64 { return c.core().Missed() }
 
-// Paused says whether the connection takes no more input for now, because it owes its peer
-// more than Limits.HighWater bytes and has not come down to Limits.LowWater since, or because
-// it is closing. A handler that still has input to use returns then and leaves the rest: it
-// comes again when output has been sent.
+// Paused reports whether the connection accepts no more input for now: its unsent output has
+// exceeded Limits.HighWater and not yet dropped to Limits.LowWater, or it is closing. A handler
+// that still has unused input should then return; that input is passed again after output has
+// been sent.
 func (c *Conn) Paused() bool { return c.core().Paused() }
 
-// CloseWrite ends our direction when everything has been sent, what Refs have sent by
-// then included: the peer reads the end, and may go on sending. Later writes fail with
-// ErrClosed, and what Refs send later is dropped and counted in Stats.Dropped. The
-// connection closes when the peer has ended, too. It fails with ErrOutsideCall.
+// CloseWrite ends our direction after everything has been sent, including what Refs sent before.
+// The peer reads the end and may go on sending. Later writes fail with ErrClosed; what Refs send
+// later is dropped and counted in Stats.Dropped. The connection closes when the peer ends its
+// direction, too. CloseWrite fails only with ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -126,78 +122,74 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Pause stops reading: Received and Ended are not called until Resume, and what the call
-// at hand leaves unused comes again then, without new input. The kernel's buffers fill
-// up, so that the peer has to wait, which is not counted as its silence; what has been
-// read already is kept, a few buffers at most. Writes go on. Ref.Do is the way to do
-// it from elsewhere. In a relay, and before one, neither of the two does anything.
+// Pause stops reading: Received and Ended are not called until Resume, which passes input that
+// the current call leaves unused again even if nothing new has arrived. A few buffers of input
+// may still be held; beyond that the kernel's buffers fill and the peer has to wait, which does
+// not count as silence of the peer. Writing is not affected. From elsewhere use Ref.Do. Pause and
+// Resume have no effect in a relay or before one.
 func (c *Conn) Pause() {
-	if c.inCall("Pause") {
+	if c.inCallOrLog("Pause") {
 		c.core().Listen(false)
 	}
 }
 
-// Resume ends what Pause has begun.
+// Resume undoes Pause.
 func (c *Conn) Resume() {
-	if c.inCall("Resume") {
+	if c.inCallOrLog("Resume") {
 		c.core().Listen(true)
 	}
 }
 
-// Retain says that something is still to be written, such as an answer that another
-// goroutine works on: the connection is not closed for the peer's end, nor for a drain,
-// until Release, or Ref.Release, has been called as often. A peer that has ended waits for
-// Limits.IdleTimeout from its end at most, or, while Pending is above 0,
-// Limits.WriteTimeout; a drain has its own bound. Close and all limits close it as ever.
+// Retain keeps the connection open for output that is still to come, such as an answer computed
+// by another goroutine. Neither the peer's end nor a drain closes it until Release or Ref.Release
+// has been called as often as Retain. After its end, a peer is kept for at most
+// Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above 0; a drain has its own limit.
+// Close and all limits still close the connection.
 func (c *Conn) Retain() {
-	if c.inCall("Retain") {
+	if c.inCallOrLog("Retain") {
 		c.core().Retain()
 	}
 }
 
-// Release takes one Retain back.
+// Release undoes one Retain.
 func (c *Conn) Release() {
-	if c.inCall("Release") {
+	if c.inCallOrLog("Release") {
 		c.core().Release()
 	}
 }
 
-// SetTimer has Timer of a TimerHandler called once after d, which an event loop looks
-// at in slices: up to 400 ms later. Each call takes the place of the one before; 0 is
-// never. There is one timer for each connection.
+// SetTimer calls Timer of a TimerHandler once after d; on an event loop up to 400 ms later. A
+// connection has one timer: each call replaces the previous one, and 0 stops it.
 func (c *Conn) SetTimer(d time.Duration) {
-	if c.inCall("SetTimer") {
+	if c.inCallOrLog("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline has the connection closed after d, or up to 400 ms later, for the reason
-// ErrDeadline: what is written by then is sent. Each call takes the place of the one
-// before; 0 is never.
+// SetDeadline closes the connection with ErrDeadline after d, or up to 400 ms later, after
+// sending the output written so far. Each call replaces the previous one; 0 removes the deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
-	if c.inCall("SetDeadline") {
+	if c.inCallOrLog("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
 	}
 }
 
-// Relay joins the connection with another one of the same server: from now on what
-// either receives is sent to the other, each with the other's backpressure, and the end
-// of either direction is passed on (half-close). When both directions have ended, or
-// either connection closes for any reason, both are closed, after sending what they
-// owe. Their handlers are called only for Closed. Input that the call at hand has left
-// unused, or that a paused connection has kept, is relayed first; to is best paused
-// (Pause) until then, or its handler may still get some. Both are resumed.
+// Relay connects this connection with another one of the same server: from now on, input of
+// either is sent to the other, with backpressure, and the end of either direction is passed on
+// (half-close). Both close after both directions have ended, or when either closes for any
+// reason, after sending pending output. Of their handlers only Closed is called. Input that the
+// current call leaves unused, or that a paused connection holds, is relayed first. Pause to
+// before calling Relay, or its handler may still receive input. Relay resumes both.
 //
-// In each direction at most Limits.HighWater and one read (64 KiB) wait here, where the
-// connections are on two loops, or have no loops, up to twice as much. Neither gets
-// heartbeats or broadcasts. IdleTimeout counts from what has come by either. A drain
-// waits for relays to end, as long as it may.
+// Each direction buffers at most Limits.HighWater plus one read (64 KiB), or twice as much if the
+// connections are on two loops or have none. Neither gets heartbeats or broadcasts. For
+// IdleTimeout, input of either counts. A drain waits for relays to end, within its limit.
 //
-// It fails with ErrClosed when either connection is closing, or this one's CloseWrite was
-// called, with ErrBadUse when this one is relayed already, has asked for that, for TLS or
-// to be given up, or to is this one, and with ErrFull when to's mailbox is full. What is
-// found later closes the connection for that reason: ErrBadUse where to is relayed with
-// another one, is given up, or has ended its direction, and ErrClosed where it has closed.
+// Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this
+// one; with ErrBadUse if this one is already relayed, starting TLS or being detached, or to is
+// this one; and with ErrFull if the mailbox of to is full. Problems found later close this
+// connection: with ErrBadUse if to is relayed with another one, is detached or has ended its
+// direction, with ErrClosed if to has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -205,34 +197,33 @@ func (c *Conn) Relay(to Ref) error {
 	return c.core().Relay(to.r)
 }
 
-// Ref names the connection for use from anywhere. It is the same value during
-// the whole life of the connection, Closed included.
+// Ref returns a handle for use from anywhere. It stays the same until Closed has returned.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
-// RemoteAddr is the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a
-// name. Behind a proxy that Server.TrustedProxies names it is what the proxy has
-// told. It stays known in Closed.
-func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.core().Peer()) }
+// RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name.
+// Behind a proxy in Server.TrustedProxies it is the client's address as reported by the proxy. It
+// remains available in Closed.
+func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
 
-// LocalAddr is this side's address, by which the peer has come: a *net.TCPAddr, or a
-// *net.UnixAddr without a name. Behind a proxy it is that by which the proxy has come. It
-// is nil once the connection is closing. It asks the kernel. Where loops have descriptor
-// tables of their own (Server.Loops) and a worker calls it, it waits for the loop.
+// LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr
+// without a name; behind a proxy, the address that the proxy connected to. It is nil once the
+// connection is closing. It makes a system call; if loops have their own descriptor tables
+// (Server.Loops), a call on a worker waits for the loop.
 func (c *Conn) LocalAddr() net.Addr {
 	addr, ok := c.core().Ref().LocalAddr()
 	if !ok {
 		return nil
 	}
-	return netAddr(addr)
+	return toNetAddr(addr)
 }
 
-// Value is what SetValue was last given for this connection, nil at first.
+// Value returns the value last set by SetValue, initially nil.
 func (c *Conn) Value() any { return c.core().Value() }
 
-// SetValue keeps v with the connection, until Closed returns; Ref.Value gives it to
+// SetValue attaches v to the connection until Closed has returned. Ref.Value returns it to
 // others.
 func (c *Conn) SetValue(v any) {
-	if c.inCall("SetValue") {
+	if c.inCallOrLog("SetValue") {
 		c.core().SetValue(v)
 	}
 }

@@ -9,86 +9,84 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is what an operator may do to a server that runs; package admin has a
-// page for it.
-
-// orders are what an operator may order of a server that runs. An engine obeys
-// them, and with worker processes a relay passes them on to all.
-type orders interface {
+// operatorCommands are what an operator can do to a running server. Engines implement them; with
+// worker processes, a forwarder passes them on to all workers.
+type operatorCommands interface {
 	Hold(on bool) error
 	Expel(peer netip.AddrPort) error
 }
 
-// PauseAccepting has the server accept no more connections: its listener stays, and
-// those who connect wait in the kernel's queue, which refuses or leaves unanswered
-// those beyond its length. Connections that are open are served as before. It
-// returns at once; Stats.AcceptingPaused says when all loops have paused, and
-// until then a few may be let in. A drain resets those that wait.
+// PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in
+// the kernel's queue; beyond its length the kernel rejects or ignores them. Open connections are
+// not affected. PauseAccepting returns at once; Stats.AcceptingPaused reports when all loops have
+// paused, and until then a few more connections may be accepted. A drain resets the waiting
+// clients.
 //
-// With Server.Processes it reaches all worker processes, from any of them and from
-// their supervisor; one that is started again later may let a few in before it is
-// told. It answers ErrServerClosed before the start, while the server drains and
-// after the end, and ErrFull when too much waits for the worker processes. Called in a
-// worker process it does not tell of a drain: then it does nothing.
-func (s *Server) PauseAccepting() error { return s.hold(true) }
+// With Server.Processes it applies to all workers and may be called in any of them or in their
+// supervisor; a worker that is restarted later may accept a few connections before it pauses. It
+// returns ErrServerClosed before the start, while the server drains and after the end, and
+// ErrFull if too many commands wait for the workers. In a worker that drains it does nothing and
+// returns nil.
+func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
-// ResumeAccepting ends what PauseAccepting has begun.
-func (s *Server) ResumeAccepting() error { return s.hold(false) }
+// ResumeAccepting undoes PauseAccepting.
+func (s *Server) ResumeAccepting() error { return s.setAcceptPaused(false) }
 
-func (s *Server) hold(on bool) error {
-	to, err := s.obedient()
+func (s *Server) setAcceptPaused(paused bool) error {
+	to, err := s.operatorTarget()
 	if err != nil {
 		return err
 	}
-	s.paused.Store(on)
-	return named(to.Hold(on))
+	s.paused.Store(paused)
+	return publicError(to.Hold(paused))
 }
 
-// CloseConns closes the connections from a remote address and port: mostly one, or none,
-// which it does not tell. Behind a proxy (TrustedProxies) it may be the client's address, as
-// Conn.RemoteAddr has it, or the proxy's own, as the kernel has it; should it be the one of
-// one connection and the other of another, both are closed. They are closed at once, without
-// sending what they owe, for the reason ErrClosedByOperator, which Stats.Closed.Operator
-// counts; one whose handler runs on a worker or a goroutine when that has returned.
-// CloseConns returns before that: it is safe in a handler, too.
+// CloseConns closes the connections from a remote address and port: usually one or none; it does
+// not report how many. Behind a proxy (TrustedProxies), remote is the client's address as in
+// Conn.RemoteAddr, or the proxy's own address as seen by the kernel; if it matches one connection
+// either way, both are closed. They are closed without sending pending output, with the reason
+// ErrClosedByOperator, and counted in Stats.Closed.Operator; if a handler runs on a worker or
+// goroutine, after it has returned. CloseConns does not wait for that, so it is safe in a
+// handler.
 //
-// It goes through all connections, with event loops 512 a turn. At most 16
-// calls may be under way, beyond it answers ErrFull. With Server.Processes it reaches
-// all worker processes. It answers ErrServerClosed before the start and after the
-// end, and fails for an address that is not valid, as those of unix sockets are.
+// It visits all connections, on event loops 512 a turn. It returns ErrFull if 16 calls are
+// already in progress, ErrServerClosed before the start and after the end, and ErrBadConfig if
+// remote is not valid; unix sockets have no valid address. With Server.Processes it applies to
+// all workers.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
 	}
-	to, err := s.obedient()
+	to, err := s.operatorTarget()
 	if err != nil {
 		return err
 	}
-	return named(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return publicError(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// obedient returns what obeys orders, or an error if the server has not started.
-func (s *Server) obedient() (orders, error) {
+// operatorTarget returns the engine or forwarder that executes operator commands, or an error if
+// the server has not started.
+func (s *Server) operatorTarget() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.worker != nil && s.engine != nil {
 		return s.worker, nil
 	}
-	return s.started()
+	return s.startedEngine()
 }
 
-// serving returns the engine that has this process's connections.
-func (s *Server) serving() (engine.Engine, error) {
-	if s.preforks() {
-		return nil, errNoConnsHere
+// connEngine returns the engine that serves the connections of this process.
+func (s *Server) connEngine() (engine.Engine, error) {
+	if s.isSupervisor() {
+		return nil, errConnsInWorkers
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.started()
+	return s.startedEngine()
 }
 
-// started returns the engine, or an error if there is none. The caller holds mu.
-func (s *Server) started() (engine.Engine, error) {
+// startedEngine returns the engine, or an error if the server does not run. The caller holds mu.
+func (s *Server) startedEngine() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
 		return s.engine, nil
@@ -98,21 +96,21 @@ func (s *Server) started() (engine.Engine, error) {
 	return nil, errNotStarted
 }
 
-// What is ErrServerClosed by kind, and is not for its reason.
+// Variants of ErrServerClosed that explain themselves.
 var (
-	errNotStarted  = &kindError{errors.New("myriad: the server has not started yet; expected the call when Server.Listening is called, or later"), ErrServerClosed}
-	errNoConnsHere = &kindError{errors.New("myriad: worker processes have the connections (Server.Processes); expected the call in one of them, see WorkerProcess"), ErrServerClosed}
+	errNotStarted     = &kindError{errors.New("myriad: the server has not started yet; call this in Server.Listening or later"), ErrServerClosed}
+	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); call this in a worker, see WorkerProcess"), ErrServerClosed}
 )
 
-// named is an error of the engines as users know it.
-func named(err error) error {
+// publicError converts errors of the engines to those of this package.
+func publicError(err error) error {
 	if errors.Is(err, engine.ErrClosed) {
 		return ErrServerClosed
 	}
 	return err
 }
 
-// ListenAddr is the address that is listened on; nil before the start.
+// ListenAddr returns the address of the first listener, or nil before the start.
 func (s *Server) ListenAddr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +120,8 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain is Shutdown within Limits.ShutdownTimeout, as it is when the context of
-// ListenAndServe ends. In a worker process it drains that one alone.
+// Drain calls Shutdown with a limit of Limits.ShutdownTimeout, as happens when the context of
+// ListenAndServe ends. In a worker process it drains only that worker.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -11,27 +11,27 @@ import (
 // TestControlOfProcesses has what an operator orders reach all worker processes, from their supervisor and from
 // any of them, and one that is started again, too.
 func TestControlOfProcesses(t *testing.T) {
-	s := startProcesses(t, &Server{Processes: 2})
-	defer gone(t)
+	s := startWithProcesses(t, &Server{Processes: 2})
+	defer expectNoChildren(t)
 	defer s.Close()
-	peers, _ := meetAll(t, s.addr, 2)
-	ok(t, s.PauseAccepting())
-	s.wantPaused(t, true)
-	must(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
+	peers, _ := dialAllWorkers(t, s.addr, 2)
+	expectNoError(t, s.PauseAccepting())
+	s.waitAcceptPaused(t, true)
+	requireNoError(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
 	s.waitRestarted(t, 1)
-	s.wantPaused(t, true)
+	s.waitAcceptPaused(t, true)
 	late := dial(t, s.addr)
-	ok(t, s.ResumeAccepting())
+	expectNoError(t, s.ResumeAccepting())
 	late.Exchange("let in", "let in")
-	s.wantPaused(t, false)
+	s.waitAcceptPaused(t, false)
 	late.Exchange("pause", "<nil>")
-	s.wantPaused(t, true)
+	s.waitAcceptPaused(t, true)
 	late.Exchange("resume", "<nil>")
-	s.wantPaused(t, false)
+	s.waitAcceptPaused(t, false)
 
-	peers, _ = meetAll(t, s.addr, 2)
+	peers, _ = dialAllWorkers(t, s.addr, 2)
 	for i, p := range peers {
-		ok(t, s.CloseConns(remoteOf(p.Conn)))
+		expectNoError(t, s.CloseConns(localAddrPort(p.Conn)))
 		if got := p.ExpectClosed(); got != "" {
 			t.Errorf("it has got %q", got)
 		}
@@ -56,9 +56,9 @@ func TestSocketControl(t *testing.T) {
 	inherited := func(t *testing.T, addr string, sockets int) {
 		t.Helper()
 		raw, err := dial(t, addr).Conn.(*net.TCPConn).SyscallConn()
-		ok(t, err)
+		expectNoError(t, err)
 		var most int
-		ok(t, errors.Join(raw.Control(func(fd uintptr) {
+		expectNoError(t, errors.Join(raw.Control(func(fd uintptr) {
 			most, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG)
 		}), err))
 		if most > segment || calls < sockets {
@@ -66,12 +66,12 @@ func TestSocketControl(t *testing.T) {
 		}
 		calls = 0
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
-		inherited(t, start(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		inherited(t, startServer(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
 	})
 	t.Run("processes", func(t *testing.T) {
-		s := startProcesses(t, &Server{Processes: 2, Socket: socket})
-		defer gone(t)
+		s := startWithProcesses(t, &Server{Processes: 2, Socket: socket})
+		defer expectNoChildren(t)
 		defer s.Close()
 		inherited(t, s.addr, 2)
 	})

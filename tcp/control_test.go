@@ -11,31 +11,31 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// wantPaused waits until Stats has it.
-func (s *started) wantPaused(t *testing.T, want bool) {
+// waitAcceptPaused waits until Stats has it.
+func (s *started) waitAcceptPaused(t *testing.T, want bool) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("AcceptingPaused is %v", !want), func() bool { return s.Stats().AcceptingPaused == want })
 }
 
-// closer tells why connections have closed.
-type closer struct {
+// closeReasonHandler tells why connections have closed.
+type closeReasonHandler struct {
 	Handler
 	why chan error
 }
 
-func (h closer) Closed(c *Conn, why error) {
+func (h closeReasonHandler) Closed(c *Conn, why error) {
 	h.Handler.Closed(c, why)
 	h.why <- why
 }
 
-func remoteOf(c *testkit.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
+func localAddrPort(c *testkit.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
 
 // Behind a proxy a connection goes by the address that the handler sees, and by that of the
 // proxy's socket as well.
 func TestCloseConnsBehindProxy(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		h := closer{Lines(MessageFunc(echoLine)), make(chan error, 10)}
-		s := behindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		h := closeReasonHandler{Lines(MessageFunc(echoLine)), make(chan error, 10)}
+		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
 		through := func(client string) *testkit.Conn {
 			c := dial(t, s.addr)
 			c.Send("PROXY TCP4 " + client + " 203.0.113.1 4444 80\r\n")
@@ -58,9 +58,9 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 			at   netip.AddrPort
 		}{
 			{byTold, netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")},
-			{bySocket, remoteOf(bySocket)},
+			{bySocket, localAddrPort(bySocket)},
 		} {
-			ok(t, s.CloseConns(c.at))
+			expectNoError(t, s.CloseConns(c.at))
 			if got := c.conn.ExpectClosed(); got != "" {
 				t.Errorf("%v: it has got %q", c.at, got)
 			}
@@ -68,7 +68,7 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 				t.Errorf("%v: closed for %v, want %v", c.at, why, ErrClosedByOperator)
 			}
 		}
-		s.CloseConns(remoteOf(fresh))
+		s.CloseConns(localAddrPort(fresh))
 		if got := fresh.ExpectClosed(); got != "" {
 			t.Errorf("the one without a header has got %q", got)
 		}
@@ -78,12 +78,12 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 
 // A handler may close its own connection so, on its loop.
 func TestCloseConnsInHandler(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		srv := &Server{Model: model, Loops: loops}
 		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-			ok(t, srv.CloseConns(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
+			expectNoError(t, srv.CloseConns(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
 		}))
-		s := start(t, srv)
+		s := startServer(t, srv)
 		c := dial(t, s.addr)
 		c.Send("close me\n")
 		c.ExpectClosed()
@@ -104,13 +104,13 @@ func TestControlBeforeAndAfter(t *testing.T) {
 	if err := idle.CloseConns(netip.AddrPort{}); !errors.Is(err, ErrBadConfig) {
 		t.Errorf("no address: %v, want %v", err, ErrBadConfig)
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		if addr := s.ListenAddr(); addr.String() != s.addr {
 			t.Errorf("it listens on %v, want %s", addr, s.addr)
 		}
-		ok(t, s.Drain())
-		if err := s.result(t); err != nil {
+		expectNoError(t, s.Drain())
+		if err := s.waitResult(t); err != nil {
 			t.Errorf("ListenAndServe after Drain: %v", err)
 		}
 		for _, err := range []error{s.PauseAccepting(), s.ResumeAccepting(), s.CloseConns(at)} {
@@ -132,14 +132,14 @@ func TestStopping(t *testing.T) {
 		"Close":    func(s *started) { s.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			onModels(t, func(t *testing.T, model string, loops int) {
+			forEachModel(t, func(t *testing.T, model string, loops int) {
 				open := make(chan int64, 10)
 				srv := &Server{Model: model, Loops: loops}
 				srv.Stopping = func() { open <- srv.Stats().Open }
-				s := start(t, srv)
+				s := startServer(t, srv)
 				dial(t, s.addr).Exchange("hello", "hello")
 				end(s)
-				_ = s.result(t) // whether it was cut off is another matter
+				_ = s.waitResult(t) // whether it was cut off is another matter
 				s.Shutdown(background)
 				s.Close()
 				if n := len(open); n != 1 {

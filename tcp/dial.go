@@ -15,52 +15,50 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/layers"
 )
 
-// Dial is a connection that is to be made; see Server.Dial.
+// Dial describes an outgoing connection for Server.Dial.
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host that is a name is looked
-	// up first, off the event loops, and its first address is taken: 256 lookups are
-	// under way at a time, further ones, up to 16,384, wait.
+	// Addr is host:port, or the path of a unix socket. A host name is resolved off the event
+	// loops, and its first address is used. At most 256 lookups run at a time; at most 16,384
+	// wait.
 	Addr string
-	// Handler is called for this connection, instead of Server.Handler, by the same rules.
-	// One that is a DialFailedHandler gets failures.
+	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it
+	// is told about failures.
 	Handler Handler
-	// TLSConfig, if set, encrypts the connection: Opened is called when the handshake
-	// is over, within Limits.HandshakeTimeout. Without a ServerName the host of Addr is
-	// verified. It is not changed any more. A handshake that fails is counted in
+	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which
+	// Limits.HandshakeTimeout bounds. If ServerName is empty, the host of Addr is verified. The
+	// configuration must not be changed afterwards. A failed handshake is counted in
 	// Stats.Refused and passed to DialFailed.
 	TLSConfig *tls.Config
-	// Source is the local address to connect from; by default the kernel chooses.
+	// Source is the local address to connect from. By default the kernel chooses it.
 	Source netip.Addr
-	// Timeout bounds the lookup and the attempt to connect, each; on event loops up to
-	// 400 ms more. The default is 30 s, the most 10 min.
+	// Timeout bounds the lookup and the connection attempt, each; event loops may take up to 400
+	// ms longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
-	// Value is the connection's Value when Opened is called.
+	// Value is the connection's initial Value.
 	Value any
 }
 
 const (
-	defaultDialTime = 30 * time.Second
-	maxDialTime     = 10 * time.Minute
-	maxLookups      = 256
-	maxNames        = 16 << 10
+	defaultDialTimeout = 30 * time.Second
+	maxDialTimeout     = 10 * time.Minute
+	maxLookups         = 256
+	maxPendingLookups  = 16 << 10
 )
 
-// Dial has a connection made, on one of the server's loops and within its limits
-// (MaxConns counts it), and returns at once. Its handler gets the outcome:
-// Opened, or DialFailed of a DialFailedHandler. A peer that was dialled need not speak
-// first: FirstByteTimeout is not for it.
+// Dial starts an outgoing connection on one of the server's loops and returns at once. The
+// connection counts towards MaxConns. Its handler gets the result: Opened, or DialFailed if it is
+// a DialFailedHandler. FirstByteTimeout does not apply to dialed connections.
 //
-// It fails with ErrBadConfig where d is wrong, with ErrFull when more than 1,024 orders
-// wait for a loop, and with ErrServerClosed, whose text tells which, before Server.Listening
-// is called, after the end and in a supervisor (Processes); then the handler is not called.
-// It is safe for concurrent use, and in a handler; there Conn.Dial keeps both connections on
-// one loop.
+// Dial fails with ErrBadConfig if d is invalid, with ErrFull if more than 1,024 dials wait for a
+// loop, and with ErrServerClosed before Server.Listening is called, after the end and in a
+// supervisor (Processes); the error text says which. The handler is not called then. Dial is safe
+// for concurrent use, also in a handler; Conn.Dial keeps both connections on one loop.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is Server.Dial, on this connection's event loop if that has room: what the two
-// connections have to do with each other costs least then. See Relay.
+// Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the
+// two connections, such as Relay, is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -68,26 +66,26 @@ func (c *Conn) Dial(d Dial) error {
 	return c.Server().dial(d, c.core().Owner()+1)
 }
 
-// Server is the server that the connection belongs to.
+// Server returns the server that the connection belongs to.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
-	e, err := s.serving()
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
 	if err := checkHandler("Dial.Handler", d.Handler); err != nil {
 		return err
 	}
-	if d.Timeout < 0 || d.Timeout > maxDialTime {
-		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTime, maxDialTime)
+	if d.Timeout < 0 || d.Timeout > maxDialTimeout {
+		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTimeout, maxDialTimeout)
 	}
-	order := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTime), Loop: loop, Source: d.Source}
+	req := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loop, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
-		order.Path, order.Owned = d.Addr, s.dialled(d, "")
-		return s.order(e, order)
+		req.Path, req.Owned = d.Addr, s.newDialHandler(d, "")
+		return s.startDial(e, req)
 	default:
 		return badConfig("Dial.Network is %q; expected tcp or unix", d.Network)
 	}
@@ -99,35 +97,36 @@ func (s *Server) dial(d Dial, loop int) error {
 	if err != nil || port == 0 {
 		return badConfig("Dial.Addr is %q; expected a port of 1 to 65535", d.Addr)
 	}
-	order.Owned = s.dialled(d, host)
+	req.Owned = s.newDialHandler(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
-		order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-		return s.order(e, order)
+		req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+		return s.startDial(e, req)
 	}
 	if host == "" {
 		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
 	}
-	return s.names.look(host, order.Timeout, func(ip netip.Addr, err error) {
+	return s.resolver.lookup(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
-			order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-			err = s.order(e, order)
+			req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+			err = s.startDial(e, req)
 		}
 		if err != nil {
-			order.Owned.DialFailed(err)
+			req.Owned.DialFailed(err)
 		}
 	})
 }
 
-func (s *Server) order(e engine.Engine, order engine.Dial) error {
-	if order.Path == "" && order.Source.IsValid() && order.Source.Unmap().Is4() != order.Target.Addr().Is4() {
-		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", order.Source, order.Target.Addr())
+func (s *Server) startDial(e engine.Engine, req engine.Dial) error {
+	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
+		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", req.Source, req.Target.Addr())
 	}
-	return named(e.Dial(order))
+	return publicError(e.Dial(req))
 }
 
-// dialled makes what the engine calls for a connection.
-func (s *Server) dialled(d Dial, host string) engine.Owned {
-	o := &pendingDial{owned: owned{adapter{d.Handler}, d.Value}, dial: d}
+// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS
+// name.
+func (s *Server) newDialHandler(d Dial, host string) engine.Owned {
+	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
 		return o
 	}
@@ -136,47 +135,47 @@ func (s *Server) dialled(d Dial, host string) engine.Owned {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	o.layers = &layers.Config{TLS: cfg, Gate: s.handshakes()}
+	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter()}
 	return o
 }
 
-// owned is the handler of one connection, as the engines know it.
-type owned struct {
-	adapter
+// connHandler is the engine's view of a handler that serves only one connection.
+type connHandler struct {
+	handlerAdapter
 	value any
 }
 
-func (o *owned) handler() Handler { return o.h }
+func (o *connHandler) handler() Handler { return o.h }
 
-func (o *owned) NewLayer(*engine.Conn) engine.Layer { return nil }
+func (o *connHandler) NewLayer(*engine.Conn) engine.Layer { return nil }
 
-func (o *owned) Drained(c *engine.Conn) {
-	if h, ok := extension[WritableHandler](o.h); ok {
+func (o *connHandler) Drained(c *engine.Conn) {
+	if h, ok := handlerAs[WritableHandler](o.h); ok {
 		h.Writable((*Conn)(c))
 	}
 }
 
-func (o *owned) Draining(c *engine.Conn) {
-	if h, ok := extension[DrainingHandler](o.h); ok {
+func (o *connHandler) Draining(c *engine.Conn) {
+	if h, ok := handlerAs[DrainingHandler](o.h); ok {
 		h.Draining((*Conn)(c))
 	}
 }
 
-func (o *owned) Timer(c *engine.Conn) {
-	if h, ok := extension[TimerHandler](o.h); ok {
+func (o *connHandler) Timer(c *engine.Conn) {
+	if h, ok := handlerAs[TimerHandler](o.h); ok {
 		h.Timer((*Conn)(c))
 	}
 }
 
-func (o *owned) DialFailed(error) {} // a connection that is open does not fail so
+func (o *connHandler) DialFailed(error) {} // not called for open connections
 
-func (o *owned) Value() any { return o.value }
+func (o *connHandler) Value() any { return o.value }
 
-func (o *owned) SetValue(v any) { o.value = v }
+func (o *connHandler) SetValue(v any) { o.value = v }
 
-// pendingDial is the handler of a connection that is not open yet.
+// pendingDial is the handler of a connection that is being dialed.
 type pendingDial struct {
-	owned
+	connHandler
 	dial   Dial
 	layers *layers.Config // nil without TLS
 }
@@ -188,23 +187,23 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.First(c)
 }
 
-// Opened leaves only what an open connection needs.
+// Opened replaces o by a smaller handler without the parameters of the dial.
 func (o *pendingDial) Opened(c *engine.Conn) {
-	open := o.owned
+	open := o.connHandler
 	c.SetOwned(&open)
 	open.Opened(c)
 }
 
 func (o *pendingDial) DialFailed(err error) {
-	if h, ok := extension[DialFailedHandler](o.h); ok {
-		h.DialFailed(o.dial, named(err))
+	if h, ok := handlerAs[DialFailedHandler](o.h); ok {
+		h.DialFailed(o.dial, publicError(err))
 	}
 }
 
-// SetHandler has the connection's calls go to another handler, from the next one on:
-// for protocols that change on the way. It keeps the value. The input that the call at
-// hand leaves unused comes again. It fails with ErrBadUse where h is nil, or made of nil
-// such as Lines(nil), and with ErrOutsideCall.
+// SetHandler replaces the connection's handler, from the next call on, for protocols that switch
+// during a connection. The Value is kept, and input that the current call leaves unused is passed
+// to h. It fails with ErrBadUse if h is nil or wraps nil, such as Lines(nil), and with
+// ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -212,61 +211,61 @@ func (c *Conn) SetHandler(h Handler) error {
 	if err := checkHandler("the Handler of SetHandler", h); err != nil {
 		return &kindError{err, ErrBadUse}
 	}
-	c.core().SetOwned(&owned{adapter{h}, c.Value()})
+	c.core().SetOwned(&connHandler{handlerAdapter{h}, c.Value()})
 	return nil
 }
 
-// names looks up names for Dial. Each lookup has a goroutine, which end waits for.
-type names struct {
+// resolver resolves host names for Dial, each on its own goroutine. stop waits for them.
+type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start
 	cancel  context.CancelFunc
-	n       int // under way, or waiting
+	pending int // running or waiting lookups
 	tokens  chan struct{}
 	running sync.WaitGroup
 }
 
-func (n *names) begin() {
+func (n *resolver) start() {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tokens = make(chan struct{}, maxLookups)
 }
 
-func (n *names) end() {
+func (n *resolver) stop() {
 	n.mu.Lock()
 	n.cancel()
 	n.mu.Unlock()
 	n.running.Wait()
 }
 
-// look calls f with the first address of a host, or why there is none.
-func (n *names) look(host string, most time.Duration, f func(netip.Addr, error)) error {
+// lookup starts to resolve host and calls done with its first address, or with an error.
+func (n *resolver) lookup(host string, timeout time.Duration, done func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.ctx == nil || n.ctx.Err() != nil:
 		return ErrServerClosed
-	case n.n == maxNames:
+	case n.pending == maxPendingLookups:
 		return ErrFull
 	}
-	n.n++
+	n.pending++
 	n.running.Go(func() {
-		ip, err := n.resolve(host, most)
-		f(ip, err)
+		ip, err := n.resolve(host, timeout)
+		done(ip, err)
 		n.mu.Lock()
-		n.n--
+		n.pending--
 		n.mu.Unlock()
 	})
 	return nil
 }
 
-func (n *names) resolve(host string, most time.Duration) (netip.Addr, error) {
+func (n *resolver) resolve(host string, timeout time.Duration) (netip.Addr, error) {
 	select {
 	case n.tokens <- struct{}{}:
 		defer func() { <-n.tokens }()
 	case <-n.ctx.Done():
 		return netip.Addr{}, ErrServerClosed
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, most)
+	ctx, cancel := context.WithTimeout(n.ctx, timeout)
 	defer cancel()
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	switch {

@@ -11,25 +11,25 @@ import (
 // A dial to one who does not accept, and whose queue is full, ends after its timeout.
 func TestDialTimeout(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	must(t, err)
+	requireNoError(t, err)
 	defer syscall.Close(fd)
-	must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	requireNoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	if err := syscall.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
 	at, err := syscall.Getsockname(fd)
-	must(t, err)
+	requireNoError(t, err)
 	addr := fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
 	for range 4 { // until the queue is full
 		if c, err := net.DialTimeout("tcp", addr, 50*time.Millisecond); err == nil {
 			defer c.Close()
 		}
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
-		h := newCaller()
-		must(t, s.Dial(Dial{Addr: addr, Handler: h, Timeout: 10 * time.Millisecond}))
-		h.wants(t, fmt.Sprintf("failed %s <nil>: %v", addr, ErrDialTimeout))
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
+		h := newDialRecorder()
+		requireNoError(t, s.Dial(Dial{Addr: addr, Handler: h, Timeout: 10 * time.Millisecond}))
+		h.expectEvents(t, fmt.Sprintf("failed %s <nil>: %v", addr, ErrDialTimeout))
 		waitFor(t, "it stays open", func() bool { return s.Stats().Open == 0 })
 		dial(t, s.addr).Exchange("still there", "still there")
 	})

@@ -21,29 +21,29 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// caller says hello to whom it has called, and tells what came of it.
-type caller struct {
+// dialRecorder says hello to whom it has called, and tells what came of it.
+type dialRecorder struct {
 	Base
 	events chan string
 	failed func(Dial) // called in DialFailed instead, once
 }
 
-func newCaller() *caller { return &caller{events: make(chan string, 10)} }
+func newDialRecorder() *dialRecorder { return &dialRecorder{events: make(chan string, 10)} }
 
-func (h *caller) Opened(c *Conn) {
+func (h *dialRecorder) Opened(c *Conn) {
 	h.events <- fmt.Sprint("opened ", c.Value())
 	c.WriteString("hello\n")
 }
 
-func (h *caller) Received(c *Conn, in []byte) int {
+func (h *dialRecorder) Received(c *Conn, in []byte) int {
 	h.events <- "received " + string(in)
 	c.Close()
 	return len(in)
 }
 
-func (h *caller) Closed(_ *Conn, why error) { h.events <- fmt.Sprint("closed ", why) }
+func (h *dialRecorder) Closed(_ *Conn, why error) { h.events <- fmt.Sprint("closed ", why) }
 
-func (h *caller) DialFailed(d Dial, err error) {
+func (h *dialRecorder) DialFailed(d Dial, err error) {
 	if f := h.failed; f != nil {
 		h.failed = nil
 		f(d)
@@ -52,8 +52,8 @@ func (h *caller) DialFailed(d Dial, err error) {
 	h.events <- fmt.Sprintf("failed %s %v: %v", d.Addr, d.Value, err)
 }
 
-// wants waits for what a caller tells: the beginnings of its events.
-func (h *caller) wants(t *testing.T, events ...string) {
+// expectEvents waits for what a caller tells: the beginnings of its events.
+func (h *dialRecorder) expectEvents(t *testing.T, events ...string) {
 	t.Helper()
 	for _, want := range events {
 		if got := testkit.Receive(t, h.events, want); !strings.HasPrefix(got, want) {
@@ -65,52 +65,52 @@ func (h *caller) wants(t *testing.T, events ...string) {
 // TestDial dials by address and by name, with TLS and to a unix socket, and tells what fails. DialFailed has
 // what it takes to dial once more.
 func TestDial(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
-		h := newCaller()
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
+		h := newDialRecorder()
 		_, port, _ := net.SplitHostPort(s.addr)
 		for _, addr := range []string{s.addr, "localhost:" + port} {
-			must(t, s.Dial(Dial{Addr: addr, Handler: h, Value: 7}))
-			h.wants(t, "opened 7", "received hello\n", "closed <nil>")
+			requireNoError(t, s.Dial(Dial{Addr: addr, Handler: h, Value: 7}))
+			h.expectEvents(t, "opened 7", "received hello\n", "closed <nil>")
 		}
 		free, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
+		requireNoError(t, err)
 		free.Close()
-		must(t, s.Dial(Dial{Addr: free.Addr().String(), Handler: h, Value: 7}))
-		h.wants(t, "failed "+free.Addr().String()+" 7: "+syscall.ECONNREFUSED.Error())
-		must(t, s.Dial(Dial{Addr: "host.invalid:1", Handler: h}))
-		h.wants(t, "failed host.invalid:1 <nil>: lookup host.invalid")
+		requireNoError(t, s.Dial(Dial{Addr: free.Addr().String(), Handler: h, Value: 7}))
+		h.expectEvents(t, "failed "+free.Addr().String()+" 7: "+syscall.ECONNREFUSED.Error())
+		requireNoError(t, s.Dial(Dial{Addr: "host.invalid:1", Handler: h}))
+		h.expectEvents(t, "failed host.invalid:1 <nil>: lookup host.invalid")
 
 		path := filepath.Join(t.TempDir(), "peer")
 		h.failed = func(d Dial) {
 			l, err := net.Listen("unix", path)
-			ok(t, err)
+			expectNoError(t, err)
 			go (&Server{Handler: Lines(MessageFunc(echoLine))}).Serve(t.Context(), l)
-			ok(t, s.Dial(d))
+			expectNoError(t, s.Dial(d))
 		}
-		must(t, s.Dial(Dial{Network: "unix", Addr: path, Handler: h, Value: 8}))
-		h.wants(t, "opened 8", "received hello\n", "closed <nil>")
+		requireNoError(t, s.Dial(Dial{Network: "unix", Addr: path, Handler: h, Value: 8}))
+		h.expectEvents(t, "opened 8", "received hello\n", "closed <nil>")
 
 		server, client := identity()
-		s = start(t, &Server{Model: model, Loops: loops, TLSConfig: server})
-		must(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: client}))
-		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
+		s = startServer(t, &Server{Model: model, Loops: loops, TLSConfig: server})
+		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: client}))
+		h.expectEvents(t, "opened <nil>", "received hello\n", "closed <nil>")
 		wrong := client.Clone()
 		wrong.ServerName = "elsewhere.test"
-		must(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}))
-		h.wants(t, "failed "+s.addr+" <nil>: tls: failed to verify certificate: x509: certificate is valid for example.com")
+		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}))
+		h.expectEvents(t, "failed "+s.addr+" <nil>: tls: failed to verify certificate: x509: certificate is valid for example.com")
 	})
 }
 
 // TestRun dials and does not listen.
 func TestRun(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		echo := start(t, &Server{})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		echo := startServer(t, &Server{})
 		ready := make(chan net.Addr, 1)
 		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
-		h := newCaller()
+		h := newDialRecorder()
 		err := s.Dial(Dial{Addr: echo.addr, Handler: h})
-		if !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "has not started yet; expected the call when Server.Listening") {
+		if !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "has not started yet; call this in Server.Listening") {
 			t.Errorf("Dial before the start: %v, want ErrServerClosed that says so", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
@@ -119,10 +119,10 @@ func TestRun(t *testing.T) {
 		if a := <-ready; a != nil {
 			t.Errorf("it listens at %v", a)
 		}
-		must(t, s.Dial(Dial{Addr: echo.addr, Handler: h}))
-		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
+		requireNoError(t, s.Dial(Dial{Addr: echo.addr, Handler: h}))
+		h.expectEvents(t, "opened <nil>", "received hello\n", "closed <nil>")
 		cancel()
-		ok(t, <-done)
+		expectNoError(t, <-done)
 		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); !errors.Is(err, ErrServerClosed) || strings.Contains(err.Error(), "not started") {
 			t.Errorf("Dial after the end: %v, want ErrServerClosed", err)
 		}
@@ -130,8 +130,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestDialBadConfig(t *testing.T) {
-	s := start(t, &Server{})
-	h := newCaller()
+	s := startServer(t, &Server{})
+	h := newDialRecorder()
 	for want, d := range map[string]Dial{
 		"Handler is nil":     {Addr: s.addr},
 		"expected host:port": {Addr: "host", Handler: h},
@@ -150,21 +150,21 @@ func TestDialBadConfig(t *testing.T) {
 	}
 }
 
-// ordered is a handler that tells what it receives.
-type ordered struct {
+// receiveRecorder is a handler that tells what it receives.
+type receiveRecorder struct {
 	Base
 	opened chan Ref
 	got    chan string
 }
 
-func (h *ordered) Opened(c *Conn) { h.opened <- c.Ref() }
+func (h *receiveRecorder) Opened(c *Conn) { h.opened <- c.Ref() }
 
-func (h *ordered) Received(_ *Conn, in []byte) int {
+func (h *receiveRecorder) Received(_ *Conn, in []byte) int {
 	h.got <- string(in)
 	return len(in)
 }
 
-func (h *ordered) wants(t *testing.T, want string) {
+func (h *receiveRecorder) expectReceived(t *testing.T, want string) {
 	t.Helper()
 	if got := testkit.Receive(t, h.got, want); got != want {
 		t.Errorf("received %q, want %q", got, want)
@@ -174,15 +174,15 @@ func (h *ordered) wants(t *testing.T, want string) {
 // TestDo has what is done by Ref.Do come in order with what was sent; nothing is received while
 // reading is paused, and all of it afterwards; and a connection whose direction has ended receives on.
 func TestDo(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		h := &ordered{opened: make(chan Ref, 1), got: make(chan string, 10)}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		h := &receiveRecorder{opened: make(chan Ref, 1), got: make(chan string, 10)}
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
 		c := dial(t, s.addr)
 		r := <-h.opened
 		do := func(f func(*Conn)) {
 			t.Helper()
 			done := make(chan bool, 1)
-			must(t, r.Do(func(c *Conn) { f(c); done <- true }))
+			requireNoError(t, r.Do(func(c *Conn) { f(c); done <- true }))
 			testkit.Receive(t, done, "Do")
 		}
 		r.Send([]byte("first, "))
@@ -197,7 +197,7 @@ func TestDo(t *testing.T) {
 			}
 		})
 		do(func(c *Conn) { c.Resume() })
-		h.wants(t, "paused")
+		h.expectReceived(t, "paused")
 		do(func(c *Conn) {
 			c.WriteString("last")
 			c.CloseWrite()
@@ -207,8 +207,8 @@ func TestDo(t *testing.T) {
 		})
 		c.ExpectEOF("last")
 		c.Send("after the end")
-		h.wants(t, "after the end")
-		other := &ordered{got: make(chan string, 1)}
+		h.expectReceived(t, "after the end")
+		other := &receiveRecorder{got: make(chan string, 1)}
 		do(func(c *Conn) {
 			c.SetValue("value")
 			c.SetHandler(other)
@@ -217,7 +217,7 @@ func TestDo(t *testing.T) {
 			}
 		})
 		c.Send("to another")
-		other.wants(t, "to another")
+		other.expectReceived(t, "to another")
 		c.Close()
 		waitFor(t, "Do does not fail on a closed connection", func() bool { return r.Do(func(*Conn) {}) == ErrClosed })
 	})
@@ -225,8 +225,8 @@ func TestDo(t *testing.T) {
 
 // TestEach calls its function once for every connection, and for none that has closed.
 func TestEach(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		const n, left = 700, 10 // more than a turn's
 		enginetest.Crowd(t, s.addr, n-left)
 		for range left {
@@ -262,8 +262,8 @@ func TestEach(t *testing.T) {
 
 // TestEachWhileConnectionsGo has Each come to its end while connections come and go.
 func TestEachWhileConnectionsGo(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		over := make(chan struct{})
 		for range 2 {
 			go func() {
@@ -283,7 +283,7 @@ func TestEachWhileConnectionsGo(t *testing.T) {
 		}
 		for ended := 0; ended < 2; {
 			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
-			must(t, s.Each(ctx, func(*Conn) {}))
+			requireNoError(t, s.Each(ctx, func(*Conn) {}))
 			cancel()
 			select {
 			case <-over:
@@ -294,26 +294,26 @@ func TestEachWhileConnectionsGo(t *testing.T) {
 	})
 }
 
-// forward relays to another server.
-type forward struct {
+// relayingHandler relays to another server.
+type relayingHandler struct {
 	Base
 	to  string
 	tls *tls.Config
 }
 
-func (h forward) Opened(c *Conn) {
+func (h relayingHandler) Opened(c *Conn) {
 	c.Pause()
-	if err := c.Dial(Dial{Addr: h.to, TLSConfig: h.tls, Handler: joiner{client: c.Ref()}}); err != nil {
+	if err := c.Dial(Dial{Addr: h.to, TLSConfig: h.tls, Handler: relayJoiner{client: c.Ref()}}); err != nil {
 		c.CloseWith(err)
 	}
 }
 
-type joiner struct {
+type relayJoiner struct {
 	Base
 	client Ref
 }
 
-func (h joiner) Opened(c *Conn) {
+func (h relayJoiner) Opened(c *Conn) {
 	if err := c.Relay(h.client); err != nil {
 		c.CloseWith(err)
 	}
@@ -328,14 +328,14 @@ func TestRelayTLS(t *testing.T) {
 	server, client := identity()
 	sent := make([]byte, 4<<20)
 	rand.New(rand.NewSource(1)).Read(sent)
-	onModels(t, func(t *testing.T, model string, loops int) {
-		for name, to := range map[string]forward{"clear": {}, "TLS": {tls: client}} {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		for name, to := range map[string]relayingHandler{"clear": {}, "TLS": {tls: client}} {
 			target := &Server{Handler: rawEcho{}}
 			if to.tls != nil {
 				target.TLSConfig = server
 			}
-			to.to = start(t, target).addr
-			s := start(t, &Server{Model: model, Loops: loops, TLSConfig: server, Handler: to})
+			to.to = startServer(t, target).addr
+			s := startServer(t, &Server{Model: model, Loops: loops, TLSConfig: server, Handler: to})
 			c := testkit.DialTLS(t, s.addr, client)
 			go func() {
 				c.Write(sent)
@@ -363,7 +363,7 @@ func TestDrainOfRetained(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			srv := &Server{Model: model, Handler: retainer{}, Socket: Socket{ReceiveBuffer: 4 << 20}}
 			srv.Limits.ShutdownTimeout = 500 * time.Millisecond
-			s := start(t, srv)
+			s := startServer(t, srv)
 			c := dial(t, s.addr)
 			flooded := make(chan struct{})
 			go func() {
@@ -376,7 +376,7 @@ func TestDrainOfRetained(t *testing.T) {
 			}()
 			waitFor(t, "nothing comes", func() bool { return s.Stats().BytesIn > 8<<20 })
 			s.stop()
-			_ = s.result(t) // an error, where the drain took too long
+			_ = s.waitResult(t) // an error, where the drain took too long
 			c.Close()
 			<-flooded
 		})

@@ -8,20 +8,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Each calls f once for each connection that is open, those that were dialled too, as
-// Ref.Do does: on its event loop or goroutine, not at the same time as another call for
-// it, a few hundred in a turn of a loop, so that nobody is held up. Calls for different
-// connections may come at the same time. It returns when all have been called; when ctx
-// ends first, with its cause, and f may still be called. A connection that opens
-// meanwhile may be left out, and so is one before its first message (TLS handshake); one
-// that begins to close is not called for.
+// Each calls f once for each open connection, dialed ones included. As with Ref.Do, f runs on the
+// connection's event loop or goroutine and never at the same time as another call for that
+// connection; calls for different connections may be concurrent. A loop makes a few hundred calls
+// a turn, so others are served meanwhile. Each returns after all calls have returned, or with
+// ctx's cause when ctx ends first; f may then still be called. Connections that open meanwhile,
+// and those before their first message (TLS handshake), may be omitted; closing ones are.
 //
-// It fails with ErrServerClosed before the start and after the end, and, under the
-// goroutine model, with ErrFull when some connections' mailboxes were full, which were
-// left out. With Server.Processes it is for the connections of the process that calls
-// it. It must not be called by a handler, which would wait for itself.
+// Each fails with ErrServerClosed before the start and after the end and, in the goroutine model,
+// with ErrFull if full mailboxes made it skip connections. With Server.Processes it visits the
+// connections of the calling process. A handler must not call it: it would wait for itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
-	e, err := s.serving()
+	e, err := s.connEngine()
 	if err != nil {
 		return err
 	}
@@ -29,23 +27,23 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	if !ok {
 		return ErrServerClosed
 	}
-	var left atomic.Int64
-	left.Store(1) // for the visit itself
-	missed, ended := 0, make(chan struct{})
-	less := func() {
-		if left.Add(-1) == 0 {
-			close(ended)
+	var pending atomic.Int64
+	pending.Store(1) // for the visit itself
+	missed, allCalled := 0, make(chan struct{})
+	release := func() {
+		if pending.Add(-1) == 0 {
+			close(allCalled)
 		}
 	}
 	err = v.Visit(&engine.Shared{
-		Do:   func(c *engine.Conn) { defer less(); f((*Conn)(c)) },
-		Lost: less,
-	}, func() { left.Add(1) }, func(full int) { missed = full; less() })
+		Do:   func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
+		Lost: release,
+	}, func() { pending.Add(1) }, func(full int) { missed = full; release() })
 	if err != nil {
-		return named(err)
+		return publicError(err)
 	}
 	select {
-	case <-ended:
+	case <-allCalled:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

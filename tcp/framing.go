@@ -9,19 +9,19 @@ import (
 	"io"
 )
 
-// MessageHandler is the user's code for connections that carry messages. See
-// [Handler] for when its methods are called.
+// MessageHandler handles connections that carry messages. See [Handler] for when its methods are
+// called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Message is called for each message, in order. msg is valid during
-	// the call only, and must not be changed.
+	// Message is called for each message, in order. msg is valid only during the call and must
+	// not be changed.
 	Message(c *Conn, msg []byte)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
-// MessageFunc is a MessageHandler that cares for messages only.
+// MessageFunc is a MessageHandler that handles only messages.
 type MessageFunc func(c *Conn, msg []byte)
 
 func (f MessageFunc) Opened(*Conn) {}
@@ -30,38 +30,35 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines is a Handler that gives h each line, without its end ("\n" or "\r\n").
-// When the peer ends without one, what is left is the last line. A line longer
-// than Limits.MaxMessage, its end included, closes the connection with
-// ErrMessageTooLong.
+// Lines returns a Handler that passes each line to h, without its end ("\n" or "\r\n"). If the
+// peer ends without one, the remaining input is the last line. A line longer than
+// Limits.MaxMessage, its end included, closes the connection with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
 	f.lines = true
 	return f
 }
 
-// Split is a Handler that gives h each token that split finds: whatever splits
-// for a [bufio.Scanner] splits here, with the same rules for its results. An
-// error closes the connection with that reason, bufio.ErrFinalToken in order.
-// A token that takes more than Limits.MaxMessage bytes of input closes the
-// connection with ErrMessageTooLong.
+// Split returns a Handler that passes each token found by split to h. split follows the rules of
+// [bufio.Scanner]. An error of split closes the connection with that reason; bufio.ErrFinalToken
+// closes it with a nil reason. A token that takes more than Limits.MaxMessage bytes of input
+// closes the connection with ErrMessageTooLong.
 //
-// split must be safe for concurrent use, since connections share it, and must
-// keep no state between calls.
+// All connections share split, so it must be safe for concurrent use and must not keep state
+// between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
 	return f
 }
 
-// LengthPrefixed splits messages that come behind their length, a number of 1,
-// 2, 4 or 8 bytes in the given order that counts the bytes after it. The token
-// is the message without its length. A length of more than Limits.MaxMessage closes the
-// connection at once, with ErrMessageTooLong. It panics when size is another number, or
-// order is nil.
+// LengthPrefixed returns a function for Split that finds messages prefixed by their length: a
+// number of 1, 2, 4 or 8 bytes in the given order that counts the bytes after it. The token is
+// the message without its length. A length above Limits.MaxMessage closes the connection at once
+// with ErrMessageTooLong. LengthPrefixed panics if size is another number or order is nil.
 //
-// It is for Split: that it needs more it says by an error, which tells how much and
-// which a bufio.Scanner does not know.
+// The function only works with Split, not with bufio.Scanner: it requests more input by an error
+// that contains the required length.
 func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	switch size {
 	case 1, 2, 4, 8:
@@ -74,15 +71,15 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		whole := uint64(size)
 		if len(data) >= size {
-			n := length(data[:size], order)
+			n := decodeLength(data[:size], order)
 			if whole += n; n <= uint64(len(data)-size) {
 				return int(whole), data[size:whole:whole], nil
 			}
-			whole = max(whole, n) // it may have passed 2^64
+			whole = max(whole, n) // whole may have overflowed
 		}
 		switch {
 		case !atEOF:
-			return 0, nil, needs(whole)
+			return 0, nil, incompleteError(whole)
 		case len(data) > 0:
 			return 0, nil, io.ErrUnexpectedEOF
 		}
@@ -90,15 +87,15 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// needs is how many bytes the message at hand has, framing included, when they have not
-// all come: what LengthPrefixed tells the framer.
-type needs uint64
+// incompleteError is the total size in bytes, framing included, of an incomplete message.
+// LengthPrefixed passes it to the framer.
+type incompleteError uint64
 
-func (n needs) Error() string {
+func (n incompleteError) Error() string {
 	return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n))
 }
 
-func length(b []byte, order binary.ByteOrder) uint64 {
+func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	switch len(b) {
 	case 1:
 		return uint64(b[0])
@@ -110,15 +107,15 @@ func length(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmpty is how many tokens in a row may take no input, as in bufio.Scanner.
-const maxEmpty = 100
+// maxEmptyTokens limits consecutive tokens that use no input, as in bufio.Scanner.
+const maxEmptyTokens = 100
 
-// framer cuts input into messages.
+// framer splits input into messages.
 type framer struct {
 	MessageHandler
-	shed  MessageShedHandler // the same, nil if it is none
+	shed  MessageShedHandler // the same handler; nil if it does not shed
 	split bufio.SplitFunc
-	lines bool // as bufio.ScanLines, without searching twice
+	lines bool // split lines, without searching bytes twice
 }
 
 func newFramer(h MessageHandler) *framer {
@@ -127,29 +124,28 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// give gives the handler a message, to be shed if there is a reason.
-func (f *framer) give(c *Conn, msg []byte, shed error) {
-	if shed != nil {
-		f.shed.Shed(c, msg, shed)
+// deliver passes msg to Message or, if shedReason is not nil, to Shed.
+func (f *framer) deliver(c *Conn, msg []byte, shedReason error) {
+	if shedReason != nil {
+		f.shed.Shed(c, msg, shedReason)
 		return
 	}
 	f.Message(c, msg)
 }
 
-// Received gives the handler all messages that are complete, as long as the
-// connection takes more.
-func (f *framer) Received(c *Conn, in []byte) (used int) { return f.receive(c, in, nil) }
+// Received passes complete messages to the handler as long as the connection is not paused.
+func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessages(c, in, nil) }
 
-func (f *framer) receive(c *Conn, in []byte, shed error) (used int) {
+func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
 	if f.lines {
-		return f.receiveLines(c, in, shed)
+		return f.deliverLines(c, in, shedReason)
 	}
-	return f.tokens(c, in, false, shed)
+	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// receiveLines searches each byte once: what was refused before has been
-// searched in vain.
-func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
+// deliverLines passes complete lines to the handler. It skips bytes that an earlier call has
+// already searched.
+func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages := c.core().Refused(), 0
 	for !c.Paused() {
 		rest := in[used:]
@@ -163,7 +159,7 @@ func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
 			c.core().TooLong(uint64(i + 1))
 			break
 		}
-		f.give(c, trimCR(rest[:i:i]), shed)
+		f.deliver(c, trimCR(rest[:i:i]), shedReason)
 		used += i + 1
 		messages++
 	}
@@ -178,23 +174,23 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// tokens gives the handler the tokens in data, and says how much it used.
-func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int) {
+// deliverTokens passes the tokens in data to the handler and returns the number of bytes used.
+func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
-		if n, ok := err.(needs); ok {
-			if n > needs(c.core().MaxMessage()) {
+		if n, ok := err.(incompleteError); ok {
+			if n > incompleteError(c.core().MaxMessage()) {
 				c.core().TooLong(uint64(n))
 			}
 			return used
 		}
-		if err = check(c, advance, len(data)-used, err); err != nil {
+		if err = checkSplit(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
-					f.give(c, token, shed)
+					f.deliver(c, token, shedReason)
 					messages++
 				}
 			}
@@ -203,14 +199,14 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int)
 		}
 		used += advance
 		if token != nil {
-			f.give(c, token, shed)
+			f.deliver(c, token, shedReason)
 			messages++
 		} else if advance == 0 {
 			return used
 		}
 		if advance > 0 {
 			empty = 0
-		} else if empty++; empty > maxEmpty {
+		} else if empty++; empty > maxEmptyTokens {
 			c.CloseWith(io.ErrNoProgress)
 			return used
 		}
@@ -218,14 +214,14 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int)
 	return used
 }
 
-// check holds what a SplitFunc returned against its rules and our bound.
-func check(c *Conn, advance, most int, err error) error {
+// checkSplit validates the result of a SplitFunc against its rules and Limits.MaxMessage.
+func checkSplit(c *Conn, advance, available int, err error) error {
 	switch {
 	case err != nil:
 		return err
 	case advance < 0:
 		return bufio.ErrNegativeAdvance
-	case advance > most:
+	case advance > available:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
 		c.core().TooLong(uint64(advance))
@@ -234,10 +230,10 @@ func check(c *Conn, advance, most int, err error) error {
 	return nil
 }
 
-// Ended gives the handler what is left when the peer has ended.
+// Ended passes the remaining input to the handler after the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
-		return f.tokens(c, rest, true, nil)
+		return f.deliverTokens(c, rest, true, nil)
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))

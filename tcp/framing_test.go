@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// wire is a connection without a socket: the test is its driver.
-type wire struct {
+// fakeConn is a connection without a socket: the test is its driver.
+type fakeConn struct {
 	*engine.Conn
 	host *engine.Host
 	sent []byte
@@ -27,35 +27,35 @@ type wire struct {
 	done bool
 }
 
-func newWire(t testing.TB, h Handler, limits Limits) *wire {
+func newFakeConn(t testing.TB, h Handler, limits Limits) *fakeConn {
 	t.Helper()
-	limits, err := limits.resolve()
-	must(t, err)
-	w := &wire{Conn: new(engine.Conn)}
+	limits, err := limits.withDefaults()
+	requireNoError(t, err)
+	w := &fakeConn{Conn: new(engine.Conn)}
 	w.host = &engine.Host{
 		Admission: engine.NewAdmission(&engine.Config{}),
-		Config:    engine.Config{Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler)},
+		Config:    engine.Config{Handler: handlerAdapter{closeWatcher{h, w}}, Limits: limits.toEngine(), Log: slog.New(slog.DiscardHandler)},
 		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
 	w.Bind(w.host, 0, 0)
 	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
-	w.settle()
+	w.runUntilWait()
 	return w
 }
 
-// watched keeps the reason of the close.
-type watched struct {
+// closeWatcher keeps the reason of the close.
+type closeWatcher struct {
 	Handler
-	w *wire
+	w *fakeConn
 }
 
-func (h watched) Closed(c *Conn, why error) {
+func (h closeWatcher) Closed(c *Conn, why error) {
 	h.w.why, h.w.done = why, true
 	h.Handler.Closed(c, why)
 }
 
-func (w *wire) settle() {
+func (w *fakeConn) runUntilWait() {
 	for !w.done {
 		switch w.Next() {
 		case engine.Send:
@@ -73,25 +73,25 @@ func (w *wire) settle() {
 	}
 }
 
-// feed lets data arrive in pieces of the given sizes, again and again, and
+// feedInput lets data arrive in pieces of the given sizes, again and again, and
 // then the end of the input.
-func (w *wire) feed(data []byte, sizes ...int) {
+func (w *fakeConn) feedInput(data []byte, sizes ...int) {
 	for i := 0; len(data) > 0 && !w.done && w.WantsInput(); i++ {
 		n := min(max(sizes[i%len(sizes)], 1), len(data))
 		w.Arrived(slices.Clone(data[:n]))
-		w.settle()
+		w.runUntilWait()
 		data = data[n:]
 	}
 	w.PeerClosed()
-	w.settle()
+	w.runUntilWait()
 }
 
-func collect(into *[]string) MessageFunc {
+func newMessageCollector(into *[]string) MessageFunc {
 	return func(_ *Conn, msg []byte) { *into = append(*into, string(msg)) }
 }
 
-// scan is what bufio.Scanner makes of the same input.
-func scan(data []byte, split bufio.SplitFunc) (tokens []string) {
+// scanTokens is what bufio.Scanner makes of the same input.
+func scanTokens(data []byte, split bufio.SplitFunc) (tokens []string) {
 	s := bufio.NewScanner(bytes.NewReader(data))
 	s.Split(split)
 	for s.Scan() {
@@ -100,12 +100,12 @@ func scan(data []byte, split bufio.SplitFunc) (tokens []string) {
 	return tokens
 }
 
-// patient is a split of ours as a bufio.Scanner knows one: it asks for more without
+// hideIncompleteError is a split of ours as a bufio.Scanner knows one: it asks for more without
 // telling how much.
-func patient(split bufio.SplitFunc) bufio.SplitFunc {
+func hideIncompleteError(split bufio.SplitFunc) bufio.SplitFunc {
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		advance, token, err := split(data, atEOF)
-		if _, ok := err.(needs); ok {
+		if _, ok := err.(incompleteError); ok {
 			err = nil
 		}
 		return advance, token, err
@@ -129,11 +129,11 @@ func FuzzSplit(f *testing.F) {
 			{"Lines", bufio.ScanLines, Lines},
 			{"ScanLines", bufio.ScanLines, func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }},
 			{"ScanWords", bufio.ScanWords, func(h MessageHandler) Handler { return Split(bufio.ScanWords, h) }},
-			{"LengthPrefixed", patient(prefixed), func(h MessageHandler) Handler { return Split(prefixed, h) }},
+			{"LengthPrefixed", hideIncompleteError(prefixed), func(h MessageHandler) Handler { return Split(prefixed, h) }},
 		} {
 			var got []string
-			newWire(t, c.make(collect(&got)), Limits{MaxMessage: 1 << 17}).feed(data, int(size), 1, 7)
-			if want := scan(data, c.split); !slices.Equal(got, want) {
+			newFakeConn(t, c.make(newMessageCollector(&got)), Limits{MaxMessage: 1 << 17}).feedInput(data, int(size), 1, 7)
+			if want := scanTokens(data, c.split); !slices.Equal(got, want) {
 				t.Errorf("%s of %q in pieces of %d: got %q, bufio.Scanner has %q", c.name, data, size, got, want)
 			}
 		}
@@ -157,8 +157,8 @@ func TestMaxMessage(t *testing.T) {
 	} {
 		for _, piece := range []int{1, 3, 1000} {
 			var got []string
-			w := newWire(t, c.h(collect(&got)), Limits{MaxMessage: 8})
-			w.feed([]byte(c.in), piece)
+			w := newFakeConn(t, c.h(newMessageCollector(&got)), Limits{MaxMessage: 8})
+			w.feedInput([]byte(c.in), piece)
 			if len(got) != c.tokens || !errors.Is(w.why, c.why) {
 				t.Errorf("%s, in pieces of %d: %d messages, closed with %v; want %d and %v", c.name, piece, len(got), w.why, c.tokens, c.why)
 			}
@@ -180,12 +180,12 @@ func TestAbsurdLength(t *testing.T) {
 		{"beyond all numbers", LengthPrefixed(8, binary.LittleEndian), "\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615"},
 	} {
 		var log strings.Builder
-		w := newWire(t, Split(test.split, MessageFunc(func(*Conn, []byte) { t.Errorf("%s: a message", test.name) })), Limits{MaxMessage: 1000})
+		w := newFakeConn(t, Split(test.split, MessageFunc(func(*Conn, []byte) { t.Errorf("%s: a message", test.name) })), Limits{MaxMessage: 1000})
 		w.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w.Arrived([]byte(test.in))
-		w.settle()
+		w.runUntilWait()
 		w.PeerClosed()
-		w.settle()
+		w.runUntilWait()
 		if w.why != ErrMessageTooLong {
 			t.Errorf("%s: closed with %v, want ErrMessageTooLong", test.name, w.why)
 		}
@@ -196,8 +196,8 @@ func TestAbsurdLength(t *testing.T) {
 		}
 	}
 	var got []string
-	w := newWire(t, Split(LengthPrefixed(2, binary.BigEndian), collect(&got)), Limits{MaxMessage: 1000})
-	w.feed([]byte("\x03\xe6"+strings.Repeat("a", 998)), 500)
+	w := newFakeConn(t, Split(LengthPrefixed(2, binary.BigEndian), newMessageCollector(&got)), Limits{MaxMessage: 1000})
+	w.feedInput([]byte("\x03\xe6"+strings.Repeat("a", 998)), 500)
 	if len(got) != 1 || w.why != io.EOF {
 		t.Errorf("a message of just the limit: %d messages, closed with %v; want 1 and EOF", len(got), w.why)
 	}
@@ -213,15 +213,15 @@ func TestSplitRules(t *testing.T) {
 	}{
 		{"negative advance", func([]byte, bool) (int, []byte, error) { return -1, nil, nil }, 0, bufio.ErrNegativeAdvance},
 		{"advance too far", func(d []byte, _ bool) (int, []byte, error) { return len(d) + 1, nil, nil }, 0, bufio.ErrAdvanceTooFar},
-		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmpty + 1, io.ErrNoProgress},
+		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmptyTokens + 1, io.ErrNoProgress},
 		{"its own error", func([]byte, bool) (int, []byte, error) { return 0, nil, io.ErrShortBuffer }, 0, io.ErrShortBuffer},
 		{"final token", func([]byte, bool) (int, []byte, error) { return 1, token, bufio.ErrFinalToken }, 1, nil},
 		{"final, no token", func([]byte, bool) (int, []byte, error) { return 1, nil, bufio.ErrFinalToken }, 0, nil},
 		{"peer ends within a message", LengthPrefixed(4, binary.LittleEndian), 0, io.ErrUnexpectedEOF},
 	} {
 		var got []string
-		w := newWire(t, Split(c.split, collect(&got)), Limits{})
-		w.feed([]byte("abc"), 3)
+		w := newFakeConn(t, Split(c.split, newMessageCollector(&got)), Limits{})
+		w.feedInput([]byte("abc"), 3)
 		if len(got) != c.want || w.why != c.why {
 			t.Errorf("%s: %d messages, closed with %v; want %d and %v", c.name, len(got), w.why, c.want, c.why)
 		}
@@ -234,7 +234,7 @@ func TestFramerPauses(t *testing.T) {
 	const unsent = 1000
 	asked := strings.Repeat("q\n", 100)
 	answer := strings.Repeat("a", 99) + "\n"
-	w := newWire(t, Lines(MessageFunc(func(c *Conn, _ []byte) { c.WriteString(answer) })), Limits{MaxUnsent: unsent})
+	w := newFakeConn(t, Lines(MessageFunc(func(c *Conn, _ []byte) { c.WriteString(answer) })), Limits{MaxUnsent: unsent})
 	w.Arrived([]byte(asked))
 	if w.Pending() > unsent {
 		t.Fatalf("%d bytes wait for the peer, the limit is %d", w.Pending(), unsent)
@@ -242,7 +242,7 @@ func TestFramerPauses(t *testing.T) {
 	if w.WantsInput() {
 		t.Error("the connection still wants input while it owes more than half of the limit")
 	}
-	w.settle()
+	w.runUntilWait()
 	if want := strings.Repeat(answer, 100); string(w.sent) != want {
 		t.Errorf("sent %d bytes of answers, want %d", len(w.sent), len(want))
 	}

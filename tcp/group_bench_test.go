@@ -8,28 +8,28 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// memoryBox is an owner of connections that have no sockets.
-type memoryBox struct {
+// fakeOwner is an owner of connections that have no sockets.
+type fakeOwner struct {
 	box  engine.Mailbox
 	host engine.Host
 }
 
-func newMemoryBox() *memoryBox {
-	o := &memoryBox{box: engine.Mailbox{Max: 1 << 30, MaxBytes: 1 << 40}}
+func newFakeOwner() *fakeOwner {
+	o := &fakeOwner{box: engine.Mailbox{Max: 1 << 30, MaxBytes: 1 << 40}}
 	o.host = engine.Host{Config: engine.Config{Limits: engine.Limits{MaxUnsent: 1 << 20}}, Poster: o, Counters: &engine.Counters{}}
 	return o
 }
 
-func (o *memoryBox) Post(c *engine.Conn, generation uint32, r engine.Request) error {
+func (o *fakeOwner) Post(c *engine.Conn, generation uint32, r engine.Request) error {
 	return o.box.Put(c, generation, r)
 }
 
-func (o *memoryBox) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
+func (o *fakeOwner) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
 	return o.box.PutMany(to, s)
 }
 
-// give gives the mail to its connections.
-func (o *memoryBox) give() (n int) {
+// deliverMail gives the mail to its connections.
+func (o *fakeOwner) deliverMail() (n int) {
 	mail, data := o.box.Take()
 	for _, m := range mail {
 		for next := 0; ; {
@@ -42,8 +42,8 @@ func (o *memoryBox) give() (n int) {
 	return n
 }
 
-// open opens connections.
-func (o *memoryBox) open(n int) []Ref {
+// openConns opens connections.
+func (o *fakeOwner) openConns(n int) []Ref {
 	conns, refs := make([]engine.Conn, n), make([]Ref, n)
 	for i := range conns {
 		conns[i].Bind(&o.host, uint32(i), 0)
@@ -57,9 +57,9 @@ func (o *memoryBox) open(n int) []Ref {
 func BenchmarkGroup(b *testing.B) {
 	for _, members := range []int{1, 10, 1000, 100_000} {
 		b.Run(fmt.Sprint(members), func(b *testing.B) {
-			o := newMemoryBox()
-			refs := o.open(members)
-			before := heap()
+			o := newFakeOwner()
+			refs := o.openConns(members)
+			before := liveHeapBytes()
 			var g Group
 			for _, r := range refs {
 				g.Add(r)
@@ -69,12 +69,12 @@ func BenchmarkGroup(b *testing.B) {
 				if sent, full := g.Broadcast(p); sent != members {
 					b.Fatalf("sent to %d, no room for %d", sent, full)
 				}
-				if n := o.give(); n != members {
+				if n := o.deliverMail(); n != members {
 					b.Fatalf("%d messages have arrived", n)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed())/float64(b.N*members), "ns/member")
-			b.ReportMetric(float64(heap()-before)/float64(members), "bytes/member")
+			b.ReportMetric(float64(liveHeapBytes()-before)/float64(members), "bytes/member")
 			runtime.KeepAlive(refs)
 		})
 	}

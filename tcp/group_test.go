@@ -10,22 +10,22 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// opened tells what has opened and closed.
-type opened struct {
+// refRecorder tells what has opened and closed.
+type refRecorder struct {
 	Base
 	refs   chan Ref
 	closed chan Ref
 }
 
-func (o *opened) Opened(c *Conn) { o.refs <- c.Ref() }
+func (o *refRecorder) Opened(c *Conn) { o.refs <- c.Ref() }
 
-func (o *opened) Closed(c *Conn, _ error) { o.closed <- c.Ref() }
+func (o *refRecorder) Closed(c *Conn, _ error) { o.closed <- c.Ref() }
 
 // A group that nobody sends to does not keep all that were ever added.
 func TestGroupForgetsClosed(t *testing.T) {
 	const stay, most = 5, 64
-	h := &opened{refs: make(chan Ref, 1), closed: make(chan Ref, stay+1)}
-	s := start(t, &Server{Handler: h})
+	h := &refRecorder{refs: make(chan Ref, 1), closed: make(chan Ref, stay+1)}
+	s := startServer(t, &Server{Handler: h})
 	var g Group
 	for range stay {
 		dial(t, s.addr)
@@ -48,9 +48,9 @@ func TestGroupForgetsClosed(t *testing.T) {
 // Broadcasts of many goroutines reach all in one order.
 func TestGroupOrder(t *testing.T) {
 	const conns, senders, each = 3, 4, 25
-	onModels(t, func(t *testing.T, model string, loops int) {
-		h := &opened{refs: make(chan Ref, conns), closed: make(chan Ref, conns)}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		h := &refRecorder{refs: make(chan Ref, conns), closed: make(chan Ref, conns)}
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
 		var g Group
 		var in []*testkit.Conn
 		for range conns {
@@ -70,7 +70,7 @@ func TestGroupOrder(t *testing.T) {
 		for _, r := range in {
 			got := make([]byte, 6*senders*each)
 			_, err := io.ReadFull(r, got)
-			must(t, err)
+			requireNoError(t, err)
 			if want == "" {
 				want = string(got)
 			}
@@ -83,13 +83,13 @@ func TestGroupOrder(t *testing.T) {
 
 // stalled is a member that says why it has closed.
 type stalled struct {
-	member
+	groupJoiner
 	refs chan Ref
 	why  chan error
 }
 
 func (s stalled) Opened(c *Conn) {
-	s.member.Opened(c)
+	s.groupJoiner.Opened(c)
 	s.refs <- c.Ref()
 }
 
@@ -100,10 +100,10 @@ func (s stalled) Closed(_ *Conn, why error) { s.why <- why }
 func TestGroupSlowMember(t *testing.T) {
 	for _, others := range []int{0, 3, 20} {
 		for _, policy := range []SlowConsumer{CloseConn, DropMessage} {
-			onModels(t, func(t *testing.T, model string, loops int) {
+			forEachModel(t, func(t *testing.T, model string, loops int) {
 				var g Group
-				h := stalled{member{group: &g}, make(chan Ref, others+1), make(chan error, others+1)}
-				s := start(t, &Server{Model: model, Loops: loops, Handler: h, SlowConsumer: policy,
+				h := stalled{groupJoiner{group: &g}, make(chan Ref, others+1), make(chan error, others+1)}
+				s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, SlowConsumer: policy,
 					Socket: Socket{SendBuffer: 4 << 10}, Limits: Limits{MaxUnsent: 64 << 10}})
 				dial(t, s.addr)
 				slow := testkit.Receive(t, h.refs, "the slow one")
@@ -146,10 +146,10 @@ func TestGroupSlowMember(t *testing.T) {
 // is sent on their loop.
 func TestGroupMailbox(t *testing.T) {
 	const conns, messages, size = 40, 3, 1000
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		var g Group
-		h := stalled{member{group: &g}, make(chan Ref, conns), make(chan error, conns)}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxMail: conns, MaxMailBytes: 2 * messages * size}})
+		h := stalled{groupJoiner{group: &g}, make(chan Ref, conns), make(chan error, conns)}
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxMail: conns, MaxMailBytes: 2 * messages * size}})
 		var in []net.Conn
 		var refs []Ref
 		for range conns {
@@ -157,7 +157,7 @@ func TestGroupMailbox(t *testing.T) {
 			refs = append(refs, testkit.Receive(t, h.refs, "a member"))
 		}
 		sent := make(chan int, messages)
-		ok(t, refs[0].Do(func(*Conn) {
+		expectNoError(t, refs[0].Do(func(*Conn) {
 			for range messages {
 				n, _ := g.Broadcast(make([]byte, size))
 				sent <- n

@@ -8,141 +8,136 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Handler is the user's code: what happens on each connection. The calls for one connection
-// come one at a time, in order: Opened once, Received any number of times, Closed once.
-// Calls for different connections may come at the same time.
+// Handler is the user's code for connections. For each connection its methods are called one at a
+// time: Opened once, Received any number of times, Closed once. Calls for different connections
+// may be concurrent.
 //
-// Under a model with event loops a call that blocks holds up all connections of its loop,
-// unless Server.Workers is set. A panic in a call closes that connection alone, with a
-// *[PanicError] as the reason; it is logged with its stack and counted in Stats.Panics. So does
-// runtime.Goexit, as testing.T.FailNow calls it, with [ErrGoexit] as the PanicError's Value.
+// Under a model with event loops, a call that blocks delays all connections of its loop, unless
+// Server.Workers is set. A panic in a call closes only that connection, with a *[PanicError] as
+// the reason; it is logged with its stack and counted in Stats.Panics. The same holds for
+// runtime.Goexit, which testing.T.FailNow calls; then the PanicError's Value is [ErrGoexit].
 type Handler interface {
-	// Opened is the first call for a connection: it is established. What is written here
-	// is sent without waiting for the peer.
+	// Opened is the first call, when the connection is established. What it writes is sent
+	// without waiting for the peer.
 	Opened(c *Conn)
 
-	// Received offers input. in is valid during the call only, and must not be changed.
-	// Received returns how many bytes of it are used; what is not used comes again with
-	// more behind it, and at once if some of it was used. A connection that leaves
-	// Limits.MaxMessage bytes or more unused is closed with ErrMessageTooLong.
+	// Received handles input. in is valid only during the call and must not be changed. Received
+	// returns the number of bytes that it has used. The rest is passed again together with more
+	// input, or at once if some of it was used. A connection with Limits.MaxMessage or more
+	// unused bytes is closed with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended says that the peer will send no more; rest is the input that is unused.
-	// Answers can still be written. Ended returns how many bytes of rest are used; what is
-	// not used is lost, unless the connection is Paused: then it comes again when output
-	// has been sent. The connection closes when everything is sent, what Refs had posted
-	// included; the peer must take it within Limits.CloseTimeout. Under the goroutine model
-	// the end is noticed when output is no longer blocked.
+	// Ended is called when the peer has ended its direction; rest is the unused input. Answers
+	// can still be written. Ended returns the number of bytes used. The rest is lost unless the
+	// connection is Paused; then it is passed again after output has been sent. The connection
+	// closes after all output has been sent, including what Refs sent before; the peer must take
+	// it within Limits.CloseTimeout. The goroutine model detects the end only while output is not
+	// blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
 	//
 	//	nil                  Close was called and everything was sent
 	//	the given one        CloseWith was called and everything was sent
-	//	io.EOF               the peer ended in order, and has got its answers
-	//	syscall.ECONNRESET   the peer has gone, whichever call returned it
+	//	io.EOF               the peer ended properly and all answers were sent
+	//	syscall.ECONNRESET   the peer reset the connection, whichever call failed
 	//	*PanicError          a call for this connection panicked
-	//	*TLSError            the peer broke TLS, or said in an alert that this
-	//	                     side did; Stats.Closed.TLS counts it
+	//	*TLSError            the peer violated TLS, or reported in an alert that this
+	//	                     side did; counted in Stats.Closed.TLS
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
 	//	ErrServerClosed, ErrWorkersClosed, ErrClosedByOperator,
-	//	ErrShortFile, ErrBadUse  as they say
+	//	ErrShortFile, ErrBadUse  see there
 	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
-	//	                     or it ended its transport without TLS's
-	//	                     close_notify, so that its last words may be
-	//	                     missing: then Ended is not called, what is owed
-	//	                     is sent, and Stats.Closed.Peer counts it
-	//	what a bufio.SplitFunc returned, or its misuse (Split)
+	//	                     or without TLS's close_notify, so that its last
+	//	                     bytes may be missing: then Ended is not called,
+	//	                     pending output is sent, and Stats.Closed.Peer
+	//	                     counts it
+	//	an error of a bufio.SplitFunc, or for violating its rules (Split)
 	//
 	// or another error of the operating system, as a syscall.Errno.
 	Closed(c *Conn, why error)
 }
 
-// WritableHandler is a Handler, or a MessageHandler, that wants to know when a
-// slow peer has caught up.
+// WritableHandler is a Handler or MessageHandler that is told when a slow peer has caught up.
 type WritableHandler interface {
-	// Writable is called when output that had been more than
-	// Limits.HighWater bytes has come down to Limits.LowWater.
+	// Writable is called when unsent output that had exceeded Limits.HighWater has dropped to
+	// Limits.LowWater.
 	Writable(c *Conn)
 }
 
-// TimerHandler is a Handler, or a MessageHandler, that uses Conn.SetTimer.
+// TimerHandler is a Handler or MessageHandler that uses Conn.SetTimer.
 type TimerHandler interface {
-	// Timer is called once when the time of Conn.SetTimer has passed, on the event
-	// loop also with Server.Workers: it must be quick.
+	// Timer is called once when the time of Conn.SetTimer has passed. It runs on the event loop,
+	// also with Server.Workers, so it must not block.
 	Timer(c *Conn)
 }
 
-// SecuredHandler is a Handler, or a MessageHandler, that uses Conn.StartTLS.
+// SecuredHandler is a Handler or MessageHandler that uses Conn.StartTLS.
 type SecuredHandler interface {
-	// Secured is called when the handshake of StartTLS is over, before any input, on the
-	// event loop also with Server.Workers: it must be quick.
+	// Secured is called after the handshake of StartTLS, before any input. It runs on the event
+	// loop, also with Server.Workers, so it must not block.
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler, or a MessageHandler, that knows which protocols it speaks
-// over TLS.
+// ALPNHandler is a Handler or MessageHandler that determines the protocols offered over TLS.
 type ALPNHandler interface {
-	// NextProtos is called when the server starts, for each TLSConfig with its NextProtos,
-	// and gives those to use. It does not change the slice. A configuration that
-	// GetConfigForClient returns is used as it is.
+	// NextProtos is called when the server starts, for each TLSConfig with its NextProtos, and
+	// returns the protocols to use. It must not change the slice. Configurations returned by
+	// GetConfigForClient are not adjusted.
 	NextProtos(configured []string) []string
 }
 
-// DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to know
-// of connections that were not made.
+// DialFailedHandler is a Handler or MessageHandler for Server.Dial that is told about failures.
 type DialFailedHandler interface {
-	// DialFailed is called instead of all other calls, on any goroutine, and must be
-	// quick: an event loop may wait for it. d is what Dial was given: its Addr, and its
-	// Value; Server.Dial takes it again. err is ErrDialTimeout, ErrFull (as many
-	// connections as Limits.MaxConns are open), ErrServerClosed, a *net.DNSError, or a
-	// syscall.Errno such as ECONNREFUSED.
+	// DialFailed is called instead of all other methods if no connection was made. It may run on
+	// any goroutine, also on an event loop, so it must not block. d is the argument of Dial; it
+	// can be passed to Server.Dial again. err is ErrDialTimeout, ErrFull (Limits.MaxConns
+	// connections are open), ErrServerClosed, a *net.DNSError, or a syscall.Errno such as
+	// ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
-// DrainingHandler is a Handler, or a MessageHandler, that wants to know when the
-// server begins to shut down.
+// DrainingHandler is a Handler or MessageHandler that is told when the server begins to shut
+// down.
 type DrainingHandler interface {
-	// Draining is called once for each connection: it will be closed when its
-	// message at hand is done and its output sent. What is written here is
-	// sent before that, such as the goodbye of a protocol; Close, too, can be
-	// called.
+	// Draining is called once for each connection when the server begins to shut down. The
+	// connection closes after its current message has been handled and its output sent. What
+	// Draining writes, such as a farewell message of the protocol, is sent before that. It may
+	// also call Close.
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that says what is to become of input that no worker of
-// Server.Workers will look at, because the pool has no room for its connection or has shed
-// it. For other handlers such a connection waits for its turn, and is not read from
-// meanwhile. Nothing is shed without Workers, nor under the goroutine model.
+// ShedHandler is a Handler that rejects input for which no worker of Server.Workers is available,
+// because the pool is full or has shed the connection. With other handlers such a connection
+// waits, and is not read from meanwhile. Nothing is shed without Workers or in the goroutine
+// model.
 //
-// A Handler that has Shed as a MessageShedHandler has it, or the other way round, would
-// never shed: its server fails to start with ErrBadConfig. A Shed that is none of the
-// server's business is hidden by struct{ Handler }{h}.
+// A Handler whose Shed has the signature of MessageShedHandler, or vice versa, would never shed;
+// the server fails to start with ErrBadConfig. To hide an unrelated Shed method, use struct{
+// Handler }{h}.
 type ShedHandler interface {
-	// Shed is called instead of Received, by the same rules, with the input that it would
-	// have got: it answers in the way of its protocol that there is no room, or closes. It
-	// runs on the event loop, so it must be quick. To errors.Is, why is ErrOverloaded, and
-	// also pool.ErrFull or pool.ErrShed. Only input is shed: where another call is due,
-	// even beside input, the connection waits for a worker.
+	// Shed is called instead of Received, under the same rules: it rejects the input as the
+	// protocol requires, or closes the connection. It runs on the event loop and must not block.
+	// why matches ErrOverloaded and either pool.ErrFull or pool.ErrShed with errors.Is. Only
+	// input is shed; if another call is also due, the connection waits for a worker.
 	Shed(c *Conn, in []byte, why error) (used int)
 }
 
-// MessageShedHandler is a MessageHandler that does so for messages.
+// MessageShedHandler is a MessageHandler that rejects messages under overload; see ShedHandler.
 type MessageShedHandler interface {
-	// Shed is called instead of Message, in its turn among the messages, as
-	// ShedHandler has it.
+	// Shed is called instead of Message, in the order of messages, as in ShedHandler.
 	Shed(c *Conn, msg []byte, why error)
 }
 
-// shedder is how a handler sheds, nil if it does not.
-func shedder(h Handler) func(c *engine.Conn, in []byte, why error) int {
+// newShedFunc returns the function with which h sheds input, or nil if h does not shed.
+func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	var shed func(c *Conn, in []byte, why error) int
 	switch h := h.(type) {
 	case *framer:
 		if h.shed != nil {
-			shed = h.receive
+			shed = h.deliverMessages
 		}
 	case ShedHandler:
 		shed = h.Shed
@@ -150,11 +145,11 @@ func shedder(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	if shed == nil {
 		return nil
 	}
-	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, overload(why)) }
+	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-// checkShed finds a Shed that would never be called, because it is the other kind's.
-func (s *Server) checkShed() error {
+// checkShedMethod rejects a Shed method with the signature of the other interface.
+func (s *Server) checkShedMethod() error {
 	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
 	switch h := s.Handler.(type) {
 	case *framer:
@@ -169,28 +164,28 @@ func (s *Server) checkShed() error {
 	return nil
 }
 
-// errOverloadFull and errOverloadShed are ErrOverloaded with what the pool says, made once:
-// shedding is to be cheap.
+// errOverloadFull and errOverloadShed combine ErrOverloaded with the pool's reason. They are
+// allocated once to keep shedding cheap.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
 )
 
-func overload(why error) error {
-	if errors.Is(why, pool.ErrFull) {
+func toOverloadError(poolErr error) error {
+	if errors.Is(poolErr, pool.ErrFull) {
 		return errOverloadFull
 	}
 	return errOverloadShed
 }
 
-// StartHandler is a Handler, or a MessageHandler, that wants to know which Server serves it.
+// StartHandler is a Handler or MessageHandler that is told which Server it serves.
 type StartHandler interface {
 	// Starting is called once, before s serves.
 	Starting(s *Server)
 }
 
-// extension gives what a handler does beyond a Handler, nil if it does not.
-func extension[T any](h Handler) (t T, ok bool) {
+// handlerAs returns h, or the MessageHandler that it frames, as the optional interface T.
+func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
 		return t, ok
@@ -199,29 +194,29 @@ func extension[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// checkHandler reports what is wrong with a handler that can't be served. what names it.
-func checkHandler(what string, h Handler) error {
+// checkHandler reports why h can't be served. name is used in the error.
+func checkHandler(name string, h Handler) error {
 	switch h := h.(type) {
 	case nil:
-		return badConfig("%s is nil; expected what to do with connections", what)
+		return badConfig("%s is nil; expected what to do with connections", name)
 	case *framer:
 		switch f, isFunc := h.MessageHandler.(MessageFunc); {
 		case h.MessageHandler == nil, isFunc && f == nil:
-			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", what)
+			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", name)
 		case !h.lines && h.split == nil:
-			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", what)
+			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", name)
 		}
 	case *Blocking:
-		return h.check(what)
+		return h.validate(name)
 	case *NetListener:
-		if h == nil || h.come.L == nil {
-			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", what)
+		if h == nil || h.queued.L == nil {
+			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", name)
 		}
 	}
 	return nil
 }
 
-// handlerType names the type of a handler as its author knows it.
+// handlerType returns the type of the user's handler for log messages.
 func handlerType(h Handler) string {
 	if f, ok := h.(*framer); ok {
 		return fmt.Sprintf("%T", f.MessageHandler)
@@ -229,8 +224,7 @@ func handlerType(h Handler) string {
 	return fmt.Sprintf("%T", h)
 }
 
-// Base is a Handler that does nothing: it reads and throws away. Embed it to
-// write only the methods that matter.
+// Base is a Handler that discards its input. Embed it to implement only some methods.
 type Base struct{}
 
 func (Base) Opened(*Conn) {}
@@ -241,94 +235,95 @@ func (Base) Ended(_ *Conn, rest []byte) int { return len(rest) }
 
 func (Base) Closed(*Conn, error) {}
 
-// The reasons and errors of this side. All are compared with errors.Is.
+// Errors and close reasons. Compare them with errors.Is.
 var (
-	// ErrClosed answers calls for a connection that is closing or closed.
+	// ErrClosed is returned by methods if the connection is closing or closed.
 	ErrClosed = engine.ErrClosed
-	// ErrOutsideCall answers the methods of a Conn that was kept for later and is used when
-	// its handler is not being called for it: nothing has been done. Its Ref is for that.
+	// ErrOutsideCall is returned by methods of a Conn that was kept and is used outside of a call
+	// for it. The method has done nothing. Use its Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is Ref's answer when there is no room: the connection already has
-	// Limits.MaxUnsent posted bytes to send, or its loop's mailbox is full (Limits.MaxMail,
-	// Limits.MaxMailBytes). Nothing was accepted; later there may be room.
+	// ErrFull is returned by methods of Ref if a buffer is full: the connection already has
+	// Limits.MaxUnsent bytes posted, or its loop's mailbox is full (Limits.MaxMail,
+	// Limits.MaxMailBytes). Nothing was accepted; a later call may succeed.
 	ErrFull = engine.ErrFull
-	// ErrTooLarge answers a single Write or Send of more than Limits.MaxUnsent bytes.
-	// Nothing was accepted, and never will be.
+	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes.
+	// Nothing was accepted, and a later call will fail, too.
 	ErrTooLarge = engine.ErrTooLarge
-	// ErrMessageTooLong closes a connection whose message is longer than Limits.MaxMessage.
-	// Answers to earlier messages are sent.
+	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. Answers
+	// to earlier messages are sent.
 	ErrMessageTooLong = engine.ErrMessageTooLong
-	// ErrSlowConsumer closes a connection whose handler writes more than Limits.MaxUnsent
-	// bytes that the peer does not take; see Server.SlowConsumer.
+	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait for
+	// its peer; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile closes a connection when a file of Conn.SendFile turns out to be shorter
-	// than it was, and answers SendFile if it is too short already.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. It closes a connection
+	// if a file turns out to be too short while it is sent.
 	ErrShortFile = engine.ErrShortFile
-	// These close connections whose peers have let a time of Limits pass: CloseTimeout,
+	// These close a connection whose peer exceeded a time limit: Limits.CloseTimeout,
 	// FirstByteTimeout and so on.
 	ErrCloseTimeout     = engine.ErrCloseTimeout
 	ErrFirstByteTimeout = engine.ErrFirstByteTimeout
 	ErrMessageTimeout   = engine.ErrMessageTimeout
 	ErrIdleTimeout      = engine.ErrIdleTimeout
 	ErrWriteTimeout     = engine.ErrWriteTimeout
-	// ErrHeartbeatTimeout closes a connection whose peer has left Heartbeat.MaxMissed
-	// heartbeats unanswered.
+	// ErrHeartbeatTimeout closes a connection whose peer did not answer Heartbeat.MaxMissed
+	// heartbeats.
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
-	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
+	// ErrDeadline closes a connection after its Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
-	// ErrDetached is the reason of connections that Conn.Detach has given up. They are
-	// counted in Stats.Closed.Handler.
+	// ErrDetached is the reason of connections that were removed by Conn.Detach. They are counted
+	// in Stats.Closed.Handler.
 	ErrDetached = engine.ErrDetached
-	// ErrHandedOver is the reason of connections that live on in another process: see
-	// Server.Upgrade. They are counted in Stats.HandedOver, and not in Stats.Closed.
+	// ErrHandedOver is the reason of connections that continue in another process; see
+	// Server.Upgrade. They are counted in Stats.HandedOver, not in Stats.Closed.
 	ErrHandedOver = engine.ErrHandedOver
-	// ErrClearInput closes a connection that had sent more in clear when StartTLS was called.
+	// ErrClearInput closes a connection with further unencrypted input when StartTLS was called.
 	ErrClearInput = engine.ErrClearInput
-	// ErrHandshakeTimeout closes a connection whose StartTLS took longer than
-	// Limits.HandshakeTimeout.
+	// ErrHandshakeTimeout closes a connection whose StartTLS exceeded Limits.HandshakeTimeout.
 	ErrHandshakeTimeout = engine.ErrHandshakeTimeout
-	// ErrShard answers Conn.Detach of a connection whose event loop has a descriptor table
-	// of its own; see Server.Loops.
+	// ErrShard is returned by Conn.Detach if the connection's event loop has its own descriptor
+	// table; see Server.Loops.
 	ErrShard = engine.ErrShard
-	// ErrDialTimeout says that no connection was made within Dial.Timeout.
+	// ErrDialTimeout reports that a connection was not made within Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
-	// ErrOverBudget closes a connection that has one of the largest buffers when all
-	// buffers hold more than Limits.MaxBuffered.
+	// ErrOverBudget closes connections with the largest buffers when all buffers together exceed
+	// Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
-	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse gets
-	// connections that are turned away.
+	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are passed to Server.Refuse for
+	// rejected connections.
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
-	// ErrOverloaded is what a ShedHandler gets: no worker has time for a connection's input.
+	// ErrOverloaded is passed to Shed when no worker is available for a connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
-	// ErrClosedByOperator is the reason of connections that Server.CloseConns has closed.
+	// ErrClosedByOperator is the reason of connections closed by Server.CloseConns.
 	ErrClosedByOperator = engine.ErrExpelled
 	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed
-	// before it had ended.
+	// before the server had ended.
 	ErrWorkersClosed = engine.ErrPoolClosed
-	// ErrServerClosed is the reason of connections that the server closes because it is
-	// shutting down, and the answer of a Server that has been shut down.
+	// ErrServerClosed is the reason of connections that a shutdown closes. Methods of Server
+	// return it before the start or after a shutdown.
 	ErrServerClosed = engine.ErrServerClosed
-	// ErrBadConfig is wrapped by the error of a Server whose fields can't be served with.
+	// ErrBadConfig is wrapped by errors about invalid fields of a Server, Dial or other
+	// configuration.
 	ErrBadConfig = errors.New("bad configuration")
 	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
 	ErrGoexit = engine.ErrGoexit
-	// ErrBadUse closes a connection whose Received returned a number outside of 0..len(in),
-	// which is logged.
+	// ErrBadUse is returned by methods that are called in a wrong state. It closes a connection
+	// whose Received returned a number outside of 0..len(in), which is logged.
 	ErrBadUse = engine.ErrBadUse
 )
 
-// badConfig makes an error that wraps ErrBadConfig, badUse one that wraps ErrBadUse.
+// badConfig returns an error that wraps ErrBadConfig.
 func badConfig(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadConfig}
 }
 
+// badUse returns an error that wraps ErrBadUse.
 func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError is of a kind, and reads as its text alone.
+// kindError wraps kind without repeating its text.
 type kindError struct {
 	error
 	kind error
@@ -336,31 +331,31 @@ type kindError struct {
 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
-// PanicError is the reason of a connection whose handler panicked, with the
-// panic's value and stack.
+// PanicError is the reason of a connection whose handler panicked. It contains the panic's value
+// and stack.
 type PanicError = engine.PanicError
 
-// TLSError is the reason of a connection whose TLS has broken after the handshake, by a
-// wrong record or message, or by the peer's alert. It wraps the error of crypto/tls: a
-// *net.OpError (Op is "remote error" for an alert), a tls.RecordHeaderError, or another.
+// TLSError is the reason of a connection whose TLS failed after the handshake, by an invalid
+// record or message or an alert of the peer. It wraps the error of crypto/tls: a *net.OpError (Op
+// is "remote error" for an alert), a tls.RecordHeaderError, or another.
 type TLSError = engine.TLSError
 
-// adapter is a Handler as the engines know it.
-type adapter struct{ h Handler }
+// handlerAdapter adapts a Handler to the engine's interface.
+type handlerAdapter struct{ h Handler }
 
-// HandlerType names the handler in the engine's log.
-func (a adapter) HandlerType() string { return handlerType(a.h) }
+// HandlerType returns the type of the handler for the engine's log messages.
+func (a handlerAdapter) HandlerType() string { return handlerType(a.h) }
 
-func (a adapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
+func (a handlerAdapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
 
-func (a adapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
+func (a handlerAdapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
 
-func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
+func (a handlerAdapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
 
-func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
+func (a handlerAdapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
 
-func (a adapter) Secured(c *engine.Conn) {
-	if h, ok := extension[SecuredHandler](a.h); ok {
+func (a handlerAdapter) Secured(c *engine.Conn) {
+	if h, ok := handlerAs[SecuredHandler](a.h); ok {
 		h.Secured((*Conn)(c))
 	}
 }

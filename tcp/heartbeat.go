@@ -6,33 +6,32 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat keeps silent connections alive, and finds out which of them are. The
-// zero value sends none.
+// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones.
+// The zero value sends none.
 type Heartbeat struct {
-	// Interval is after how long a silence of the peer one is sent, and after
-	// how much longer the next. It is at least 100 ms; 0, the default, is
-	// never. A connection whose peer sends something anyway gets none.
+	// Interval is the silence of the peer after which a heartbeat is sent, and the time between
+	// heartbeats. It is at least 100 ms; 0, the default, disables heartbeats. A peer that sends
+	// anything within the interval gets none.
 	Interval time.Duration
-	// Message is what is sent, but to connections whose handler is a HeartbeatHandler. It
-	// is not changed while the server runs.
+	// Message is sent, except to connections whose handler is a HeartbeatHandler. It must not be
+	// changed while the server runs.
 	Message []byte
-	// Send, if set, is called instead, to write what is to be sent. It is
-	// called like a handler, between its calls for the same connection, and
-	// on an event loop even where handlers run on workers: so it does not
+	// Send, if set, writes the heartbeat instead. It is called like a handler, never at the same
+	// time as another call for the connection, and always on the event loop, so it must not
 	// block.
 	Send func(c *Conn)
-	// MaxMissed is how many may go without any byte from the peer: then,
-	// another interval later, the connection is closed with
-	// ErrHeartbeatTimeout. The default is 2, the most 255.
+	// MaxMissed is the number of unanswered heartbeats, after which, one interval later, the
+	// connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an answer. The
+	// default is 2, the maximum 255.
 	MaxMissed int
 }
 
-// HeartbeatHandler is a Handler, or a MessageHandler, that writes the heartbeats of its
-// connections itself, such as a protocol's ping. Heartbeat of the Server says when.
+// HeartbeatHandler is a Handler or MessageHandler that writes the heartbeats of its connections
+// itself, such as pings of a protocol, at the times set by Server.Heartbeat.
 type HeartbeatHandler interface {
-	// Heartbeat is called by the rules of Heartbeat.Send. Unless it says that the peer is
-	// to answer, the peer's silence counts from now on again, also for
-	// Limits.IdleTimeout: so it is never closed for that.
+	// Heartbeat is called under the rules of Heartbeat.Send. If it returns false, no answer is
+	// expected: the peer's silence starts anew, also for Limits.IdleTimeout, so neither limit
+	// closes the connection.
 	Heartbeat(c *Conn) (answers bool)
 }
 
@@ -42,8 +41,8 @@ const (
 	maxMissed     = 255
 )
 
-// check says what is wrong with it. handled says that there is a HeartbeatHandler.
-func (h *Heartbeat) check(handled bool) error {
+// validate checks the settings. hasHandler is set if the Server's handler is a HeartbeatHandler.
+func (h *Heartbeat) validate(hasHandler bool) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
 		return badConfig("Heartbeat.Interval is 0; expected at least %v, for what else is set there", minHeartbeat)
@@ -51,7 +50,7 @@ func (h *Heartbeat) check(handled bool) error {
 		return nil
 	case h.Interval < minHeartbeat:
 		return badConfig("Heartbeat.Interval is %v; expected 0 (the default: none) or at least %v", h.Interval, minHeartbeat)
-	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !handled:
+	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHandler:
 		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them to be set, or the Handler to be a HeartbeatHandler",
 			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil])
 	case h.MaxMissed < 0 || h.MaxMissed > maxMissed:
@@ -61,22 +60,22 @@ func (h *Heartbeat) check(handled bool) error {
 }
 
 func (s *Server) checkHeartbeat() error {
-	_, handled := extension[HeartbeatHandler](s.Handler)
-	return s.Heartbeat.check(handled)
+	_, handled := handlerAs[HeartbeatHandler](s.Handler)
+	return s.Heartbeat.validate(handled)
 }
 
-// engine gives the engines their part. Connections have the handler all, but for those with one
-// of their own.
-func (h Heartbeat) engine(all Handler) engine.Heartbeat {
+// toEngine converts the settings for the engine. defaultHandler handles connections that have no
+// handler of their own.
+func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}
 	}
 	send := func(c *engine.Conn) {
-		handler := all
+		handler := defaultHandler
 		if o, ok := c.Owned().(interface{ handler() Handler }); ok {
 			handler = o.handler()
 		}
-		switch own, ok := extension[HeartbeatHandler](handler); {
+		switch own, ok := handlerAs[HeartbeatHandler](handler); {
 		case ok:
 			if !own.Heartbeat((*Conn)(c)) {
 				c.ExpectNoAnswer()
@@ -84,7 +83,7 @@ func (h Heartbeat) engine(all Handler) engine.Heartbeat {
 		case h.Send != nil:
 			h.Send((*Conn)(c))
 		default:
-			_, _ = c.Write(h.Message) // an error says that it closes
+			_, _ = c.Write(h.Message) // on error the connection closes
 		}
 	}
 	missed := h.MaxMissed

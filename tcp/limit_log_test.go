@@ -13,11 +13,11 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// logBook is a log that tests look at while it is written.
-type logBook struct{ testkit.Buffer }
+// logRecorder is a log that tests look at while it is written.
+type logRecorder struct{ testkit.Buffer }
 
-// line waits for the first line with a text.
-func (l *logBook) line(t *testing.T, with string) (found string) {
+// waitForLine waits for the first line with a text.
+func (l *logRecorder) waitForLine(t *testing.T, with string) (found string) {
 	t.Helper()
 	testkit.WaitForFunc(t, func() bool {
 		for line := range strings.Lines(l.String()) {
@@ -31,7 +31,7 @@ func (l *logBook) line(t *testing.T, with string) (found string) {
 	return found
 }
 
-func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+func (l *logRecorder) newLogger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // A connection that a limit closes, or does not let in, is in the log: with the limit,
 // its value, what was seen and whose it was.
@@ -59,15 +59,15 @@ func TestLimitsAreLogged(t *testing.T) {
 		for _, model := range Models() {
 			t.Run(test.limit+"/"+model, func(t *testing.T) {
 				t.Parallel()
-				var log logBook
-				s := start(t, &Server{Model: model, Limits: test.limits, Log: log.logger(), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+				var log logRecorder
+				s := startServer(t, &Server{Model: model, Limits: test.limits, Log: log.newLogger(), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 					for n := 0; string(line) == "flood" && n < 100; n++ {
 						c.WriteString("more and more\n")
 					}
 				}))})
 				c := dial(t, s.addr)
 				test.do(t, c)
-				line := log.line(t, "connection closed by a limit")
+				line := log.waitForLine(t, "connection closed by a limit")
 				for _, want := range append(test.want, "limit="+test.limit, "seen=", "peer="+c.LocalAddr().String()) {
 					if !strings.Contains(line, want) {
 						t.Errorf("the log has no %q:\n%s", want, line)
@@ -80,11 +80,11 @@ func TestLimitsAreLogged(t *testing.T) {
 
 func TestRefusalsAreLogged(t *testing.T) {
 	for _, model := range Models() {
-		var log logBook
-		s := start(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.logger()})
+		var log logRecorder
+		s := startServer(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.newLogger()})
 		dial(t, s.addr).Exchange("hello", "hello")
 		refused := dial(t, s.addr)
-		line := log.line(t, "turned away")
+		line := log.waitForLine(t, "turned away")
 		for _, want := range []string{"limit=Limits.MaxConns", "value=1", "peer=" + refused.LocalAddr().String()} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%s: the log has no %q:\n%s", model, want, line)
@@ -93,49 +93,49 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 }
 
-// greedy returns one byte more than it was offered, or, when it sheds, less than nothing.
-type greedy struct {
+// wrongCountHandler returns one byte more than it was offered, or, when it sheds, less than nothing.
+type wrongCountHandler struct {
 	Base
 	opened chan struct{}
 }
 
-func (g greedy) Opened(*Conn) { g.opened <- struct{}{} }
+func (g wrongCountHandler) Opened(*Conn) { g.opened <- struct{}{} }
 
-func (greedy) Received(_ *Conn, in []byte) int { return len(in) + 1 }
+func (wrongCountHandler) Received(_ *Conn, in []byte) int { return len(in) + 1 }
 
-func (greedy) Shed(*Conn, []byte, error) int { return -1 }
+func (wrongCountHandler) Shed(*Conn, []byte, error) int { return -1 }
 
 // An impossible count of used bytes is in the log, with the handler's type, the numbers and the cure.
 func TestBadCountIsLogged(t *testing.T) {
-	serve := func(t *testing.T, srv *Server) (c net.Conn, log *logBook) {
-		log = new(logBook)
-		g := greedy{opened: make(chan struct{}, 1)}
-		srv.Log, srv.Handler = log.logger(), g
-		c = dial(t, start(t, srv).addr)
+	serve := func(t *testing.T, srv *Server) (c net.Conn, log *logRecorder) {
+		log = new(logRecorder)
+		g := wrongCountHandler{opened: make(chan struct{}, 1)}
+		srv.Log, srv.Handler = log.newLogger(), g
+		c = dial(t, startServer(t, srv).addr)
 		<-g.opened
 		return c, log
 	}
-	want := func(t *testing.T, c net.Conn, log *logBook, words ...string) {
+	want := func(t *testing.T, c net.Conn, log *logRecorder, words ...string) {
 		io.WriteString(c, "hello")
 		if n, err := c.Read(make([]byte, 1)); err == nil {
 			t.Errorf("the client read %d bytes; want the end of the connection", n)
 		}
-		line := log.line(t, "impossible count")
-		for _, want := range append(words, "level=ERROR", "handler=tcp.greedy", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
+		line := log.waitForLine(t, "impossible count")
+		for _, want := range append(words, "level=ERROR", "handler=tcp.wrongCountHandler", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
 			if !strings.Contains(line, want) {
 				t.Errorf("the log has no %q:\n%s", want, line)
 			}
 		}
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		c, log := serve(t, &Server{Model: model, Loops: loops})
 		want(t, c, log, "method=Received", "returned=6")
 	})
-	underLoops(t, func(t *testing.T, model string) {
-		p := newPool(t, one)
+	runOnLoopModels(t, func(t *testing.T, model string) {
+		p := newPool(t, singleWorker)
 		c, log := serve(t, &Server{Model: model, Loops: 1, Workers: p})
 		blocked, release := make(chan struct{}), make(chan struct{})
-		must(t, p.Submit(context.Background(), func(context.Context) { close(blocked); <-release }))
+		requireNoError(t, p.Submit(context.Background(), func(context.Context) { close(blocked); <-release }))
 		<-blocked
 		want(t, c, log, "method=Shed", "returned=-1")
 		close(release)

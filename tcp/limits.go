@@ -9,174 +9,165 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Never, as a time limit, means that there is none.
+// Never as a time limit means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the bounds that a Server keeps. The zero value of each field means
-// its default; a negative value is an error. Times of a connection are looked at
-// in slices, not by a timer for each: what is said to happen after a time happens
-// up to an eighth of it later, or 400 ms if that is more.
+// Limits are the limits of a Server. The zero value of a field selects its default; negative
+// values are errors. Timeouts are checked periodically instead of by a timer for each connection:
+// an action may occur up to an eighth of its time late, or 400 ms if that is more.
 type Limits struct {
-	// MaxConns is the most connections at a time. Further ones are accepted and closed at
-	// once, and counted in Stats.Refused. The default is the limit of descriptors less 128,
-	// at most 1,048,576. More than that limit are held by loops with a descriptor table
-	// each, see Server.Loops; for the goroutine model, which has no loops, it is an error.
+	// MaxConns is the maximum number of connections. Further ones are accepted, closed at once
+	// and counted in Stats.Refused. The default is the descriptor limit minus 128, at most
+	// 1,048,576. With a higher number, each event loop gets its own descriptor table, see
+	// Server.Loops; in the goroutine model, which has no loops, that is an error.
 	MaxConns int
 
-	// MaxConnsPerSource is the most connections at a time from one address, for IPv6 from
-	// one prefix of SourcePrefix bits. The default is 0: no limit, because many people can
-	// share an address. With the PROXY protocol it counts the addresses that proxies tell.
+	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one
+	// IPv6 prefix of SourcePrefix bits. The default is 0, no limit, because many users can share
+	// an address. With the PROXY protocol it applies to the addresses reported by proxies.
 	MaxConnsPerSource int
 
-	// SourcePrefix is how many bits of an IPv6 address tell sources apart, at most 128. The
-	// default is 64, what one subscriber has at least.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128.
+	// The default is 64, the smallest prefix of a subscriber.
 	SourcePrefix int
 
-	// AcceptRate is the most connections accepted in a second; as many may come at once
-	// after a quiet second. Further ones wait in the kernel's queue. The default is 0: no
-	// limit. With Server.Processes it is at least that many, and each process has its part,
-	// rounded down.
+	// AcceptRate is the maximum number of connections accepted per second; after a quiet second
+	// the same number may be accepted in a burst. Further ones wait in the kernel's queue. The
+	// default is 0, no limit. With Server.Processes it must be at least their number; each
+	// process gets an equal share, rounded down.
 	AcceptRate int
 
-	// MaxMessage is the most bytes of a message, its framing included, and so the most
-	// input that a connection keeps for its handler. A longer one closes the connection
-	// with ErrMessageTooLong as soon as so many bytes have come without its end, or
-	// LengthPrefixed has read a length beyond it; the log tells this limit and what was
-	// seen. The client gets the answers to its earlier messages and then the end of the
-	// stream, or, if it goes on sending for longer than Linger, a reset (ECONNRESET or
-	// EPIPE). A server that answers with larger messages raises MaxUnsent, too. The default
-	// is 65,536, as in bufio.Scanner; the most is 1 GiB.
+	// MaxMessage is the maximum size of a message in bytes, framing included, and so the maximum
+	// input that a connection buffers for its handler. A longer message closes the connection
+	// with ErrMessageTooLong as soon as that many bytes have arrived without its end, or
+	// LengthPrefixed has read a larger length; the log has the limit and the size seen. The
+	// client gets the answers to its earlier messages and the end of the stream, or a reset
+	// (ECONNRESET or EPIPE) if it goes on sending for longer than Linger. For larger answers,
+	// raise MaxUnsent, too. The default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	MaxMessage int
 
-	// MaxUnsent is the most bytes of output that wait for one peer: as many written by the
-	// handler, and as many sent by Refs and broadcasts. Server.SlowConsumer says what
-	// happens beyond. As what waits must be gone within WriteTimeout, a peer that is owed
-	// all of it has to take MaxUnsent/WriteTimeout, 34 KiB a second with the defaults: who
-	// raises the one for slow peers raises the other. The default is 1 MiB; the most is
-	// 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer: that many written by the
+	// handler, and that many sent by Refs and broadcasts. Beyond it Server.SlowConsumer applies.
+	// Waiting output must be sent within WriteTimeout, so a peer must be able to receive
+	// MaxUnsent/WriteTimeout, 34 KiB/s with the defaults; raise both for slow peers. The default
+	// is 1 MiB; the maximum is 1 GiB.
 	MaxUnsent int
 
-	// HighWater is how many bytes of unsent output pause reading on a connection, and
-	// LowWater how few let it go on: what a peer that sends and never reads makes the
-	// server hold. The defaults are 64 KiB, or half of MaxUnsent if that is less, and half
-	// of HighWater; LowWater is at most HighWater, and that at most MaxUnsent.
+	// HighWater is the number of unsent output bytes above which a connection stops reading, and
+	// LowWater the number at which it resumes. They limit the output for a peer that sends but
+	// does not read. The default of HighWater is 64 KiB, or half of MaxUnsent if that is less;
+	// the default of LowWater is half of HighWater. LowWater must not exceed HighWater, and
+	// HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 
-	// MaxBuffered is the most memory, in bytes, that the buffers of all connections hold
-	// together: unused input and unsent output, what Refs, groups and broadcasts have sent
-	// from the moment at which that is accepted, what TLS keeps of incomplete records and
-	// handshakes, and about what it keeps after large records. A message to several
-	// connections counts once until it is in their outputs. Above MaxBuffered the connections
-	// with the largest buffers are closed with ErrOverBudget until it is kept; without loops,
-	// Ref.SendWait waits meanwhile, and Ref.Send fails with ErrFull above 5/4 of it. It does
-	// not count what a TLS session takes in any case, buffers that are read into, free ones,
-	// the newest values of Group.Publish, the handler's own memory, or the kernel's. The
-	// default is a quarter of the memory that this process may use: of the machine's, its
-	// cgroup's or GOMEMLIMIT, whichever is least; with Server.Processes of its part of the
-	// machine's or cgroup's, but of all of GOMEMLIMIT, which is one of each process.
+	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections: unused
+	// input; unsent output, including messages of Refs, groups and broadcasts from the moment
+	// they are accepted; incomplete records and handshakes in TLS, and roughly what TLS retains
+	// after large records. A message to several connections counts once until it is in their
+	// outputs. Above the limit, the connections with the largest buffers are closed with
+	// ErrOverBudget. In the goroutine model, Ref.SendWait then also waits, and Ref.Send fails
+	// with ErrFull above 5/4 of the limit.
+	//
+	// The minimum size of a TLS session, read buffers, free buffers, the values of
+	// Group.SendLatest, the handler's memory and the kernel's are not counted. The default is a
+	// quarter of the memory available to the process: the least of the machine's, the cgroup's
+	// and GOMEMLIMIT. With Server.Processes each process gets a share of the machine's or
+	// cgroup's memory; GOMEMLIMIT already applies to each process.
 	MaxBuffered int
 
-	// MaxMail is the most messages from Refs that wait for one loop, or in the goroutine
-	// model for one connection. Beyond it Send fails with ErrFull; requests to close have
-	// room for as many again. A message to a group of more than a few is one for each 512 of
-	// its members, or fewer. The default is 1,048,576; the most is 268,435,456. On loops the
-	// memory of these messages, without their bytes, is bounded as MaxMailBytes is.
+	// MaxMail is the maximum number of messages from Refs that wait for one loop, or, in the
+	// goroutine model, for one connection. Beyond it Send fails with ErrFull; requests to close
+	// have the same number of extra places. A message to a larger group counts once for each 512
+	// members, or less. The default is 1,048,576; the maximum is 268,435,456. On loops, the
+	// memory of these messages, without their contents, is limited like MaxMailBytes.
 	MaxMail int
 
-	// MaxMailBytes is the most bytes of such messages that wait, but for one message, which
-	// an empty mailbox takes whatever its size. A quarter of it is for Ref.SendWait, which
-	// waits for more; the rest is for senders that can't. A loop may hold twice as much again
-	// that it is giving to its connections. The default is 8 MiB; the most is 1 GiB. The
-	// mailboxes of all loops together have a sixteenth of MaxBuffered at the most, but 64 KiB
-	// each. It bounds broadcasts under way, too.
+	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or
+	// connection, except that an empty mailbox accepts a message of any size. A quarter of it is
+	// reserved for Ref.SendWait; the rest is for senders that can't wait. A loop may hold twice
+	// that size in addition while it delivers messages. The default is 8 MiB; the maximum is 1
+	// GiB. The mailboxes of all loops together are limited to a sixteenth of MaxBuffered, but
+	// have at least 64 KiB each. It also limits broadcasts in progress.
 	MaxMailBytes int
 
-	// MaxHandshakes is the most TLS handshakes under way at a time, of some 22 KiB each.
-	// Further connections wait for their turn. While others wait, a handshake whose client
-	// has sent nothing for a second gives up its place and is closed, and counted in
-	// Stats.Refused.Handshake. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress, of about 22 KiB each.
+	// Further connections wait. While others wait, a handshake whose client has sent nothing for
+	// a second is closed and counted in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout is the most time for what comes before the first message, from the
-	// connection's beginning: the PROXY protocol's header and the TLS handshake, where
-	// there are any. The handshake of Conn.StartTLS has as much again. The default is 10 s.
+	// HandshakeTimeout limits the time from the start of a connection to its first message: for
+	// the header of the PROXY protocol and the TLS handshake, if any. The handshake of
+	// Conn.StartTLS has the same limit again. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// FirstByteTimeout is the most time until a peer's first byte: a connection that stays
-	// silent is closed with ErrFirstByteTimeout. The default is 1 min; Never suits servers
-	// whose clients only listen.
+	// FirstByteTimeout limits the time to a peer's first byte; then the connection is closed with
+	// ErrFirstByteTimeout. The default is 1 min; use Never for servers whose clients only listen.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout is the most time from the first byte of a message to its last, as far
-	// as they have not come together: then the connection is closed with ErrMessageTimeout,
-	// however busily its bytes drip in. A message is what the handler has left unused. The
-	// default is 30 s.
+	// MessageTimeout limits the time from the first byte of a message to its last, however
+	// steadily bytes arrive; then the connection is closed with ErrMessageTimeout. A message is
+	// input that the handler has left unused. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout is the most time without a byte from the peer, while no message is
-	// incomplete; then the connection is closed with ErrIdleTimeout. The default is Never:
-	// a peer that has gone without a word is found by TCP keep-alive within 3 minutes, and
-	// one that is there costs little. There is no keep-alive where heartbeats or this find
-	// it within 3 minutes.
+	// IdleTimeout limits the time without input while no message is incomplete; then the
+	// connection is closed with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost
+	// peers within 3 minutes, and a peer that is still there costs little. Keep-alive is off if
+	// heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout is the most time that a peer may take to take what is owed: bytes that
-	// wait at one moment must have gone so much later, whatever has been added behind them.
-	// Otherwise the connection is closed with ErrWriteTimeout. The kernel goes by it too
-	// (TCP_USER_TIMEOUT): it gives up a peer that does not acknowledge what was sent, or
-	// keeps its window closed; if it is first, the reason is syscall.ETIMEDOUT, counted in
-	// Stats.Closed.Reset. The kernel waits for 3 minutes if that is more, unless heartbeats
-	// or IdleTimeout find peers that have gone within 3 minutes: otherwise one lost
-	// keep-alive probe would end an idle connection. The default is 30 s.
+	// WriteTimeout limits the time a peer may take to receive pending output: bytes pending at
+	// any moment must be gone after this time, whatever has been added since. Otherwise the
+	// connection is closed with ErrWriteTimeout. The kernel applies it, too (TCP_USER_TIMEOUT):
+	// it drops a peer that does not acknowledge data or keeps its window closed; then the reason
+	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3
+	// minutes, unless heartbeats or IdleTimeout detect lost peers within 3 minutes, because
+	// otherwise one lost keep-alive probe would close an idle connection. The default is 30 s.
 	WriteTimeout time.Duration
 
-	// HandlerTime is how long a call of the handler may take before that is reported, in
-	// the log and in Stats.SlowHandlers; nothing is done to it. On an event loop calls are
-	// timed one by one only after a turn of the loop has taken that long: the first is
-	// counted with its turn, further ones are named. The default is 1 s.
+	// HandlerTime is the duration of a handler's call above which it is logged and counted in
+	// Stats.SlowHandlers; the call is not interrupted. An event loop starts to time individual
+	// calls after a turn has taken that long: the first slow call is counted with its turn, later
+	// ones are identified. The default is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout is the most time that a peer may take to read what it is owed when its
-	// connection is closing, or when it has ended its own direction; then the connection
-	// ends with ErrCloseTimeout. It counts from that moment, however steadily the peer
-	// reads: a client that ends its direction behind its request (shutdown(2), nc -N) and
-	// then reads a long answer needs one as long as that takes. The default is 10 s.
+	// CloseTimeout limits the time for a peer to receive pending output after its connection
+	// begins to close or after it has ended its own direction; then the connection ends with
+	// ErrCloseTimeout. It counts from that moment, however steadily the peer reads: a client that
+	// ends its direction after its request (shutdown(2), nc -N) and then reads a long answer
+	// needs a longer one. The default is 10 s.
 	CloseTimeout time.Duration
 
-	// Linger is the most time to wait for the peer's end when we have sent everything and
-	// ended. Without it the kernel would answer input that still comes with a reset, which
-	// can destroy answers that the peer has not read. The default is 1 s.
+	// Linger limits the wait for the peer's end after we have sent everything and ended our
+	// direction. Without it the kernel would answer further input with a reset, which can destroy
+	// answers that the peer has not read yet. The default is 1 s.
 	Linger time.Duration
 
-	// ShutdownTimeout bounds the drain that begins when the context of ListenAndServe or
-	// Serve ends. Shutdown is bounded by its own context instead. The default is 30 s.
+	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve
+	// ends. Shutdown is limited by its own context instead. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is how many connections a second, at most, each process tells to end
-	// while the server shuts down, so that their clients do not all come to its neighbours
-	// at one moment. The default is 100,000: up to 10,000 are drained within a tenth of a
-	// second.
+	// ShutdownRate is the maximum number of connections per second that each process drains, so
+	// that clients do not all reconnect elsewhere at once. The default is 100,000; up to 10,000
+	// connections are drained within a tenth of a second.
 	ShutdownRate int
 }
 
-// The defaults and bounds that are not simply constants of the fields.
 const (
-	maxBytes      = 1 << 30
-	defaultUnsent = 1 << 20
-	defaultBytes  = 64 << 10
-	defaultMail   = 1 << 20
-	maxMail       = 1 << 28 // twice as many fit in an int32
-	defaultMailed = 8 << 20
-	// maxAccepts bounds the rates of accepting and of ending.
-	maxAccepts = 1_000_000_000
+	maxBytes            = 1 << 30
+	defaultMaxUnsent    = 1 << 20
+	defaultMaxMessage   = 64 << 10
+	defaultMaxMail      = 1 << 20
+	maxMail             = 1 << 28 // twice that fits in an int32
+	defaultMaxMailBytes = 8 << 20
+	// maxRate limits AcceptRate and ShutdownRate.
+	maxRate = 1_000_000_000
 )
 
-// Where the memory of this process has no limit that is known, buffers may hold
-// unlimitedBuffers of it.
+// unlimitedBuffers is the default of MaxBuffered if the available memory is unknown.
 const unlimitedBuffers int64 = 4 << 30
 
-// resolve fills in the defaults and says what is wrong.
-func (l Limits) resolve() (Limits, error) {
+// withDefaults returns l with defaults filled in, or an error that names the invalid field.
+func (l Limits) withDefaults() (Limits, error) {
 	numbers := []struct {
 		name          string
 		value         *int
@@ -185,16 +176,16 @@ func (l Limits) resolve() (Limits, error) {
 		{"MaxConns", &l.MaxConns, sock.MaxConns(), math.MaxInt32},
 		{"MaxConnsPerSource", &l.MaxConnsPerSource, 0, math.MaxInt32},
 		{"SourcePrefix", &l.SourcePrefix, 64, 128},
-		{"AcceptRate", &l.AcceptRate, 0, maxAccepts},
-		{"MaxMessage", &l.MaxMessage, defaultBytes, maxBytes},
-		{"MaxUnsent", &l.MaxUnsent, defaultUnsent, maxBytes},
+		{"AcceptRate", &l.AcceptRate, 0, maxRate},
+		{"MaxMessage", &l.MaxMessage, defaultMaxMessage, maxBytes},
+		{"MaxUnsent", &l.MaxUnsent, defaultMaxUnsent, maxBytes},
 		{"HighWater", &l.HighWater, 0, maxBytes},
 		{"LowWater", &l.LowWater, 0, maxBytes},
 		{"MaxBuffered", &l.MaxBuffered, 0, math.MaxInt},
-		{"MaxMail", &l.MaxMail, defaultMail, maxMail},
-		{"MaxMailBytes", &l.MaxMailBytes, defaultMailed, maxBytes},
+		{"MaxMail", &l.MaxMail, defaultMaxMail, maxMail},
+		{"MaxMailBytes", &l.MaxMailBytes, defaultMaxMailBytes, maxBytes},
 		{"MaxHandshakes", &l.MaxHandshakes, 4096, math.MaxInt32},
-		{"ShutdownRate", &l.ShutdownRate, 100_000, maxAccepts},
+		{"ShutdownRate", &l.ShutdownRate, 100_000, maxRate},
 	}
 	for _, n := range numbers {
 		if *n.value < 0 || *n.value > n.max {
@@ -204,19 +195,19 @@ func (l Limits) resolve() (Limits, error) {
 			*n.value = n.standard
 		}
 	}
-	if err := l.resolveWater(); err != nil {
+	if err := l.resolveWaterMarks(); err != nil {
 		return l, err
 	}
 	if l.MaxBuffered == 0 {
-		l.MaxBuffered = defaultBuffered(1)
+		l.MaxBuffered = defaultMaxBuffered(1)
 	}
-	return l, l.resolveTimes()
+	return l, l.resolveTimeouts()
 }
 
-// resolveWater fills in the marks that depend on MaxUnsent.
-func (l *Limits) resolveWater() error {
+// resolveWaterMarks fills in and checks HighWater and LowWater, which depend on MaxUnsent.
+func (l *Limits) resolveWaterMarks() error {
 	if l.HighWater == 0 {
-		l.HighWater = max(min(l.MaxUnsent/2, defaultBytes), l.LowWater)
+		l.HighWater = max(min(l.MaxUnsent/2, defaultMaxMessage), l.LowWater)
 	}
 	if l.HighWater > l.MaxUnsent {
 		return badConfig("Limits.HighWater is %d; expected 0 (the default, 65536 or half of MaxUnsent) to MaxUnsent, which is %d", l.HighWater, l.MaxUnsent)
@@ -230,10 +221,10 @@ func (l *Limits) resolveWater() error {
 	return nil
 }
 
-// defaultBuffered is a quarter of the memory that this process may use, one of so
-// many that share the machine or the cgroup. Go's own limit is for this process
-// alone: it is not divided again.
-func defaultBuffered(processes int) int {
+// defaultMaxBuffered returns a quarter of the memory available to this process, which shares the
+// machine or cgroup with the given number of processes. GOMEMLIMIT already applies to one process
+// and is not divided.
+func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {
 		limit = 4 * unlimitedBuffers
@@ -241,11 +232,11 @@ func defaultBuffered(processes int) int {
 	if from == "GOMEMLIMIT" {
 		processes = 1
 	}
-	limit = min(limit, math.MaxInt) // with 32 bits there are addresses for not much more
+	limit = min(limit, math.MaxInt) // for 32-bit systems
 	return int(limit / 4 / int64(processes))
 }
 
-func (l *Limits) resolveTimes() error {
+func (l *Limits) resolveTimeouts() error {
 	times := []struct {
 		name     string
 		value    *time.Duration
@@ -263,7 +254,7 @@ func (l *Limits) resolveTimes() error {
 	}
 	for _, t := range times {
 		if *t.value < 0 {
-			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, timeText(t.standard))
+			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, formatTimeout(t.standard))
 		}
 		if *t.value == 0 {
 			*t.value = t.standard
@@ -272,16 +263,16 @@ func (l *Limits) resolveTimes() error {
 	return nil
 }
 
-func timeText(d time.Duration) string {
+func formatTimeout(d time.Duration) string {
 	if d == Never {
 		return "Never"
 	}
 	return d.String()
 }
 
-// engine gives the engines their part. What lasts for ever is 0 there, but for
-// the times of an end, which has one.
-func (l Limits) engine() engine.Limits {
+// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger
+// always have one.
+func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {
 			return 0
@@ -299,5 +290,5 @@ func (l Limits) engine() engine.Limits {
 	}
 }
 
-// forever is as good as Never: a year.
+// forever is the longest finite time limit; longer ones are treated as Never.
 const forever = 365 * 24 * time.Hour

@@ -37,11 +37,11 @@ func TestMoreConnectionsThanDescriptors(t *testing.T) {
 // connections, even those that were there before the server, have the options of
 // all others.
 func TestServeListenerOptions(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
+		requireNoError(t, err)
 		f, err := l.(*net.TCPListener).File()
-		must(t, err)
+		requireNoError(t, err)
 		f.Fd() // makes the socket a blocking one
 		f.Close()
 		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops, Limits: Limits{Linger: 50 * time.Millisecond}}
@@ -55,11 +55,11 @@ func TestServeListenerOptions(t *testing.T) {
 			level, option int
 		}{{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY}, {"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
 			open, err := os.ReadDir("/proc/self/fd")
-			must(t, err)
+			requireNoError(t, err)
 			for _, entry := range open {
 				fd, err := strconv.Atoi(entry.Name())
-				must(t, err)
-				if name, err := unix.Getsockname(fd); err == nil && samePort(name, l.Addr()) && connected(fd) {
+				requireNoError(t, err)
+				if name, err := unix.Getsockname(fd); err == nil && isSamePort(name, l.Addr()) && isConnected(fd) {
 					got[o.name], _ = unix.GetsockoptInt(fd, o.level, o.option)
 				}
 			}
@@ -68,16 +68,16 @@ func TestServeListenerOptions(t *testing.T) {
 			t.Errorf("an accepted socket has the options %v, want both set", got)
 		}
 		srv.Close()
-		ok(t, <-ended)
+		expectNoError(t, <-ended)
 	})
 }
 
-func samePort(name unix.Sockaddr, addr net.Addr) bool {
+func isSamePort(name unix.Sockaddr, addr net.Addr) bool {
 	in, ok := name.(*unix.SockaddrInet4)
 	return ok && in.Port == addr.(*net.TCPAddr).Port
 }
 
-func connected(fd int) bool {
+func isConnected(fd int) bool {
 	_, err := unix.Getpeername(fd)
 	return err == nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// wantBadConfig starts a server that can't be served with.
-func wantBadConfig(t *testing.T, s *Server, words ...string) {
+// expectBadConfig starts a server that can't be served with.
+func expectBadConfig(t *testing.T, s *Server, words ...string) {
 	t.Helper()
 	s.Addr = "127.0.0.1:0"
 	if s.Handler == nil {
@@ -45,9 +45,9 @@ func TestNegativeLimits(t *testing.T) {
 			if f.Type() == reflect.TypeFor[time.Duration]() {
 				value = "-7ns"
 			}
-			wantBadConfig(t, s, "Limits."+name, value, "default")
+			expectBadConfig(t, s, "Limits."+name, value, "default")
 			s.Processes = 2
-			wantBadConfig(t, s, "Limits."+name)
+			expectBadConfig(t, s, "Limits."+name)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestLimitsThatAreTooMuch(t *testing.T) {
 		{Limits{HighWater: 100, LowWater: 101}, []string{"Limits.LowWater", "101", "HighWater", "100"}},
 		{Limits{MaxUnsent: 100, LowWater: 101}, []string{"101", "100"}},
 	} {
-		wantBadConfig(t, &Server{Limits: c.limits}, c.words...)
+		expectBadConfig(t, &Server{Limits: c.limits}, c.words...)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestWaterMarks(t *testing.T) {
 		{Limits{MaxUnsent: 1000, LowWater: 700}, Limits{HighWater: 700, LowWater: 700}},
 		{Limits{MaxUnsent: 1}, Limits{}},
 	} {
-		got, err := c.set.resolve()
+		got, err := c.set.withDefaults()
 		if err != nil || got.HighWater != c.want.HighWater || got.LowWater != c.want.LowWater {
 			t.Errorf("%+v: marks %d and %d, %v; want %d and %d", c.set, got.HighWater, got.LowWater, err, c.want.HighWater, c.want.LowWater)
 		}
@@ -90,17 +90,17 @@ func TestNever(t *testing.T) {
 		HandshakeTimeout: Never, FirstByteTimeout: Never, MessageTimeout: Never, IdleTimeout: Never,
 		WriteTimeout: Never, HandlerTime: Never, CloseTimeout: Never, Linger: Never, ShutdownTimeout: Never,
 	}
-	l, err := set.resolve()
-	must(t, err)
-	e := l.engine()
+	l, err := set.withDefaults()
+	requireNoError(t, err)
+	e := l.toEngine()
 	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.HandlerTime != 0 {
 		t.Errorf("Never is a limit: %+v", e)
 	}
 	if e.CloseTimeout != forever || e.Linger != forever {
 		t.Errorf("an end takes %v and %v, want %v", e.CloseTimeout, e.Linger, forever)
 	}
-	if l, _ = (Limits{}).resolve(); l.engine().IdleTimeout != 0 || l.engine().MessageTimeout != 30*time.Second {
-		t.Errorf("the defaults are %+v", l.engine())
+	if l, _ = (Limits{}).withDefaults(); l.toEngine().IdleTimeout != 0 || l.toEngine().MessageTimeout != 30*time.Second {
+		t.Errorf("the defaults are %+v", l.toEngine())
 	}
 }
 
@@ -111,35 +111,35 @@ func TestHeartbeatConfig(t *testing.T) {
 		{Interval: time.Second}, {Interval: time.Second, Message: ping, Send: send}, {Interval: time.Second, Message: []byte{}},
 		{Interval: time.Second, Message: ping, MaxMissed: -1}, {Interval: time.Second, Message: ping, MaxMissed: 256},
 	} {
-		wantBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
+		expectBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
 	}
 	for _, h := range []Heartbeat{{}, {Interval: minHeartbeat, Message: ping, MaxMissed: 255}, {Interval: Never, Send: send}} {
-		if err := h.check(false); err != nil {
+		if err := h.validate(false); err != nil {
 			t.Errorf("%+v: %v", h, err)
 		}
 	}
-	if e := (Heartbeat{Interval: time.Second, Send: send}).engine(nil); e.MaxMissed != defaultMissed || e.Every != time.Second {
+	if e := (Heartbeat{Interval: time.Second, Send: send}).toEngine(nil); e.MaxMissed != defaultMissed || e.Every != time.Second {
 		t.Errorf("the engines get %+v", e)
 	}
-	if e := (Heartbeat{Interval: Never, Send: send}).engine(nil); e.Every != 0 {
+	if e := (Heartbeat{Interval: Never, Send: send}).toEngine(nil); e.Every != 0 {
 		t.Errorf("an interval of Never is %v", e.Every)
 	}
 }
 
 func TestEntryConfig(t *testing.T) {
 	good := netip.MustParsePrefix("10.0.0.0/8")
-	wantBadConfig(t, &Server{Allow: []netip.Prefix{good, {}}}, "Server.Allow[1]", "prefix")
-	wantBadConfig(t, &Server{Deny: []netip.Prefix{{}}}, "Server.Deny[0]")
-	wantBadConfig(t, &Server{TrustedProxies: []netip.Prefix{{}}}, "Server.TrustedProxies[0]")
-	wantBadConfig(t, &Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, "Server.Deny", "1048577", "1048576")
-	wantBadConfig(t, &Server{SlowConsumer: 2}, "Server.SlowConsumer", "2")
-	wantBadConfig(t, &Server{TLSConfig: &tls.Config{}}, "Server.TLSConfig", "certificate")
+	expectBadConfig(t, &Server{Allow: []netip.Prefix{good, {}}}, "Server.Allow[1]", "prefix")
+	expectBadConfig(t, &Server{Deny: []netip.Prefix{{}}}, "Server.Deny[0]")
+	expectBadConfig(t, &Server{TrustedProxies: []netip.Prefix{{}}}, "Server.TrustedProxies[0]")
+	expectBadConfig(t, &Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, "Server.Deny", "1048577", "1048576")
+	expectBadConfig(t, &Server{SlowConsumer: 2}, "Server.SlowConsumer", "2")
+	expectBadConfig(t, &Server{TLSConfig: &tls.Config{}}, "Server.TLSConfig", "certificate")
 }
 
 func TestTrustedProxies(t *testing.T) {
 	var cfg engine.Config
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fe80::/10")}
-	new(Server).addLayers(&cfg, Limits{}, []Listener{{}, {TrustedProxies: trusted}})
+	new(Server).configureLayers(&cfg, Limits{}, []Listener{{}, {TrustedProxies: trusted}})
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {
@@ -173,14 +173,14 @@ func FuzzLimits(f *testing.F) {
 		l, err := Limits{
 			MaxConns: conns, MaxUnsent: unsent, HighWater: high, LowWater: low, MaxBuffered: buffered,
 			IdleTimeout: time.Duration(idle), WriteTimeout: time.Duration(write),
-		}.resolve()
+		}.withDefaults()
 		if err != nil {
 			if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Limits.") || !strings.Contains(err.Error(), "expected") {
 				t.Errorf("the error %q; want ErrBadConfig that names the field and what was expected", err)
 			}
 			return
 		}
-		e := l.engine()
+		e := l.toEngine()
 		if l.LowWater > l.HighWater || l.HighWater > l.MaxUnsent || l.MaxConns < 1 || l.MaxBuffered < 1 || e.IdleTimeout < 0 || e.WriteTimeout < 0 {
 			t.Errorf("resolved to %+v, for the engines %+v", l, e)
 		}

@@ -16,13 +16,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// manyListeners starts a server that tells by which listener a connection has come, and gives the addresses.
-func manyListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
+// startListeners starts a server that tells by which listener a connection has come, and gives the addresses.
+func startListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
 	t.Helper()
 	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
 		fmt.Fprintf(c, "%s by %s, tls %t\n", line, c.Listener(), c.TLS() != nil)
 	}))
-	s = start(t, srv)
+	s = startServer(t, srv)
 	for _, l := range s.ListenerStats() {
 		addrs = append(addrs, l.Addr.String())
 	}
@@ -36,7 +36,7 @@ func TestListeners(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "s")
-			addrs, s := manyListeners(t, &Server{
+			addrs, s := startListeners(t, &Server{
 				Addr: "127.0.0.1:0", Model: model, Loops: 2,
 				Listeners: []Listener{
 					{Name: "secure", Addr: "127.0.0.1:0", TLSConfig: server, Backlog: 16},
@@ -68,7 +68,7 @@ func TestListeners(t *testing.T) {
 			waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
 			dial(t, path).Exchange("e", "e by local, tls false")
 			s.stop()
-			ok(t, s.result(t))
+			expectNoError(t, s.waitResult(t))
 			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the socket's file after the end: %v, want none", err)
 			}
@@ -85,9 +85,9 @@ func TestListeners(t *testing.T) {
 // Serve listens at Listeners, too, and no Addr is needed.
 func TestListenersWithServe(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	given, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	srv := &Server{
 		Handler:   Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintln(c, c.Listener()) })),
 		Listeners: []Listener{{Listener: NamedListener{Name: "given", Listener: given}}},
@@ -98,8 +98,8 @@ func TestListenersWithServe(t *testing.T) {
 	dial(t, l.Addr().String()).Exchange("a", l.Addr().String())
 	dial(t, given.Addr().String()).Exchange("b", "given")
 	cancel()
-	ok(t, <-ended)
-	addrs, _ := manyListeners(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
+	expectNoError(t, <-ended)
+	addrs, _ := startListeners(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
 	dial(t, addrs[0]).Exchange("c", "c by 127.0.0.1:0, tls false")
 }
 

@@ -7,52 +7,49 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how what a handler knows of a connection gets to another process: see
-// Server.Upgrade.
-
-// Migrator is a Handler, or MessageHandler, that can save what it knows about a connection,
-// so that another process can go on with it: see Server.Upgrade. Without it, connections
-// that have a Value stay in the old process.
+// Migrator is a Handler or MessageHandler that can save its state for a connection, so that
+// another process can continue with it; see Server.Upgrade. Without it, connections with a Value
+// stay in the old process.
 type Migrator interface {
-	// Save appends what Restore needs, at most 1 MiB, to to, and returns the result. After an error
-	// the connection stays in the old process, which drains it; after ErrSaveLater it is asked
-	// again. Then Closed is called with ErrHandedOver, or the connection goes on here if the new
-	// process fails.
+	// Save appends the state that Restore needs, at most 1 MiB, to to and returns the result.
+	// After an error the connection stays in the old process, which drains it; after ErrSaveLater
+	// Save is called again. On success Closed is called with ErrHandedOver, or the connection
+	// continues in this process if the new one fails.
 	Save(c *Conn, to []byte) (state []byte, err error)
-	// Restore is the first call for a connection that has come from another process, instead
-	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
-	// during the call, and has a version if what Save writes may change. An error
-	// closes the connection for that reason; Closed is called. What is written is sent.
+	// Restore is the first call for a connection from another process, instead of Opened. It sets
+	// the Value and registers c.Ref() wherever Opened would. state is valid only during the call;
+	// give it a version number if its format may change. An error closes the connection for that
+	// reason, and Closed is called. What Restore writes is sent.
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler, or MessageHandler, of a Server that can do the same for connections
-// with a handler of their own: see Conn.SetHandler. Without it they stay in the old process.
-// It may be a Migrator as well, for the others.
+// HandlerMigrator is a Handler or MessageHandler of a Server that can save connections with their
+// own handlers; see Conn.SetHandler. Without it they stay in the old process. It may also be a
+// Migrator, for the other connections.
 type HandlerMigrator interface {
-	// SaveHandler is like Migrator.Save, with the connection's handler as it was set. It fails
-	// for a handler that it does not know, such as that of Server.Adopt, Dial, or a NetConn.
+	// SaveHandler is like Migrator.Save and gets the connection's handler. It returns an error
+	// for an unknown handler, such as one of Server.Adopt or Dial, or of a NetConn.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore, and sets the handler. Until then the
-	// connection has the Server's.
+	// RestoreHandler is like Migrator.Restore and sets the handler. Before that the connection
+	// has the Server's.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is what Save returns, wrapped or not, for a connection that can't move at the
-// moment: it goes on in the old process, and is asked again after some milliseconds, until it
-// can, or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. It
+// continues in the old process, and Save is called again some milliseconds later, until it
+// succeeds or the context of Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
-// errNoHandlerSet closes a connection that a HandlerMigrator has not given a handler.
+// errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has set no handler; expected SetHandler, or an error")
 
-// addMigration tells the engine how to save and restore what the handler knows.
-func (s *Server) addMigration(cfg *engine.Config) {
-	if h, ok := extension[Migrator](s.Handler); ok {
+// configureMigration connects the engine to the handler's Migrator and HandlerMigrator.
+func (s *Server) configureMigration(cfg *engine.Config) {
+	if h, ok := handlerAs[Migrator](s.Handler); ok {
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
 		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
 	}
-	h, ok := extension[HandlerMigrator](s.Handler)
+	h, ok := handlerAs[HandlerMigrator](s.Handler)
 	if !ok {
 		return
 	}
@@ -72,15 +69,15 @@ func (s *Server) addMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler, or a MessageHandler, with state that belongs to no connection and is
-// to move in an upgrade: see Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and
+// should move in an upgrade; see Server.Upgrade.
 type StateMigrator interface {
-	// SaveState writes, in the old process, at most 1 GiB, before the first connection leaves.
-	// From then on broadcasts are held, so that state that changes by SendToGroup alone is
-	// the same in both processes. It changes nothing: the upgrade may fail after it.
+	// SaveState writes the state, at most 1 GiB, in the old process before the first connection
+	// moves. From then on broadcasts are queued, so state that only SendToGroup changes stays
+	// equal in both processes. It must not change the state, because the upgrade may still fail.
 	SaveState(w io.Writer) error
-	// RestoreState reads that in the new process, before the first connection is restored, while
-	// others may have come already. The handler gives the form a version. An error of either is
-	// logged, and the state lost; the connections move.
+	// RestoreState reads the state in the new process before the first connection is restored;
+	// other connections may already have been accepted. Give the format a version number. An
+	// error of SaveState or RestoreState is logged and the state is lost; connections still move.
 	RestoreState(r io.Reader) error
 }

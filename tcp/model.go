@@ -10,25 +10,22 @@ import (
 
 // The I/O models, for Server.Model.
 const (
-	// Auto is the best model that can run on this machine. Where that has
-	// event loops, workers call the handlers, at most 4,096 of them, until
-	// 1,000 calls of a loop have been quick. Then it calls them itself, and has
-	// workers call them again when they hold it for long. One that has been
-	// quick and then never returns holds its loop; the others go back to
-	// workers when Limits.HandlerTime is over. Stats says what was chosen.
+	// Auto selects the best model available on this machine. With event loops, a pool of at most
+	// 4,096 workers first calls the handlers. After 1,000 quick calls of a loop, the loop calls
+	// them itself; if they then block it for long, workers take over again. A call that never
+	// returns blocks its loop; after Limits.HandlerTime the other loops switch to workers. Stats
+	// reports the choice.
 	Auto = models.Auto
-	// Goroutine is a goroutine for each connection, on package net. It runs
-	// on all systems, and its handlers may block.
+	// Goroutine uses a goroutine for each connection, on package net. It runs on all systems, and
+	// handlers may block.
 	Goroutine = "goroutine"
-	// Epoll is event loops over epoll (Linux).
+	// Epoll uses event loops over epoll (Linux).
 	Epoll = "epoll"
-	// Uring is event loops over io_uring (Linux 6.6 or later, where it is
-	// not forbidden).
+	// Uring uses event loops over io_uring (Linux 6.6 or later, unless it is forbidden).
 	Uring = "uring"
 )
 
-// Models lists the I/O models that can run on this machine, the preferred one
-// last.
+// Models returns the I/O models available on this machine, the preferred one last.
 func Models() []string {
 	var names []string
 	for _, m := range models.All() {
@@ -39,20 +36,19 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops leaves half of the processors to the kernel's side of the work
-// and to everything else: more loops than that compete with both.
+// defaultLoops leaves half of the processors to the kernel and other work; more loops would
+// compete with both.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// The bounds of Server.Loops and Server.Spin.
+// Limits of Server.Loops and Server.Spin.
 const (
 	maxLoops = 1024
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPool is the pool that Auto moves handlers to. It is to be no more than many
-// hands: a handler that blocks for ever must not keep the next one from getting a
-// worker, and what nobody has asked for sheds nothing.
-var autoPool = pool.Config{Max: autoWorkers, Queue: autoWorkers, Off: pool.Shedding | pool.NewestFirst, MemoryLimit: -1}
+// autoPoolConfig is the pool for handlers that Auto moves to workers. It only provides
+// goroutines: a handler that blocks forever must not keep the next one from getting a worker, and
+// it sheds nothing.
+var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
-// autoWorkers is how many workers Auto may use.
 const autoWorkers = 4096

@@ -14,125 +14,124 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks: a [Blocking] handler gives
-// it to its functions, and a [Listener] accepts it. It works under every model, and over
-// TLS if the server has that.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to
+// its functions, and NetListener.Accept returns it. It works under every model, also over TLS.
 //
-// Read and Write block, and are safe for concurrent use, each by several goroutines; a
-// deadline that has passed ends them with os.ErrDeadlineExceeded. Input that nobody has
-// read yet is kept, up to 64 KiB and one read (64 KiB) more; beyond it nothing is read
-// from the peer. Write copies, and blocks as Ref.SendWait does: where more than
-// Limits.HighWater bytes would be unsent, until no more than Limits.LowWater are. Neither direction waits for the other.
-// All limits of the server hold, IdleTimeout also while the connection's code works: it
-// counts from the peer's last word. When a limit has closed the connection, both Read and
-// Write return its error, such as ErrWriteTimeout.
+// Read and Write block and are safe for concurrent use, each by several goroutines. A passed
+// deadline makes them fail with os.ErrDeadlineExceeded. Unread input is buffered, up to 64 KiB
+// plus one read (64 KiB); then reading from the peer pauses. Write copies its argument and blocks
+// like Ref.SendWait while more than Limits.HighWater bytes would be unsent, until at most
+// Limits.LowWater are. The two directions do not block each other, except that on systems other
+// than Linux nothing is read while the kernel accepts no output.
 //
-// Elsewhere than on Linux nothing is read while the kernel takes no output.
+// All limits of the server apply. IdleTimeout also counts while the connection's code works, from
+// the peer's last byte. If a limit has closed the connection, Read and Write return its error,
+// such as ErrWriteTimeout.
 //
-// They must not be called on an event loop, as in a Handler: they would hold it up.
+// Do not call Read and Write on an event loop, as in a Handler: they would block it.
 type NetConn struct {
-	ref    Ref
-	server *Server
-	remote netip.AddrPort
-	most   int // the most bytes of one message
+	ref      Ref
+	server   *Server
+	remote   netip.AddrPort
+	maxWrite int // limit of a single message, in bytes
 
 	mu       sync.Mutex
-	local    net.Addr // nil until it was asked for
+	local    net.Addr // cached by LocalAddr
 	readable sync.Cond
 	writable sync.Cond
 	value    any
 
-	in      []byte // unread input
-	off     int    // of which so much has been read
-	ended   bool   // behind it the peer has ended
-	paused  bool   // there is much of it
-	taken   bool   // some was read since the call began, or has come: see Blocking
-	writing bool   // somebody writes
-	unblock func() // ends a wait of that one for room; nil if it does not wait
-	shut    bool   // CloseWrite was called
-	closed  bool   // Close was called
-	gone    bool   // the connection has closed, with why
-	why     error
+	in          []byte // unread input
+	readOffset  int    // number of bytes of in that were read
+	peerEnded   bool   // the peer ended after in
+	paused      bool   // reading is paused because in is full
+	progressed  bool   // input was read or has arrived since the callback began; see Blocking
+	writing     bool   // a Write is in progress
+	cancelWait  func() // unblocks that Write; nil if it does not wait
+	writeClosed bool   // CloseWrite was called
+	closed      bool   // Close was called
+	connClosed  bool   // the connection has closed with closeReason
+	closeReason error
 
-	readBy, writeBy deadline
+	readDeadline, writeDeadline deadline
 
-	// Of a Blocking handler:
-	busy bool // a function is called, or waits for a goroutine
-	next call // which, or was the last
+	// For a Blocking handler:
+	busy     bool     // a callback runs or is scheduled
+	callback callback // that one, or the previous one
 }
 
-// maxUnread is how much unread input pauses a connection.
-const maxUnread = 64 << 10
+// maxUnreadInput is the number of unread bytes at which reading pauses.
+const maxUnreadInput = 64 << 10
 
-// maxChunk is the most that one message of Write has.
-const maxChunk = 64 << 10
+// maxWriteSize limits the part of a Write that is sent as one message.
+const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
 	l := c.core().Limits()
 	n := &NetConn{ref: c.Ref(), server: c.Server(), remote: c.core().Peer()}
-	n.most = min(max(l.HighWater, 4<<10), maxChunk, l.MaxUnsent)
+	n.maxWrite = min(max(l.HighWater, 4<<10), maxWriteSize, l.MaxUnsent)
 	n.readable.L, n.writable.L = &n.mu, &n.mu
 	return n
 }
 
-// attach has the connection kept open, and read from, for n.
-func (n *NetConn) attach(c *Conn) {
+// keepOpen retains the connection and enables reading while output waits.
+func (n *NetConn) keepOpen(c *Conn) {
 	c.Retain()
 	c.core().Duplex(true)
 }
 
-// What the connection's owner calls.
+// Methods called by the connection's owner.
 
-// arrived takes input.
-func (n *NetConn) arrived(c *Conn, p []byte) {
+// bufferInput appends p to the unread input and pauses reading if there is too much.
+func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(p) == 0 || n.closed {
 		return
 	}
-	if n.off == len(n.in) {
-		n.in, n.off = n.in[:0], 0
+	if n.readOffset == len(n.in) {
+		n.in, n.readOffset = n.in[:0], 0
 	}
 	n.in = append(n.in, p...)
-	n.taken = true
-	if len(n.in)-n.off >= maxUnread {
+	n.progressed = true
+	if len(n.in)-n.readOffset >= maxUnreadInput {
 		n.paused = true
 		c.Pause()
 	}
 	n.readable.Broadcast()
 }
 
-// end takes the peer's end.
-func (n *NetConn) end() {
+// markPeerEnded makes reads return io.EOF after the buffered input.
+func (n *NetConn) markPeerEnded() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.ended, n.taken = true, true
+	n.peerEnded, n.progressed = true, true
 	n.readable.Broadcast()
 }
 
-// finish takes the end of the connection.
-func (n *NetConn) finish(why error) {
+// markConnClosed makes reads and writes fail with reason.
+func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.gone, n.why = true, why
-	n.readBy.stop()
-	n.writeBy.stop()
+	n.connClosed, n.closeReason = true, reason
+	n.readDeadline.stop()
+	n.writeDeadline.stop()
 	n.readable.Broadcast()
 	n.wakeWriters()
 }
 
-// What everybody calls.
+// Methods for the user.
 
 // Read implements net.Conn.
 func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		switch ready, err := n.input(); {
+		switch ready, err := n.inputReady(); {
 		case err != nil:
 			return 0, err
 		case ready:
-			return n.take(p), nil
+			return n.readBuffered(p), nil
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -140,57 +139,56 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input, and returns nil then; where there will be none, or
-// the read deadline has passed, it returns the error that Read has, such as io.EOF. While it
-// waits the connection holds no buffer, and neither need the caller, who gets one for the Read
-// that follows. It is safe for concurrent use, but input that it has found may have been taken
-// by another goroutine's Read.
+// WaitReadable blocks until there is input and then returns nil. If there will be none, or the
+// read deadline has passed, it returns the error of Read, such as io.EOF. While it waits, the
+// connection holds no buffer; the caller can allocate one afterwards. It is safe for concurrent
+// use, but another goroutine's Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		if ready, err := n.input(); ready || err != nil {
+		if ready, err := n.inputReady(); ready || err != nil {
 			return err
 		}
-		n.in, n.off = nil, 0
+		n.in, n.readOffset = nil, 0
 		n.readable.Wait()
 	}
 }
 
-// input reports whether there is unread input, or why there will be none.
-func (n *NetConn) input() (ready bool, err error) {
+// inputReady reports whether there is unread input, or the error if there will be none.
+func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
-		return false, n.failed("read", net.ErrClosed)
-	case n.readBy.over:
-		return false, n.failed("read", os.ErrDeadlineExceeded)
-	case n.off < len(n.in):
+		return false, n.opError("read", net.ErrClosed)
+	case n.readDeadline.expired:
+		return false, n.opError("read", os.ErrDeadlineExceeded)
+	case n.readOffset < len(n.in):
 		return true, nil
-	case n.ended, n.gone && (n.why == nil || n.why == io.EOF):
+	case n.peerEnded, n.connClosed && (n.closeReason == nil || n.closeReason == io.EOF):
 		return false, io.EOF
-	case n.gone:
-		return false, n.failed("read", n.why)
+	case n.connClosed:
+		return false, n.opError("read", n.closeReason)
 	}
 	return false, nil
 }
 
-// take gives unread input.
-func (n *NetConn) take(p []byte) int {
-	m := copy(p, n.in[n.off:])
-	n.off += m
-	n.taken = n.taken || m > 0
-	left := len(n.in) - n.off
+// readBuffered copies unread input to p, and resumes reading if enough space is free.
+func (n *NetConn) readBuffered(p []byte) int {
+	m := copy(p, n.in[n.readOffset:])
+	n.readOffset += m
+	n.progressed = n.progressed || m > 0
+	left := len(n.in) - n.readOffset
 	if left == 0 && cap(n.in) > 4<<10 {
-		n.in, n.off = nil, 0
+		n.in, n.readOffset = nil, 0
 	}
-	if n.paused && left <= maxUnread/2 {
+	if n.paused && left <= maxUnreadInput/2 {
 		n.paused = false
-		n.ask((*Conn).Resume, nil)
+		n.postToConn((*Conn).Resume, nil)
 	}
 	return m
 }
 
-// Write implements net.Conn. What it has taken is sent, unless the connection breaks.
+// Write implements net.Conn. Accepted bytes are sent unless the connection fails.
 func (n *NetConn) Write(p []byte) (written int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -209,14 +207,14 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		if err := n.writeError(); err != nil {
 			return written, err
 		}
-		m := min(len(p), n.most)
-		switch err := n.send(p[:m]); {
+		m := min(len(p), n.maxWrite)
+		switch err := n.sendWaiting(p[:m]); {
 		case errors.Is(err, context.Canceled):
-			continue // what has unblocked it tells, unless it is over
+			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
-			return written, n.awaitEnd()
+			return written, n.awaitCloseReason()
 		case err != nil:
-			return written, n.failed("write", err)
+			return written, n.opError("write", err)
 		}
 		if p, written = p[m:], written+m; len(p) == 0 {
 			return written, nil
@@ -224,129 +222,128 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// send sends when there is room. While it waits for that the lock is let go, and what ends
-// a Write unblocks it.
-func (n *NetConn) send(p []byte) error {
+// sendWaiting sends p when the output has space. It releases n.mu while it waits.
+func (n *NetConn) sendWaiting(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	n.unblock = cancel
+	n.cancelWait = cancel
 	n.mu.Unlock()
 	err := n.ref.SendWait(ctx, p)
 	n.mu.Lock()
-	n.unblock = nil
+	n.cancelWait = nil
 	return err
 }
 
-// wakeWriters has those in Write look whether it has ended.
+// wakeWriters makes blocked writers check for errors.
 func (n *NetConn) wakeWriters() {
-	if n.unblock != nil {
-		n.unblock()
+	if n.cancelWait != nil {
+		n.cancelWait()
 	}
 	n.writable.Broadcast()
 }
 
-// fullRest is how long to wait where a mailbox is full, before it is tried again.
-const fullRest = time.Millisecond
+// mailboxRetryDelay is the pause before a full mailbox is tried again.
+const mailboxRetryDelay = time.Millisecond
 
-// rest waits where a mailbox is full, with the lock let go.
-func (n *NetConn) rest() {
+// sleepUnlocked waits for mailboxRetryDelay with n.mu released.
+func (n *NetConn) sleepUnlocked() {
 	n.mu.Unlock()
 	defer n.mu.Lock()
-	time.Sleep(fullRest)
+	time.Sleep(mailboxRetryDelay)
 }
 
 func (n *NetConn) writeError() error {
 	switch {
 	case n.closed:
-		return n.failed("write", net.ErrClosed)
-	case n.writeBy.over:
-		return n.failed("write", os.ErrDeadlineExceeded)
-	case n.shut:
-		return n.failed("write", syscall.EPIPE)
-	case n.gone:
-		if n.why == nil || n.why == io.EOF {
-			return n.failed("write", syscall.EPIPE)
+		return n.opError("write", net.ErrClosed)
+	case n.writeDeadline.expired:
+		return n.opError("write", os.ErrDeadlineExceeded)
+	case n.writeClosed:
+		return n.opError("write", syscall.EPIPE)
+	case n.connClosed:
+		if n.closeReason == nil || n.closeReason == io.EOF {
+			return n.opError("write", syscall.EPIPE)
 		}
-		return n.failed("write", n.why)
+		return n.opError("write", n.closeReason)
 	}
 	return nil
 }
 
-// awaitEnd waits for the reason of a connection that has begun to close, and returns it.
-func (n *NetConn) awaitEnd() error {
+// awaitCloseReason waits until a closing connection has its reason, and returns it as a write
+// error.
+func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
 	}
 	return n.writeError()
 }
 
-func (n *NetConn) failed(op string, err error) error {
+func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn: what was written is sent, within Limits.CloseTimeout. It
-// does not wait for that.
+// Close implements net.Conn. Written data is sent within Limits.CloseTimeout; Close does not wait
+// for that.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		return n.failed("close", net.ErrClosed)
+		return n.opError("close", net.ErrClosed)
 	}
-	n.leave()
-	n.ask(func(c *Conn) { c.Close() }, nil)
+	n.abortReadWrite()
+	n.postToConn(func(c *Conn) { c.Close() }, nil)
 	return nil
 }
 
-// leave ends Read and Write.
-func (n *NetConn) leave() {
+// abortReadWrite makes Read and Write fail.
+func (n *NetConn) abortReadWrite() {
 	n.closed = true
-	n.in, n.off = nil, 0
+	n.in, n.readOffset = nil, 0
 	n.readable.Broadcast()
 	n.wakeWriters()
 }
 
-// CloseWrite is Conn.CloseWrite: the peer reads the end behind what was written. Reading
-// goes on.
+// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading goes
+// on.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.writeError(); err != nil {
 		return err
 	}
-	n.shut = true
+	n.writeClosed = true
 	n.wakeWriters()
-	n.ask(func(c *Conn) { c.CloseWrite() }, nil)
+	n.postToConn(func(c *Conn) { c.CloseWrite() }, nil)
 	return nil
 }
 
-// ask has f called on the owner, or lost when the connection begins to close before. It
-// is called with the lock, which it lets go while a mailbox is full. Neither is called
-// where it answers false, because the connection closes.
-func (n *NetConn) ask(f func(*Conn), lost func()) (posted bool) {
+// postToConn makes the connection's owner call run, or lost if the connection begins to close
+// first. It returns false, and calls neither, if the connection is already closing. The caller
+// holds n.mu, which is released while the mailbox is full.
+func (n *NetConn) postToConn(run func(*Conn), lost func()) (posted bool) {
 	for {
-		err := n.ref.r.DoElse(func(c *engine.Conn) { f((*Conn)(c)) }, lost)
+		err := n.ref.r.DoElse(func(c *engine.Conn) { run((*Conn)(c)) }, lost)
 		if !errors.Is(err, ErrFull) {
 			return err == nil
 		}
-		n.rest()
+		n.sleepUnlocked()
 	}
 }
 
-// unread is how much input nobody has read.
-func (n *NetConn) unread() int {
+func (n *NetConn) unreadBytes() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.in) - n.off
+	return len(n.in) - n.readOffset
 }
 
-// RemoteAddr implements net.Conn. It is Conn.RemoteAddr.
-func (n *NetConn) RemoteAddr() net.Addr { return netAddr(n.remote) }
+// RemoteAddr implements net.Conn like Conn.RemoteAddr.
+func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn. It is Ref.LocalAddr; where the connection has closed
-// before the first call, it is what the server listens on.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first
+// call, it returns the server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -355,26 +352,26 @@ func (n *NetConn) LocalAddr() net.Addr {
 		local, ok := n.ref.LocalAddr()
 		n.mu.Lock()
 		if ok || !n.remote.IsValid() {
-			n.local = netAddr(local)
+			n.local = toNetAddr(local)
 		} else {
-			n.local = n.server.listensOn()
+			n.local = n.server.listenAddrOrZero()
 		}
 	}
 	return n.local
 }
 
-// Ref names the connection.
+// Ref returns the connection's Ref.
 func (n *NetConn) Ref() Ref { return n.ref }
 
-// Value is what SetValue was last given for this connection, nil at first.
+// Value returns the value last set by SetValue, initially nil.
 func (n *NetConn) Value() any {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.value
 }
 
-// SetValue keeps v with the connection. A connection of a Blocking handler that has one
-// costs some 500 bytes more while it is idle.
+// SetValue attaches v to the connection. It makes an idle connection of a Blocking handler about
+// 500 bytes larger.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -388,68 +385,68 @@ func (n *NetConn) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (n *NetConn) SetReadDeadline(t time.Time) error {
-	return n.setDeadline(&n.readBy, n.readable.Broadcast, t)
+	return n.setDeadline(&n.readDeadline, n.readable.Broadcast, t)
 }
 
 // SetWriteDeadline implements net.Conn.
 func (n *NetConn) SetWriteDeadline(t time.Time) error {
-	return n.setDeadline(&n.writeBy, n.wakeWriters, t)
+	return n.setDeadline(&n.writeDeadline, n.wakeWriters, t)
 }
 
 func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		return n.failed("set deadline", net.ErrClosed)
+		return n.opError("set deadline", net.ErrClosed)
 	}
-	if n.gone {
-		return nil // there is nothing that could wait
+	if n.connClosed {
+		return nil // nothing can wait any more
 	}
-	if d.set(t, func() { n.expire(d, wake) }); d.over {
+	if d.set(t, func() { n.handleDeadlineTimer(d, wake) }); d.expired {
 		wake()
 	}
 	return nil
 }
 
-// expire is called by a deadline's timer.
-func (n *NetConn) expire(d *deadline, wake func()) {
+// handleDeadlineTimer is called when the timer of d fires.
+func (n *NetConn) handleDeadlineTimer(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d.due(); d.over {
+	if d.expireOrRearm(); d.expired {
 		wake()
 	}
 }
 
-// deadline ends waits. Its timer may run out for a time that is not the deadline any more,
-// so it looks at that.
+// deadline limits blocking calls. Its timer may fire for an earlier setting, so expireOrRearm
+// compares the time.
 type deadline struct {
-	at    time.Time // zero for never
-	timer *time.Timer
-	over  bool
+	at      time.Time // zero if there is no deadline
+	timer   *time.Timer
+	expired bool
 }
 
-func (d *deadline) set(t time.Time, expire func()) {
+func (d *deadline) set(t time.Time, onTimer func()) {
 	d.stop()
 	d.at = t
 	switch left := time.Until(t); {
 	case t.IsZero():
 	case left <= 0:
-		d.over = true
+		d.expired = true
 	case d.timer == nil:
-		d.timer = time.AfterFunc(left, expire)
+		d.timer = time.AfterFunc(left, onTimer)
 	default:
 		d.timer.Reset(left)
 	}
 }
 
 func (d *deadline) stop() {
-	d.over, d.at = false, time.Time{}
+	d.expired, d.at = false, time.Time{}
 	if d.timer != nil {
 		d.timer.Stop()
 	}
 }
 
-func (d *deadline) due() {
+func (d *deadline) expireOrRearm() {
 	if d.at.IsZero() {
 		return
 	}
@@ -457,5 +454,5 @@ func (d *deadline) due() {
 		d.timer.Reset(left)
 		return
 	}
-	d.over = true
+	d.expired = true
 }

@@ -55,16 +55,16 @@ func TestIdleMemory(t *testing.T) {
 	}
 	testkit.ReserveDescriptors(t, conns+sock.Guard)
 	measure := func(t *testing.T, addr string) (each int64) {
-		inOwnTable(t, func() error {
-			before := userMemory()
-			err := greetRaw(addr, conns)
-			each = (userMemory() - before) / int64(conns)
+		runWithOwnDescriptors(t, func() error {
+			before := userMemoryBytes()
+			err := dialAndEchoRaw(addr, conns)
+			each = (userMemoryBytes() - before) / int64(conns)
 			return err
 		})
 		return each
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	go loop(l)
 	t.Logf("package net, a goroutine each: %d bytes each", measure(t, l.Addr().String()))
 	l.Close()
@@ -73,13 +73,13 @@ func TestIdleMemory(t *testing.T) {
 			continue
 		}
 		accepts := NewNetListener()
-		s := start(t, &Server{Model: model, Handler: accepts})
+		s := startServer(t, &Server{Model: model, Handler: accepts})
 		go loop(accepts)
 		t.Logf("%s, Listener, a goroutine each: %d bytes each", model, measure(t, s.addr))
 		s.Close()
 
 		b := &Blocking{Serve: func(n *NetConn) error { return echo(n) }}
-		s = start(t, &Server{Model: model, Handler: b})
+		s = startServer(t, &Server{Model: model, Handler: b})
 		each := measure(t, s.addr)
 		t.Logf("%s, Blocking: %d bytes each", model, each)
 		// A burst leaves some hundred free buffers of 1 KiB behind, however many connections.
@@ -89,7 +89,7 @@ func TestIdleMemory(t *testing.T) {
 		s.Close()
 
 		b.Serve = func(n *NetConn) error { n.SetValue(true); return echo(n) }
-		s = start(t, &Server{Model: model, Handler: b})
+		s = startServer(t, &Server{Model: model, Handler: b})
 		t.Logf("%s, Blocking, with a value: %d bytes each", model, measure(t, s.addr))
 		s.Close()
 	}
@@ -100,22 +100,22 @@ func TestIdleMemory(t *testing.T) {
 // back from a goroutine that waits.
 func TestStackOfGoroutineModel(t *testing.T) {
 	const conns = 400
-	s := start(t, &Server{Model: Goroutine, Handler: rawEcho{}})
+	s := startServer(t, &Server{Model: Goroutine, Handler: rawEcho{}})
 	stacks := func() int64 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return int64(m.StackInuse)
 	}
 	most := int64(3 << 10)
-	if raced() {
+	if raceEnabled() {
 		most *= 4 // its frames are larger
 	}
-	inOwnTable(t, func() error {
-		if err := greetRaw(s.addr, conns/10); err != nil {
+	runWithOwnDescriptors(t, func() error {
+		if err := dialAndEchoRaw(s.addr, conns/10); err != nil {
 			return err
 		}
 		before := stacks()
-		if err := greetRaw(s.addr, conns); err != nil {
+		if err := dialAndEchoRaw(s.addr, conns); err != nil {
 			return err
 		}
 		if each := (stacks() - before) / conns; each > most {
@@ -125,9 +125,9 @@ func TestStackOfGoroutineModel(t *testing.T) {
 	})
 }
 
-// inOwnTable runs f on a thread with a descriptor table of its own, which takes the
+// runWithOwnDescriptors runs f on a thread with a descriptor table of its own, which takes the
 // descriptors of clients and closes them when f returns.
-func inOwnTable(t *testing.T, f func() error) {
+func runWithOwnDescriptors(t *testing.T, f func() error) {
 	t.Helper()
 	var err error
 	sock.OwnThread(func() {
@@ -137,17 +137,17 @@ func inOwnTable(t *testing.T, f func() error) {
 			err = f()
 		}
 	})
-	must(t, err)
+	requireNoError(t, err)
 }
 
-// raced says whether the race detector watches this program.
-func raced() bool {
+// raceEnabled says whether the race detector watches this program.
+func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// userMemory is what heap and stacks take when nothing is garbage.
-func userMemory() int64 {
+// userMemoryBytes is what heap and stacks take when nothing is garbage.
+func userMemoryBytes() int64 {
 	var m runtime.MemStats
 	for range 3 {
 		runtime.GC() // stacks shrink, pools empty, in steps
@@ -165,8 +165,8 @@ func dialRaw(addr string) (fd int, err error) {
 	return fd, unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
 }
 
-// greetRaw makes such connections, and has each of them echo something.
-func greetRaw(addr string, conns int) error {
+// dialAndEchoRaw makes such connections, and has each of them echo something.
+func dialAndEchoRaw(addr string, conns int) error {
 	fds, line := make([]int, conns), make([]byte, 8)
 	for i := range fds {
 		fd, err := dialRaw(addr)

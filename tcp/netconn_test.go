@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// underAll runs a test under every model, with handlers on workers, and on shards.
-func underAll(t *testing.T, test func(t *testing.T, srv *Server)) {
+// forEachSetup runs a test under every model, with handlers on workers, and on shards.
+func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
 	for _, m := range models.All() {
 		t.Run(m.Name, func(t *testing.T) {
 			if err := m.Available(); err != nil {
@@ -32,7 +32,7 @@ func underAll(t *testing.T, test func(t *testing.T, srv *Server)) {
 			continue
 		}
 		t.Run(m.Name+" with workers", func(t *testing.T) {
-			test(t, &Server{Model: m.Name, Workers: newPool(t, noRules(4, 1024))})
+			test(t, &Server{Model: m.Name, Workers: newPool(t, plainPoolConfig(4, 1024))})
 		})
 	}
 	t.Run("auto", func(t *testing.T) { test(t, &Server{}) })
@@ -46,8 +46,8 @@ func underAll(t *testing.T, test func(t *testing.T, srv *Server)) {
 // shardConns is how many connections make loops shards; 0 where there are none.
 var shardConns int
 
-// lineServer answers each line once, and keeps no goroutine in between.
-func lineServer(n *NetConn) error {
+// serveOneLine answers each line once, and keeps no goroutine in between.
+func serveOneLine(n *NetConn) error {
 	var line []byte
 	for one := make([]byte, 1); one[0] != '\n'; line = append(line, one...) {
 		if _, err := n.Read(one); err != nil {
@@ -64,23 +64,23 @@ func lineServer(n *NetConn) error {
 	return err
 }
 
-func callsOf(b *Blocking) (under, waiting int) {
+func callCounts(b *Blocking) (under, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.calls, len(b.waiting)
+	return b.running, len(b.waiting)
 }
 
-// waitIdle waits until no call is under way.
-func waitIdle(t *testing.T, b *Blocking) {
+// waitNoCalls waits until no call is under way.
+func waitNoCalls(t *testing.T, b *Blocking) {
 	t.Helper()
-	waitFor(t, "goroutines are left", func() bool { under, _ := callsOf(b); return under == 0 })
+	waitFor(t, "goroutines are left", func() bool { under, _ := callCounts(b); return under == 0 })
 }
 
 // TestBlocking has no more calls under way than MaxCalls; further connections wait, in order. Pipelined requests
 // are answered, End has the reason, and while a connection is idle it has neither a goroutine nor anything else of
 // ours, but its value.
 func TestBlocking(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		gate := make(chan struct{})
 		var now, most atomic.Int64
 		ends := make(chan error, 10)
@@ -93,17 +93,17 @@ func TestBlocking(t *testing.T) {
 				n.SetValue("kept")
 			}
 			refs <- n.Ref()
-			return lineServer(n)
+			return serveOneLine(n)
 		}, End: func(_ *NetConn, why error) { ends <- why }}
 		srv.Handler = b
-		s := start(t, srv)
+		s := startServer(t, srv)
 		var conns []*testkit.Conn
 		for i := range 6 {
 			c := dial(t, s.addr)
 			c.Send(fmt.Sprintf("%d\n%[1]d again\n", i)) // the second is pipelined
 			conns = append(conns, c)
 		}
-		waitFor(t, "not 2 calls, and 4 that wait", func() bool { under, waiting := callsOf(b); return under == 2 && waiting == 4 })
+		waitFor(t, "not 2 calls, and 4 that wait", func() bool { under, waiting := callCounts(b); return under == 2 && waiting == 4 })
 		close(gate)
 		for i, c := range conns {
 			c.Expect(fmt.Sprintf("%d\n%[1]d again\n", i))
@@ -111,14 +111,14 @@ func TestBlocking(t *testing.T) {
 		if most.Load() > 2 {
 			t.Errorf("%d calls at a time; want at most 2", most.Load())
 		}
-		waitIdle(t, b)
+		waitNoCalls(t, b)
 		_, err := s.Broadcast(Broadcast{All: true, Message: []byte("b\n")}) // they get it while they are idle
-		must(t, err)
+		requireNoError(t, err)
 		for _, c := range conns {
 			c.Expect("b\n")
 		}
 		value := make(chan any, 1)
-		must(t, (<-refs).Do(func(c *Conn) { value <- c.Value() }))
+		requireNoError(t, (<-refs).Do(func(c *Conn) { value <- c.Value() }))
 		if n, ok := (<-value).(*NetConn); !ok || n.Value() != "kept" {
 			t.Errorf("the value is not kept: %v", n)
 		}
@@ -129,33 +129,33 @@ func TestBlocking(t *testing.T) {
 				t.Errorf("End(%v); want io.EOF", why)
 			}
 		}
-		waitIdle(t, b)
+		waitNoCalls(t, b)
 	})
 }
 
 // TestBlockingEnds has a panic, a Goexit and an error of Serve end a connection, with the reason for End; what
 // Begin has written, and Serve, comes first.
 func TestBlockingEnds(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		wrong := errors.New("wrong")
 		ended := make(chan error, 10)
 		srv.Handler = &Blocking{
 			MaxCalls: 1,
 			Begin:    func(n *NetConn) error { _, err := io.WriteString(n, "hello\n"); return err },
 			Serve: func(n *NetConn) error {
-				if err := lineServer(n); err != nil {
+				if err := serveOneLine(n); err != nil {
 					return err
 				}
 				return wrong
 			},
 			End: func(_ *NetConn, why error) { ended <- why },
 		}
-		s := start(t, srv)
+		s := startServer(t, srv)
 		for say, want := range map[string]any{"panic": "as told", "exit": ErrGoexit} {
 			c := dial(t, s.addr)
 			c.Exchange(say, "hello")
 			var panicked *PanicError
-			if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != want || !bytes.Contains(panicked.Stack, []byte("lineServer")) {
+			if why := testkit.Receive(t, ended, "End"); !errors.As(why, &panicked) || panicked.Value != want || !bytes.Contains(panicked.Stack, []byte("serveOneLine")) {
 				t.Errorf("End(%v); want %v with its stack", why, want)
 			}
 			c.ExpectClosed()
@@ -174,20 +174,20 @@ func TestBlockingEnds(t *testing.T) {
 
 // TestBlockingReadsNothing does not call a Serve that reads nothing again before there is more, and not for ever.
 func TestBlockingReadsNothing(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		var calls atomic.Int64
 		ended := make(chan error, 1)
 		srv.Handler = &Blocking{
 			Serve: func(*NetConn) error { calls.Add(1); return nil },
 			End:   func(_ *NetConn, why error) { ended <- why },
 		}
-		s := start(t, srv)
+		s := startServer(t, srv)
 		c := dial(t, s.addr)
-		c.Write(make([]byte, 4*maxUnread))
+		c.Write(make([]byte, 4*maxUnreadInput))
 		if why := testkit.Receive(t, ended, "End"); why != ErrMessageTooLong {
 			t.Errorf("End(%v); want ErrMessageTooLong", why)
 		}
-		if n := calls.Load(); n == 0 || n > 4*maxUnread {
+		if n := calls.Load(); n == 0 || n > 4*maxUnreadInput {
 			t.Errorf("%d calls", n)
 		}
 	})
@@ -195,14 +195,14 @@ func TestBlockingReadsNothing(t *testing.T) {
 
 // TestBlockingDrain answers a request that has begun in a drain, and by then a peer may have ended.
 func TestBlockingDrain(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		entered, gate := make(chan bool), make(chan bool)
 		srv.Handler = &Blocking{Serve: func(n *NetConn) error {
 			entered <- true
 			<-gate
-			return lineServer(n)
+			return serveOneLine(n)
 		}}
-		s := start(t, srv)
+		s := startServer(t, srv)
 		c, ends, idle := dial(t, s.addr), dial(t, s.addr), dial(t, s.addr)
 		for _, c := range []*testkit.Conn{c, ends} {
 			c.Send("late\n")
@@ -218,13 +218,13 @@ func TestBlockingDrain(t *testing.T) {
 			c.ExpectEOF("late\n")
 			c.Close()
 		}
-		ok(t, <-done)
+		expectNoError(t, <-done)
 	})
 }
 
 // TestBlockingIsCutOff has closing the server end calls that wait in Read or Write, with the reason.
 func TestBlockingIsCutOff(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		errs, entered := make(chan error, 2), make(chan bool, 2)
 		srv.Handler = &Blocking{Serve: func(n *NetConn) error {
 			kind := make([]byte, 1)
@@ -241,7 +241,7 @@ func TestBlockingIsCutOff(t *testing.T) {
 			errs <- err
 			return err
 		}}
-		s := start(t, srv)
+		s := startServer(t, srv)
 		for _, kind := range []string{"r", "w"} {
 			dial(t, s.addr).Send(kind)
 			<-entered
@@ -252,19 +252,19 @@ func TestBlockingIsCutOff(t *testing.T) {
 				t.Errorf("%v; want ErrServerClosed", err)
 			}
 		}
-		s.result(t)
+		s.waitResult(t)
 	})
 }
 
-// accepting starts a server with a NetListener. accept dials it, and accepts.
-func accepting(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
+// startNetListener starts a server with a NetListener. accept dials it, and accepts.
+func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
 	l = NewNetListener()
 	srv.Handler = l
-	s = start(t, srv)
+	s = startServer(t, srv)
 	return s, l, func() (*testkit.Conn, *NetConn) {
 		c := dial(t, s.addr)
 		n, err := l.Accept()
-		must(t, err)
+		requireNoError(t, err)
 		return c, n.(*NetConn)
 	}
 }
@@ -272,10 +272,10 @@ func accepting(t *testing.T, srv *Server) (s *started, l *NetListener, accept fu
 // TestNetConnBackpressure has Write wait while much is owed, so that what a slow peer costs is bounded, and the
 // connection is not closed for that; Read leaves to the kernel what nobody reads.
 func TestNetConnBackpressure(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Limits.HighWater, srv.Limits.MaxUnsent = 64<<10, 256<<10
 		srv.Socket = Socket{SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
-		_, _, accept := accepting(t, srv)
+		_, _, accept := startNetListener(t, srv)
 		c, n := accept()
 		const size = 8 << 20
 		sent := make(chan error, 2)
@@ -290,11 +290,11 @@ func TestNetConnBackpressure(t *testing.T) {
 			n.ref.Do(func(c *Conn) { pending.Store(int64(c.Pending())) })
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return n.unblock != nil && n.paused
+			return n.cancelWait != nil && n.paused
 		})
 		n.mu.Lock()
-		if unread := len(n.in) - n.off; unread > 2*maxUnread {
-			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnread)
+		if unread := len(n.in) - n.readOffset; unread > 2*maxUnreadInput {
+			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnreadInput)
 		}
 		n.mu.Unlock()
 		if p := pending.Load(); p > 2*64<<10 {
@@ -302,17 +302,17 @@ func TestNetConnBackpressure(t *testing.T) {
 		}
 		for _, r := range []io.Reader{c, n} {
 			_, err := io.ReadFull(r, make([]byte, size))
-			ok(t, err)
+			expectNoError(t, err)
 		}
-		ok(t, <-sent)
-		ok(t, <-sent)
+		expectNoError(t, <-sent)
+		expectNoError(t, <-sent)
 	})
 }
 
 // TestNetConnEnds has half-closes, Close, a reset and the end of a listener as package net has them, and addresses.
 func TestNetConnEnds(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		s, l, accept := accepting(t, srv)
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		s, l, accept := startNetListener(t, srv)
 		if l.Addr().String() != s.addr {
 			t.Errorf("Addr is %v; want %v", l.Addr(), s.addr)
 		}
@@ -364,9 +364,9 @@ func TestNetConnNamesTheReason(t *testing.T) {
 			t.Errorf("Read: %v; want %v", err, why)
 		}
 	}
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		srv := &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}, Limits: Limits{WriteTimeout: 50 * time.Millisecond}}
-		_, _, accept := accepting(t, srv)
+		_, _, accept := startNetListener(t, srv)
 		_, n := accept()
 		var err error
 		for p := make([]byte, 64<<10); err == nil; { // the client reads nothing
@@ -377,10 +377,10 @@ func TestNetConnNamesTheReason(t *testing.T) {
 		}
 		want(t, n, ErrWriteTimeout)
 
-		_, _, accept = accepting(t, &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}})
+		_, _, accept = startNetListener(t, &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}})
 		mine, closing := errors.New("mine"), make(chan struct{})
 		c, n := accept()
-		must(t, n.Ref().Do(func(c *Conn) {
+		requireNoError(t, n.Ref().Do(func(c *Conn) {
 			c.Write(make([]byte, 1<<20))
 			c.CloseWith(mine)
 			close(closing)
@@ -393,8 +393,8 @@ func TestNetConnNamesTheReason(t *testing.T) {
 
 // TestNetConnWaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
 func TestNetConnWaitReadable(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		_, _, accept := accepting(t, srv)
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		_, _, accept := startNetListener(t, srv)
 		wait := func(n *NetConn) (both chan error) {
 			both = make(chan error, 2)
 			for range cap(both) {
@@ -444,7 +444,7 @@ func TestNetConnWaitReadable(t *testing.T) {
 
 // TestNetConnDeadline has a deadline that is moved not end what waits when the old one would have.
 func TestNetConnDeadline(t *testing.T) {
-	_, _, accept := accepting(t, &Server{})
+	_, _, accept := startNetListener(t, &Server{})
 	c, n := accept()
 	for _, after := range [][]time.Duration{{time.Millisecond}, {time.Hour, -time.Hour}} {
 		for _, d := range after {
@@ -457,15 +457,15 @@ func TestNetConnDeadline(t *testing.T) {
 	n.SetReadDeadline(time.Time{})
 	c.Send("x")
 	_, err := n.Read(make([]byte, 1))
-	ok(t, err)
+	expectNoError(t, err)
 }
 
 // TestBlockingBadUse has what a Blocking can't be.
 func TestBlockingBadUse(t *testing.T) {
-	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: lineServer, MaxCalls: -1}} {
-		wantBadConfig(t, &Server{Handler: b}, text)
+	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: serveOneLine, MaxCalls: -1}} {
+		expectBadConfig(t, &Server{Handler: b}, text)
 	}
-	running := start(t, &Server{})
+	running := startServer(t, &Server{})
 	err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)})
 	if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
 		t.Errorf("Dial with it: %v; want ErrBadConfig", err)

@@ -5,42 +5,42 @@ import (
 	"sync"
 )
 
-// NetListener is a Server's Handler that is a net.Listener, too: for libraries that take
-// connections with Accept, such as net/http.
+// NetListener is a Server's Handler that is also a net.Listener, for libraries such as net/http
+// that call Accept.
 //
 //	l := tcp.NewNetListener()
 //	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go web.Shutdown(ctx) }}
 //	go web.Serve(l) // an *http.Server
 //	err := srv.ListenAndServe(ctx)
 //
-// Each connection is a [*NetConn]. A library that has a goroutine for each connection,
-// which waits in Read, has one here too: what is spared is package net. Code that can be
-// called when there is something to read does better with a [Blocking] handler, and a library
-// that can wait without a buffer with NetConn.WaitReadable.
+// Each connection is a [*NetConn]. A library that uses a goroutine for each connection, blocked
+// in Read, still does so; only the overhead of package net is saved. Code that can be called when
+// there is input should use a [Blocking] handler, and a library that can wait without a buffer
+// NetConn.WaitReadable.
 //
-// Unlike those of net.Listen, quiet connections are closed by the server's limits: one that
-// sends nothing within Limits.FirstByteTimeout (1 minute by default) or Limits.IdleTimeout
-// (Never by default), and one that takes no output for Limits.WriteTimeout (30 s by default),
-// such as a paused download. Never turns each of them off.
+// Unlike with net.Listen, the server's limits close quiet connections: those that send nothing
+// within Limits.FirstByteTimeout (default 1 minute) or Limits.IdleTimeout (default Never), and
+// those that accept no output for Limits.WriteTimeout (default 30 s), such as a paused download.
+// Set them to Never to disable them.
 //
-// With TLS the library's protocols are for the caller to set: Server.TLSConfig has them in
-// NextProtos, such as "h2" for gRPC, or clients that use ALPN are refused.
+// With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC;
+// otherwise clients that use ALPN are rejected.
 //
-// Accept fails with net.ErrClosed when the server shuts down, or Close was called. A
-// drain waits until the library has closed the connections: it is best shut down, too
-// (Server.Stopping), and what it keeps open is closed when the time of the drain is over.
+// Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits until
+// the library has closed its connections, so shut the library down, too, in Server.Stopping.
+// Connections that are still open at the end of the drain are closed.
 type NetListener struct {
 	mu     sync.Mutex
-	come   sync.Cond
-	queue  []*NetConn // at most as many as Limits.MaxConns
+	queued sync.Cond
+	queue  []*NetConn // at most Limits.MaxConns
 	closed bool
 	server *Server
 }
 
-// NewNetListener makes a NetListener.
+// NewNetListener returns a NetListener for use as Server.Handler.
 func NewNetListener() *NetListener {
 	l := new(NetListener)
-	l.come.L = &l.mu
+	l.queued.L = &l.mu
 	return l
 }
 
@@ -49,7 +49,7 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) == 0 && !l.closed {
-		l.come.Wait()
+		l.queued.Wait()
 	}
 	if l.closed {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: net.ErrClosed}
@@ -61,23 +61,23 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener: connections that nobody has accepted are closed, and so
-// are those that come. The server goes on.
+// Close implements net.Listener. It closes connections that were not accepted by the library and
+// new ones; the server goes on.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	queue := l.queue
 	l.queue = nil
-	l.come.Broadcast()
+	l.queued.Broadcast()
 	l.mu.Unlock()
 	for _, n := range queue {
-		_ = n.Close() // it may have closed
+		_ = n.Close() // it may already be closed
 	}
 	return nil
 }
 
-// Addr implements net.Listener: what the server listens on, or an address without host
-// and port before it does.
+// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr
+// before the start.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server
@@ -85,11 +85,10 @@ func (l *NetListener) Addr() net.Addr {
 	if s == nil {
 		return &net.TCPAddr{}
 	}
-	return s.listensOn()
+	return s.listenAddrOrZero()
 }
 
-// begin tells whose handler it is.
-func (l *NetListener) begin(s *Server) {
+func (l *NetListener) setServer(s *Server) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.server = s
@@ -104,16 +103,16 @@ func (l *NetListener) Opened(c *Conn) {
 		return
 	}
 	n := newNetConn(c)
-	n.attach(c)
+	n.keepOpen(c)
 	c.SetValue(n)
 	l.queue = append(l.queue, n)
-	l.come.Signal()
+	l.queued.Signal()
 }
 
 // Received implements Handler.
 func (l *NetListener) Received(c *Conn, in []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.arrived(c, in)
+		n.bufferInput(c, in)
 	}
 	return len(in)
 }
@@ -121,8 +120,8 @@ func (l *NetListener) Received(c *Conn, in []byte) int {
 // Ended implements Handler.
 func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.arrived(c, rest)
-		n.end()
+		n.bufferInput(c, rest)
+		n.markPeerEnded()
 	}
 	return len(rest)
 }
@@ -130,6 +129,6 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 // Closed implements Handler.
 func (l *NetListener) Closed(c *Conn, why error) {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.finish(why)
+		n.markConnClosed(why)
 	}
 }

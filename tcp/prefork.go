@@ -13,13 +13,11 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// maxProcesses bounds Server.Processes.
 const maxProcesses = 1024
 
-// WorkerProcess says whether this process is a worker of a Server with
-// Processes, started by the library, and which: from 0. In a worker, main runs
-// as it does in the first process; what is to run only once, such as a listener
-// of its own or a handler of signals, belongs where ok is false.
+// WorkerProcess reports whether this process is a worker started by a Server with Processes, and
+// its index, from 0. main runs in each worker as in the first process; code that must run only
+// once, such as another listener or a signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.Own(); w != nil {
 		return w.Index, true
@@ -27,10 +25,9 @@ func WorkerProcess() (index int, ok bool) {
 	return 0, false
 }
 
-// preforks says whether this process is to start workers, not to be one.
-func (s *Server) preforks() bool { return s.Processes > 1 && supervisor.Own() == nil }
+// isSupervisor reports whether this process starts and supervises workers.
+func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.Own() == nil }
 
-// checkProcesses says what is wrong with Processes.
 func (s *Server) checkProcesses() error {
 	switch {
 	case s.Processes < 0 || s.Processes > maxProcesses:
@@ -47,9 +44,9 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// share is the limits of this process. MaxConns, MaxBuffered and AcceptRate are
-// divided among the worker processes; their supervisor looks at the greatest part, which is the first.
-func (s *Server) share() Limits {
+// processLimits returns the limits of this process. Workers share MaxConns, MaxBuffered and
+// AcceptRate. The supervisor gets the largest share, which is that of worker 0.
+func (s *Server) processLimits() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
 		return l
@@ -63,7 +60,7 @@ func (s *Server) share() Limits {
 	}
 	switch {
 	case l.MaxBuffered == 0:
-		l.MaxBuffered = defaultBuffered(s.Processes)
+		l.MaxBuffered = defaultMaxBuffered(s.Processes)
 	case l.MaxBuffered > 0:
 		l.MaxBuffered = max(l.MaxBuffered/s.Processes, 1)
 	}
@@ -73,29 +70,27 @@ func (s *Server) share() Limits {
 	return l
 }
 
-// maxConns is the most connections of all processes, when that of this one is
-// known.
-func (s *Server) maxConns(share int) int {
-	if !s.preforks() {
-		return share
+// totalMaxConns returns the maximum connections of all processes, given that of this one.
+func (s *Server) totalMaxConns(perProcess int) int {
+	if !s.isSupervisor() {
+		return perProcess
 	}
-	return cmp.Or(s.Limits.MaxConns, share*s.Processes)
+	return cmp.Or(s.Limits.MaxConns, perProcess*s.Processes)
 }
 
-// processes is how many worker processes there are, and how often they were
-// started again.
-func (s *Server) processes() (running int, restarts int64) {
+// workerCounts returns the number of running worker processes and of restarts.
+func (s *Server) workerCounts() (running int, restarts int64) {
 	if p, ok := s.engine.(*supervisor.Supervisor); ok {
 		return p.Processes(), p.Restarts()
 	}
 	return 0, 0
 }
 
-// startProcesses starts worker processes in place of an engine.
-func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
+// startSupervisor starts worker processes instead of an engine.
+func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
-		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
-		Sockets: handedOver(cfg.Listeners), Succeeds: s.predecessor != nil,
+		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
+		Sockets: socketsOfListeners(cfg.Listeners), Succeeds: s.predecessor != nil,
 	})
 	if err != nil {
 		return nil, err
@@ -103,39 +98,38 @@ func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// gaveUp is why worker processes have ended though nobody asked them to.
-func gaveUp(e engine.Engine) error {
+// supervisorError returns the reason why all worker processes have failed, if they have.
+func supervisorError(e engine.Engine) error {
 	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
 		return fmt.Errorf("myriad: %w", p.Err())
 	}
 	return nil
 }
 
-// relay passes broadcasts, and what an operator orders, on to all worker processes.
-type relay interface {
+// workerForwarder forwards broadcasts and operator commands to all worker processes.
+type workerForwarder interface {
 	Broadcast(p []byte) error
-	orders
+	operatorCommands
 }
 
-// addresses are where the worker processes listen.
-func addresses(all []engine.Listener) (where []supervisor.Address) {
-	for _, l := range all {
+func listenAddresses(listeners []engine.Listener) (where []supervisor.Address) {
+	for _, l := range listeners {
 		where = append(where, supervisor.Address{Network: l.Network, Addr: l.Addr})
 	}
 	return where
 }
 
-// handedOver are the sockets of another process that they listen with.
-func handedOver(all []engine.Listener) (sockets [][]net.Listener) {
-	for _, l := range all {
+// socketsOfListeners returns the inherited sockets of each listener.
+func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) {
+	for _, l := range listeners {
 		sockets = append(sockets, l.Sockets)
 	}
 	return sockets
 }
 
-// awaitWorkers waits until all worker processes serve, if there are any. It fails when they
-// can't, or the process whose place they take goes on.
-func awaitWorkers(e engine.Engine, p *upgrade.Predecessor) error {
+// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if they
+// can't serve or if the old process goes on instead.
+func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
 		return nil
@@ -146,14 +140,14 @@ func awaitWorkers(e engine.Engine, p *upgrade.Predecessor) error {
 	return w.Serving()
 }
 
-// work is ListenAndServe in a worker process.
-func (s *Server) work(ctx context.Context, where []Listener) error {
-	cfg, _, err := s.open(where) // which has no unix sockets
+// serveAsWorker implements ListenAndServe in a worker process.
+func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
+	cfg, _, err := s.openListeners(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}
 	w := supervisor.Own()
-	all, err := w.Take(addresses(cfg.Listeners), s.Processes)
+	all, err := w.Take(listenAddresses(cfg.Listeners), s.Processes)
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
@@ -164,13 +158,13 @@ func (s *Server) work(ctx context.Context, where []Listener) error {
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
-	e, err := s.start(cfg, where)
+	e, err := s.startEngine(cfg, listeners)
 	if err != nil {
 		engine.CloseAll(slices.Concat(all...))
 		return err
 	}
-	defer s.endWorkers()
-	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.log()); err != nil {
+	defer s.stopOwnWorkers()
+	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.logger()); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil

@@ -18,21 +18,21 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// startProcesses starts a Server whose workers are this test binary.
-func startProcesses(t *testing.T, srv *Server) *started {
+// startWithProcesses starts a Server whose workers are this test binary.
+func startWithProcesses(t *testing.T, srv *Server) *started {
 	t.Helper()
 	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
 	settings, err := json.Marshal(map[string]any{
 		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
 	})
-	must(t, err)
+	requireNoError(t, err)
 	t.Setenv(workerSettings, string(settings))
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
-	return start(t, srv)
+	return startServer(t, srv)
 }
 
-// parentOf is the parent of a process; 0 if that has ended.
-func parentOf(pid int) int {
+// parentPID is the parent of a process; 0 if that has ended.
+func parentPID(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
@@ -42,54 +42,54 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// children are the processes that this one has started and not waited for.
-func children(t *testing.T) (pids []int) {
+// childPIDs are the processes that this one has started and not waited for.
+func childPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	must(t, err)
+	requireNoError(t, err)
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && parentOf(pid) == os.Getpid() {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && parentPID(pid) == os.Getpid() {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// gone checks that nothing is left of a server that has ended.
-func gone(t *testing.T) {
+// expectNoChildren checks that nothing is left of a server that has ended.
+func expectNoChildren(t *testing.T) {
 	t.Helper()
-	if left := children(t); len(left) > 0 {
+	if left := childPIDs(t); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}
 }
 
-// openDescriptors is how many this process has.
-func openDescriptors(t testing.TB) int {
+// countDescriptors is how many this process has.
+func countDescriptors(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	requireNoError(t, err)
 	return len(entries)
 }
 
-// peer is a client of a worker process.
-type peer struct {
+// workerClient is a client of a worker process.
+type workerClient struct {
 	*testkit.Conn
 	pid int
 }
 
-// meet connects and asks who serves.
-func meet(t *testing.T, addr string) peer {
+// dialWorker connects and asks who serves.
+func dialWorker(t *testing.T, addr string) workerClient {
 	t.Helper()
 	c := dial(t, addr)
-	return peer{c, processOf(t, c)}
+	return workerClient{c, servingPID(t, c)}
 }
 
-// meetAll connects until each worker has a connection, and tells how many each has.
-func meetAll(t *testing.T, addr string, workers int) (peers []peer, of map[int]int) {
+// dialAllWorkers connects until each worker has a connection, and tells how many each has.
+func dialAllWorkers(t *testing.T, addr string, workers int) (peers []workerClient, of map[int]int) {
 	t.Helper()
 	of = make(map[int]int)
 	waitFor(t, "not all workers have a connection", func() bool {
-		p := meet(t, addr)
+		p := dialWorker(t, addr)
 		peers = append(peers, p)
 		of[p.pid]++
 		return len(of) == workers
@@ -104,10 +104,10 @@ func (s *started) waitRestarted(t *testing.T, n int) {
 		func() string { return fmt.Sprintf("workers are not started again: %+v", s.Stats()) })
 }
 
-// halfUnfinished is a connection of which the worker has half a message.
-func halfUnfinished(t *testing.T, addr string) peer {
+// dialWithHalfMessage is a connection of which the worker has half a message.
+func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	t.Helper()
-	p := meet(t, addr)
+	p := dialWorker(t, addr)
 	p.Send("whole\nhalf")
 	p.Expect("whole\n")
 	return p
@@ -121,7 +121,7 @@ func TestProcessesSettings(t *testing.T) {
 		"Limits.MaxConns is 3":   {Processes: 4, Limits: Limits{MaxConns: 3}},
 		"Limits.AcceptRate is 3": {Processes: 4, Limits: Limits{AcceptRate: 3}},
 	} {
-		wantBadConfig(t, srv, word)
+		expectBadConfig(t, srv, word)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestProcessesSettings(t *testing.T) {
 // all connections once, in the same order, whichever process sends it.
 func TestProcesses(t *testing.T) {
 	const workers = 2
-	s := startProcesses(t, &Server{
+	s := startWithProcesses(t, &Server{
 		Processes: workers, Handler: Base{}, Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
 	})
 	if st := s.Stats(); st.Processes != workers || st.MaxConns != 1001 || st.Model == "" || st.Loops != workers {
@@ -138,8 +138,8 @@ func TestProcesses(t *testing.T) {
 	}
 	listeners := s.ListenerStats()
 	first, second := listeners[0].Addr.String(), listeners[1].Addr.String()
-	peers, of := meetAll(t, first, workers)
-	others, ofOthers := meetAll(t, second, workers)
+	peers, of := dialAllWorkers(t, first, workers)
+	others, ofOthers := dialAllWorkers(t, second, workers)
 	peers[0].Exchange("listener", "127.0.0.1:0")
 	others[0].Exchange("listener", "second")
 	peers = append(peers, others...)
@@ -171,7 +171,7 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	_, err := s.Broadcast(Broadcast{All: true, Message: []byte("from above\n")})
-	must(t, err)
+	requireNoError(t, err)
 	for _, p := range peers {
 		p.Expect("from above\n")
 	}
@@ -182,28 +182,28 @@ func TestProcesses(t *testing.T) {
 	victim := peers[0].pid
 	waitFor(t, "not all input is counted", func() bool { return s.Stats().BytesIn == sent })
 	before := s.Stats()
-	must(t, syscall.Kill(victim, syscall.SIGKILL))
+	requireNoError(t, syscall.Kill(victim, syscall.SIGKILL))
 	s.waitRestarted(t, 1)
 	eventually(t, func() bool { return counted(s.Stats(), conns-int64(of[victim]+ofOthers[victim])) },
 		func() string { return fmt.Sprintf("after a worker was killed %+v, before %+v", s.Stats(), before) })
 	for _, addr := range []string{first, second} {
-		more, _ := meetAll(t, addr, workers)
+		more, _ := dialAllWorkers(t, addr, workers)
 		conns, sent = conns+int64(len(more)), sent+int64(4*len(more))
 	}
 	waitFor(t, "not all input is counted", func() bool { return s.Stats().BytesIn == sent })
 	s.stop()
-	ok(t, s.result(t))
+	expectNoError(t, s.waitResult(t))
 	if st := s.Stats(); !counted(st, 0) || st.Processes != 0 {
 		t.Errorf("at the end %+v, want %d accepted, and %d bytes", st, conns, sent)
 	}
-	gone(t)
+	expectNoChildren(t)
 }
 
 // TestRuntimeOfProcesses has what Go's runtime says of the workers in Stats, summed over them; what grows stays
 // when one of them is killed.
 func TestRuntimeOfProcesses(t *testing.T) {
-	s := startProcesses(t, &Server{Processes: 2, Handler: Base{}})
-	peers, _ := meetAll(t, s.addr, 2)
+	s := startWithProcesses(t, &Server{Processes: 2, Handler: Base{}})
+	peers, _ := dialAllWorkers(t, s.addr, 2)
 	waitFor(t, "Stats has another number of goroutines than the workers", func() bool {
 		of, sum := make(map[int]int), 0
 		for _, p := range peers {
@@ -220,21 +220,21 @@ func TestRuntimeOfProcesses(t *testing.T) {
 		p.Exchange("collect", "collect")
 	}
 	waitFor(t, "collections are not counted", func() bool { return s.Stats().GCs >= more && s.Stats().GCPause > 0 })
-	must(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
+	requireNoError(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
 	s.waitRestarted(t, 1)
 	if n := s.Stats().GCs; n < more {
 		t.Errorf("%d collections after a worker was killed, and there were %d", n, more)
 	}
 	s.Close()
-	gone(t)
+	expectNoChildren(t)
 }
 
 // TestProcessesDrain has a drain take no connection, end idle ones, and wait for a message that has begun.
 func TestProcessesDrain(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
-			s := startProcesses(t, &Server{Model: model, Processes: 2})
-			idle, half := meet(t, s.addr), halfUnfinished(t, s.addr)
+			s := startWithProcesses(t, &Server{Model: model, Processes: 2})
+			idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
 			s.stop()
 			idle.ExpectEOF("")
 			waitFor(t, "connections are still taken", func() bool {
@@ -248,8 +248,8 @@ func TestProcessesDrain(t *testing.T) {
 				t.Fatalf("it ended before the message: %v", <-s.err)
 			}
 			half.Exchange(" and half", "half and half")
-			ok(t, s.result(t))
-			gone(t)
+			expectNoError(t, s.waitResult(t))
+			expectNoChildren(t)
 		})
 	}
 }
@@ -258,64 +258,64 @@ func TestProcessesDrain(t *testing.T) {
 // the workers.
 func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
-	s := startProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
-	halfUnfinished(t, s.addr)
+	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	dialWithHalfMessage(t, s.addr)
 	waitFor(t, "it is not counted", func() bool { return s.Stats().Open == 1 })
 	s.stop()
-	if err := s.result(t); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections were closed") {
+	if err := s.waitResult(t); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections were closed") {
 		t.Errorf("%v; want an error that wraps DeadlineExceeded and counts the connection", err)
 	}
-	gone(t)
+	expectNoChildren(t)
 
-	s = startProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
-	half := halfUnfinished(t, s.addr)
+	s = startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	half := dialWithHalfMessage(t, s.addr)
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
-	must(t, half.SetReadDeadline(time.Now().Add(5*bound)))
+	requireNoError(t, half.SetReadDeadline(time.Now().Add(5*bound)))
 	if _, err := half.R.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("five times the bound after the signal the connection got %v, want silence", err)
 	}
-	must(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
+	requireNoError(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
 	half.Exchange("", "half")
-	ok(t, <-shut)
-	ok(t, s.result(t))
-	gone(t)
+	expectNoError(t, <-shut)
+	expectNoError(t, s.waitResult(t))
+	expectNoChildren(t)
 }
 
 // TestSignalToWorker has a SIGTERM to one worker drain it, and the worker come back; SIGINT does nothing.
 func TestSignalToWorker(t *testing.T) {
-	s := startProcesses(t, &Server{Processes: 2})
-	peers, of := meetAll(t, s.addr, 2)
+	s := startWithProcesses(t, &Server{Processes: 2})
+	peers, of := dialAllWorkers(t, s.addr, 2)
 	p := peers[0]
-	must(t, syscall.Kill(p.pid, syscall.SIGINT))
+	requireNoError(t, syscall.Kill(p.pid, syscall.SIGINT))
 	p.Exchange("after SIGINT", "after SIGINT")
-	must(t, syscall.Kill(p.pid, syscall.SIGTERM))
+	requireNoError(t, syscall.Kill(p.pid, syscall.SIGTERM))
 	_ = syscall.Kill(p.pid, syscall.SIGTERM) // it may have ended
 	if _, err := p.R.ReadByte(); err != io.EOF {
 		t.Errorf("the drained connection got %v, want its end", err)
 	}
-	waitFor(t, "the worker is not back", func() bool { return of[meet(t, s.addr).pid] == 0 })
+	waitFor(t, "the worker is not back", func() bool { return of[dialWorker(t, s.addr).pid] == 0 })
 }
 
 // TestProcessesLeaveNothing has neither lives nor servers leave descriptors behind.
 func TestProcessesLeaveNothing(t *testing.T) {
 	once := func(kills int) {
-		s := startProcesses(t, &Server{Processes: 2})
+		s := startWithProcesses(t, &Server{Processes: 2})
 		for n := range kills {
-			for _, pid := range children(t) {
-				must(t, syscall.Kill(pid, syscall.SIGKILL))
+			for _, pid := range childPIDs(t) {
+				requireNoError(t, syscall.Kill(pid, syscall.SIGKILL))
 			}
 			s.waitRestarted(t, 2*(n+1))
 		}
 		s.stop()
-		ok(t, s.result(t))
-		gone(t)
+		expectNoError(t, s.waitResult(t))
+		expectNoChildren(t)
 	}
 	once(0)
-	before := openDescriptors(t)
+	before := countDescriptors(t)
 	once(2)
 	once(0)
-	if after := openDescriptors(t); after > before {
+	if after := countDescriptors(t); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
 }

@@ -65,7 +65,7 @@ func workerMain() int {
 
 func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	srv := Server{Handler: Base{}, Processes: 2}
 	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
 		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
@@ -77,17 +77,17 @@ func TestServeWithProcesses(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	srv := Server{Processes: 4, Limits: Limits{MaxConns: 10}}
-	if got := srv.share().MaxConns; got != 3 {
+	if got := srv.processLimits().MaxConns; got != 3 {
 		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
 	}
-	if got := srv.maxConns(3); got != 10 {
+	if got := srv.totalMaxConns(3); got != 10 {
 		t.Errorf("all together have %d, want 10", got)
 	}
 	srv.Limits.MaxConns = 0
-	if got := srv.maxConns(100); got != 400 {
+	if got := srv.totalMaxConns(100); got != 400 {
 		t.Errorf("4 processes with 100 connections each have %d", got)
 	}
-	if got, shard, err := srv.loops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
+	if got, shard, err := srv.resolveLoops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
 		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
 	}
 }
@@ -98,17 +98,17 @@ func TestShareOfMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)
 	all, share := Server{}, Server{Processes: 4}
-	l, err := all.share().resolve()
-	must(t, err)
-	if got := share.share().MaxBuffered; got != l.MaxBuffered/4 {
+	l, err := all.processLimits().withDefaults()
+	requireNoError(t, err)
+	if got := share.processLimits().MaxBuffered; got != l.MaxBuffered/4 {
 		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
 	}
 	debug.SetMemoryLimit(4 << 20)
-	if got := share.share().MaxBuffered; got != 1<<20 {
+	if got := share.processLimits().MaxBuffered; got != 1<<20 {
 		t.Errorf("with a GOMEMLIMIT of 4 MiB in each of 4 processes each gets %d bytes, want a MiB", got)
 	}
 	share.Limits = Limits{MaxBuffered: 8 << 20, AcceptRate: 9}
-	if got := share.share(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
+	if got := share.processLimits(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
 		t.Errorf("one of 4 processes gets %d of 8 MiB and %d of 9 accepts a second, want 2 MiB and 2", got.MaxBuffered, got.AcceptRate)
 	}
 }

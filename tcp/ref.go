@@ -8,61 +8,58 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Ref names a connection from anywhere and safely outlives it. It is a small
-// value that can be copied, compared and used as a key. After the connection
-// has closed, its methods answer ErrClosed, even when everything that made up
-// the connection serves another one by then. The zero Ref names no connection.
+// Ref identifies a connection. It may be used anywhere and outlives the connection. It is a small
+// value that can be copied, compared and used as a map key. After the connection has closed,
+// methods return ErrClosed, even if its memory is reused for another connection. The zero Ref
+// identifies no connection.
 //
-// The methods are safe for concurrent use, and none but SendWait, and LocalAddr where it
-// says so, blocks. Those that ask something of the connection reach it through a mailbox
-// with a bound (Limits.MaxMail), which wakes its loop or goroutine; those that tell
-// something of it look at once, and allocate nothing.
+// Methods are safe for concurrent use. Only SendWait and, as documented, LocalAddr may block.
+// Methods that change the connection use a mailbox of limited size (Limits.MaxMail), which wakes
+// its loop or goroutine; methods that read properties do so directly and do not allocate.
 type Ref struct{ r engine.Ref }
 
-// ID numbers the connection, from 1 on: no other connection of this Server has had the
-// same number, nor will have before 2³² have come in its place. It is conn in the log, and
-// stays known when the connection has closed; 0 is that of the zero Ref. Worker processes
-// (Server.Processes) number theirs each.
+// ID returns the number of the connection, starting at 1. A number is reused only after 2³²
+// further connections have used the same slot. The log has it as conn. It remains valid after the
+// connection has closed; the zero Ref has 0. Worker processes (Server.Processes) number their
+// connections separately.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
-// String is ID in decimal.
+// String returns ID in decimal.
 func (r Ref) String() string { return strconv.FormatUint(r.ID(), 10) }
 
-// RemoteAddr is the peer's address as Conn.RemoteAddr has it; the zero AddrPort for a
-// unix socket. ok is false when the connection is closing or closed.
+// RemoteAddr returns the peer's address as in Conn.RemoteAddr, or the zero AddrPort for a unix
+// socket. ok is false if the connection is closing or closed.
 func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
-// LocalAddr is this side's address as Conn.LocalAddr has it; the zero AddrPort for a unix
-// socket. ok is false when the connection is closing or closed. It asks the kernel. Where
-// loops have descriptor tables of their own (Server.Loops) it waits for the connection's
-// loop, so ok is false on another one.
+// LocalAddr returns the local address as in Conn.LocalAddr, or the zero AddrPort for a unix
+// socket. ok is false if the connection is closing or closed. It makes a system call. If loops
+// have their own descriptor tables (Server.Loops), it waits for the connection's loop, and ok is
+// false when it is called on another loop.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
-// Value is what Conn.SetValue was last given for the connection, nil at first. ok is false
-// when the connection is closing or closed. What v points to is for the caller to guard.
+// Value returns the value last set by Conn.SetValue, initially nil. ok is false if the connection
+// is closing or closed. The caller must synchronize access to what v points to.
 func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 
-// Send posts a copy of p to be sent to the peer, and returns at once. Messages from one
-// goroutine to one connection are sent in order. Send takes all of p or nothing: it fails with
-// ErrClosed when the connection is closing or closed, with ErrFull when there is no room, and
-// with ErrTooLarge when p is larger than Limits.MaxUnsent. A nil error means that p is sent
-// unless the connection ends first. A handler that sends to many connections of its own loop
-// in one call fills the mailbox, because the loop empties it only afterwards: Limits.MaxMail
-// and Limits.MaxMailBytes say how many fit.
+// Send posts a copy of p to be sent to the peer, and returns at once. Messages from one goroutine
+// to one connection are sent in order. Send accepts all of p or nothing. It fails with ErrClosed
+// if the connection is closing or closed, with ErrFull if a buffer is full, and with ErrTooLarge
+// if p exceeds Limits.MaxUnsent. After a nil error, p is sent unless the connection ends first. A
+// handler that sends to many connections of its own loop in one call fills the mailbox, because
+// the loop empties it only afterwards; Limits.MaxMail and Limits.MaxMailBytes limit such a burst.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send with backpressure: where more than Limits.HighWater bytes that Refs have
-// sent would be unsent with p, it blocks until no more than Limits.LowWater are before it, or
-// fewer if p fills Limits.MaxUnsent; and while the mailbox is full. So a goroutine that has
-// much to send is as fast as the peer reads, and the connection holds little. Those that wait
-// for a loop's mailbox get room in order. When ctx ends first, it fails with
-// context.Cause(ctx), and p is not sent.
+// SendWait is Send with backpressure. While more than Limits.HighWater bytes sent by Refs would
+// be unsent with p, it blocks until at most Limits.LowWater are queued before p, or fewer if p
+// fills Limits.MaxUnsent. It also blocks while the mailbox is full. So a goroutine with much to
+// send proceeds at the peer's speed. Goroutines that wait for a loop's mailbox are served in
+// order.
 //
-// It fails with ErrClosed when the connection is closing or closed, or begins to close
-// meanwhile; with ErrTooLarge as Send does; with ErrFull when 256 goroutines wait for
-// this connection already; and with ErrWriteTimeout when the mailbox has had no room for
-// Limits.WriteTimeout. It must not be called by a handler, which would wait for
-// itself: on an event loop it fails with ErrBadUse where it would have to wait.
+// If ctx ends first, SendWait fails with context.Cause(ctx) and p is not sent. It fails with
+// ErrClosed if the connection is or begins closing; with ErrTooLarge like Send; with ErrFull if
+// 256 goroutines already wait for this connection; and with ErrWriteTimeout if the mailbox has
+// been full for Limits.WriteTimeout. A handler must not call it, because it would wait for
+// itself: on an event loop it fails with ErrBadUse when it would have to wait.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)
 	if err == engine.ErrOnLoop {
@@ -71,27 +68,24 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	return err
 }
 
-var errWaitOnLoop = badUse("SendWait would wait on an event loop; expected a goroutine that may wait, or Send")
+var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
-// Do has f called for the connection as its handler is: not at the same time as another
-// call for it, after what was sent before by the same goroutine, and on its event loop,
-// also with Server.Workers, so that it must be quick. f may use everything of its Conn.
-// It is called once, or never if the connection begins to close before. Do fails with
-// ErrClosed when the connection is closing or closed, and with ErrFull when the mailbox
-// is full.
+// Do calls f for the connection like its handler: not at the same time as another call for it,
+// and after messages that the same goroutine sent before. f runs on the event loop, also with
+// Server.Workers, so it must not block. It may use all of its Conn. It is called once, or never
+// if the connection begins to close first. Do fails with ErrClosed if the connection is closing
+// or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is Conn.Release from anywhere, after the messages sent before. It fails as
-// Close does; with ErrClosed there is nothing to release any more.
+// Release is like Conn.Release, after messages sent before. It fails like Close; after ErrClosed
+// there is nothing to release.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
-// Sendv is Send for all of pieces, one behind the other, as if they were joined: nothing
-// is sent between them.
+// Sendv sends the concatenation of pieces like Send.
 func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
 
-// Close posts a request to close the connection as Conn.Close does, after the
-// messages sent before. It fails with ErrClosed when the connection is closing
-// or closed, and with ErrFull when the mailbox is full.
+// Close requests to close the connection as by Conn.Close, after messages sent before. It fails
+// with ErrClosed if the connection is closing or closed, and with ErrFull if the mailbox is full.
 func (r Ref) Close() error { return r.r.Close() }

@@ -20,9 +20,9 @@ var outside = map[string]struct {
 	use  func(c *Conn) error
 	logs bool
 }{
-	"Write":       {use: func(c *Conn) error { return second(c.Write([]byte("lost"))) }},
-	"WriteString": {use: func(c *Conn) error { return second(c.WriteString("lost")) }},
-	"Writev":      {use: func(c *Conn) error { return second(c.Writev([]byte("lost"), []byte("too"))) }},
+	"Write":       {use: func(c *Conn) error { return errorOf(c.Write([]byte("lost"))) }},
+	"WriteString": {use: func(c *Conn) error { return errorOf(c.WriteString("lost")) }},
+	"Writev":      {use: func(c *Conn) error { return errorOf(c.Writev([]byte("lost"), []byte("too"))) }},
 	"ReadFrom":    {use: func(c *Conn) error { _, err := c.ReadFrom(strings.NewReader("lost")); return err }},
 	"SendFile":    {use: func(c *Conn) error { return c.SendFile(nil, 0, 1) }},
 	"Close":       {use: (*Conn).Close},
@@ -42,19 +42,19 @@ var outside = map[string]struct {
 	"SetValue":    {func(c *Conn) error { c.SetValue("lost"); return nil }, true},
 }
 
-func second(_ int, err error) error { return err }
+func errorOf(_ int, err error) error { return err }
 
 // A Conn that is kept does nothing outside of the calls for it, and says so. This is on one
 // loop: between goroutines it would be a data race.
 func TestOutsideCall(t *testing.T) {
-	onLoops(t, func(t *testing.T, model string, loops int) {
+	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
 		if loops > 1 {
 			return
 		}
-		var log logBook
+		var log logRecorder
 		var kept *Conn
 		done := make(chan struct{})
-		s := start(t, &Server{Model: model, Loops: 1, Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+		s := startServer(t, &Server{Model: model, Loops: 1, Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "keep" {
 				kept = c
 				echoLine(c, line)
@@ -71,7 +71,7 @@ func TestOutsideCall(t *testing.T) {
 			if kept.Value() != nil {
 				t.Errorf("the value is %v", kept.Value())
 			}
-			if second(c.WriteString("fine\n")) != nil {
+			if errorOf(c.WriteString("fine\n")) != nil {
 				t.Error("a write in its own call fails")
 			}
 		}))})
@@ -91,23 +91,23 @@ func TestOutsideCall(t *testing.T) {
 
 // A connection that is named in the log has its ID there.
 func TestIDInLog(t *testing.T) {
-	var log logBook
+	var log logRecorder
 	ids := make(chan uint64, 1)
-	s := start(t, &Server{Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+	s := startServer(t, &Server{Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
 		ids <- c.Ref().ID()
 		panic("wrong")
 	}))})
 	io.WriteString(dial(t, s.addr), "x\n")
-	if line, want := log.line(t, "handler panicked"), fmt.Sprintf("conn=%d ", <-ids); !strings.Contains(line, want) {
+	if line, want := log.waitForLine(t, "handler panicked"), fmt.Sprintf("conn=%d ", <-ids); !strings.Contains(line, want) {
 		t.Errorf("the log has no %q:\n%s", want, line)
 	}
 }
 
 // A handler on a loop may use SendWait as long as it would not wait.
 func TestSendWaitOnLoop(t *testing.T) {
-	onLoops(t, func(t *testing.T, model string, loops int) {
+	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
 		answer := make(chan error, 1)
-		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
 			for {
 				if err := c.Ref().SendWait(context.Background(), make([]byte, 1000)); err != nil {
 					answer <- err
@@ -125,7 +125,7 @@ func TestSendWaitOnLoop(t *testing.T) {
 
 func TestSetHandlerNil(t *testing.T) {
 	answer := make(chan error, 1)
-	s := start(t, &Server{Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+	s := startServer(t, &Server{Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 		answer <- c.SetHandler(nil)
 		echoLine(c, line)
 	}))})

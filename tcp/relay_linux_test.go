@@ -17,13 +17,13 @@ func TestIdleRelayMemory(t *testing.T) {
 	for _, model := range Models()[1:] {
 		t.Run(model, func(t *testing.T) {
 			target, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			must(t, err)
+			requireNoError(t, err)
 			defer unix.Close(target)
-			must(t, unix.Bind(target, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-			must(t, unix.Listen(target, 16))
+			requireNoError(t, unix.Bind(target, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+			requireNoError(t, unix.Listen(target, 16))
 			at, err := unix.Getsockname(target)
-			must(t, err)
-			s := start(t, &Server{Model: model, Handler: forward{to: fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)}})
+			requireNoError(t, err)
+			s := startServer(t, &Server{Model: model, Handler: relayingHandler{to: fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)}})
 			open := make([]int, 0, 2*many)
 			defer func() {
 				for _, fd := range open {
@@ -32,24 +32,24 @@ func TestIdleRelayMemory(t *testing.T) {
 			}()
 			relay := func() {
 				client, err := dialRaw(s.addr)
-				must(t, err)
+				requireNoError(t, err)
 				peer, _, err := unix.Accept4(target, unix.SOCK_CLOEXEC)
-				must(t, err)
+				requireNoError(t, err)
 				open = append(open, client, peer)
 				one := []byte("x") // which has come when the two are joined
 				_, err = unix.Write(client, one)
-				must(t, err)
+				requireNoError(t, err)
 				_, err = unix.Read(peer, one)
-				must(t, err)
+				requireNoError(t, err)
 			}
 			for range few {
 				relay()
 			}
-			before := heap()
+			before := liveHeapBytes()
 			for range many - few {
 				relay()
 			}
-			pair := (heap() - before) / (many - few)
+			pair := (liveHeapBytes() - before) / (many - few)
 			t.Logf("%d bytes a pair", pair)
 			if pair > most {
 				t.Errorf("a pair takes %d bytes, want at most %d", pair, most)

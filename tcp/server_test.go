@@ -63,7 +63,7 @@ type started struct {
 func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
-	must(t, err)
+	requireNoError(t, err)
 	t.Cleanup(func() {
 		if dropped, err := p.Close(context.Background()); len(dropped) > 0 || err != nil {
 			t.Errorf("closing the pool after its servers have ended: %d jobs dropped, %v; want none", len(dropped), err)
@@ -72,13 +72,13 @@ func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	return p
 }
 
-// noRules is a pool of so many workers that sheds nothing.
-func noRules(workers, queue int) pool.Config {
-	return pool.Config{Max: workers, Queue: queue, Off: pool.AllRules}
+// plainPoolConfig is a pool of so many workers that sheds nothing.
+func plainPoolConfig(workers, queue int) pool.Config {
+	return pool.Config{Max: workers, Queue: queue, FixedLimit: true, KeepQueued: true, FIFO: true}
 }
 
-// start runs a server on a free port and ends it with the test.
-func start(t testing.TB, srv *Server) *started {
+// startServer runs a server on a free port and ends it with the test.
+func startServer(t testing.TB, srv *Server) *started {
 	t.Helper()
 	if srv.Log == nil {
 		srv.Log = slog.New(slog.DiscardHandler)
@@ -117,22 +117,22 @@ func start(t testing.TB, srv *Server) *started {
 	return s
 }
 
-// result waits for ListenAndServe to return.
-func (s *started) result(t *testing.T) error {
+// waitResult waits for ListenAndServe to return.
+func (s *started) waitResult(t *testing.T) error {
 	t.Helper()
 	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
-// must ends the test with an error.
-func must(t testing.TB, err error) {
+// requireNoError ends the test with an error.
+func requireNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// ok reports an error, on any goroutine.
-func ok(t testing.TB, err error) {
+// expectNoError reports an error, on any goroutine.
+func expectNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
@@ -149,22 +149,22 @@ var (
 	eventually = testkit.WaitForFunc
 )
 
-// onModels runs a test under every model, with two loops if it has any.
-func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
+// forEachModel runs a test under every model, with two loops if it has any.
+func forEachModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	t.Run(Goroutine, func(t *testing.T) { f(t, Goroutine, 1) })
-	onLoops(t, f)
+	forEachLoopModel(t, f)
 }
 
-// onLoops runs a test under the models that have loops.
-func onLoops(t *testing.T, f func(t *testing.T, model string, loops int)) {
+// forEachLoopModel runs a test under the models that have loops.
+func forEachLoopModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	for _, m := range Models()[1:] {
 		t.Run(m, func(t *testing.T) { f(t, m, 2) })
 	}
 }
 
 func TestServe(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		c := dial(t, s.addr)
 		c.Exchange("hello", "hello")
 		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
@@ -178,28 +178,28 @@ func TestServe(t *testing.T) {
 			return fmt.Sprintf("after one exchange of 6 bytes the counters are %+v, want %+v", counted(), want)
 		})
 		s.stop()
-		ok(t, s.result(t))
+		expectNoError(t, s.waitResult(t))
 		c.ExpectEOF("")
-		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "served already") || !strings.Contains(err.Error(), "new Server") {
+		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "already served") || !strings.Contains(err.Error(), "new Server") {
 			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
 		}
 	})
 }
 
 func TestServeListener(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
+		requireNoError(t, err)
 		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops}
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(context.Background(), l) }()
 		c := dial(t, l.Addr().String())
 		c.Exchange("hello", "hello")
-		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
+		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "is already serving") {
 			t.Errorf("a second Serve answers %v", err)
 		}
 		c.Close()
-		ok(t, srv.Shutdown(context.Background()))
+		expectNoError(t, srv.Shutdown(context.Background()))
 		if err := <-ended; err != nil {
 			t.Errorf("Serve returned %v after Shutdown, want nil", err)
 		}
@@ -208,8 +208,8 @@ func TestServeListener(t *testing.T) {
 
 // Sockets that share a port must not hide that another program has it.
 func TestAddressInUse(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		second := &Server{Addr: s.addr, Handler: Base{}, Model: model, Loops: loops}
 		if err := second.ListenAndServe(context.Background()); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("a second server on %s answers %v, want EADDRINUSE", s.addr, err)
@@ -220,29 +220,29 @@ func TestAddressInUse(t *testing.T) {
 // A connection in the middle of a message holds up a shutdown; its end is
 // bounded by the context, and then the message of the error says how many.
 func TestShutdownTimeout(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		got := make(chan struct{})
-		h := &arrival{got: got, Handler: Lines(MessageFunc(echoLine))}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
+		h := &inputNotifier{got: got, Handler: Lines(MessageFunc(echoLine))}
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
 		c := dial(t, s.addr)
 		io.WriteString(c, "half a li")
 		<-got
 		s.stop()
-		err := s.result(t)
+		err := s.waitResult(t)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections") {
 			t.Errorf("the shutdown answers %v; want an error that says how many were cut off and wraps DeadlineExceeded", err)
 		}
 	})
 }
 
-// arrival tells when input has come for the first time.
-type arrival struct {
+// inputNotifier tells when input has come for the first time.
+type inputNotifier struct {
 	Handler
 	got  chan struct{}
 	told atomic.Bool
 }
 
-func (a *arrival) Received(c *Conn, in []byte) int {
+func (a *inputNotifier) Received(c *Conn, in []byte) int {
 	used := a.Handler.Received(c, in)
 	if a.told.CompareAndSwap(false, true) {
 		close(a.got)
@@ -295,7 +295,7 @@ func TestBeforeStart(t *testing.T) {
 	if st := srv.Stats(); st != (Stats{}) {
 		t.Errorf("a server that has not started counts %+v", st)
 	}
-	ok(t, srv.Shutdown(context.Background()))
+	expectNoError(t, srv.Shutdown(context.Background()))
 	srv.Addr, srv.Handler = "127.0.0.1:0", Base{}
 	if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "closed before it was started") {
 		t.Errorf("a server that was closed first answers %v, want ErrServerClosed that says so", err)
@@ -305,8 +305,8 @@ func TestBeforeStart(t *testing.T) {
 // A second ListenAndServe names the mistake, and leaves the first one's NetListener alone.
 func TestServeTwiceOneListener(t *testing.T) {
 	l := NewNetListener()
-	s := start(t, &Server{Handler: l})
-	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "serves already") {
+	s := startServer(t, &Server{Handler: l})
+	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "is already serving") {
 		t.Errorf("a second ListenAndServe answers %v", err)
 	}
 	dial(t, s.addr)
@@ -320,17 +320,17 @@ func TestServeTwiceOneListener(t *testing.T) {
 // Connections that are opened and killed leave no memory behind.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	const conns, times = 300, 5
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
 		cycle := func() {
 			open := make([]net.Conn, conns)
 			for i := range open {
 				c, err := net.Dial("tcp", s.addr) // without a cleanup, which would keep it
-				must(t, err)
+				requireNoError(t, err)
 				_, err = io.WriteString(c, "hello\n")
-				must(t, err)
+				requireNoError(t, err)
 				_, err = io.ReadFull(c, make([]byte, len("hello\n")))
-				must(t, err)
+				requireNoError(t, err)
 				open[i] = c
 			}
 			for _, c := range open {
@@ -344,11 +344,11 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		const most = conns * times * 32 // a third of what a forgotten connection costs
 		var grown int64
 		for range 3 { // what has a bound, such as the goroutines that wait for use again, grows once
-			before := heap()
+			before := liveHeapBytes()
 			for range times {
 				cycle()
 			}
-			if grown = heap() - before; grown <= most {
+			if grown = liveHeapBytes() - before; grown <= most {
 				return
 			}
 		}
@@ -356,8 +356,8 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// heap is the number of live bytes.
-func heap() int64 {
+// liveHeapBytes is the number of live bytes.
+func liveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -368,10 +368,10 @@ func heap() int64 {
 // A handler that does not return holds up neither Shutdown nor Close, though it
 // does hold up ListenAndServe.
 func TestShutdownWithStuckHandler(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()
 		stuck, release := make(chan struct{}), make(chan struct{})
-		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "hello" {
 				close(stuck)
 				<-release
@@ -388,29 +388,29 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 			t.Errorf("Shutdown answers %v; want an error that counts the %d connections that are open", err, s.Stats().Open)
 		}
 		close(release)
-		ok(t, s.result(t))
+		expectNoError(t, s.waitResult(t))
 	})
 }
 
 // A handler may end the server that calls it.
 func TestCloseFromHandler(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()
 		var srv *Server
 		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
-		s := start(t, srv)
+		s := startServer(t, srv)
 		io.WriteString(dial(t, s.addr), "quit\n")
-		ok(t, s.result(t))
+		expectNoError(t, s.waitResult(t))
 	})
 }
 
-// logged is what users write around a handler.
-type logged struct{ Handler }
+// wrappedHandler is what users write around a handler.
+type wrappedHandler struct{ Handler }
 
 // A wrapped framer still gives the last line, which has no end.
 func TestWrappedFramer(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: wrappedHandler{Lines(MessageFunc(echoLine))}})
 		c := dial(t, s.addr)
 		c.Send("a\nlast")
 		c.CloseWrite()
@@ -418,28 +418,28 @@ func TestWrappedFramer(t *testing.T) {
 	})
 }
 
-// reasons tells why connections are closed.
-type reasons struct {
+// openCloseRecorder tells why connections are closed.
+type openCloseRecorder struct {
 	Handler
 	opened func(*Conn)
 	closed chan error
 }
 
-func (r *reasons) Opened(c *Conn) { r.opened(c) }
+func (r *openCloseRecorder) Opened(c *Conn) { r.opened(c) }
 
-func (r *reasons) Closed(_ *Conn, why error) { r.closed <- why }
+func (r *openCloseRecorder) Closed(_ *Conn, why error) { r.closed <- why }
 
 // One message to thousands from within a handler finds room with the default
 // limits.
 func TestBroadcastFromHandler(t *testing.T) {
 	const members, size = 1000, 8 << 10
 	testkit.ReserveDescriptors(t, 2*members+100)
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		var mu sync.Mutex
 		refs := map[Ref]bool{}
 		message := make([]byte, size)
 		failed := make(chan error, 1)
-		h := &reasons{closed: make(chan error, 2*members), opened: func(c *Conn) {
+		h := &openCloseRecorder{closed: make(chan error, 2*members), opened: func(c *Conn) {
 			mu.Lock()
 			refs[c.Ref()] = true
 			mu.Unlock()
@@ -452,7 +452,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 			}
 			failed <- err
 		}))}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
 		var read sync.WaitGroup
 		conns := make([]*testkit.Conn, members)
 		for i := range conns {
@@ -466,7 +466,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 		}
 		waitFor(t, "not all members are in", func() bool { return s.Stats().Open == members })
 		conns[0].Send("now\n")
-		ok(t, testkit.Receive(t, failed, "the handler's answer"))
+		expectNoError(t, testkit.Receive(t, failed, "the handler's answer"))
 		read.Wait()
 	})
 }
@@ -477,7 +477,7 @@ func TestServeUnfitListener(t *testing.T) {
 		t.Errorf("Serve on no listener: %v, want ErrBadConfig", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	requireNoError(t, err)
 	defer l.Close()
 	odd := struct{ net.Listener }{l}
 	if err := srv.Serve(context.Background(), odd); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "struct") {
@@ -489,7 +489,7 @@ func TestServeUnfitListener(t *testing.T) {
 func TestLogOfLoops(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(*testing.T) { // where a second is not over before its time
-		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).log()
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).logger()
 		for loop := range 3 {
 			for range 2 {
 				log.Warn("loop is slow", "loop", loop)
@@ -501,7 +501,7 @@ func TestLogOfLoops(t *testing.T) {
 	}
 	out.Reset()
 	synctest.Test(t, func(*testing.T) {
-		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).log()
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).logger()
 		for range 2 {
 			for _, h := range []Handler{Base{}, Lines(MessageFunc(echoLine))} {
 				log.Error("handler is wrong", "handler", handlerType(h))

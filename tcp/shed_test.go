@@ -18,17 +18,17 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// underLoops runs a test under each model that has loops.
-func underLoops(t *testing.T, f func(t *testing.T, model string)) {
+// runOnLoopModels runs a test under each model that has loops.
+func runOnLoopModels(t *testing.T, f func(t *testing.T, model string)) {
 	t.Helper()
 	for _, model := range Models()[1:] {
 		t.Run(model, func(t *testing.T) { f(t, model) })
 	}
 }
 
-// gated echoes lines, but for "block", which waits at the gate first, and keeps a
+// gatedHandler echoes lines, but for "block", which waits at the gate first, and keeps a
 // record of its calls.
-type gated struct {
+type gatedHandler struct {
 	gate    chan struct{}
 	blocked chan bool // for each "block": whether it waits, or is shed
 
@@ -38,11 +38,11 @@ type gated struct {
 	sheds int64   // calls of Shed
 }
 
-func newGated() *gated {
-	return &gated{gate: make(chan struct{}), blocked: make(chan bool, 10)}
+func newGatedHandler() *gatedHandler {
+	return &gatedHandler{gate: make(chan struct{}), blocked: make(chan bool, 10)}
 }
 
-func (g *gated) note(call string, why error) {
+func (g *gatedHandler) recordCall(call string, why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls = append(g.calls, call)
@@ -51,17 +51,17 @@ func (g *gated) note(call string, why error) {
 	}
 }
 
-// seen is what was called, and the reasons so far.
-func (g *gated) seen() (calls []string, whys []error) {
+// recordedCalls is what was called, and the reasons so far.
+func (g *gatedHandler) recordedCalls() (calls []string, whys []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.calls), slices.Clone(g.whys)
 }
 
-func (g *gated) Opened(*Conn) { g.note("Opened", nil) }
+func (g *gatedHandler) Opened(*Conn) { g.recordCall("Opened", nil) }
 
-func (g *gated) Message(c *Conn, msg []byte) {
-	g.note(string(msg), nil)
+func (g *gatedHandler) Message(c *Conn, msg []byte) {
+	g.recordCall(string(msg), nil)
 	if string(msg) == "block" {
 		g.blocked <- true
 		<-g.gate
@@ -69,13 +69,13 @@ func (g *gated) Message(c *Conn, msg []byte) {
 	echoLine(c, msg)
 }
 
-func (g *gated) Closed(_ *Conn, why error) { g.note("Closed", why) }
+func (g *gatedHandler) Closed(_ *Conn, why error) { g.recordCall("Closed", why) }
 
-// shedding is gated that answers "busy" and the message for what is shed, closes for
+// sheddingHandler is gated that answers "busy" and the message for what is shed, closes for
 // "close" and panics for "panic".
-type shedding struct{ *gated }
+type sheddingHandler struct{ *gatedHandler }
 
-func (s shedding) Shed(c *Conn, msg []byte, why error) {
+func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
 	s.mu.Lock()
 	s.sheds++
 	s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s shedding) Shed(c *Conn, msg []byte, why error) {
 	case "block":
 		defer func() { s.blocked <- false }()
 	default:
-		s.note("shed "+text, why)
+		s.recordCall("shed "+text, why)
 	}
 	switch string(msg) {
 	case "close":
@@ -96,29 +96,31 @@ func (s shedding) Shed(c *Conn, msg []byte, why error) {
 	}
 }
 
-// rawShedding is the same without a framer.
-type rawShedding struct{ shedding }
+// rawSheddingHandler is the same without a framer.
+type rawSheddingHandler struct{ sheddingHandler }
 
-func (r rawShedding) Received(c *Conn, in []byte) (used int) { return r.cut(c, in, r.Message) }
-
-func (r rawShedding) Ended(_ *Conn, rest []byte) int { return len(rest) }
-
-func (r rawShedding) Shed(c *Conn, in []byte, why error) (used int) {
-	return r.cut(c, in, func(c *Conn, msg []byte) { r.shedding.Shed(c, msg, why) })
+func (r rawSheddingHandler) Received(c *Conn, in []byte) (used int) {
+	return r.handleLine(c, in, r.Message)
 }
 
-func (rawShedding) cut(c *Conn, in []byte, give func(*Conn, []byte)) int {
+func (r rawSheddingHandler) Ended(_ *Conn, rest []byte) int { return len(rest) }
+
+func (r rawSheddingHandler) Shed(c *Conn, in []byte, why error) (used int) {
+	return r.handleLine(c, in, func(c *Conn, msg []byte) { r.sheddingHandler.Shed(c, msg, why) })
+}
+
+func (rawSheddingHandler) handleLine(c *Conn, in []byte, deliver func(*Conn, []byte)) int {
 	line, _, ok := bytes.Cut(in, []byte("\n"))
 	if !ok {
 		return 0
 	}
-	give(c, line)
+	deliver(c, line)
 	return len(line) + 1
 }
 
-// enter connects, and asks until it is served: the worker that has called Opened may
+// dialUntilServed connects, and asks until it is served: the worker that has called Opened may
 // still be on its way.
-func enter(t *testing.T, addr string) *testkit.Conn {
+func dialUntilServed(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
 	waitFor(t, "a connection is not served", func() bool {
@@ -128,10 +130,10 @@ func enter(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// block has a new connection take a worker.
-func (g *gated) block(t *testing.T, addr string) *testkit.Conn {
+// blockWorker has a new connection take a worker.
+func (g *gatedHandler) blockWorker(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
-	c := enter(t, addr)
+	c := dialUntilServed(t, addr)
 	c.Send("block\n")
 	for !testkit.Receive(t, g.blocked, "a line that is to block a worker") {
 		c.Expect("busy block\n")
@@ -140,29 +142,29 @@ func (g *gated) block(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// calledFor counts the calls of a method.
-func (g *gated) calledFor(method string) int {
-	calls, _ := g.seen()
+// countCalls counts the calls of a method.
+func (g *gatedHandler) countCalls(method string) int {
+	calls, _ := g.recordedCalls()
 	return strings.Count(strings.Join(calls, " "), method)
 }
 
-// one is a pool of one worker without a queue.
-var one = pool.Config{Max: 1, Queue: pool.NoQueue, Off: pool.AllRules}
+// singleWorker is a pool of one worker without a queue.
+var singleWorker = pool.Config{Max: 1, Queue: pool.NoQueue, FixedLimit: true, KeepQueued: true, FIFO: true}
 
 // Where the pool has no room, a handler that sheds answers: to each message at hand,
 // in order, with the same framing as ever. What it does not use is kept.
 func TestShedWhenFull(t *testing.T) {
-	for name, wrap := range map[string]func(shedding) Handler{
-		"Lines":   func(s shedding) Handler { return Lines(s) },
-		"Split":   func(s shedding) Handler { return Split(bufio.ScanLines, s) },
-		"Handler": func(s shedding) Handler { return rawShedding{s} },
+	for name, wrap := range map[string]func(sheddingHandler) Handler{
+		"Lines":   func(s sheddingHandler) Handler { return Lines(s) },
+		"Split":   func(s sheddingHandler) Handler { return Split(bufio.ScanLines, s) },
+		"Handler": func(s sheddingHandler) Handler { return rawSheddingHandler{s} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			underLoops(t, func(t *testing.T, model string) {
-				g := newGated()
-				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, one), Handler: wrap(shedding{g})})
-				c := enter(t, s.addr)
-				a := g.block(t, s.addr)
+			runOnLoopModels(t, func(t *testing.T, model string) {
+				g := newGatedHandler()
+				s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Handler: wrap(sheddingHandler{g})})
+				c := dialUntilServed(t, s.addr)
+				a := g.blockWorker(t, s.addr)
 				io.WriteString(c, "x\ny\nha")
 				c.Expect("busy x\nbusy y\n")
 				shed := 2
@@ -175,7 +177,7 @@ func TestShedWhenFull(t *testing.T) {
 				} else if isBusy {
 					shed++
 				}
-				whys := g.wantShed(t, pool.ErrFull)
+				whys := g.expectShed(t, pool.ErrFull)
 				if st := s.Stats(); st.Shed == 0 || len(whys) != shed {
 					t.Errorf("%d messages were shed: Shed was called %d times, and Stats.Shed is %d", shed, len(whys), st.Shed)
 				}
@@ -184,10 +186,10 @@ func TestShedWhenFull(t *testing.T) {
 	}
 }
 
-// wantShed checks and gives the reasons for what was shed.
-func (g *gated) wantShed(t *testing.T, want error) (whys []error) {
+// expectShed checks and gives the reasons for what was shed.
+func (g *gatedHandler) expectShed(t *testing.T, want error) (whys []error) {
 	t.Helper()
-	_, whys = g.seen()
+	_, whys = g.recordedCalls()
 	for _, why := range whys {
 		if !errors.Is(why, ErrOverloaded) || errors.Is(why, pool.ErrFull) == errors.Is(why, pool.ErrShed) || !errors.Is(why, want) {
 			t.Errorf("shed because of %v; want ErrOverloaded and %v", why, want)
@@ -196,14 +198,14 @@ func (g *gated) wantShed(t *testing.T, want error) (whys []error) {
 	return whys
 }
 
-// impatient is a pool of one worker that sheds soon, and has no other rule: the
+// quickSheddingConfig is a pool of one worker that sheds soon, and has no other rule: the
 // newest job in the queue is left.
-var impatient = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond,
-	Off: pool.AllRules &^ pool.Shedding}
+var quickSheddingConfig = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond,
+	FixedLimit: true, FIFO: true}
 
-// queued sends a line on a connection that is open, and waits until the pool has it
+// sendUntilQueued sends a line on a connection that is open, and waits until the pool has it
 // in its queue, or has shed it.
-func queued(t *testing.T, s *started, c *testkit.Conn, line string) {
+func sendUntilQueued(t *testing.T, s *started, c *testkit.Conn, line string) {
 	t.Helper()
 	st := s.Workers.Stats()
 	io.WriteString(c, line)
@@ -213,43 +215,43 @@ func queued(t *testing.T, s *started, c *testkit.Conn, line string) {
 // What the pool sheds after it has taken it is answered while the worker is still
 // busy, and on its loop.
 func TestShedAfterAcceptance(t *testing.T) {
-	underLoops(t, func(t *testing.T, model string) {
-		g := newGated()
-		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, impatient), Handler: Lines(shedding{g})})
+	runOnLoopModels(t, func(t *testing.T, model string) {
+		g := newGatedHandler()
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, quickSheddingConfig), Handler: Lines(sheddingHandler{g})})
 		var conns []*testkit.Conn
 		for range 3 {
-			conns = append(conns, enter(t, s.addr))
+			conns = append(conns, dialUntilServed(t, s.addr))
 		}
-		a := g.block(t, s.addr)
+		a := g.blockWorker(t, s.addr)
 		for i, c := range conns {
-			queued(t, s, c, fmt.Sprintf("%d\n", i))
+			sendUntilQueued(t, s, c, fmt.Sprintf("%d\n", i))
 		}
 		conns[0].Expect("busy 0\n")
 		conns[1].Expect("busy 1\n")
 		close(g.gate)
 		a.Expect("block\n")
 		conns[2].Expect("2\n")
-		g.wantShed(t, pool.ErrShed)
+		g.expectShed(t, pool.ErrShed)
 	})
 }
 
 // A handler that does not shed loses nothing, whatever the pool does: what it sheds,
 // and what it has no room for, waits.
 func TestNothingIsLost(t *testing.T) {
-	for name, cfg := range map[string]pool.Config{"full": one, "shed": impatient} {
+	for name, cfg := range map[string]pool.Config{"full": singleWorker, "shed": quickSheddingConfig} {
 		t.Run(name, func(t *testing.T) {
-			underLoops(t, func(t *testing.T, model string) {
-				g := newGated()
-				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(g)})
+			runOnLoopModels(t, func(t *testing.T, model string) {
+				g := newGatedHandler()
+				s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(g)})
 				var conns []*testkit.Conn
 				for range 5 {
-					conns = append(conns, enter(t, s.addr))
+					conns = append(conns, dialUntilServed(t, s.addr))
 				}
-				g.block(t, s.addr)
+				g.blockWorker(t, s.addr)
 				for i, c := range conns {
 					fmt.Fprintf(c, "%d\nand more\n", i)
 				}
-				if cfg.Off&pool.Shedding == 0 {
+				if !cfg.KeepQueued {
 					eventually(t, func() bool { // and once it sheds it refuses, too, what is more than it will have time for
 						st := s.Workers.Stats()
 						return st.Shed > 0 && st.Shed+st.Full > 20
@@ -270,13 +272,13 @@ func TestNothingIsLost(t *testing.T) {
 // Only input is shed: Opened and Closed, and the end, wait for a worker, and a line
 // that ends with the connection is served with it.
 func TestEventsAreNotShed(t *testing.T) {
-	for name, cfg := range map[string]pool.Config{"full": one, "shed": impatient} {
+	for name, cfg := range map[string]pool.Config{"full": singleWorker, "shed": quickSheddingConfig} {
 		t.Run(name, func(t *testing.T) {
-			underLoops(t, func(t *testing.T, model string) {
-				g := newGated()
-				s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(shedding{g})})
-				old := enter(t, s.addr)
-				a := g.block(t, s.addr)
+			runOnLoopModels(t, func(t *testing.T, model string) {
+				g := newGatedHandler()
+				s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(sheddingHandler{g})})
+				old := dialUntilServed(t, s.addr)
+				a := g.blockWorker(t, s.addr)
 				c := dial(t, s.addr)
 				io.WriteString(c, "last words")
 				c.CloseWrite()
@@ -286,7 +288,7 @@ func TestEventsAreNotShed(t *testing.T) {
 					old.Expect("busy busy?\n")
 				}
 				waitFor(t, "it is not accepted", func() bool { return s.Stats().Open == 3 })
-				if n := g.calledFor("Opened"); n != 2 {
+				if n := g.countCalls("Opened"); n != 2 {
 					t.Errorf("Opened was called %d times while the only worker is busy, want 2", n)
 				}
 				close(g.gate)
@@ -306,7 +308,7 @@ func TestEventsAreNotShed(t *testing.T) {
 				if st := s.Stats(); st.Shed > g.sheds+1 {
 					t.Errorf("Stats.Shed is %d after %d calls of Shed: something else was shed", st.Shed, g.sheds)
 				}
-				if o, c := g.calledFor("Opened"), g.calledFor("Closed"); o != 3 || c != 3 {
+				if o, c := g.countCalls("Opened"), g.countCalls("Closed"); o != 3 || c != 3 {
 					t.Errorf("Opened was called %d times, and Closed %d times, for 3 connections", o, c)
 				}
 			})
@@ -316,20 +318,20 @@ func TestEventsAreNotShed(t *testing.T) {
 
 // Shed may close, and its panic costs no other connection.
 func TestShedCloses(t *testing.T) {
-	underLoops(t, func(t *testing.T, model string) {
-		g := newGated()
-		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, one), Handler: Lines(shedding{g})})
+	runOnLoopModels(t, func(t *testing.T, model string) {
+		g := newGatedHandler()
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Handler: Lines(sheddingHandler{g})})
 		words := []string{"close", "panic", "stay"}
 		var conns []*testkit.Conn
 		for range words {
-			conns = append(conns, enter(t, s.addr))
+			conns = append(conns, dialUntilServed(t, s.addr))
 		}
-		g.block(t, s.addr)
+		g.blockWorker(t, s.addr)
 		for i, c := range conns {
 			io.WriteString(c, words[i]+"\n")
 		}
 		conns[2].Expect("busy stay\n")
-		waitFor(t, "not all three are shed", func() bool { _, whys := g.seen(); return len(whys) == 3 })
+		waitFor(t, "not all three are shed", func() bool { _, whys := g.recordedCalls(); return len(whys) == 3 })
 		close(g.gate)
 		for _, c := range conns[:2] {
 			if got := c.ExpectClosed(); got != "" {
@@ -338,7 +340,7 @@ func TestShedCloses(t *testing.T) {
 			c.Close()
 		}
 		waitFor(t, "not both are closed", func() bool { st := s.Stats().Closed; return st.Handler+st.Panic == 2 })
-		_, whys := g.seen()
+		_, whys := g.recordedCalls()
 		var overload, panicked int
 		for _, why := range whys[3:] { // behind those of the three sheds
 			if _, ok := errors.AsType[*PanicError](why); ok {
@@ -364,13 +366,13 @@ func TestWrongShed(t *testing.T) {
 		{Split(bufio.ScanLines, oddShedding{}), "expected that of MessageShedHandler"},
 		{&embedsShed{}, "expected that of ShedHandler"},
 		{struct{ Handler }{&embedsShed{}}, ""},
-		{rawShedding{}, ""},
-		{Lines(busy{}), ""},
+		{rawSheddingHandler{}, ""},
+		{Lines(busyShedder{}), ""},
 		{Lines(MessageFunc(echoLine)), ""},
 		{Base{}, ""},
 	} {
 		if c.wants == "" {
-			if err := (&Server{Handler: c.h}).checkShed(); err != nil {
+			if err := (&Server{Handler: c.h}).checkShedMethod(); err != nil {
 				t.Errorf("%T: %v", c.h, err)
 			}
 			continue

@@ -28,17 +28,19 @@ var identity = sync.OnceValues(func() (*tls.Config, *tls.Config) {
 	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
 })
 
-// upgrader starts TLS at a line, and echoes others.
-type upgrader struct {
+// startTLSHandler starts TLS at a line, and echoes others.
+type startTLSHandler struct {
 	refs   chan Ref
 	closed chan error
 }
 
-func newStarter() *upgrader { return &upgrader{make(chan Ref, 100), make(chan error, 100)} }
+func newStartTLSHandler() *startTLSHandler {
+	return &startTLSHandler{make(chan Ref, 100), make(chan error, 100)}
+}
 
-func (h *upgrader) Opened(c *Conn) {}
+func (h *startTLSHandler) Opened(c *Conn) {}
 
-func (h *upgrader) Message(c *Conn, line []byte) {
+func (h *startTLSHandler) Message(c *Conn, line []byte) {
 	if string(line) != "STARTTLS" {
 		echoLine(c, line)
 		return
@@ -58,12 +60,12 @@ func (h *upgrader) Message(c *Conn, line []byte) {
 	h.refs <- c.Ref()
 }
 
-func (h *upgrader) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TLS() != nil) }
+func (h *startTLSHandler) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TLS() != nil) }
 
-func (h *upgrader) Closed(_ *Conn, why error) { h.closed <- why }
+func (h *startTLSHandler) Closed(_ *Conn, why error) { h.closed <- why }
 
-// begin asks for TLS and waits for the answer.
-func (h *upgrader) begin(t *testing.T, addr string) *testkit.Conn {
+// requestTLS asks for TLS and waits for the answer.
+func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
 	c.Exchange("in clear", "in clear")
@@ -73,22 +75,22 @@ func (h *upgrader) begin(t *testing.T, addr string) *testkit.Conn {
 }
 
 func TestStartTLS(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		h := newStarter()
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		h := newStartTLSHandler()
 		srv.Handler = Lines(h)
-		s := start(t, srv)
+		s := startServer(t, srv)
 		_, client := identity()
 		const conns = 10
 		var all sync.WaitGroup
 		for range conns {
-			c := h.begin(t, s.addr)
+			c := h.requestTLS(t, s.addr)
 			ref := <-h.refs
 			all.Go(func() {
 				if err := ref.Send([]byte("posted\n")); err != nil { // which waits
 					t.Errorf("Send: %v", err)
 				}
 				done := make(chan bool, 1)
-				ok(t, ref.Do(func(c *Conn) { done <- c.TLS() != nil }))
+				expectNoError(t, ref.Do(func(c *Conn) { done <- c.TLS() != nil }))
 				tc := tls.Client(c, client)
 				r := bufio.NewReader(tc)
 				large := strings.Repeat("x", 50_000) + "\n"
@@ -125,10 +127,10 @@ func TestStartTLS(t *testing.T) {
 
 // Input in clear behind the command is not taken for encrypted input: CVE-2011-0411.
 func TestStartTLSInjected(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		h := newStarter()
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		h := newStartTLSHandler()
 		srv.Handler = Lines(h)
-		s := start(t, srv)
+		s := startServer(t, srv)
 		for _, behind := range []string{"DELETE\n", "part of a line"} {
 			c := dial(t, s.addr)
 			c.Send("STARTTLS\n" + behind)
@@ -143,13 +145,13 @@ func TestStartTLSInjected(t *testing.T) {
 }
 
 func TestStartTLSFails(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		h := newStarter()
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		h := newStartTLSHandler()
 		srv.Handler = Lines(h)
-		s := start(t, srv)
+		s := startServer(t, srv)
 		broken := func(why error) bool { _, ok := errors.AsType[*TLSError](why); return ok }
 
-		c := h.begin(t, s.addr)
+		c := h.requestTLS(t, s.addr)
 		(<-h.refs).Send([]byte("lost"))
 		io.WriteString(c, "still in clear\n")
 		io.ReadAll(c)
@@ -158,13 +160,13 @@ func TestStartTLSFails(t *testing.T) {
 			t.Errorf("no TLS: Closed(%v)", why)
 		}
 
-		c = h.begin(t, s.addr)
+		c = h.requestTLS(t, s.addr)
 		c.Close()
 		if why := <-h.closed; why != io.EOF && !broken(why) {
 			t.Errorf("the end: Closed(%v)", why)
 		}
 
-		c = h.begin(t, s.addr) // who does not know the certificate says so
+		c = h.requestTLS(t, s.addr) // who does not know the certificate says so
 		tls.Client(c, &tls.Config{ServerName: "example.com"}).Handshake()
 		c.Close()
 		if why := <-h.closed; !broken(why) {
@@ -174,25 +176,25 @@ func TestStartTLSFails(t *testing.T) {
 }
 
 func TestStartTLSOfSilentPeers(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		h := newStarter()
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		h := newStartTLSHandler()
 		srv.Handler = Lines(h)
 		t.Parallel()
 		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
-		s := start(t, srv)
-		c := h.begin(t, s.addr)
+		s := startServer(t, srv)
+		c := h.requestTLS(t, s.addr)
 		io.ReadAll(c)
 		c.Close()
 		if why := <-h.closed; why != ErrHandshakeTimeout {
 			t.Errorf("silence: Closed(%v)", why)
 		}
 
-		c = h.begin(t, s.addr)
+		c = h.requestTLS(t, s.addr)
 		done := make(chan error, 1)
 		go func() { done <- s.Shutdown(context.Background()) }()
 		io.ReadAll(c)
 		c.Close()
-		ok(t, <-done)
+		expectNoError(t, <-done)
 		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
 			t.Errorf("a drain: Closed(%v)", why)
 		}
@@ -202,16 +204,16 @@ func TestStartTLSOfSilentPeers(t *testing.T) {
 	})
 }
 
-// dialling is the client's side.
-type dialling struct {
+// startTLSClient is the client's side.
+type startTLSClient struct {
 	Base
 	heard chan string
 	cfg   *tls.Config
 }
 
-func (h *dialling) Opened(c *Conn) { c.WriteString("STARTTLS\n") }
+func (h *startTLSClient) Opened(c *Conn) { c.WriteString("STARTTLS\n") }
 
-func (h *dialling) Received(c *Conn, in []byte) int {
+func (h *startTLSClient) Received(c *Conn, in []byte) int {
 	if c.TLS() != nil {
 		h.heard <- string(in)
 		return len(in)
@@ -226,15 +228,15 @@ func (h *dialling) Received(c *Conn, in []byte) int {
 	return 0
 }
 
-func (h *dialling) Secured(c *Conn) { c.WriteString("hello\n") }
+func (h *startTLSClient) Secured(c *Conn) { c.WriteString("hello\n") }
 
 func TestStartTLSOfClient(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		srv.Handler = Lines(newStarter())
-		s := start(t, srv)
+	forEachSetup(t, func(t *testing.T, srv *Server) {
+		srv.Handler = Lines(newStartTLSHandler())
+		s := startServer(t, srv)
 		_, client := identity()
-		h := &dialling{heard: make(chan string, 10), cfg: client}
-		must(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
+		h := &startTLSClient{heard: make(chan string, 10), cfg: client}
+		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
 		var heard string
 		for !strings.HasSuffix(heard, "hello\n") {
 			heard += testkit.Receive(t, h.heard, "an answer")
@@ -242,8 +244,8 @@ func TestStartTLSOfClient(t *testing.T) {
 		if heard != "secured true\nhello\n" {
 			t.Errorf("heard %q", heard)
 		}
-		bad := &dialling{heard: make(chan string, 10), cfg: &tls.Config{}}
-		must(t, s.Dial(Dial{Addr: s.addr, Handler: bad}))
+		bad := &startTLSClient{heard: make(chan string, 10), cfg: &tls.Config{}}
+		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: bad}))
 		if text := <-bad.heard; !strings.Contains(text, "ServerName is empty") {
 			t.Errorf("without a name: %q", text)
 		}
@@ -257,7 +259,7 @@ func TestStartTLSBadUse(t *testing.T) {
 		errs <- c.StartTLS(nil)
 		errs <- c.StartTLS(&tls.Config{})
 	}))
-	s := start(t, &Server{Handler: h})
+	s := startServer(t, &Server{Handler: h})
 	io.WriteString(dial(t, s.addr), "x\n")
 	for range 2 {
 		if err := <-errs; !errors.Is(err, ErrBadConfig) {
@@ -268,7 +270,7 @@ func TestStartTLSBadUse(t *testing.T) {
 		errs <- c.StartTLS(server)
 		errs <- c.Detach(func(net.Conn, []byte) {})
 	}))
-	s = start(t, &Server{Handler: h, TLSConfig: server})
+	s = startServer(t, &Server{Handler: h, TLSConfig: server})
 	io.WriteString(tls.Client(dial(t, s.addr), &tls.Config{InsecureSkipVerify: true}), "x\n")
 	for range 2 {
 		if err := <-errs; !errors.Is(err, ErrBadUse) {

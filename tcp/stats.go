@@ -6,90 +6,86 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats are a server's counters at one moment. They count since the start, but for those
-// that say "now".
+// Stats is a snapshot of a server's counters. They count since the start, except those described
+// as current ("now").
 type Stats struct {
-	// Model is the I/O model that serves, "" before the start; Loops is the number of its
-	// event loops, 0 for a model without them.
+	// Model is the I/O model in use, "" before the start. Loops is the number of its event loops,
+	// 0 for a model without them.
 	Model string
 	Loops int
-	// Processes is how many worker processes run now, 0 without Server.Processes. All that
-	// follows, and Loops, is then the sum over them, up to 100 ms old. The counts of a
-	// worker that has ended remain, but for those of now; one that was killed has taken
-	// the last 100 ms with it. Restarts counts the workers that were started again.
+	// Processes is the number of worker processes now, 0 without Server.Processes. With workers,
+	// Loops and all fields below are sums over them, up to 100 ms old. The counts of an ended
+	// worker are kept, except those of now; those of the last 100 ms of a killed worker are lost.
+	// Restarts counts restarted workers.
 	Processes int
 	Restarts  int64
-	// Goroutines is how many goroutines the worker processes have now, GCs how many garbage
-	// collections they have made, and GCPause how long those have stopped one of them, all
-	// together. Without Server.Processes they are 0: Go's runtime tells of this process.
+	// Goroutines is the number of goroutines in the workers now, GCs the number of garbage
+	// collections, and GCPause the total time they stopped a worker. They are 0 without
+	// Server.Processes; use package runtime for this process.
 	Goroutines, GCs int64
 	GCPause         time.Duration
-	// Draining says that the server shuts down, or has. AcceptingPaused says that nothing
-	// is accepted now because of Server.PauseAccepting: all loops have paused.
+	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports
+	// whether all loops have paused because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
-	// MaxConns is Limits.MaxConns with its default filled in.
+	// MaxConns is Limits.MaxConns with its default.
 	MaxConns int
 
-	// Open is the number of connections that are open now. Of those, Greeting are before
-	// their first message (PROXY header, TLS handshake), Paused are not read from because
-	// they owe more than Limits.HighWater, and Closing wait for output to be taken or for
-	// the peer's end.
+	// Open is the number of open connections now. Of those, Greeting have not reached their first
+	// message (PROXY header, TLS handshake), Paused are not read from because their unsent output
+	// exceeded Limits.HighWater, and Closing wait for output to be taken or for the peer's end.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts connections that were opened, Dialed those that Dial has made. HandedOver
-	// counts those that another process goes on with, TakenOver those that have come from one:
-	// see Upgrade.
+	// Accepted counts accepted connections that were opened, Dialed those made by Dial.
+	// HandedOver counts those that continue in another process, TakenOver those received from
+	// one; see Upgrade.
 	Accepted, Dialed, HandedOver, TakenOver int64
-	// Refused counts those that were turned away, Closed those that have closed, by cause.
+	// Refused counts rejected connections, Closed those that have closed, by cause.
 	Refused Refusals
 	Closed  Closes
-	// AcceptErrors counts failures to accept, such as for want of descriptors, AcceptPauses
-	// how often Limits.AcceptRate has let connections wait.
+	// AcceptErrors counts failed accepts, for example because of missing descriptors.
+	// AcceptPauses counts how often Limits.AcceptRate has delayed accepting.
 	AcceptErrors, AcceptPauses int64
 
-	// Reads counts receive calls that brought bytes, Writes send calls.
+	// Reads counts receive calls that returned data, Writes send calls.
 	Reads, Writes int64
-	// BytesIn and BytesOut count bytes received and sent, as they are on the wire.
+	// BytesIn and BytesOut count bytes received and sent on the wire.
 	BytesIn, BytesOut int64
-	// Messages counts the messages that Lines and Split have cut out.
+	// Messages counts the messages found by Lines and Split.
 	Messages int64
-	// Dropped counts messages that were not taken because their peer reads too slowly:
-	// writes under SlowConsumer DropMessage, and broadcasts. Replaced counts values of
-	// Group.Publish that newer ones have replaced before they were sent, for each
-	// connection.
+	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and
+	// broadcasts. Replaced counts values of Group.SendLatest that were replaced before they were
+	// sent, per connection.
 	Dropped, Replaced int64
-	// Broadcasts counts messages to all (Server.Broadcast), in each worker process that they
-	// reached. Casting is how many of them are under way now, not given to all connections
-	// yet, CastBytes their bytes, and CastAge for how long the oldest has been, with worker
-	// processes that of the slowest. What single peers have not taken is in Buffered.
+	// Broadcasts counts messages to all connections (Server.Broadcast), in each worker process
+	// they reached. Casting is the number in progress now, not yet passed to all connections,
+	// CastBytes their size in bytes, and CastAge the age of the oldest; with worker processes,
+	// that of the slowest. Output that single peers have not taken is in Buffered.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
-	// Heartbeats counts those that were sent.
+	// Heartbeats counts heartbeats sent.
 	Heartbeats int64
-	// Buffered is how many bytes of memory the buffers of all connections hold now, with what
-	// is queued for them; see Limits.MaxBuffered.
+	// Buffered is the memory in bytes of the buffers of all connections now, including queued
+	// messages; see Limits.MaxBuffered.
 	Buffered int64
 
-	// Panics counts panics in the handler, SlowHandlers calls that took longer than
-	// Limits.HandlerTime.
+	// Panics counts panics in handlers, SlowHandlers calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers are called by workers now, and Moved
-	// counts how often Auto has moved the handlers of a loop there, because they held it.
+	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often
+	// Auto has moved the handlers of a loop to workers because they blocked it.
 	OnWorkers, Moved int64
-	// Shed counts how often a connection's input, however many messages, went to the
-	// handler's Shed because no worker had time for it. What waits is not counted here.
+	// Shed counts how often a connection's input, with any number of messages, was passed to Shed
+	// because no worker was available. Waiting connections are not counted.
 	Shed int64
-	// HandlerTime is how long calls of the handler take: one in 64 is timed, and on workers
-	// all.
+	// HandlerTime is the duration of handlers' calls: of every 64th, and on workers of all.
 	HandlerTime Histogram
-	// Lag is how long the turns of event loops take: a connection that becomes ready waits
-	// so long at the most until its loop looks again.
+	// Lag is the duration of turns of event loops: the maximum delay of a connection that becomes
+	// ready.
 	Lag Histogram
-	// Busy is the time that event loops have worked, all together: its growth, divided by
-	// the time and Loops, is their utilisation.
+	// Busy is the total working time of event loops. Its increase, divided by the elapsed time
+	// and Loops, is their utilization.
 	Busy time.Duration
 }
 
-// Stats gives the counters. It is safe for concurrent use.
+// Stats returns the counters. It is safe for concurrent use.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,81 +93,72 @@ func (s *Server) Stats() Stats {
 		return Stats{Draining: s.closed}
 	}
 	n := s.engine.Counters()
-	n.Add(&s.base)
-	processes, restarts := s.processes()
+	n.Add(&s.baseCounts)
+	processes, restarts := s.workerCounts()
 	return Stats{
-		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
+		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.totalMaxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
 		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.HandedOver], TakenOver: n[engine.TakenOver], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
-		Refused: refusals(n), Closed: closes(n),
+		Refused: toRefusals(n), Closed: toCloses(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
 		Casting: n[engine.Casting], CastBytes: n[engine.CastBytes], CastAge: time.Duration(n[engine.CastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
 		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.Moved], Shed: n[engine.Shed],
-		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
+		HandlerTime: toHistogram(n.CallTimes()), Lag: toHistogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }
 
-// Refusals counts connections that were refused before their handler
-// was called, by cause.
+// Refusals counts connections that were rejected before their handler was called, by cause.
 type Refusals struct {
-	// Full counts those beyond Limits.MaxConns, Source those beyond
-	// Limits.MaxConnsPerSource, Denied those that Server.Allow and
-	// Server.Deny keep out.
+	// Full counts those above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and
+	// Denied those excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
-	// Proxy counts those with a wrong PROXY header or none, Handshake those
-	// whose TLS handshake failed, Timeout those that had not finished either
-	// within Limits.HandshakeTimeout, and Other those that ended before for
-	// another reason: by the peer, the network, or the server's end.
+	// Proxy counts those with an invalid or missing PROXY header, Handshake those with a failed
+	// TLS handshake, Timeout those that exceeded Limits.HandshakeTimeout, and Other those that
+	// ended early for another reason: the peer, the network, or the server's end.
 	Proxy, Handshake, Timeout, Other int64
 }
 
-// Total is the sum of all.
+// Total returns the sum of all causes.
 func (r Refusals) Total() int64 {
 	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Other
 }
 
-// Closes counts connections that have closed, by cause. Those that were refused
-// are not among them.
+// Closes counts closed connections by cause. Rejected ones are not included.
 type Closes struct {
-	// Peer counts those that the peer ended, within a message or without
-	// TLS's close_notify (io.ErrUnexpectedEOF) too, Reset those that it or the
-	// network broke off, Handler those that the handler closed, also by an
-	// error of its own or of a bufio.SplitFunc.
+	// Peer counts those ended by the peer, also within a message or without TLS's close_notify
+	// (io.ErrUnexpectedEOF); Reset those broken by the peer or the network; Handler those closed
+	// by the handler, also because of an error of its own or of a bufio.SplitFunc.
 	Peer, Reset, Handler int64
-	// FirstByte, Message, Idle, Write, Close and Heartbeat count those whose
-	// time was over, by the limit: Limits.FirstByteTimeout and so on.
+	// FirstByte, Message, Idle, Write, Close and Heartbeat count those that exceeded a time
+	// limit: Limits.FirstByteTimeout and so on.
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
-	// SlowConsumer counts those that owed more than Limits.MaxUnsent, Budget
-	// those that gave way to Limits.MaxBuffered, TooLong those with a message
-	// longer than Limits.MaxMessage, TLS those whose TLS has broken after the
-	// handshake, see TLSError, or whose StartTLS has failed.
+	// SlowConsumer counts those that exceeded Limits.MaxUnsent; Budget those closed because of
+	// Limits.MaxBuffered; TooLong those with a message longer than Limits.MaxMessage; TLS those
+	// whose TLS failed after the handshake (TLSError) or in StartTLS.
 	SlowConsumer, Budget, TooLong, TLS int64
-	// Panic counts those whose handler panicked, Shutdown those that the
-	// server's end closed, Operator those that Server.CloseConns closed, Other
-	// the rest.
+	// Panic counts those whose handler panicked, Shutdown those closed by the server's end,
+	// Operator those closed by Server.CloseConns, and Other the rest.
 	Panic, Shutdown, Operator, Other int64
 }
 
-// Buckets is how many buckets a Histogram has.
+// Buckets is the number of buckets of a Histogram.
 const Buckets = engine.Buckets
 
-// Histogram counts durations by size.
+// Histogram counts durations in buckets of increasing size.
 type Histogram struct {
-	// Count is how many durations, Sum all of them together.
+	// Count is the number of durations, Sum their total.
 	Count int64
 	Sum   time.Duration
-	// Buckets has in place i the durations that are at most Bound(i) and
-	// more than the bound before.
+	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound.
 	Buckets [Buckets]int64
 }
 
-// Bound is the upper bound of bucket i: a microsecond, doubled i times. The last
-// has none; there it is Never.
+// Bound returns the upper bound of bucket i: 1 µs doubled i times, and Never for the last bucket.
 func (Histogram) Bound(i int) time.Duration {
 	if i >= Buckets-1 {
 		return Never
@@ -179,7 +166,7 @@ func (Histogram) Bound(i int) time.Duration {
 	return time.Microsecond << i
 }
 
-func refusals(n engine.Counts) Refusals {
+func toRefusals(n engine.Counts) Refusals {
 	return Refusals{
 		Full: n.Refused(engine.RefusedFull), Source: n.Refused(engine.RefusedSource), Denied: n.Refused(engine.RefusedDenied),
 		Proxy: n.Refused(engine.RefusedProxy), Handshake: n.Refused(engine.RefusedHandshake), Timeout: n.Refused(engine.RefusedTimeout),
@@ -187,7 +174,7 @@ func refusals(n engine.Counts) Refusals {
 	}
 }
 
-func closes(n engine.Counts) Closes {
+func toCloses(n engine.Counts) Closes {
 	return Closes{
 		Peer: n.Closed(engine.ClosedByPeer), Reset: n.Closed(engine.ClosedByReset), Handler: n.Closed(engine.ClosedByHandler),
 		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
@@ -198,7 +185,7 @@ func closes(n engine.Counts) Closes {
 	}
 }
 
-func histogram(h engine.Histogram) Histogram {
+func toHistogram(h engine.Histogram) Histogram {
 	out := Histogram{Sum: h.Sum, Buckets: h.Buckets}
 	for _, n := range h.Buckets {
 		out.Count += n

@@ -11,20 +11,20 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// counting is an engine that has nothing but counters.
-type counting struct{ counts engine.Counts }
+// countersOnlyEngine is an engine that has nothing but counters.
+type countersOnlyEngine struct{ counts engine.Counts }
 
-func (e counting) Addr() net.Addr                    { return nil }
-func (e counting) Listening() []engine.Listening     { return nil }
-func (e counting) Loops() int                        { return 3 }
-func (e counting) Dial(engine.Dial) error            { return nil }
-func (e counting) Broadcast([]byte) error            { return nil }
-func (e counting) Stop(context.Context) error        { return nil }
-func (e counting) Hold(bool) error                   { return nil }
-func (e counting) Expel(netip.AddrPort) error        { return nil }
-func (e counting) Wait()                             {}
-func (e counting) Counters() engine.Counts           { return e.counts }
-func (e counting) Adopt(net.Conn, int, []byte) error { return nil }
+func (e countersOnlyEngine) Addr() net.Addr                    { return nil }
+func (e countersOnlyEngine) Listening() []engine.Listening     { return nil }
+func (e countersOnlyEngine) Loops() int                        { return 3 }
+func (e countersOnlyEngine) Dial(engine.Dial) error            { return nil }
+func (e countersOnlyEngine) Broadcast([]byte) error            { return nil }
+func (e countersOnlyEngine) Stop(context.Context) error        { return nil }
+func (e countersOnlyEngine) Hold(bool) error                   { return nil }
+func (e countersOnlyEngine) Expel(netip.AddrPort) error        { return nil }
+func (e countersOnlyEngine) Wait()                             {}
+func (e countersOnlyEngine) Counters() engine.Counts           { return e.counts }
+func (e countersOnlyEngine) Adopt(net.Conn, int, []byte) error { return nil }
 
 // Every counter of the engines is in one place of Stats, and in no other: each has a
 // value of its own here.
@@ -51,7 +51,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 			times[v.Int()]++
 		}
 	}
-	s := &Server{engine: counting{n}, model: "counting"}
+	s := &Server{engine: countersOnlyEngine{n}, model: "counting"}
 	stats := s.Stats()
 	count(reflect.ValueOf(stats))
 	for i, v := range n {
@@ -94,7 +94,7 @@ func TestCausesByName(t *testing.T) {
 		c.Refuse(cause.cause)
 		var n engine.Counts
 		c.AddTo(&n)
-		stats := (&Server{engine: counting{n}}).Stats()
+		stats := (&Server{engine: countersOnlyEngine{n}}).Stats()
 		if cause.of(stats) != 1 || stats.Refused.Total() != 1 {
 			t.Errorf("cause %d: %+v", i, stats.Refused)
 		}
@@ -111,7 +111,7 @@ func TestHistogramBounds(t *testing.T) {
 		c.Called(d)
 		var n engine.Counts
 		c.AddTo(&n)
-		if got := histogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
+		if got := toHistogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
 			t.Errorf("%v is not in bucket %d: %+v", d, i, got)
 		}
 	}

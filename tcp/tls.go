@@ -12,29 +12,29 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// TLS is what the handshake has agreed on: version, cipher, protocol, server
-// name, client certificates. It is nil for a connection without TLS.
+// TLS returns the result of the handshake: version, cipher suite, protocol, server name and
+// client certificates. It is nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 
-// StartTLS encrypts a connection that is in clear, for protocols in which that is agreed
-// on first (STARTTLS of SMTP, IMAP, LDAP, PostgreSQL's SSLRequest): the handshake begins
-// when the call at hand has returned, and what was written before goes out in clear. A
-// connection that was accepted is the server, one that was dialled the client. cfg must
-// not be changed any more. Limits.MaxHandshakes and HandshakeTimeout hold.
+// StartTLS encrypts an unencrypted connection, for protocols that negotiate this first: STARTTLS
+// of SMTP, IMAP and LDAP, or PostgreSQL's SSLRequest. The handshake begins after the current call
+// has returned; output written before is sent unencrypted. An accepted connection is the TLS
+// server, a dialed one the client. cfg must not be changed afterwards. Limits.MaxHandshakes and
+// HandshakeTimeout apply.
 //
-// Secured of a SecuredHandler is called when the handshake is over; until then the handler
-// is not called, but for Closed if it fails, with a *TLSError, ErrHandshakeTimeout, or io.EOF.
-// Write fails with ErrBadUse until then. What Refs send meanwhile waits, and goes out
-// encrypted; what Ref.Do is to call waits, too.
+// After the handshake, Secured of a SecuredHandler is called. Until then only Closed may be
+// called, if the handshake fails: with a *TLSError, ErrHandshakeTimeout or io.EOF. Write fails
+// with ErrBadUse until then. Messages of Refs wait and are sent encrypted; calls of Ref.Do wait,
+// too.
 //
-// Input in clear that has come behind the command by the time the call returns is
-// refused, as nobody knows who has put it there (CVE-2011-0411): a handler that leaves
-// some unused has its connection closed with ErrClearInput. It returns right behind the
-// command, and uses no more. A Lines or Split handler does: it stops at this call.
+// Unencrypted input after the command that has arrived before the call returns is rejected,
+// because an attacker may have injected it (CVE-2011-0411): a connection with unused input is
+// closed with ErrClearInput. So use exactly the command and return. Handlers of Lines and Split
+// do: they stop after this call.
 //
-// It fails with ErrBadConfig where cfg has no certificate, or for a client no ServerName,
-// with ErrBadUse where the connection has TLS or gets it, is relayed or given up, or a file
-// waits to be sent (SendFile), and with ErrClosed when it is closing.
+// StartTLS fails with ErrBadConfig if cfg has no certificate or, for a client, no ServerName;
+// with ErrBadUse if the connection already uses or starts TLS, is relayed or detached, or has a
+// file waiting (SendFile); and with ErrClosed if it is closing.
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
 	case !c.core().Called():
@@ -42,24 +42,23 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 	case cfg == nil:
 		return badConfig("StartTLS with a nil tls.Config; expected one")
 	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
-		return badConfig("StartTLS of a connection that was dialled: tls.Config.ServerName is empty; expected whom to verify")
-	case !c.core().Outbound() && !certified(cfg):
+		return badConfig("StartTLS of a dialed connection: tls.Config.ServerName is empty; expected the name to verify")
+	case !c.core().Outbound() && !hasCertificate(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
-	these := layers.Config{TLS: cfg, Gate: c.Server().handshakes()}
+	these := layers.Config{TLS: cfg, Gate: c.Server().sharedHandshakeLimiter()}
 	return c.core().Upgrade(these.First)
 }
 
-// certified says whether a server can show a certificate.
-func certified(c *tls.Config) bool {
+func hasCertificate(c *tls.Config) bool {
 	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
 }
 
-// ReloadCertificate reads a certificate and its key, both in PEM form, for
-// tls.Config.GetCertificate. When a handshake asks for it, the files are read again, at
-// most once a second: so a certificate can be renewed while the server runs. A pair that
-// can't be loaded leaves the old one in use and is logged once; log is slog.Default() if it
-// is nil. What it returns is safe for concurrent use.
+// ReloadCertificate loads a certificate and its key, both in PEM form, and returns a function for
+// tls.Config.GetCertificate. During handshakes, at most once a second, the function reads the
+// files again, so a certificate can be renewed while the server runs. If that fails, the old
+// certificate stays in use and the error is logged once to log, or slog.Default() if log is nil.
+// The function is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	r, err := secure.Reload(certFile, keyFile, log)
 	if err != nil {
@@ -68,52 +67,51 @@ func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.Cl
 	return r.GetCertificate, nil
 }
 
-// checkTLS says what is wrong with a TLSConfig.
-func checkTLS(of string, c *tls.Config) error {
-	if c != nil && !certified(c) {
-		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", of)
+func checkTLS(field string, c *tls.Config) error {
+	if c != nil && !hasCertificate(c) {
+		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", field)
 	}
 	return nil
 }
 
-// handshakes bounds the handshakes of all connections.
-func (s *Server) handshakes() *secure.Gate {
+// sharedHandshakeLimiter returns the limiter for the handshakes of all connections.
+func (s *Server) sharedHandshakeLimiter() *secure.Gate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handshakesLocked(s.limits)
+	return s.sharedHandshakeLimiterLocked(s.limits)
 }
 
-func (s *Server) handshakesLocked(l Limits) *secure.Gate {
-	if s.gate == nil {
-		s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.Gate {
+	if s.handshakeLimiter == nil {
+		s.handshakeLimiter = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
 	}
-	return s.gate
+	return s.handshakeLimiter
 }
 
-// addLayers tells the engine what stands between connections and the handler, by the
-// listener that they have come by.
-func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
-	all, some, proxies := make([]layers.Config, len(where)), false, false
+// configureLayers sets what is between each listener's connections and the handler: PROXY
+// protocol and TLS.
+func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Listener) {
+	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.Tickets)
-	for i, at := range where {
+	for i, at := range listeners {
 		if len(at.TrustedProxies) > 0 {
-			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
+			all[i].Proxied, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
 		}
 		if at.TLSConfig == nil {
 			continue
 		}
-		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.handshakesLocked(l), true
-		if h, ok := extension[ALPNHandler](s.Handler); ok {
+		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.sharedHandshakeLimiterLocked(l), true
+		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&where[i]]); t != nil {
-			all[i].Tickets, s.tickets[&where[i]] = t, t
+		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
+			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 	}
 	if some {
 		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
 			if c.Listener() < 0 {
-				return nil // it was dialled
+				return nil // a dialed connection
 			}
 			return all[c.Listener()].First(c)
 		}

@@ -23,21 +23,21 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// ErrUpgrading answers Server.Upgrade while another one is under way.
+// ErrUpgrading is returned by Server.Upgrade while another upgrade is in progress.
 var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
 
-// takeoverTimeout bounds the handing over when the context of Upgrade does not.
+// takeoverTimeout limits the transfer of connections if the context of Upgrade has no deadline.
 const takeoverTimeout = time.Minute
 
-// upgradePatience is how long a new process has for each answer.
-var upgradePatience = upgrade.Timeout
+// upgradeReplyTimeout limits the time for each reply of the new process.
+var upgradeReplyTimeout = upgrade.Timeout
 
-// Upgraded is the outcome of Server.Upgrade.
+// Upgraded is the result of Server.Upgrade.
 type Upgraded struct {
-	// PID is the new process's.
+	// PID is the process ID of the new process.
 	PID int
-	// Moved is how many connections it has taken over, and Lost how many it had not confirmed
-	// when it died; the rest have stayed, and are drained.
+	// Moved is the number of connections that the new process has taken over, and Lost the number
+	// that it had not confirmed when it died. All others have stayed and are drained.
 	Moved, Lost int
 	// Took is the time from the first connection to the last.
 	Took time.Duration
@@ -46,13 +46,13 @@ type Upgraded struct {
 	// "half-closed", "not saved" (Save failed), "busy", and "not known" for those of worker
 	// processes (Processes). This process drains them.
 	Stayed map[string]int
-	// Stays says that this process now passes signals on: see Server.Stay.
+	// Stays reports whether this process stays and forwards signals; see Server.Stay.
 	Stays bool
 	// Done reports whether the new process serves. It is false if Upgrade has failed.
 	Done bool
 }
 
-// String describes the outcome, of a failed upgrade too, in a sentence.
+// String describes the result in a sentence, also for a failed upgrade.
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
@@ -72,36 +72,34 @@ func (u Upgraded) String() string {
 	return text
 }
 
-// Upgrade has a new process take this one's place, without a connection being lost: it starts
-// the new binary (Server.Successor), waits until that serves with these listeners, and hands it
-// the connections, with the input that has come and was not used, the output that is not sent,
-// their timers and limits of time, and what a Migrator saves. A peer notices nothing but a
-// pause of milliseconds. Once Upgrade has returned without an error, the server drains the
-// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns. By then
-// the service manager has been told MAINPID, and Notify tells it nothing more. As process 1, or
-// with Server.Stay, ListenAndServe returns only when the process that serves by then has ended.
+// Upgrade replaces this process by a new one without losing a connection. It starts the new
+// binary (Server.Successor), waits until that serves on the same listeners, and hands it the
+// connections: with unused input, unsent output, timers and timeouts, and the state that a
+// Migrator saves. Peers notice only a pause of milliseconds. After Upgrade has returned nil, the
+// server drains the connections that stayed and ends like by Shutdown, so ListenAndServe returns.
+// The service manager has then been told MAINPID, and Notify sends nothing more. As process 1, or
+// with Server.Stay, ListenAndServe returns only after the serving process has ended.
 //
-// These connections stay: those with TLS, whose sessions can't be saved; those with a handler of
-// their own (SetHandler, Adopt, Blocking, hijacked from package web) that no HandlerMigrator
-// saves; relays; those whose peer has ended; and those with a Value if the handler is not a
-// Migrator. Busy ones (in a handler on a worker, with a file to send, retained) have
-// until ctx ends. For a connection that has moved, Closed gets ErrHandedOver.
+// These connections stay: those with TLS, whose sessions can't be saved; those with their own
+// handler (SetHandler, Adopt, Blocking, hijacked from package web) that no HandlerMigrator saves;
+// relays; those whose peer has ended; and those with a Value if the handler is not a Migrator.
+// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends.
+// For a moved connection, Closed gets ErrHandedOver.
 //
-// The new process gets this one's environment and one more descriptor. It must
-// call ListenAndServe on one Server within 30 seconds; listeners are matched by their
-// addresses. It may use another model and other numbers of loops. An upgrade back is
-// an upgrade.
+// The new process inherits the environment and one more descriptor. It must call ListenAndServe
+// on one Server within 30 seconds. Listeners are matched by address; the model and the number of
+// loops may differ. To go back, upgrade to the old version.
 //
-// If the new process does not start, hangs, dies, can't listen, is another program, or a
-// version that does not understand this one, Upgrade says so, and this server goes on as
-// if nothing had happened. If the new process dies midway, this one goes on with the connections
-// that it still has; the others are lost, and counted in Lost. If ctx has no deadline, handing over
-// has a minute. Upgrade returns ErrUpgrading during another one, ErrServerClosed before
-// the start and after the end, and errors.ErrUnsupported on systems other than Linux and in
-// worker processes, which their first process upgrades (Server.Processes).
+// If the new process does not start, hangs, dies, can't listen, or is another program or an
+// incompatible version, Upgrade returns an error and this server continues unchanged. If the new
+// process dies during the transfer, this one continues with the connections that it still has;
+// the others are lost and counted in Lost. Without a deadline in ctx, the transfer is limited to
+// a minute. Upgrade returns ErrUpgrading during another upgrade, ErrServerClosed before the start
+// and after the end, and errors.ErrUnsupported on systems other than Linux and in worker
+// processes (Server.Processes), whose supervisor must be upgraded instead.
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
-	e, err := s.started()
+	e, err := s.startedEngine()
 	m, ok := e.(engine.Migrator)
 	switch {
 	case err != nil:
@@ -112,23 +110,23 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	case !s.upgrading.CompareAndSwap(false, true):
 		err = ErrUpgrading
 	}
-	where := s.where
+	where := s.activeListeners
 	s.mu.Unlock()
 	if err != nil {
 		return u, err
 	}
 	defer s.upgrading.Store(false)
-	_, _ = Notify(activation.Reloading()) // without a service manager there is nobody to tell
-	if u, err = s.upgrade(ctx, e, m, where); err != nil {
+	_, _ = Notify(activation.Reloading()) // fails without a service manager
+	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
 		upgrade.Serves()
 		_, _ = Notify("READY=1")
-		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
+		s.logger().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countStayed(ctx, open)
+		u.Stayed = s.countUnmoved(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -139,19 +137,19 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	if attrs = append(attrs, "stay", stay); stay > 0 {
 		attrs = append(attrs, slog.Group("stay_reasons", reasons...))
 	}
-	s.log().Info("upgraded", attrs...)
+	s.logger().Info("upgraded", attrs...)
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
-	_ = os.Unsetenv("NOTIFY_SOCKET") // a valid name does not fail; the end of this process is not the service's
+	_ = os.Unsetenv("NOTIFY_SOCKET") // the service outlives this process; a valid name does not fail
 	s.handedOver.Store(true)
 	go func() { _ = s.Drain() }()
 	return u, nil
 }
 
-func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator, where []Listener) (u Upgraded, err error) {
-	if err = s.awaitArrival(ctx); err != nil {
-		return u, err // the new process would have waited for that, and not for long
+func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migrator, listeners []Listener) (u Upgraded, err error) {
+	if err = s.awaitOwnTakeover(ctx); err != nil {
+		return u, err // the new process would not wait long enough
 	}
-	cmd, err := s.successor()
+	cmd, err := s.successorCommand()
 	if err != nil {
 		return u, err
 	}
@@ -160,7 +158,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			return u, err
 		}
 	}
-	next, err := upgrade.Start(cmd, upgradePatience)
+	next, err := upgrade.Start(cmd, upgradeReplyTimeout)
 	if err != nil {
 		return u, err
 	}
@@ -170,83 +168,83 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.Greet(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}
 	ready, err := next.AwaitReady(ctx)
 	if err != nil {
 		return u, err
 	}
-	s.warnOfStaying(ctx, e)
-	d, err := s.depart(ctx)
+	s.warnAboutUnmovable(ctx, e)
+	d, err := s.pauseAndSaveState(ctx)
 	if err != nil {
 		return u, err
 	}
-	defer func() { d.end(err == nil) }()
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	defer func() { d.finish(err == nil) }()
+	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
-	d.begin()
-	moved, took, err := handOver(ctx, e, m, next, channels)
+	d.startReleaseTimer()
+	moved, took, err := handOverConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
 	if err == nil {
-		err = next.Done(d.done())
+		err = next.Done(d.newDoneMessage())
 	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
 		m.ShareListeners(false)
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
-	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done(d.done())
-		s.log().Warn("not all connections could be handed over", "error", err)
+	if err != nil { // out of time: the rest is drained here
+		_ = next.Done(d.newDoneMessage())
+		s.logger().Warn("not all connections could be handed over", "error", err)
 		err = nil
 	}
-	if s.keeper = next.Keep(); s.keeper != nil {
+	if s.signalRelay = next.Keep(); s.signalRelay != nil {
 		u.Stays = true
 	}
 	return u, nil
 }
 
-// countingTime bounds how long connections are counted before and after they are handed over.
-const countingTime = time.Second
+// countTimeout limits counting the connections before and after the transfer.
+const countTimeout = time.Second
 
-// netConnStays is the reason of connections that blocking code has as a net.Conn.
-const netConnStays = "NetConn"
+// netConnReason is the reason in Upgraded.Stayed for connections of blocking code.
+const netConnReason = "NetConn"
 
-// warnOfStaying logs how many connections will stay, if that is because of what their handler is.
-func (s *Server) warnOfStaying(ctx context.Context, e engine.Engine) {
-	_, saves := extension[Migrator](s.Handler)
-	_, savesHandlers := extension[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
+// warnAboutUnmovable logs how many connections will stay because of the kind of their handler.
+func (s *Server) warnAboutUnmovable(ctx context.Context, e engine.Engine) {
+	_, saves := handlerAs[Migrator](s.Handler)
+	_, savesHandlers := handlerAs[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
 	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countStayed(ctx, 0)
+	counts := s.countUnmoved(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
-			s.log().Warn(text, "connections", n, "handler", handlerType(s.Handler))
+			s.logger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
 		}
 	}
 	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
 		"implement its methods Save and Restore, or clients lose their connections when this process has drained")
-	warn(netConnStays, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
+	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countStayed counts the open connections by the reason for which they have not moved.
-func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
-	if s.preforks() {
+// countUnmoved counts the open connections by the reason why they have not moved.
+func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
+	if s.isSupervisor() {
 		return map[string]int{"not known": open}
 	}
 	var mu sync.Mutex
 	counts := make(map[string]int)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countingTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	counted := 0
-	_ = s.Each(ctx, func(c *Conn) { // those that it does not reach are busy
+	_ = s.Each(ctx, func(c *Conn) { // connections it does not reach are busy
 		reason := c.core().StayReason()
 		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
-			reason = netConnStays
+			reason = netConnReason
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -258,18 +256,18 @@ func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
 	if open > counted {
 		counts["busy"] += open - counted
 	}
-	return maps.Clone(counts) // calls that are late don't change the result
+	return maps.Clone(counts) // late calls must not change the result
 }
 
-// hello says what the new process serves: each listener, and the files that were activated.
-func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upgrade.Hello {
+// newHello describes the listeners and activated files to the new process.
+func (s *Server) newHello(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	sockets := m.Sockets()
 	for i, at := range e.Listening() {
 		l := upgrade.Listener{
-			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
+			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&listeners[i], at.Addr), Sockets: sockets[i],
 		}
-		if t := s.tickets[&where[i]]; t != nil {
+		if t := s.tickets[&listeners[i]]; t != nil {
 			l.Tickets = t.Keys()
 		}
 		hello.Listeners = append(hello.Listeners, l)
@@ -278,24 +276,24 @@ func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upg
 	return hello
 }
 
-// stay waits, where this process is one that stays, until whoever serves has ended, and says how.
-// err is how this server has ended, which does not matter then.
-func (s *Server) stay(err error) error {
-	if !s.handedOver.Load() || s.keeper == nil {
+// awaitSuccessor waits, if this process stays, until the serving process has ended and returns
+// its error. Otherwise it returns err, the result of this server.
+func (s *Server) awaitSuccessor(err error) error {
+	if !s.handedOver.Load() || s.signalRelay == nil {
 		return err
 	}
 	if err != nil {
-		s.log().Warn("the old process has ended, and stays", "error", err)
+		s.logger().Warn("the old process has ended, and stays", "error", err)
 	}
 	debug.FreeOSMemory()
-	if err = s.keeper.Wait(); err != nil {
+	if err = s.signalRelay.Wait(); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil
 }
 
-// handOver hands the connections over. From its beginning the listeners are the new process's.
-func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+// handOverConns transfers the connections. The new process accepts from its beginning on.
+func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
@@ -318,8 +316,8 @@ func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upg
 	return moved, took, err
 }
 
-// successor is the new process, not started.
-func (s *Server) successor() (*exec.Cmd, error) {
+// successorCommand returns the command for the new process.
+func (s *Server) successorCommand() (*exec.Cmd, error) {
 	if s.Successor != nil {
 		return s.Successor()
 	}
@@ -336,27 +334,27 @@ func (s *Server) successor() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// listenerKey is what a listener is found again by: the address that was asked for.
-func listenerKey(l *Listener, at net.Addr) string {
+// listenerKey identifies a listener across processes: by its configured address.
+func listenerKey(l *Listener, addr net.Addr) string {
 	if l.Listener != nil {
-		return at.String()
+		return addr.String()
 	}
 	return l.Addr
 }
 
-// inherit finds the process whose place this one takes, if there is one.
-func (s *Server) inherit() error {
+// findPredecessor connects to the old process if this one was started by its Upgrade.
+func (s *Server) findPredecessor() error {
 	p, err := upgrade.Take()
 	if p != nil {
-		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
+		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
 		s.paused.Store(p.Paused)
-		s.here, s.caughtUp = make(chan struct{}), make(chan struct{})
+		s.handoverDone, s.backlogDone = make(chan struct{}), make(chan struct{})
 	}
 	return err
 }
 
-// inherited gives the sockets of a listener that the old process has; nil if it has none.
-func (s *Server) inherited(l *Listener) []net.Listener {
+// claimInheritedSockets returns the old process's sockets for a listener, or nil.
+func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 	if s.predecessor == nil {
 		return nil
 	}
@@ -370,24 +368,25 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 	return nil
 }
 
-// succeed tells the old process that this one serves, and takes its connections over. Nothing is
-// accepted before: the old process does, in case that it goes on. done waits for the end of that.
-func (s *Server) succeed(e engine.Engine) (done func()) {
+// takeOver tells the old process that this one is ready, and receives its connections in the
+// background. The old process goes on accepting until then, because the upgrade may still fail.
+// wait waits for the end of the transfer.
+func (s *Server) takeOver(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
 	}
-	for _, in := range p.Listeners { // at which this server does not listen
+	for _, in := range p.Listeners { // listeners that this server does not use
 		engine.CloseAll(in.Sockets)
 	}
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.arrived()
+		defer s.finishImport()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("its engine can't take connections over")
 		if ok {
-			err = awaitWorkers(e, p)
+			err = awaitWorkersServing(e, p)
 		}
 		failed := err != nil && !upgrade.Aborted(err)
 		if failed {
@@ -395,10 +394,10 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
+			err = p.Ready(m.Ends(), s.importState, m.TakeOver)
 		}
 		switch {
-		case failed, errors.Is(err, os.ErrClosed): // this one has ended
+		case failed, errors.Is(err, os.ErrClosed): // this server has ended
 			return
 		case err != nil:
 			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
@@ -407,27 +406,27 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		}
 		m.ShareListeners(false)
 		if !s.paused.Load() {
-			_ = e.Hold(false) // where it has ended, that does nothing
+			_ = e.Hold(false) // no effect if it has ended
 		}
-		s.awaitDone(p)
+		s.awaitFinalCounts(p)
 	})
 	return func() {
-		<-started // what kept it from that has been said
+		<-started // a failure has been reported
 		p.Close()
 		over.Wait()
 	}
 }
 
-// migration is a Server's part in upgrades.
-type migration struct {
+// upgradeState is the part of a Server's state that concerns upgrades.
+type upgradeState struct {
 	upgrading   atomic.Bool
-	handedOver  atomic.Bool                      // a new process serves at the listeners
+	handedOver  atomic.Bool                      // a new process serves on the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
-	keeper      *upgrade.Keeper                  // if this process stays; set before handedOver
-	aborted     error                            // why this process is not to take its place
+	signalRelay *upgrade.Keeper                  // if this process stays; set before handedOver
+	aborted     error                            // why this process does not take over
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
 	broadcasts  atomic.Pointer[publish.Gate]
-	travels
+	upgradeTransfer
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-func init() { successorMain = succeed }
+func init() { successorMain = runSuccessor }
 
 // successorConfig says what a process of these tests serves.
 type successorConfig struct {
@@ -43,11 +43,11 @@ type note struct {
 	Room, Does string // where it is a member, and what Save does
 }
 
-// guests is the handler of these tests. It answers a line with the line and its number, but for commands.
-type guests struct {
+// upgradeHandler is the handler of these tests. It answers a line with the line and its number, but for commands.
+type upgradeHandler struct {
 	MessageFunc // for Opened
 	srv         *Server
-	cfg         successorConfig
+	config      successorConfig
 	closed      func(why error)
 	saving      func()      // called in SaveState, if it is set
 	state       string      // what SaveState does instead
@@ -61,14 +61,14 @@ type guests struct {
 	newest  map[string]string // message of each room
 }
 
-func newGuests(srv *Server, cfg successorConfig) *guests {
-	h := &guests{
-		srv: srv, cfg: cfg, retained: make(chan func(), 1), quiet: make(chan struct{}),
+func newUpgradeHandler(srv *Server, cfg successorConfig) *upgradeHandler {
+	h := &upgradeHandler{
+		srv: srv, config: cfg, retained: make(chan func(), 1), quiet: make(chan struct{}),
 		members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
 	}
 	srv.Handler = Lines(h)
 	if cfg.Publishes {
-		srv.Listening = func(net.Addr) { h.inside.Go(h.publish) }
+		srv.Listening = func(net.Addr) { h.inside.Go(h.broadcastNumbers) }
 		end := sync.OnceFunc(func() { close(h.quiet) })
 		srv.Stopping = func() {
 			end()
@@ -78,7 +78,7 @@ func newGuests(srv *Server, cfg successorConfig) *guests {
 	return h
 }
 
-func (h *guests) Message(c *Conn, line []byte) {
+func (h *upgradeHandler) Message(c *Conn, line []byte) {
 	n, ok := c.Value().(*note)
 	if !ok {
 		n = new(note)
@@ -100,7 +100,7 @@ func (h *guests) Message(c *Conn, line []byte) {
 			}
 		}()
 	case "own":
-		_ = c.SetHandler(Lines(owning{h})) // from the next call on
+		_ = c.SetHandler(Lines(ownHandler{h})) // from the next call on
 		fmt.Fprintln(c, "is")
 	case "does":
 		n.Does = rest
@@ -110,7 +110,7 @@ func (h *guests) Message(c *Conn, line []byte) {
 		ref := c.Ref()
 		h.retained <- func() { _ = ref.Release() }
 	case "totals":
-		_ = json.NewEncoder(c).Encode(totalsOf(h.srv))
+		_ = json.NewEncoder(c).Encode(readTotals(h.srv))
 	case "join":
 		n.Room = rest
 		h.members[rest].Add(c.Ref())
@@ -126,12 +126,12 @@ func (h *guests) Message(c *Conn, line []byte) {
 	}
 }
 
-// call counts the calls of a method, and does what the settings say at one of them.
-func (h *guests) call(method string) {
+// misbehaveIn counts the calls of a method, and does what the settings say at one of them.
+func (h *upgradeHandler) misbehaveIn(method string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	does, ok := strings.CutSuffix(h.cfg.Does, " in "+method)
-	if h.calls++; !ok || h.calls != h.cfg.After {
+	does, ok := strings.CutSuffix(h.config.Does, " in "+method)
+	if h.calls++; !ok || h.calls != h.config.After {
 		return
 	}
 	switch does {
@@ -151,8 +151,8 @@ func sleepForever() {
 	}
 }
 
-func (h *guests) Save(c *Conn, to []byte) ([]byte, error) {
-	h.call("Save")
+func (h *upgradeHandler) Save(c *Conn, to []byte) ([]byte, error) {
+	h.misbehaveIn("Save")
 	n, ok := c.Value().(*note)
 	if !ok {
 		n = new(note)
@@ -169,7 +169,7 @@ func (h *guests) Save(c *Conn, to []byte) ([]byte, error) {
 	return append(to, p...), err
 }
 
-func (h *guests) Restore(c *Conn, state []byte) error {
+func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	n := new(note)
 	if err := json.Unmarshal(state, n); err != nil {
 		return err
@@ -178,18 +178,18 @@ func (h *guests) Restore(c *Conn, state []byte) error {
 	if g := h.members[n.Room]; g != nil {
 		g.Add(c.Ref())
 	}
-	h.call("Restore")
+	h.misbehaveIn("Restore")
 	return nil
 }
 
-// tell sends the reasons for which connections close.
-func (h *guests) tell(whys chan<- error) {
+// sendCloseReasons sends the reasons for which connections close.
+func (h *upgradeHandler) sendCloseReasons(whys chan<- error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = func(why error) { whys <- why }
 }
 
-func (h *guests) Closed(_ *Conn, why error) {
+func (h *upgradeHandler) Closed(_ *Conn, why error) {
 	h.mu.Lock()
 	closed := h.closed
 	h.mu.Unlock()
@@ -198,18 +198,18 @@ func (h *guests) Closed(_ *Conn, why error) {
 	}
 }
 
-// owning is the handler of connections that have said "own".
-type owning struct{ *guests }
+// ownHandler is the handler of connections that have said "own".
+type ownHandler struct{ *upgradeHandler }
 
-func (h owning) Message(c *Conn, line []byte) {
+func (h ownHandler) Message(c *Conn, line []byte) {
 	_, _ = c.WriteString("own ")
-	h.guests.Message(c, line)
+	h.upgradeHandler.Message(c, line)
 }
 
-func (h *guests) SaveHandler(c *Conn, of Handler, to []byte) ([]byte, error) {
+func (h *upgradeHandler) SaveHandler(c *Conn, of Handler, to []byte) ([]byte, error) {
 	f, ok := of.(*framer)
 	if ok {
-		_, ok = f.MessageHandler.(owning)
+		_, ok = f.MessageHandler.(ownHandler)
 	}
 	if !ok {
 		return nil, errors.New("no handler of ours")
@@ -217,15 +217,15 @@ func (h *guests) SaveHandler(c *Conn, of Handler, to []byte) ([]byte, error) {
 	return h.Save(c, to)
 }
 
-func (h *guests) RestoreHandler(c *Conn, state []byte) error {
+func (h *upgradeHandler) RestoreHandler(c *Conn, state []byte) error {
 	if err := h.Restore(c, state); err != nil || c.Value().(*note).Does == "forget" {
 		return err
 	}
-	return c.SetHandler(Lines(owning{h}))
+	return c.SetHandler(Lines(ownHandler{h}))
 }
 
-// succeed is a process that takes another's place.
-func succeed(settings string) int {
+// runSuccessor is a process that takes another's place.
+func runSuccessor(settings string) int {
 	var cfg successorConfig
 	err := json.Unmarshal([]byte(settings), &cfg)
 	if err == nil && cfg.PIDs != "" {
@@ -257,7 +257,7 @@ func succeed(settings string) int {
 			sleepForever()
 		}
 	}
-	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: again}
+	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: newSameBinaryCommand}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
@@ -265,10 +265,10 @@ func succeed(settings string) int {
 	if cfg.Does == "other settings" {
 		srv.Loops = -1
 	}
-	newGuests(srv, cfg)
+	newUpgradeHandler(srv, cfg)
 	ctx := context.Background()
 	if cfg.Processes > 0 {
-		ctx = obeySignals(srv)
+		ctx = handleTestSignals(srv)
 	}
 	if err == nil {
 		err = srv.ListenAndServe(ctx)
@@ -280,20 +280,20 @@ func succeed(settings string) int {
 	return 0
 }
 
-// again is a process of this test binary with the same settings.
-func again() (*exec.Cmd, error) {
+// newSameBinaryCommand is a process of this test binary with the same settings.
+func newSameBinaryCommand() (*exec.Cmd, error) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Stderr = os.Stderr
 	return cmd, nil
 }
 
-// successor has a server's successor be a process of these settings.
-func successor(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
+// newSuccessorFunc has a server's successor be a process of these settings.
+func newSuccessorFunc(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
 	t.Helper()
 	settings, err := json.Marshal(cfg)
-	must(t, err)
+	requireNoError(t, err)
 	return func() (*exec.Cmd, error) {
-		cmd, err := again()
+		cmd, err := newSameBinaryCommand()
 		cmd.Env = append(os.Environ(), successorSettings+"="+string(settings), "GORACE=atexit_sleep_ms=0")
 		if cfg.Does != "" {
 			cmd.Stderr = nil
@@ -302,20 +302,20 @@ func successor(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
 	}
 }
 
-// startGuests starts a server whose successor has these settings.
-func startGuests(t *testing.T, srv *Server, next successorConfig) (*started, *guests) {
+// startUpgradable starts a server whose successor has these settings.
+func startUpgradable(t *testing.T, srv *Server, next successorConfig) (*started, *upgradeHandler) {
 	t.Helper()
-	h := newGuests(srv, successorConfig{Publishes: next.Publishes})
+	h := newUpgradeHandler(srv, successorConfig{Publishes: next.Publishes})
 	next.Addr, next.Network = "127.0.0.1:0", srv.Network
 	if srv.Addr != "" {
 		next.Addr = srv.Addr
 	}
-	srv.Successor = successor(t, next)
-	return start(t, srv), h
+	srv.Successor = newSuccessorFunc(t, next)
+	return startServer(t, srv), h
 }
 
-// crowd connects n clients that have sent one line and half of another.
-func crowd(t *testing.T, addr string, n int, half string) (clients []*testkit.Conn) {
+// dialMany connects n clients that have sent one line and half of another.
+func dialMany(t *testing.T, addr string, n int, half string) (clients []*testkit.Conn) {
 	t.Helper()
 	for range n {
 		c := dial(t, addr)
@@ -326,30 +326,30 @@ func crowd(t *testing.T, addr string, n int, half string) (clients []*testkit.Co
 	return clients
 }
 
-// processOf is the process that serves a client.
-func processOf(t testing.TB, c *testkit.Conn) int {
+// servingPID is the process that serves a client.
+func servingPID(t testing.TB, c *testkit.Conn) int {
 	t.Helper()
 	c.Send("pid\n")
 	pid, err := strconv.Atoi(c.ReadLine())
-	must(t, err)
+	requireNoError(t, err)
 	return pid
 }
 
-// end has the process that serves an address end, and waits for that.
-func end(t testing.TB, addr string) {
+// stopServerAt has the process that serves an address end, and waits for that.
+func stopServerAt(t testing.TB, addr string) {
 	t.Helper()
 	c := dial(t, addr)
-	pid := processOf(t, c)
+	pid := servingPID(t, c)
 	c.Send("stop\n")
-	waitGone(t, pid)
+	waitProcessEnd(t, pid)
 }
 
-func waitGone(t testing.TB, pid int) {
+func waitProcessEnd(t testing.TB, pid int) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("process %d is left", pid), func() bool { return isGone(pid) })
+	waitFor(t, fmt.Sprintf("process %d is left", pid), func() bool { return hasProcessEnded(pid) })
 }
 
-func isGone(pid int) bool {
+func hasProcessEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
@@ -359,7 +359,7 @@ type totals struct {
 	Accepted, OfListener, HandedOver, TakenOver, Closed, Messages, BytesIn, BytesOut int64
 }
 
-func totalsOf(srv *Server) totals {
+func readTotals(srv *Server) totals {
 	s := srv.Stats()
 	return totals{
 		Accepted: s.Accepted, OfListener: srv.ListenerStats()[0].Accepted, HandedOver: s.HandedOver, TakenOver: s.TakenOver,
@@ -368,19 +368,19 @@ func totalsOf(srv *Server) totals {
 	}
 }
 
-// metered counts what a client's connection sends and gets.
-type metered struct {
+// meteredConn counts what a client's connection sends and gets.
+type meteredConn struct {
 	net.Conn
 	lines, out, in *atomic.Int64
 }
 
-func (m metered) Write(p []byte) (int, error) {
+func (m meteredConn) Write(p []byte) (int, error) {
 	m.lines.Add(int64(strings.Count(string(p), "\n")))
 	m.out.Add(int64(len(p)))
 	return m.Conn.Write(p)
 }
 
-func (m metered) Read(p []byte) (int, error) {
+func (m meteredConn) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	m.in.Add(int64(n))
 	return n, err
@@ -413,13 +413,13 @@ func TestUpgrade(t *testing.T) {
 			t.Setenv("TMPDIR", "/none")
 			t.Setenv("HOME", "/none")
 			srv.Limits.MaxConns = c.most
-			s, h := startGuests(t, srv, successorConfig{Model: c.to, Loops: c.newLoops, MaxConns: c.most})
+			s, h := startUpgradable(t, srv, successorConfig{Model: c.to, Loops: c.newLoops, MaxConns: c.most})
 			var lines, in, out atomic.Int64
 			connect := func() *testkit.Conn {
-				return testkit.NewConn(t, metered{dial(t, s.addr).Conn, &lines, &in, &out})
+				return testkit.NewConn(t, meteredConn{dial(t, s.addr).Conn, &lines, &in, &out})
 			}
 			whys := make(chan error, 2*n+1)
-			h.tell(whys)
+			h.sendCloseReasons(whys)
 			var clients []*testkit.Conn
 			half := strings.Repeat("x", c.half)
 			for range n {
@@ -433,7 +433,7 @@ func TestUpgrade(t *testing.T) {
 			h.saving = func() { // the new process is ready
 				for range n {
 					early := connect()
-					if pid := processOf(t, early); pid != os.Getpid() {
+					if pid := servingPID(t, early); pid != os.Getpid() {
 						t.Errorf("process %d accepts before the upgrade", pid)
 					}
 					early.Close()
@@ -448,7 +448,7 @@ func TestUpgrade(t *testing.T) {
 				t.Errorf("after an upgrade: %v, want ErrServerClosed", err)
 			}
 			stays.ExpectClosed()
-			ok(t, s.result(t))
+			expectNoError(t, s.waitResult(t))
 			for handed := 0; handed < n; {
 				switch why := <-whys; {
 				case errors.Is(why, ErrHandedOver):
@@ -459,15 +459,15 @@ func TestUpgrade(t *testing.T) {
 			}
 			for _, client := range clients {
 				client.Exchange(" line", half+" line 2")
-				if pid := processOf(t, client); pid != u.PID {
+				if pid := servingPID(t, client); pid != u.PID {
 					t.Fatalf("process %d serves, want %d", pid, u.PID)
 				}
 			}
 			clients[0].Send("upgrade\n")
 			for _, client := range clients {
-				testkit.WaitFor(t, "there is no second upgrade", func() bool { return processOf(t, client) != u.PID })
+				testkit.WaitFor(t, "there is no second upgrade", func() bool { return servingPID(t, client) != u.PID })
 			}
-			waitGone(t, u.PID)
+			waitProcessEnd(t, u.PID)
 			for range n { // whichever socket of the listener they come to
 				connect().Exchange("b", "b 1")
 			}
@@ -476,10 +476,10 @@ func TestUpgrade(t *testing.T) {
 				want = totals{3*n + 1, 3*n + 1, 2 * n, 2 * n, n + 1, lines.Load(), 0, out.Load()}
 				clients[0].Send("totals\n")
 				want.BytesIn = in.Load()
-				must(t, json.Unmarshal([]byte(clients[0].ReadLine()), &got))
+				requireNoError(t, json.Unmarshal([]byte(clients[0].ReadLine()), &got))
 				return got == want
 			}, func() string { return fmt.Sprintf("counted\n%+v, want\n%+v", got, want) })
-			end(t, s.addr)
+			stopServerAt(t, s.addr)
 			if c.network == "unix" {
 				if _, err := os.Lstat(s.addr); err == nil {
 					t.Error("the socket's file is left behind")
@@ -495,7 +495,7 @@ func TestUpgradeFails(t *testing.T) {
 	for _, c := range []struct {
 		name, model, does, says string
 		lost, paused            bool
-		patience, timeout       time.Duration // of upgradePatience, and of the context
+		patience, timeout       time.Duration // of upgradeReplyTimeout, and of the context
 		command                 func() (*exec.Cmd, error)
 	}{
 		{name: "crashes", model: Uring, does: "crash", says: "has ended: exit status 3"},
@@ -512,20 +512,20 @@ func TestUpgradeFails(t *testing.T) {
 	} {
 		t.Run(c.name+"/"+c.model, func(t *testing.T) {
 			srv := &Server{Model: c.model}
-			s, _ := startGuests(t, srv, successorConfig{Model: Epoll, Does: c.does, After: n / 2})
+			s, _ := startUpgradable(t, srv, successorConfig{Model: Epoll, Does: c.does, After: n / 2})
 			if c.command != nil {
 				srv.Successor = c.command
 			}
 			if c.patience > 0 {
-				defer func(was time.Duration) { upgradePatience = was }(upgradePatience)
-				upgradePatience = c.patience
+				defer func(was time.Duration) { upgradeReplyTimeout = was }(upgradeReplyTimeout)
+				upgradeReplyTimeout = c.patience
 			}
-			clients := crowd(t, s.addr, n, "")
+			clients := dialMany(t, s.addr, n, "")
 			if c.paused {
-				must(t, s.PauseAccepting())
-				s.wantPaused(t, true)
+				requireNoError(t, s.PauseAccepting())
+				s.waitAcceptPaused(t, true)
 			}
-			before := openDescriptors(t)
+			before := countDescriptors(t)
 			ctx := t.Context()
 			if c.timeout > 0 {
 				var cancel context.CancelFunc
@@ -552,21 +552,21 @@ func TestUpgradeFails(t *testing.T) {
 				t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
 			}
 			if c.paused {
-				s.wantPaused(t, true)
-				must(t, s.ResumeAccepting())
+				s.waitAcceptPaused(t, true)
+				requireNoError(t, s.ResumeAccepting())
 			}
 			another := dial(t, s.addr)
 			another.Exchange("c", "c 1")
 			another.Close()
-			gone(t)
-			testkit.WaitFor(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
+			expectNoChildren(t)
+			testkit.WaitFor(t, "descriptors are left", func() bool { return countDescriptors(t) <= before })
 		})
 	}
 }
 
 // TestUpgradeRefused is what is no time, or no server, for an upgrade.
 func TestUpgradeRefused(t *testing.T) {
-	s, _ := startGuests(t, &Server{}, successorConfig{Does: "hang"})
+	s, _ := startUpgradable(t, &Server{}, successorConfig{Does: "hang"})
 	if _, err := new(Server).Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("before the start: %v, want ErrServerClosed", err)
 	}
@@ -576,7 +576,7 @@ func TestUpgradeRefused(t *testing.T) {
 		_, err := s.Upgrade(ctx)
 		first <- err
 	}()
-	waitFor(t, "no process is started", func() bool { return len(children(t)) == 1 })
+	waitFor(t, "no process is started", func() bool { return len(childPIDs(t)) == 1 })
 	if _, err := s.Upgrade(t.Context()); !errors.Is(err, ErrUpgrading) {
 		t.Errorf("during another one: %v, want ErrUpgrading", err)
 	}
@@ -584,7 +584,7 @@ func TestUpgradeRefused(t *testing.T) {
 	if err := testkit.Receive(t, first, "the end of Upgrade"); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	must(t, s.Close())
+	requireNoError(t, s.Close())
 	if _, err := s.Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("after the end: %v, want ErrServerClosed", err)
 	}
@@ -592,17 +592,17 @@ func TestUpgradeRefused(t *testing.T) {
 
 // TestUpgradePaused has the new process accept nothing as long as an operator did not let the old one.
 func TestUpgradePaused(t *testing.T) {
-	s, _ := startGuests(t, &Server{}, successorConfig{})
-	c := crowd(t, s.addr, 1, "")[0]
-	must(t, s.PauseAccepting())
-	s.wantPaused(t, true)
+	s, _ := startUpgradable(t, &Server{}, successorConfig{})
+	c := dialMany(t, s.addr, 1, "")[0]
+	requireNoError(t, s.PauseAccepting())
+	s.waitAcceptPaused(t, true)
 	_, err := s.Upgrade(t.Context())
-	must(t, err)
-	ok(t, s.result(t))
+	requireNoError(t, err)
+	expectNoError(t, s.waitResult(t))
 	late := dial(t, s.addr)
 	c.Exchange("resume", "true <nil>")
 	late.Exchange("b", "b 1")
-	end(t, s.addr)
+	stopServerAt(t, s.addr)
 }
 
 // TestUpgradeOwnHandlers hands on connections with a handler of their own, and half a line, to their handler
@@ -611,9 +611,9 @@ func TestUpgradePaused(t *testing.T) {
 func TestUpgradeOwnHandlers(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
-			s, h := startGuests(t, &Server{Model: model}, successorConfig{Model: model})
+			s, h := startUpgradable(t, &Server{Model: model}, successorConfig{Model: model})
 			whys := make(chan error, 10)
-			h.tell(whys)
+			h.sendCloseReasons(whys)
 			clients := map[string]*testkit.Conn{}
 			for _, does := range []string{"move", "stay", "go later", "forget", "panic", "be plain"} {
 				c := dial(t, s.addr)
@@ -629,7 +629,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			upgraded := make(chan Upgraded, 1)
 			go func() {
 				u, err := s.Upgrade(context.Background())
-				ok(t, err)
+				expectNoError(t, err)
 				upgraded <- u
 			}()
 			panicked := 0
@@ -658,20 +658,20 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 					t.Errorf("%s: a connection that was to end says %q", does, got)
 				}
 			}
-			ok(t, s.result(t))
-			end(t, s.addr)
+			expectNoError(t, s.waitResult(t))
+			stopServerAt(t, s.addr)
 		})
 	}
 }
 
-// forgetful is a handler that keeps a Value and can't save it.
-type forgetful struct {
+// unsavedValueHandler is a handler that keeps a Value and can't save it.
+type unsavedValueHandler struct {
 	MessageFunc
 	moved chan string // the log when a connection has moved
-	log   *logBook
+	log   *logRecorder
 }
 
-func (h forgetful) Closed(_ *Conn, why error) {
+func (h unsavedValueHandler) Closed(_ *Conn, why error) {
 	if errors.Is(why, ErrHandedOver) {
 		h.moved <- h.log.String()
 	}
@@ -680,15 +680,15 @@ func (h forgetful) Closed(_ *Conn, why error) {
 // TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: before anything
 // moves a warning names the handler and the cure, and the outcome has the number and the reason.
 func TestUpgradeValues(t *testing.T) {
-	log := &logBook{}
-	h := forgetful{func(c *Conn, line []byte) {
+	log := &logRecorder{}
+	h := unsavedValueHandler{func(c *Conn, line []byte) {
 		if string(line) == "keep" {
 			c.SetValue("something")
 		}
 		echoLine(c, line)
 	}, make(chan string, 1), log}
-	srv := &Server{Addr: "127.0.0.1:0", Log: log.logger(), Handler: Lines(h), Successor: successor(t, successorConfig{Addr: "127.0.0.1:0"})}
-	s := start(t, srv)
+	srv := &Server{Addr: "127.0.0.1:0", Log: log.newLogger(), Handler: Lines(h), Successor: newSuccessorFunc(t, successorConfig{Addr: "127.0.0.1:0"})}
+	s := startServer(t, srv)
 	for _, says := range []string{"keep", "keep", "keep", "go"} {
 		dial(t, s.addr).Exchange(says, says)
 	}
@@ -700,34 +700,34 @@ func TestUpgradeValues(t *testing.T) {
 		t.Errorf("it says %q; want %q", u, want)
 	}
 	before := <-h.moved
-	for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=tcp.forgetful", "Save and Restore"} {
+	for _, want := range []string{"level=WARN msg=\"connections with a Value will not move", "connections=3", "handler=tcp.unsavedValueHandler", "Save and Restore"} {
 		if !strings.Contains(before, want) {
 			t.Errorf("the log has no %q before the hand-over:\n%s", want, before)
 		}
 	}
-	log.line(t, "\"stay_reasons.value without Migrator\"=3")
-	ok(t, s.result(t))
-	end(t, s.addr)
+	log.waitForLine(t, "\"stay_reasons.value without Migrator\"=3")
+	expectNoError(t, s.waitResult(t))
+	stopServerAt(t, s.addr)
 }
 
 // TestUpgradeNetConns upgrades servers with blocking code: the warning does not speak of a Migrator.
 func TestUpgradeNetConns(t *testing.T) {
-	log := &logBook{}
+	log := &logRecorder{}
 	l := NewNetListener()
-	s := start(t, &Server{Addr: "127.0.0.1:0", Handler: l, Log: log.logger(), Successor: successor(t, successorConfig{Addr: "127.0.0.1:0"})})
+	s := startServer(t, &Server{Addr: "127.0.0.1:0", Handler: l, Log: log.newLogger(), Successor: newSuccessorFunc(t, successorConfig{Addr: "127.0.0.1:0"})})
 	dial(t, s.addr)
 	n, err := l.Accept()
-	must(t, err)
+	requireNoError(t, err)
 	defer n.Close()
 	u, err := s.Upgrade(t.Context())
 	if err != nil || u.Moved != 0 || !maps.Equal(u.Stayed, map[string]int{"NetConn": 1}) {
 		t.Fatalf("Upgrade: %+v, %v; want one that stays as a NetConn", u, err)
 	}
-	log.line(t, "level=WARN msg=\"connections of a NetListener")
+	log.waitForLine(t, "level=WARN msg=\"connections of a NetListener")
 	if text := log.String(); strings.Contains(text, "Save and Restore") {
 		t.Errorf("the log has\n%s", text)
 	}
-	end(t, s.addr)
+	stopServerAt(t, s.addr)
 }
 
 // TestUpgradeTLS has connections with TLS closed in order, at the rate of a shutdown, and their
@@ -740,7 +740,7 @@ func TestUpgradeTLS(t *testing.T) {
 			client = client.Clone()
 			client.MaxVersion, client.ClientSessionCache = version, tls.NewLRUClientSessionCache(0)
 			srv := &Server{Model: model, TLSConfig: server, Limits: Limits{ShutdownRate: rate}}
-			s, _ := startGuests(t, srv, successorConfig{Model: model, TLS: true})
+			s, _ := startUpgradable(t, srv, successorConfig{Model: model, TLS: true})
 			connect := func(resumes bool) *testkit.Conn {
 				t.Helper()
 				c := testkit.DialTLS(t, s.addr, client)
@@ -766,18 +766,18 @@ func TestUpgradeTLS(t *testing.T) {
 			if took, least := time.Since(begin), (n-1)*time.Second/rate-50*time.Millisecond; took < least {
 				t.Errorf("%d connections are drained in %v, want at least %v with %d a second", n, took, least, rate)
 			}
-			ok(t, s.result(t))
+			expectNoError(t, s.waitResult(t))
 			next := connect(true)
-			if pid := processOf(t, next); pid != u.PID {
+			if pid := servingPID(t, next); pid != u.PID {
 				t.Errorf("process %d serves; want %d", pid, u.PID)
 			}
 			next.Send("upgrade\n")
 			next.ExpectEOF("")
-			waitGone(t, u.PID)
+			waitProcessEnd(t, u.PID)
 			last := connect(true)
-			pid := processOf(t, last)
+			pid := servingPID(t, last)
 			last.Send("stop\n")
-			waitGone(t, pid)
+			waitProcessEnd(t, pid)
 		})
 	}
 }
@@ -791,8 +791,8 @@ func TestUpgradeDescriptors(t *testing.T) {
 		loops, files int // of the new process
 	}{{Epoll, Epoll, 2, 0}, {Goroutine, Uring, 1, 100}, {Uring, Goroutine, 0, 100}} {
 		t.Run(fmt.Sprintf("%s to %s, %d files", c.from, c.to, c.files), func(t *testing.T) {
-			s, _ := startGuests(t, &Server{Model: c.from}, successorConfig{Model: c.to, Loops: c.loops, Descriptors: limit, Files: c.files})
-			clients := crowd(t, s.addr, n, "half")
+			s, _ := startUpgradable(t, &Server{Model: c.from}, successorConfig{Model: c.to, Loops: c.loops, Descriptors: limit, Files: c.files})
+			clients := dialMany(t, s.addr, n, "half")
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*6 })
 			u, err := s.Upgrade(t.Context())
 			if most := limit - c.files; err != nil || u.Lost != 0 || u.Moved == 0 || u.Moved > most {
@@ -801,7 +801,7 @@ func TestUpgradeDescriptors(t *testing.T) {
 			for _, client := range clients {
 				client.Exchange(" line", "half line 2")
 			}
-			ok(t, s.result(t)) // the others have been drained
+			expectNoError(t, s.waitResult(t)) // the others have been drained
 			served := 0
 			for _, client := range clients {
 				_, _ = io.WriteString(client, "b\n") // it may have ended
@@ -813,7 +813,7 @@ func TestUpgradeDescriptors(t *testing.T) {
 			if served != u.Moved {
 				t.Errorf("%d are served by the new process, %d have moved", served, u.Moved)
 			}
-			end(t, s.addr)
+			stopServerAt(t, s.addr)
 		})
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// obeySignals has a server of these tests upgraded at SIGUSR2, where it is the first process, and
+// handleTestSignals has a server of these tests upgraded at SIGUSR2, where it is the first process, and
 // end at SIGTERM.
-func obeySignals(srv *Server) context.Context {
+func handleTestSignals(srv *Server) context.Context {
 	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	if _, worker := WorkerProcess(); worker {
 		return ctx
@@ -41,25 +41,25 @@ func obeySignals(srv *Server) context.Context {
 	return ctx
 }
 
-// startFrom starts a server of these settings in this process; its workers are others, and so is its successor.
-func startFrom(t *testing.T, from, to successorConfig) *started {
+// startConfigured starts a server of these settings in this process; its workers are others, and so is its successor.
+func startConfigured(t *testing.T, from, to successorConfig) *started {
 	t.Helper()
 	from.Addr, to.Addr = "127.0.0.1:0", "127.0.0.1:0"
 	settings, err := json.Marshal(from)
-	must(t, err)
+	requireNoError(t, err)
 	t.Setenv(successorSettings, string(settings))
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
-	srv := &Server{Model: from.Model, Loops: from.Loops, Processes: from.Processes, Successor: successor(t, to)}
-	newGuests(srv, from)
-	return start(t, srv)
+	srv := &Server{Model: from.Model, Loops: from.Loops, Processes: from.Processes, Successor: newSuccessorFunc(t, to)}
+	newUpgradeHandler(srv, from)
+	return startServer(t, srv)
 }
 
-// servers are the processes that serve clients.
-func servers(t *testing.T, clients []*testkit.Conn) []int {
+// servingPIDs are the processes that serve clients.
+func servingPIDs(t *testing.T, clients []*testkit.Conn) []int {
 	t.Helper()
 	pids := make(map[int]bool)
 	for _, client := range clients {
-		pids[processOf(t, client)] = true
+		pids[servingPID(t, client)] = true
 	}
 	return slices.Sorted(maps.Keys(pids))
 }
@@ -73,43 +73,43 @@ func TestUpgradeProcesses(t *testing.T) {
 		{successorConfig{Model: Epoll, Loops: 3}, successorConfig{Model: Epoll, Processes: 2}},
 	} {
 		t.Run(fmt.Sprintf("%d %s to %d %s", c.from.Processes, c.from.Model, c.to.Processes, c.to.Model), func(t *testing.T) {
-			s := startFrom(t, c.from, c.to)
-			clients := crowd(t, s.addr, n, half)
+			s := startConfigured(t, c.from, c.to)
+			clients := dialMany(t, s.addr, n, half)
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*9 })
 			u, err := s.Upgrade(t.Context())
 			if err != nil || u.Moved != n || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
 			}
-			ok(t, s.result(t))
+			expectNoError(t, s.waitResult(t))
 			for _, client := range clients {
 				client.Exchange("line", "half a line 2")
 			}
-			for _, pid := range servers(t, clients) {
-				if pid != u.PID && parentOf(pid) != u.PID {
-					t.Errorf("process %d serves, whose parent is %d; want %d or a worker of it", pid, parentOf(pid), u.PID)
+			for _, pid := range servingPIDs(t, clients) {
+				if pid != u.PID && parentPID(pid) != u.PID {
+					t.Errorf("process %d serves, whose parent is %d; want %d or a worker of it", pid, parentPID(pid), u.PID)
 				}
 			}
-			must(t, syscall.Kill(u.PID, syscall.SIGUSR2))
-			waitGone(t, u.PID)
-			more := crowd(t, s.addr, n, half) // whichever socket they come to
+			requireNoError(t, syscall.Kill(u.PID, syscall.SIGUSR2))
+			waitProcessEnd(t, u.PID)
+			more := dialMany(t, s.addr, n, half) // whichever socket they come to
 			for _, client := range clients {
 				client.Exchange("b", "b 4") // with that for the number of the process
 			}
 			for _, client := range more {
 				client.Exchange("line", "half a line 2")
 			}
-			last := servers(t, append(clients, more...))
+			last := servingPIDs(t, append(clients, more...))
 			if want := max(c.to.Processes, 1); len(last) > want || want > 1 && len(last) == 1 {
 				t.Errorf("processes %v serve in the end, want %d", last, want)
 			}
 			if c.to.Processes > 1 {
-				last = append(last, parentOf(last[0]))
+				last = append(last, parentPID(last[0]))
 			}
-			must(t, syscall.Kill(last[len(last)-1], syscall.SIGTERM))
+			requireNoError(t, syscall.Kill(last[len(last)-1], syscall.SIGTERM))
 			for _, pid := range last {
-				waitGone(t, pid)
+				waitProcessEnd(t, pid)
 			}
-			gone(t)
+			expectNoChildren(t)
 		})
 	}
 }
@@ -128,9 +128,9 @@ func TestUpgradeProcessesFails(t *testing.T) {
 		{"other settings", "Server.Loops is -1", 2, 2},
 	} {
 		t.Run(c.does, func(t *testing.T) {
-			s := startFrom(t, successorConfig{Model: Epoll, Processes: c.from}, successorConfig{Model: Epoll, Processes: c.to, Does: c.does})
-			clients := crowd(t, s.addr, n, "half a ")
-			before := children(t)
+			s := startConfigured(t, successorConfig{Model: Epoll, Processes: c.from}, successorConfig{Model: Epoll, Processes: c.to, Does: c.does})
+			clients := dialMany(t, s.addr, n, "half a ")
+			before := childPIDs(t)
 			ctx := t.Context()
 			if strings.Contains(c.says, "deadline") {
 				var cancel context.CancelFunc
@@ -141,10 +141,10 @@ func TestUpgradeProcessesFails(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.says) || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want an error that says %q", u, err, c.says)
 			}
-			for _, client := range append(clients, crowd(t, s.addr, n, "half a ")...) {
+			for _, client := range append(clients, dialMany(t, s.addr, n, "half a ")...) {
 				client.Exchange("line", "half a line 2")
 			}
-			if after := children(t); !slices.Equal(before, after) {
+			if after := childPIDs(t); !slices.Equal(before, after) {
 				t.Errorf("the processes were %v and are %v", before, after)
 			}
 			if c.from > 1 {
@@ -180,20 +180,20 @@ func TestUpgradeKilled(t *testing.T) {
 			var first *exec.Cmd
 			addr := filepath.Join(t.TempDir(), "s")
 			if c.processes > 0 {
-				s = startFrom(t, from, to)
+				s = startConfigured(t, from, to)
 				addr = s.addr
 			} else {
 				from.Addr, from.Network, from.PIDs = addr, "unix", pids
 				var err error
-				first, err = successor(t, from)()
-				must(t, errors.Join(err, first.Start()))
+				first, err = newSuccessorFunc(t, from)()
+				requireNoError(t, errors.Join(err, first.Start()))
 				t.Cleanup(func() {
 					_ = first.Process.Kill()
 					_ = first.Wait()
 				})
-				waitFor(t, "the server does not listen", func() bool { return sends(addr, "") })
+				waitFor(t, "the server does not listen", func() bool { return trySend(addr, "") })
 			}
-			clients := crowd(t, addr, n, "")
+			clients := dialMany(t, addr, n, "")
 			var u Upgraded
 			var err error
 			if s != nil {
@@ -202,7 +202,7 @@ func TestUpgradeKilled(t *testing.T) {
 				}
 			} else {
 				clients[0].Send("upgrade\n")
-				waitGone(t, first.Process.Pid)
+				waitProcessEnd(t, first.Process.Pid)
 			}
 			served := 0
 			for _, client := range clients {
@@ -220,29 +220,29 @@ func TestUpgradeKilled(t *testing.T) {
 				t.Errorf("%d connections have ended during the hand-over, %d are said to be lost", n-served, u.Lost)
 			}
 			orphans := err == nil && strings.HasPrefix(c.to, "kill its parent") // they end, after Upgrade has
-			if !sends(addr, "") && !orphans && (served > 0 || s != nil) {
+			if !trySend(addr, "") && !orphans && (served > 0 || s != nil) {
 				t.Errorf("%d are served, but nobody who connects", served)
 			}
 			all, _ := os.ReadFile(pids)
 			started := strings.Fields(string(all))
 			switch {
 			case s != nil && err == nil:
-				ok(t, s.result(t))
+				expectNoError(t, s.waitResult(t))
 				_ = syscall.Kill(u.PID, syscall.SIGTERM) // it may have ended
 			case s != nil:
 				s.Close()
-				ok(t, s.result(t))
+				expectNoError(t, s.waitResult(t))
 			}
 			for _, pid := range started { // with those that were started again
 				p, _ := strconv.Atoi(pid)
-				waitFor(t, "a process is left", func() bool { return isGone(p) || s == nil && sends(addr, "stop\n") && isGone(p) })
+				waitFor(t, "a process is left", func() bool { return hasProcessEnded(p) || s == nil && trySend(addr, "stop\n") && hasProcessEnded(p) })
 			}
 		})
 	}
 }
 
-// sends reports whether somebody listens at an address, and sends text.
-func sends(addr, text string) bool {
+// trySend reports whether somebody listens at an address, and sends text.
+func trySend(addr, text string) bool {
 	network := "tcp"
 	if filepath.IsAbs(addr) {
 		network = "unix"

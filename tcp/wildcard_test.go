@@ -12,7 +12,7 @@ func TestWildcard(t *testing.T) {
 		t.Skip("no IPv6 here: ", err)
 	}
 	probe.Close()
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		for addr, want := range map[string]struct {
 			host   string
 			v4, v6 bool
@@ -21,7 +21,7 @@ func TestWildcard(t *testing.T) {
 			":0":        {"::", true, true},
 			"[::]:0":    {"::", true, true},
 		} {
-			s := start(t, &Server{Addr: addr, Model: model, Loops: loops})
+			s := startServer(t, &Server{Addr: addr, Model: model, Loops: loops})
 			host, port, _ := net.SplitHostPort(s.addr)
 			if host != want.host {
 				t.Errorf("%s is announced as %s, want %s", addr, s.addr, want.host)

@@ -25,45 +25,45 @@ import (
 // A pool of two servers: one that waits for room, and has nothing with the workers,
 // finds it when the other has made it.
 func TestSharedPool(t *testing.T) {
-	underLoops(t, func(t *testing.T, model string) {
-		p := newPool(t, one)
-		g := newGated()
-		first := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g)})
-		second := start(t, &Server{Model: model, Loops: 1, Workers: p})
-		c := enter(t, second.addr)
-		a := g.block(t, first.addr)
+	runOnLoopModels(t, func(t *testing.T, model string) {
+		p := newPool(t, singleWorker)
+		g := newGatedHandler()
+		first := startServer(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g)})
+		second := startServer(t, &Server{Model: model, Loops: 1, Workers: p})
+		c := dialUntilServed(t, second.addr)
+		a := g.blockWorker(t, first.addr)
 		io.WriteString(c, "is there room?\n")
 		waitFor(t, "the pool refuses nothing", func() bool { return p.Stats().Full > 0 })
 		close(g.gate)
 		a.Expect("block\n")
 		c.Expect("is there room?\n")
-		enter(t, first.addr)
+		dialUntilServed(t, first.addr)
 	})
 }
 
-// slowEcho takes a little for each line.
-func slowEcho(c *Conn, line []byte) {
+// echoSlowly takes a little for each line.
+func echoSlowly(c *Conn, line []byte) {
 	for end := time.Now().Add(10 * time.Microsecond); time.Now().Before(end); {
 	}
 	echoLine(c, line)
 }
 
-// busy answers what is shed.
-type busy struct{ MessageFunc }
+// busyShedder answers what is shed.
+type busyShedder struct{ MessageFunc }
 
-func (busy) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg) }
+func (busyShedder) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg) }
 
 // With a pool that is closed too early connections end for that reason, each as soon
 // as its handler is to be called; their handlers hear of it; the log says so once.
 func TestPoolClosedEarly(t *testing.T) {
-	underLoops(t, func(t *testing.T, model string) {
-		g := newGated()
-		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
-		must(t, err)
+	runOnLoopModels(t, func(t *testing.T, model string) {
+		g := newGatedHandler()
+		p, err := pool.New(pool.Config{Max: 1, Queue: 3, FixedLimit: true, KeepQueued: true, FIFO: true})
+		requireNoError(t, err)
 		var log testkit.Buffer
-		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
-		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
-		a := g.block(t, s.addr)
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		idle, queue, reset, waits := dialUntilServed(t, s.addr), dialUntilServed(t, s.addr), dialUntilServed(t, s.addr), dialUntilServed(t, s.addr)
+		a := g.blockWorker(t, s.addr)
 		io.WriteString(queue, "for the queue\n")
 		waitFor(t, "the line does not come to the queue", func() bool { return p.Stats().Queued == 1 })
 		fresh := dial(t, s.addr) // its Opened is to wait there, too
@@ -96,8 +96,8 @@ func TestPoolClosedEarly(t *testing.T) {
 		a.CloseWrite()
 		wantEnd(idle, late, a)
 		waitFor(t, "connections are left", func() bool { return s.Stats().Open == 0 })
-		_, whys := g.seen()
-		if n := g.calledFor("Opened"); n != 7 || len(whys) != 7 {
+		_, whys := g.recordedCalls()
+		if n := g.countCalls("Opened"); n != 7 || len(whys) != 7 {
 			t.Errorf("%d Opened and %d Closed for 7 connections", n, len(whys))
 		}
 		for _, why := range whys {
@@ -111,7 +111,7 @@ func TestPoolClosedEarly(t *testing.T) {
 		if n := strings.Count(log.String(), "was closed before the server had ended"); n != 1 {
 			t.Errorf("the log says so %d times, want once:\n%s", n, log.String())
 		}
-		ok(t, s.Shutdown(context.Background()))
+		expectNoError(t, s.Shutdown(context.Background()))
 	})
 }
 
@@ -119,18 +119,18 @@ func TestPoolClosedEarly(t *testing.T) {
 // pool. What waits for room, input, Opened and Closed, is let go: each connection has
 // both of the latter, and its own reason; so has what comes to its end then.
 func TestEndsWhileOthersHoldThePool(t *testing.T) {
-	for name, wrap := range map[string]func(*gated) MessageHandler{
-		"waits": func(g *gated) MessageHandler { return g },
-		"sheds": func(g *gated) MessageHandler { return shedding{g} },
+	for name, wrap := range map[string]func(*gatedHandler) MessageHandler{
+		"waits": func(g *gatedHandler) MessageHandler { return g },
+		"sheds": func(g *gatedHandler) MessageHandler { return sheddingHandler{g} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			underLoops(t, func(t *testing.T, model string) {
-				p := newPool(t, one)
-				other, g := newGated(), newGated()
-				holder := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(other)})
-				s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(wrap(g))})
-				idle, waits, reset := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
-				a := other.block(t, holder.addr)
+			runOnLoopModels(t, func(t *testing.T, model string) {
+				p := newPool(t, singleWorker)
+				other, g := newGatedHandler(), newGatedHandler()
+				holder := startServer(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(other)})
+				s := startServer(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(wrap(g))})
+				idle, waits, reset := dialUntilServed(t, s.addr), dialUntilServed(t, s.addr), dialUntilServed(t, s.addr)
+				a := other.blockWorker(t, holder.addr)
 				letGo := sync.OnceFunc(func() { close(other.gate) })
 				t.Cleanup(letGo)
 				full := func(what string, do func()) {
@@ -151,7 +151,7 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 				if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "not returned") {
 					t.Errorf("Shutdown: %v; want connections that were cut off, and no handler that has not returned", err)
 				}
-				s.result(t)
+				s.waitResult(t)
 				if st := s.Stats(); st.Open != 0 {
 					t.Errorf("%d connections are open at the end", st.Open)
 				}
@@ -160,9 +160,9 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 						t.Errorf("got %q; want the end", got)
 					}
 				}
-				_, whys := g.seen()
+				_, whys := g.recordedCalls()
 				whys = slices.DeleteFunc(whys, func(why error) bool { return errors.Is(why, ErrOverloaded) })
-				if n := g.calledFor("Opened"); n != 4 || len(whys) != 4 {
+				if n := g.countCalls("Opened"); n != 4 || len(whys) != 4 {
 					t.Errorf("%d Opened and %d Closed for 4 connections", n, len(whys))
 				}
 				for _, why := range whys {
@@ -181,20 +181,21 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 // Opened and Closed get on under a flood of input that is shed, whatever the rules of
 // the pool are.
 func TestEventsGetOn(t *testing.T) {
-	for name, off := range map[string]pool.Rules{"all rules": 0, "Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules} {
+	for name, cfg := range map[string]pool.Config{"all rules": {}, "Shedding alone": {FixedLimit: true, FIFO: true}, "no rules": {FixedLimit: true, KeepQueued: true, FIFO: true}} {
+		cfg.Max, cfg.Queue, cfg.Target, cfg.Interval = 1, 8, 100*time.Microsecond, 100*time.Microsecond
 		t.Run(name, func(t *testing.T) {
-			underLoops(t, func(t *testing.T, model string) {
-				p := newPool(t, pool.Config{Max: 1, Queue: 8, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond, Off: off})
+			runOnLoopModels(t, func(t *testing.T, model string) {
+				p := newPool(t, cfg)
 				var opened, closed atomic.Int64
-				s := start(t, &Server{Model: model, Loops: 1, Workers: p,
-					Handler: Lines(tallied{busy{MessageFunc(slowEcho)}, &opened, &closed})})
+				s := startServer(t, &Server{Model: model, Loops: 1, Workers: p,
+					Handler: Lines(countingHandler{busyShedder{MessageFunc(echoSlowly)}, &opened, &closed})})
 				ended, end := context.WithCancel(context.Background())
 				var floods sync.WaitGroup
 				defer floods.Wait()
 				defer end()
 				for range 16 {
 					c := dial(t, s.addr)
-					floods.Go(func() { flood(ended, c) })
+					floods.Go(func() { floodLines(ended, c) })
 				}
 				waitFor(t, "nothing is shed", func() bool { return s.Stats().Shed > 100 })
 				for range 20 {
@@ -214,8 +215,8 @@ func TestEventsGetOn(t *testing.T) {
 	}
 }
 
-// flood sends lines, and reads what comes, until ctx ends.
-func flood(ctx context.Context, c net.Conn) {
+// floodLines sends lines, and reads what comes, until ctx ends.
+func floodLines(ctx context.Context, c net.Conn) {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	lines, in := bytes.Repeat([]byte("x\n"), 10), bufio.NewReader(c)
 	for {
@@ -230,27 +231,27 @@ func flood(ctx context.Context, c net.Conn) {
 	}
 }
 
-// tallied counts its connections.
-type tallied struct {
-	busy
+// countingHandler counts its connections.
+type countingHandler struct {
+	busyShedder
 	opened, closed *atomic.Int64
 }
 
-func (h tallied) Opened(*Conn) { h.opened.Add(1) }
+func (h countingHandler) Opened(*Conn) { h.opened.Add(1) }
 
-func (h tallied) Closed(*Conn, error) { h.closed.Add(1) }
+func (h countingHandler) Closed(*Conn, error) { h.closed.Add(1) }
 
 // A handler that ends its goroutine costs its own connection, wherever it runs.
 func TestGoexit(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
+	forEachSetup(t, func(t *testing.T, srv *Server) {
 		whys := make(chan error, 2)
-		srv.Handler = Lines(exiting{MessageFunc(func(c *Conn, line []byte) {
+		srv.Handler = Lines(exitRecorder{MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "exit" {
 				runtime.Goexit()
 			}
 			echoLine(c, line)
 		}), whys})
-		s := start(t, srv)
+		s := startServer(t, srv)
 		other := dial(t, s.addr)
 		other.Exchange("before", "before")
 		for range 3 {
@@ -271,13 +272,13 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-// exiting tells why its connections close.
-type exiting struct {
+// exitRecorder tells why its connections close.
+type exitRecorder struct {
 	MessageFunc
 	whys chan<- error
 }
 
-func (h exiting) Closed(_ *Conn, why error) {
+func (h exitRecorder) Closed(_ *Conn, why error) {
 	if why != ErrServerClosed && why != io.EOF {
 		h.whys <- why
 	}
@@ -285,8 +286,8 @@ func (h exiting) Closed(_ *Conn, why error) {
 
 // The goroutine model has no use for a pool.
 func TestPoolOfGoroutines(t *testing.T) {
-	p := newPool(t, one)
-	s := start(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busy{MessageFunc(echoLine)})})
+	p := newPool(t, singleWorker)
+	s := startServer(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busyShedder{MessageFunc(echoLine)})})
 	dial(t, s.addr).Exchange("hello", "hello")
 	if st := p.Stats(); st.Accepted != 0 {
 		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
@@ -296,9 +297,9 @@ func TestPoolOfGoroutines(t *testing.T) {
 // Each returns, too, when a connection that it leaves mail for closes on a worker meanwhile, and
 // who has its place next closes in order: what was reserved for the first is released.
 func TestEachWhileClosing(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, _ int) {
+	forEachModel(t, func(t *testing.T, model string, _ int) {
 		quit := Lines(MessageFunc(func(c *Conn, line []byte) { c.Close() }))
-		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, noRules(4, 1024)), Handler: quit})
+		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, plainPoolConfig(4, 1024)), Handler: quit})
 		for range 300 {
 			c := dial(t, s.addr)
 			io.WriteString(c, "quit\n")

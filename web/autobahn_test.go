@@ -33,8 +33,8 @@ func dialSocket(t testing.TB, addr, fields string) *testkit.Conn {
 	return c
 }
 
-// fragments is a message in frames of so many bytes each. first is the byte with the opcode.
-func fragments(first byte, m string, size int) string {
+// encodeFragments is a message in frames of so many bytes each. first is the byte with the opcode.
+func encodeFragments(first byte, m string, size int) string {
 	var all strings.Builder
 	for i := 0; i == 0 || i < len(m); i += size {
 		op := byte(0)
@@ -49,9 +49,9 @@ func fragments(first byte, m string, size int) string {
 	return all.String()
 }
 
-// sendPieces sends s in pieces of so many bytes, each a segment of its own as far as that can be
+// writePieces sends s in pieces of so many bytes, each a segment of its own as far as that can be
 // had. The server may close before the last one.
-func sendPieces(w io.Writer, s string, size int) {
+func writePieces(w io.Writer, s string, size int) {
 	for piece := range slices.Chunk([]byte(s), size) {
 		if _, err := w.Write(piece); err != nil {
 			return
@@ -59,12 +59,12 @@ func sendPieces(w io.Writer, s string, size int) {
 	}
 }
 
-// closing is the payload of a close.
-func closing(code int, reason string) string {
+// closeFrame is the payload of a close.
+func closeFrame(code int, reason string) string {
 	return string(binary.BigEndian.AppendUint16(nil, uint16(code))) + reason
 }
 
-func wantFrame(t testing.TB, c *testkit.Conn, first byte, payload string) {
+func expectFrame(t testing.TB, c *testkit.Conn, first byte, payload string) {
 	t.Helper()
 	got, p, err := testkit.ReadFrame(c.R)
 	if err != nil || got != first || p != payload {
@@ -72,10 +72,10 @@ func wantFrame(t testing.TB, c *testkit.Conn, first byte, payload string) {
 	}
 }
 
-// wantClose wants a close with a code (-1: without one), and then the end.
-func wantClose(t testing.TB, c *testkit.Conn, code int) {
+// expectClose wants a close with a code (-1: without one), and then the end.
+func expectClose(t testing.TB, c *testkit.Conn, code int) {
 	t.Helper()
-	want := closing(code, "")
+	want := closeFrame(code, "")
 	if code < 0 {
 		want = ""
 	}
@@ -89,8 +89,8 @@ func wantClose(t testing.TB, c *testkit.Conn, code int) {
 	c.Close()
 }
 
-// frame is what the server is to send.
-type frame struct {
+// expectedFrame is what the server is to send.
+type expectedFrame struct {
 	first   byte
 	payload string
 }
@@ -101,23 +101,23 @@ func TestAutobahn(t *testing.T) {
 	type row struct {
 		number string
 		send   string
-		chop   int     // send it in pieces of so many bytes
-		want   []frame // then the connection stays open, or
-		code   int     // a close with this code comes
+		chop   int          // send it in pieces of so many bytes
+		want   []expectedFrame // then the connection stays open, or
+		code   int          // a close with this code comes
 	}
 	var rows []row
-	add := func(number, send string, chop, code int, want ...frame) {
+	add := func(number, send string, chop, code int, want ...expectedFrame) {
 		rows = append(rows, row{number, send, chop, want, code})
 	}
-	text := func(s string) frame { return frame{fin | 1, s} }
-	pong := func(s string) frame { return frame{fin | 10, s} }
+	text := func(s string) expectedFrame { return expectedFrame{fin | 1, s} }
+	pong := func(s string) expectedFrame { return expectedFrame{fin | 10, s} }
 	for i, n := range []int{0, 125, 126, 127, 128, 65535, 65536, 65536} {
 		chop := 0
 		if i == 7 {
 			chop = 997
 		}
 		add(fmt.Sprintf("1.1.%d", i+1), fr(fin|1, strings.Repeat("*", n)), chop, 0, text(strings.Repeat("*", n)))
-		add(fmt.Sprintf("1.2.%d", i+1), fr(fin|2, strings.Repeat("\xfe", n)), chop, 0, frame{fin | 2, strings.Repeat("\xfe", n)})
+		add(fmt.Sprintf("1.2.%d", i+1), fr(fin|2, strings.Repeat("\xfe", n)), chop, 0, expectedFrame{fin | 2, strings.Repeat("\xfe", n)})
 	}
 	binaryPing := "\x00\xff\xfe\xfd\xfc\xfb\x00\xff"
 	add("2.1", fr(fin|9, ""), 0, 0, pong(""))
@@ -130,7 +130,7 @@ func TestAutobahn(t *testing.T) {
 	add("2.8", fr(fin|10, "unsolicited pong payload"), 0, 0)
 	add("2.9", fr(fin|10, "unsolicited pong payload")+fr(fin|9, "ping payload"), 0, 0, pong("ping payload"))
 	var pings string
-	var pongs []frame
+	var pongs []expectedFrame
 	for i := range 10 {
 		pings += fr(fin|9, fmt.Sprintf("payload-%d", i))
 		pongs = append(pongs, pong(fmt.Sprintf("payload-%d", i)))
@@ -187,7 +187,7 @@ func TestAutobahn(t *testing.T) {
 	add("6.1.3", fr(1, "")+fr(0, "middle frame payload")+fr(fin, ""), 0, 0, text("middle frame payload"))
 	add("6.2.1", fr(fin|1, greek), 0, 0, text(greek))
 	add("6.2.2", fr(1, greek[:12])+fr(fin, greek[12:]), 0, 0, text(greek))
-	bytewise := func(s string) string { return fragments(1, s, 1) }
+	bytewise := func(s string) string { return encodeFragments(1, s, 1) }
 	add("6.2.3", bytewise(greek), 0, 0, text(greek))
 	add("6.2.4", bytewise("κόσμε"), 0, 0, text("κόσμε"))
 	add("6.3.1", fr(fin|1, bad), 0, 1007)
@@ -211,7 +211,7 @@ func TestAutobahn(t *testing.T) {
 		add(fmt.Sprintf("6.6-22 invalid %d, bytewise", i+1), bytewise(s+" "), 0, 1007)
 	}
 
-	bye := fr(fin|8, closing(1000, ""))
+	bye := fr(fin|8, closeFrame(1000, ""))
 	add("7.1.1", hello+bye, 0, 1000, text("Hello, world!"))
 	add("7.1.2", bye+bye, 0, 1000)
 	add("7.1.3", bye+fr(fin|9, ""), 0, 1000)
@@ -221,49 +221,49 @@ func TestAutobahn(t *testing.T) {
 	add("7.3.1", fr(fin|8, ""), 0, -1)
 	add("7.3.2", fr(fin|8, "a"), 0, 1002)
 	add("7.3.3", bye, 0, 1000)
-	add("7.3.4", fr(fin|8, closing(1000, "Hello World!")), 0, 1000)
-	add("7.3.5", fr(fin|8, closing(1000, strings.Repeat("*", 123))), 0, 1000)
-	add("7.3.6", fr(fin|8, closing(1000, strings.Repeat("*", 124))), 0, 1002)
-	add("7.5.1", fr(fin|8, closing(1000, bad)), 0, 1007)
+	add("7.3.4", fr(fin|8, closeFrame(1000, "Hello World!")), 0, 1000)
+	add("7.3.5", fr(fin|8, closeFrame(1000, strings.Repeat("*", 123))), 0, 1000)
+	add("7.3.6", fr(fin|8, closeFrame(1000, strings.Repeat("*", 124))), 0, 1002)
+	add("7.5.1", fr(fin|8, closeFrame(1000, bad)), 0, 1007)
 	for i, code := range []int{1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999} {
-		add(fmt.Sprintf("7.7.%d", i+1), fr(fin|8, closing(code, "")), 0, code)
+		add(fmt.Sprintf("7.7.%d", i+1), fr(fin|8, closeFrame(code, "")), 0, code)
 	}
 	for i, code := range []int{0, 999, 1004, 1005, 1006, 1016, 1100, 2000, 2999} {
-		add(fmt.Sprintf("7.9.%d", i+1), fr(fin|8, closing(code, "")), 0, 1002)
+		add(fmt.Sprintf("7.9.%d", i+1), fr(fin|8, closeFrame(code, "")), 0, 1002)
 	}
-	add("7.13.1", fr(fin|8, closing(5000, "")), 0, 1002)
-	add("7.13.2", fr(fin|8, closing(65535, "")), 0, 1002)
+	add("7.13.1", fr(fin|8, closeFrame(5000, "")), 0, 1002)
+	add("7.13.2", fr(fin|8, closeFrame(65535, "")), 0, 1002)
 	auto := strings.Repeat("*", 65536)
-	add("10.1.1", fragments(1, auto, 1300), 0, 0, text(auto))
+	add("10.1.1", encodeFragments(1, auto, 1300), 0, 0, text(auto))
 
-	eachSocketServer(t, &web.WebSocket{Handler: echoSocket, MaxMessage: 128 << 10}, func(t *testing.T, addr string) {
+	forEachSocketServer(t, &web.WebSocket{Handler: echoSocket, MaxMessage: 128 << 10}, func(t *testing.T, addr string) {
 		for _, r := range rows {
 			t.Run(r.number, func(t *testing.T) {
 				t.Parallel()
 				c := dialSocket(t, addr, "")
-				sendPieces(c, r.send, cmp.Or(r.chop, len(r.send)))
+				writePieces(c, r.send, cmp.Or(r.chop, len(r.send)))
 				for _, f := range r.want {
-					wantFrame(t, c, f.first, f.payload)
+					expectFrame(t, c, f.first, f.payload)
 				}
 				if r.code == 0 {
-					c.Send(fr(fin|8, closing(1000, "")))
+					c.Send(fr(fin|8, closeFrame(1000, "")))
 					r.code = 1000
 				}
-				wantClose(t, c, r.code)
+				expectClose(t, c, r.code)
 			})
 		}
 	})
 }
 
-// eachSocketServer calls f with a server for each model.
-func eachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, addr string)) {
+// forEachSocketServer calls f with a server for each model.
+func forEachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, addr string)) {
 	mux := http.NewServeMux()
 	mux.Handle("/ws", ws)
 	quick := http.NewServeMux()
 	quick.Handle("/ws", web.Quick(ws))
 	for i, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			f(t, serve(t, &tcp.Server{Model: model, Handler: web.Handler([]http.Handler{mux, quick}[i%2]), Limits: tcp.Limits{MaxUnsent: 32 << 20}}))
+			f(t, startServer(t, &tcp.Server{Model: model, Handler: web.Handler([]http.Handler{mux, quick}[i%2]), Limits: tcp.Limits{MaxUnsent: 32 << 20}}))
 		})
 	}
 }
@@ -273,8 +273,8 @@ func eachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, addr
 func TestAutobahnMassive(t *testing.T) {
 	const small = 64 << 10
 	ws := &web.WebSocket{Handler: echoSocket, MaxMessage: 4 << 20, Compression: true}
-	huge := compressed(strings.Repeat("\x00", ws.MaxMessage+1))
-	eachSocketServer(t, ws, func(t *testing.T, addr string) {
+	huge := deflateMessage(strings.Repeat("\x00", ws.MaxMessage+1))
+	forEachSocketServer(t, ws, func(t *testing.T, addr string) {
 		t.Run("9", func(t *testing.T) {
 			t.Parallel()
 			c := dialSocket(t, addr, "")
@@ -286,12 +286,12 @@ func TestAutobahnMassive(t *testing.T) {
 			} {
 				for _, op := range []byte{1, 2} {
 					m := strings.Repeat("0123456789abcdef", row.size/16+1)[:row.size]
-					go sendPieces(c, fragments(op, m, row.fragment), row.piece)
-					wantFrame(t, c, fin|op, m)
+					go writePieces(c, encodeFragments(op, m, row.fragment), row.piece)
+					expectFrame(t, c, fin|op, m)
 				}
 			}
-			c.Send(fr(fin|8, closing(1000, "")))
-			wantClose(t, c, 1000)
+			c.Send(fr(fin|8, closeFrame(1000, "")))
+			expectClose(t, c, 1000)
 		})
 		for i, offer := range []string{"permessage-deflate", "permessage-deflate; client_no_context_takeover; client_max_window_bits",
 			"permessage-deflate; server_max_window_bits=8, permessage-deflate; server_max_window_bits=15"} {
@@ -304,10 +304,10 @@ func TestAutobahnMassive(t *testing.T) {
 				for _, n := range []int{0, 16, 64, 256, 1 << 10, 4 << 10, 16 << 10, 128 << 10} {
 					m := strings.Repeat(`{"id": 1234, "text": "Żółw"} `, n/30)
 					for _, fragment := range []int{1 << 20, 256} {
-						c.Send(fragments(0x40|1, compressed(m), fragment))
+						c.Send(encodeFragments(0x40|1, deflateMessage(m), fragment))
 						op, p, err := testkit.ReadFrame(c.R)
 						if op&0x40 != 0 {
-							p = decompressed(t, p)
+							p = inflateMessage(t, p)
 						}
 						if err != nil || op&^0x40 != fin|1 || p != m || (len(m) >= 512) != (op&0x40 != 0) {
 							t.Fatalf("%d bytes came back as %#x, %d bytes, %v", len(m), op, len(p), err)
@@ -316,17 +316,17 @@ func TestAutobahnMassive(t *testing.T) {
 				}
 				if i == 0 {
 					c.Send(fr(fin|0x40|2, huge))
-					wantClose(t, c, 1009)
+					expectClose(t, c, 1009)
 				} else {
 					c.Send(fr(fin|0x40|2, "\xff\xff\xff\xff")) // no deflate
-					wantClose(t, c, 1007)
+					expectClose(t, c, 1007)
 				}
 			})
 		}
 	})
 }
 
-func compressed(m string) string {
+func deflateMessage(m string) string {
 	var b bytes.Buffer
 	z, _ := flate.NewWriter(&b, 6)
 	io.WriteString(z, m)
@@ -334,7 +334,7 @@ func compressed(m string) string {
 	return strings.TrimSuffix(b.String(), "\x00\x00\xff\xff")
 }
 
-func decompressed(t testing.TB, p string) string {
+func inflateMessage(t testing.TB, p string) string {
 	b, err := io.ReadAll(flate.NewReader(strings.NewReader(p + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
 	if err != nil {
 		t.Error(err)

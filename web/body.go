@@ -10,64 +10,64 @@ import (
 	"strings"
 )
 
-// maxChunkLine is the most bytes of the line before a chunk, its extensions included.
+// maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxOverhead is the most bytes of lines before chunks beyond 16 for each and 2 for each byte
+// maxChunkOverhead limits the bytes of chunk lines beyond 16 for each chunk and 2 for each byte
 // of data, as in net/http.
-const maxOverhead = 16 << 10
+const maxChunkOverhead = 16 << 10
 
-// maxTrailer is the most bytes of the fields behind a chunked body.
+// maxTrailer limits the trailer of a chunked body, in bytes.
 const maxTrailer = 8 << 10
 
-// framing tells a body's bytes from what is around and behind them. It belongs to the
+// bodyFraming separates the bytes of a request's body from its framing. It belongs to the
 // connection's owner.
-type framing struct {
-	left    int64 // of the body, or of the chunk at hand with the line end behind it
-	chunked bool
-	chunk   bool // within a chunk
-	last    bool // behind the last chunk: the trailer
-	extra   int  // of the lines before chunks: see maxOverhead
-	done    bool
-	trailer http.Header
+type bodyFraming struct {
+	remaining int64 // bytes of the body, or of the current chunk including its line end
+	chunked   bool
+	inChunk   bool // within a chunk
+	inTrailer bool // after the last chunk
+	overhead  int  // bytes of chunk lines that count for maxChunkOverhead
+	done      bool
+	trailer   http.Header
 }
 
-func newFraming(length int64) framing {
-	return framing{left: max(length, 0), chunked: length < 0, done: length == 0}
+func newBodyFraming(length int64) bodyFraming {
+	return bodyFraming{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// next gives the next bytes of the body in in, at most most, and how many bytes of in are
-// used. It uses nothing when it needs more input.
-func (f *framing) next(in []byte, most int) (data []byte, used int, err error) {
+// nextData returns the next bytes of the body in in, at most limit, and the number of bytes of in
+// that it has used. It uses nothing if it needs more input.
+func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
 	}
 	if !f.chunked {
-		data = in[:min(int64(len(in)), f.left, int64(most))]
-		f.left -= int64(len(data))
-		f.done = f.left == 0
+		data = in[:min(int64(len(in)), f.remaining, int64(limit))]
+		f.remaining -= int64(len(data))
+		f.done = f.remaining == 0
 		return data, len(data), nil
 	}
 	switch {
-	case f.last:
-		return f.end(in)
-	case !f.chunk:
-		return f.size(in)
-	case f.left > 2:
-		data = in[:min(int64(len(in)), f.left-2, int64(most))]
-		f.left -= int64(len(data))
+	case f.inTrailer:
+		return f.parseTrailer(in)
+	case !f.inChunk:
+		return f.parseChunkSize(in)
+	case f.remaining > 2:
+		data = in[:min(int64(len(in)), f.remaining-2, int64(limit))]
+		f.remaining -= int64(len(data))
 		return data, len(data), nil
 	case len(in) < 2:
 		return nil, 0, nil
 	case in[0] != '\r' || in[1] != '\n':
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
-	f.chunk = false
+	f.inChunk = false
 	return nil, 2, nil
 }
 
-// size takes the line before a chunk.
-func (f *framing) size(in []byte) ([]byte, int, error) {
+// parseChunkSize parses the line before a chunk. Like nextData, it returns no data.
+func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
 	case i < 0 && len(in) < maxChunkLine:
@@ -81,20 +81,20 @@ func (f *framing) size(in []byte) ([]byte, int, error) {
 	if err != nil || len(size) > 16 || !isFieldValue(extension) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
-	if f.extra = max(f.extra+i+1-16-2*int(min(n, maxOverhead)), 0); f.extra > maxOverhead {
+	if f.overhead = max(f.overhead+i+1-16-2*int(min(n, maxChunkOverhead)), 0); f.overhead > maxChunkOverhead {
 		return nil, 0, badRequest("too much around chunks")
 	}
-	f.last, f.chunk, f.left = n == 0, n > 0, int64(n)+2
+	f.inTrailer, f.inChunk, f.remaining = n == 0, n > 0, int64(n)+2
 	return nil, i + 1, nil
 }
 
-// end takes the trailer.
-func (f *framing) end(in []byte) ([]byte, int, error) {
-	if bytes.HasPrefix(in, blank[:2]) {
+// parseTrailer parses the trailer. Like nextData, it returns no data.
+func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
+	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
 		return nil, 2, nil
 	}
-	i := bytes.Index(in, blank)
+	i := bytes.Index(in, headEnd)
 	if i < 0 {
 		if len(in) >= maxTrailer || len(in) >= 2 && in[0] == '\r' {
 			return nil, 0, badRequest("malformed trailer")
@@ -111,37 +111,37 @@ func (f *framing) end(in []byte) ([]byte, int, error) {
 		if !ok || !isToken(name) || !isFieldValue(value) {
 			return nil, 0, badRequest("malformed trailer")
 		}
-		if key := textproto.CanonicalMIMEHeaderKey(name); !notInTrailer(key) {
+		if key := textproto.CanonicalMIMEHeaderKey(name); !isForbiddenTrailer(key) {
 			f.trailer[key] = append(f.trailer[key], value)
 		}
 	}
 	f.done = true
-	return nil, i + len(blank), nil
+	return nil, i + len(headEnd), nil
 }
 
-// maxUnread is how many bytes of a body that nobody has read pause the connection.
-const maxUnread = 64 << 10
+// maxUnreadBody is the number of unread bytes of a body at which reading pauses.
+const maxUnreadBody = 64 << 10
 
-// body is a request's body between the connection's owner, who puts in what arrives, and
-// the handler's goroutine, which reads it. The exchange's lock guards it.
+// body buffers a request's body between the connection's owner, which fills it, and the handler's
+// goroutine, which reads it. The exchange's lock guards it.
 type body struct {
 	x *exchange
 
-	buf    []byte
-	off    int
-	framed framing
-	err    error // behind what is in buf; io.EOF at the body's end
-	paused bool  // nothing is read until buf is emptied
-	closed bool  // the handler has closed it, or returned
-	told   bool  // 100 Continue was sent, or need not be
-	late   bool  // the response has begun: it can't be sent any more
-	by     deadline
+	buf             []byte
+	readOffset      int
+	framing         bodyFraming
+	err             error // returned after buf has been read; io.EOF at the end of the body
+	paused          bool  // reading is paused until buf is emptied
+	closed          bool  // by the handler, or because it has returned
+	continueSent    bool  // 100 Continue was sent or is not necessary
+	responseStarted bool  // 100 Continue can't be sent any more
+	readDeadline    deadline
 }
 
-// arrived takes input of the body, and says how much of in was the body's.
-func (b *body) arrived(in []byte) (used int) {
-	for b.err == nil && !b.framed.done && used < len(in) && !b.full() {
-		data, n, err := b.framed.next(in[used:], maxUnread)
+// bufferInput buffers input of the body and returns how many bytes of in belong to the body.
+func (b *body) bufferInput(in []byte) (used int) {
+	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
+		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
 		if err != nil {
 			b.err = err
 			break
@@ -151,19 +151,19 @@ func (b *body) arrived(in []byte) (used int) {
 		}
 		used += n
 		if !b.closed {
-			if b.off >= maxUnread/2 {
-				b.buf, b.off = b.buf[:copy(b.buf, b.buf[b.off:])], 0
+			if b.readOffset >= maxUnreadBody/2 {
+				b.buf, b.readOffset = b.buf[:copy(b.buf, b.buf[b.readOffset:])], 0
 			}
 			b.buf = append(b.buf, data...)
 		}
 	}
-	if b.framed.done && b.err == nil {
+	if b.framing.done && b.err == nil {
 		b.err = io.EOF
 	}
 	return used
 }
 
-func (b *body) full() bool { return len(b.buf)-b.off >= maxUnread }
+func (b *body) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
 
 // Read implements io.Reader for the handler.
 func (b *body) Read(p []byte) (int, error) {
@@ -173,16 +173,16 @@ func (b *body) Read(p []byte) (int, error) {
 		switch {
 		case b.closed:
 			return 0, http.ErrBodyReadAfterClose
-		case b.by.over:
+		case b.readDeadline.expired:
 			return 0, os.ErrDeadlineExceeded
-		case b.off < len(b.buf):
-			return b.take(p), nil
+		case b.readOffset < len(b.buf):
+			return b.readBuffered(p), nil
 		case b.err != nil:
-			return 0, b.end()
+			return 0, b.finalError()
 		case len(p) == 0:
 			return 0, nil
 		}
-		if !b.told {
+		if !b.continueSent {
 			b.sendContinue()
 			continue
 		}
@@ -190,61 +190,61 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue lets a client go on that waits for that. The handler may write its response
-// meanwhile. It is called with the lock, which it lets go while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller
+// holds the lock, which is released while the mailbox is full.
 func (b *body) sendContinue() {
-	b.told = true
-	b.x.retry(func() error {
-		if b.late {
+	b.continueSent = true
+	b.x.retryWhileFull(func() error {
+		if b.responseStarted {
 			return nil
 		}
 		return b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
 	})
 }
 
-func (b *body) take(p []byte) int {
-	n := copy(p, b.buf[b.off:])
-	if b.off += n; b.off == len(b.buf) {
-		b.buf, b.off = b.buf[:0], 0
+func (b *body) readBuffered(p []byte) int {
+	n := copy(p, b.buf[b.readOffset:])
+	if b.readOffset += n; b.readOffset == len(b.buf) {
+		b.buf, b.readOffset = b.buf[:0], 0
 	}
-	if b.paused && len(b.buf)-b.off <= maxUnread/2 {
+	if b.paused && len(b.buf)-b.readOffset <= maxUnreadBody/2 {
 		b.paused = false
-		b.x.post(b.x.resume)
+		b.x.postToOwner(b.x.resumeReading)
 	}
 	return n
 }
 
-// end is the error behind the body. The trailer is the request's from then on.
-func (b *body) end() error {
-	if b.err == io.EOF && b.framed.trailer != nil {
+// finalError returns the error at the end of the body, and sets the request's Trailer.
+func (b *body) finalError() error {
+	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
 		if r.Trailer == nil {
 			r.Trailer = make(http.Header)
 		}
-		for key, values := range b.framed.trailer {
+		for key, values := range b.framing.trailer {
 			r.Trailer[key] = values
 		}
-		b.framed.trailer = nil
+		b.framing.trailer = nil
 	}
 	return b.err
 }
 
-// Close implements io.Closer for the handler. What comes still is thrown away.
+// Close implements io.Closer for the handler. Further input of the body is discarded.
 func (b *body) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
-	b.drop()
+	b.discard()
 	return nil
 }
 
-func (b *body) drop() {
+func (b *body) discard() {
 	b.closed = true
-	b.buf, b.off = nil, 0
+	b.buf, b.readOffset = nil, 0
 	if b.paused {
 		b.paused = false
-		b.x.post(b.x.resume)
+		b.x.postToOwner(b.x.resumeReading)
 	}
 }
 
-// complete says whether all of it has arrived.
-func (b *body) complete() bool { return b.framed.done }
+// isComplete reports whether the whole body has arrived.
+func (b *body) isComplete() bool { return b.framing.done }

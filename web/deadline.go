@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// deadline ends waits: of reads of a body, and of writes. Its lock is the exchange's.
+// deadline limits reads of a body, or writes. The exchange's lock guards it.
 type deadline struct {
-	over   bool
-	timer  *time.Timer
-	ctx    context.Context // ends when it is over; nil if there is none
-	cancel context.CancelFunc
+	expired bool
+	timer   *time.Timer
+	ctx     context.Context // ends when the deadline passes; nil without
+	cancel  context.CancelFunc
 }
 
-// wait calls f with a context that ends at the deadline.
-func (d *deadline) wait(mu *sync.Mutex, f func(context.Context) error) error {
+// callWithContext calls f with a context that ends at the deadline.
+func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error) error {
 	mu.Lock()
 	ctx := d.ctx
 	mu.Unlock()
@@ -30,11 +30,11 @@ func (d *deadline) wait(mu *sync.Mutex, f func(context.Context) error) error {
 	return err
 }
 
-// set has f called, with mu, at t.
-func (d *deadline) set(mu *sync.Mutex, t time.Time, f func()) {
+// set sets the deadline to t, or removes it if t is zero. onExpiry is called at t with mu locked.
+func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()
-	d.stop()
+	d.reset()
 	if t.IsZero() {
 		return
 	}
@@ -44,20 +44,20 @@ func (d *deadline) set(mu *sync.Mutex, t time.Time, f func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		if d.ctx == ctx {
-			d.over = true
+			d.expired = true
 			cancel()
-			f()
+			onExpiry()
 		}
 	})
 }
 
-func (d *deadline) stop() {
-	d.end()
+func (d *deadline) reset() {
+	d.stopTimer()
 	*d = deadline{}
 }
 
-// end stops its timer. Whether it was over is still known.
-func (d *deadline) end() {
+// stopTimer stops the timer and keeps expired.
+func (d *deadline) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.cancel()

@@ -12,11 +12,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// permessage-deflate (RFC 7692), without context takeover in either direction.
+// This file implements permessage-deflate (RFC 7692) without context takeover.
 
-// offersDeflate says whether a client can do with what we offer.
-func offersDeflate(extensions []string) bool {
-	for e := range strings.SplitSeq(strings.Join(extensions, ","), ",") {
+// acceptsDeflate reports whether one of the client's offers is compatible with our compression.
+func acceptsDeflate(offers []string) bool {
+	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
 		if strings.TrimSpace(name) != "permessage-deflate" {
 			continue
@@ -26,7 +26,7 @@ func offersDeflate(extensions []string) bool {
 			switch name, value, _ := strings.Cut(strings.TrimSpace(p), "="); name {
 			case "", "server_no_context_takeover", "client_no_context_takeover", "client_max_window_bits":
 			case "server_max_window_bits":
-				// What compress/flate writes needs the largest window.
+				// compress/flate needs the largest window.
 				fits = fits && strings.Trim(value, `"`) == "15"
 			default:
 				fits = false
@@ -39,10 +39,11 @@ func offersDeflate(extensions []string) bool {
 	return false
 }
 
-// tail is what a sender leaves out behind a message, and with it the end of the stream.
-const tail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
+// deflateTail is the end of a flate stream: the sender omits the first four bytes after each
+// message, the rest is an empty final block.
+const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
-var deflaters = sync.Pool{New: func() any {
+var deflateWriters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
 		panic(err)
@@ -50,95 +51,95 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// deflated is a message as a compressed frame.
-func deflated(kind Kind, message []byte) []byte {
+// compressFrame returns a message as a compressed frame.
+func compressFrame(kind Kind, message []byte) []byte {
 	var out bytes.Buffer
-	w := deflaters.Get().(*flate.Writer)
-	defer deflaters.Put(w)
+	w := deflateWriters.Get().(*flate.Writer)
+	defer deflateWriters.Put(w)
 	w.Reset(&out)
-	_, _ = w.Write(message) // into memory
+	_, _ = w.Write(message) // memory does not fail
 	_ = w.Flush()
-	p := bytes.TrimSuffix(out.Bytes(), []byte(tail[:4]))
+	p := bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
 	return appendFrame(make([]byte, 0, len(p)+10), byte(kind)|bitDeflate, p)
 }
 
 var (
-	inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
-	inflates  = sync.Pool{New: func() any { return new([]byte) }}
+	inflateReaders    = sync.Pool{New: func() any { return flate.NewReader(nil) }}
+	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// inflated is a compressed message, at most most bytes of it; p may be appended to.
-// releaseInflated gives its memory back.
-func inflated(p []byte, most int) ([]byte, error) {
-	r := inflaters.Get().(io.ReadCloser)
-	defer inflaters.Put(r)
-	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, tail...)), nil); err != nil {
+// decompress returns a decompressed message of at most limit bytes. It may append to p. Pass the
+// result to releaseDecompressed.
+func decompress(p []byte, limit int) ([]byte, error) {
+	r := inflateReaders.Get().(io.ReadCloser)
+	defer inflateReaders.Put(r)
+	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, deflateTail...)), nil); err != nil {
 		return nil, err
 	}
-	room := inflates.Get().(*[]byte)
-	out := bytes.NewBuffer((*room)[:0])
-	n, err := out.ReadFrom(io.LimitReader(r, int64(most)+1))
+	buf := decompressBuffers.Get().(*[]byte)
+	out := bytes.NewBuffer((*buf)[:0])
+	n, err := out.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, &CloseError{CloseInvalidData, "a message that can't be decompressed"}
-	case n > int64(most):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", most)}
+	case n > int64(limit):
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
 	}
 	return out.Bytes(), nil
 }
 
-// maxKept is the largest memory that is kept for further messages.
-const maxKept = 1 << 20
+// maxPooledBuffer limits the buffers that are reused.
+const maxPooledBuffer = 1 << 20
 
-func releaseInflated(p []byte) {
-	if cap(p) <= maxKept {
-		inflates.Put(&p)
+func releaseDecompressed(p []byte) {
+	if cap(p) <= maxPooledBuffer {
+		decompressBuffers.Put(&p)
 	}
 }
 
-// Group is a set of WebSockets that get the same messages, each of which is encoded, and for
-// those who take it compressed, once. The zero value is empty. It is safe for concurrent
-// use, as [tcp.Group] is, and takes 80 bytes with one socket in it.
+// Group is a set of WebSockets that get the same messages. Each message is encoded once, and
+// compressed once for sockets that use compression. The zero value is empty. A Group is safe for
+// concurrent use like [tcp.Group]. It takes 80 bytes with one socket in it.
 type Group struct{ plain, deflate tcp.Group }
 
-// Add takes a socket in.
-func (g *Group) Add(s Socket) { g.of(s).Add(s.Ref()) }
+// Add adds a socket.
+func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove lets a socket go, as tcp.Group.Remove: nothing of the group comes behind what is
-// sent after that by the socket's Ref.
-func (g *Group) Remove(s Socket) { g.of(s).Remove(s.Ref()) }
+// Remove removes a socket like tcp.Group.Remove: no message of the group follows what the
+// socket's Ref sends afterwards.
+func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
-// Len is how many sockets are in the group, with some that have closed.
+// Len returns the number of sockets in the group, which may include some that have closed.
 func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
 
-func (g *Group) of(s Socket) *tcp.Group {
-	if s.v.deflate {
+func (g *Group) groupFor(s Socket) *tcp.Group {
+	if s.negotiated.deflate {
 		return &g.deflate
 	}
 	return &g.plain
 }
 
-// minGroupCompressed is the least bytes of a message to a group that is compressed.
+// minGroupCompressed is the minimum size in bytes of a group message that is compressed.
 const minGroupCompressed = 512
 
-// Broadcast sends a message to all, as tcp.Group.Broadcast.
+// Broadcast sends a message to all sockets like tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*tcp.Group).Broadcast)
+	return g.sendFrame(kind, message, (*tcp.Group).Broadcast)
 }
 
-// Publish sends all a message as their newest value, as tcp.Group.Publish.
-func (g *Group) Publish(kind Kind, message []byte) (sent, full int) {
-	return g.each(kind, message, (*tcp.Group).Publish)
+// SendLatest sends a message to all sockets as their latest value like tcp.Group.SendLatest.
+func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
+	return g.sendFrame(kind, message, (*tcp.Group).SendLatest)
 }
 
-func (g *Group) each(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
+func (g *Group) sendFrame(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
 	frame := Frame(kind, message)
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)
 	}
 	if g.deflate.Len() > 0 {
 		if len(message) >= minGroupCompressed {
-			frame = deflated(kind, message)
+			frame = compressFrame(kind, message)
 		}
 		s, f := send(&g.deflate, frame)
 		sent, full = sent+s, full+f

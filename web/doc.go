@@ -1,31 +1,32 @@
-// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server], with
-// the handlers of net/http. A program changes one line, and its idle connections cost bytes
-// instead of goroutines and buffers:
+// Package web serves HTTP/1.1, WebSockets and server-sent events on a [tcp.Server] with handlers
+// of net/http. A program changes one line, and its idle connections cost bytes instead of
+// goroutines and buffers:
 //
 //	http.ListenAndServe(":8080", mux)
 //
 //	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
 //	srv.ListenAndServe(ctx)
 //
-// The event loops read requests. A handler runs on a pool of goroutines, for as long as it
-// runs, or on the loop itself if it is marked as [Quick]. A [WebSocket], and a stream of
-// [Events], has no goroutine at all, and works with myriad's Ref, Group and Broadcast like
-// every connection.
+// The event loops read requests. A handler runs on a pool of goroutines, or on the loop itself if
+// it is marked as [Quick]. A [WebSocket] or a stream of [Events] has no goroutine, and works with
+// tcp.Ref, groups and broadcasts like every connection.
 //
-// Responses are those of net/http's server, byte by byte, with these exceptions:
+// Responses are identical to those of net/http's server, byte by byte, with these exceptions:
 //
-//   - HTTP/2 is not spoken. A proxy in front that speaks it to browsers, such as nginx, Caddy
-//     or Envoy, speaks HTTP/1.1 to this.
-//   - Requests that net/http forgives, and in which others may read something else, are
-//     refused: lines that end in LF alone, folded lines, Content-Length beside chunks or
-//     twice, unknown transfer encodings, HTTP/1.x beyond 1.1; methods of other characters
-//     than A-Z, - and _; targets that are no path and no URL with a host, or have a user;
-//     an empty Host, or one of characters that no host has; Authorization, Expect,
-//     Content-Range and conditions (If-...) twice.
-//   - A connection ends behind the answer to a CONNECT that was not hijacked.
-//   - 1xx responses are not sent to clients of HTTP/1.0, an invalid Content-Length of a
-//     handler is left out, and a client that waits for 100 Continue in vain is closed at
+//   - HTTP/2 is not supported. A proxy that speaks it to browsers, such as nginx, Caddy or Envoy,
+//     can forward requests as HTTP/1.1.
+//   - Requests that net/http tolerates but that other software may interpret differently are
+//     rejected: lines that end in LF alone, folded lines, Content-Length together with chunks or
+//     twice, unknown transfer encodings, HTTP/1.x above 1.1; methods with characters other than
+//     A-Z, - and _; targets that are neither a path nor a URL with a host, or that contain a
+//     user; an empty Host or one with invalid characters; repeated Authorization, Expect,
+//     Content-Range and conditional (If-...) fields.
+//   - The connection closes after the response to a CONNECT that was not hijacked.
+//   - 1xx responses are not sent to HTTP/1.0 clients, an invalid Content-Length set by a handler
+//     is omitted, and the connection of a client still waiting for 100 Continue is closed at
 //     once.
-//   - A handler whose request it has no room for does not run: the client gets a 503.
-//   - Heads have at most 32 KiB ([HTTP.MaxHeaderBytes]), and less than Limits.MaxMessage.
+//   - A request that exceeds the memory or pool limits is answered with 503 without running its
+//     handler.
+//   - Heads are limited to 32 KiB ([HTTP.MaxHeaderBytes]), and must be smaller than
+//     Limits.MaxMessage.
 package web

@@ -11,28 +11,27 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Event is a server-sent event, as the EventSource of a browser knows it (HTML, 9.2).
+// Event is a server-sent event for the EventSource of a browser (HTML, 9.2).
 type Event struct {
-	// ID is what the browser sends as Last-Event-ID when it connects again; "" leaves it
-	// as it was.
+	// ID is sent by the browser as Last-Event-ID when it reconnects; "" leaves it unchanged.
 	ID string
-	// Name is the event's type; "" is "message".
+	// Name is the event's type; "" means "message".
 	Name string
-	// Data is the event's data, of any number of lines.
+	// Data is the event's data, which may have several lines.
 	Data string
-	// Retry, if set, is how long the browser is to wait before it connects again.
+	// Retry, if set, is the time after which the browser reconnects.
 	Retry time.Duration
 }
 
-// Bytes is the event as it goes over the wire, to any number of streams: for Ref.Send,
-// Group.Broadcast and the like. Line ends in ID and Name are left out.
+// Bytes returns the encoded event, for any number of streams: for Ref.Send, Group.Broadcast and
+// so on. Line ends in ID and Name are removed.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
-		b = append(append(append(b, "id: "...), oneLine(e.ID)...), '\n')
+		b = append(append(append(b, "id: "...), removeLineEnds(e.ID)...), '\n')
 	}
 	if e.Name != "" {
-		b = append(append(append(b, "event: "...), oneLine(e.Name)...), '\n')
+		b = append(append(append(b, "event: "...), removeLineEnds(e.Name)...), '\n')
 	}
 	if e.Retry > 0 {
 		b = append(strconv.AppendInt(append(b, "retry: "...), e.Retry.Milliseconds(), 10), '\n')
@@ -44,7 +43,7 @@ func (e Event) Bytes() []byte {
 	return append(b, '\n')
 }
 
-func oneLine(s string) string {
+func removeLineEnds(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
 			return -1
@@ -53,39 +52,39 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// Events makes the connections of requests streams of server-sent events. It is an
-// [http.Handler], to be registered as it is; a handler that decides for itself calls
-// Subscribe. Mark it as [Quick], and a subscription takes no goroutine either.
+// Events turns the connections of requests into streams of server-sent events. It is an
+// [http.Handler] that can be registered directly; a handler that decides itself calls Subscribe.
+// If it is marked as [Quick], a subscription uses no goroutine either.
 //
-// A stream has no goroutine. It takes what an idle connection takes, and some 50 bytes, and
-// gets what its Ref, groups and broadcasts are sent: Event.Bytes. It ends when the client
-// goes, when it is closed, and when the server is told to end. With Server.Heartbeat it is
-// sent a comment as often, which keeps proxies from closing it, and which browsers ignore.
+// A stream has no goroutine. It takes about 50 bytes more than an idle connection, and gets what
+// is sent to its Ref, groups and broadcasts: Event.Bytes. It ends when the client disconnects,
+// when it is closed, or when the server shuts down. Server.Heartbeat sends comments, which
+// browsers ignore, so that proxies do not close it.
 type Events struct {
-	// Opened, if set, is called when a stream begins, on the connection's owner by the
-	// rules of a tcp.Handler: to keep c.Ref(), or add it to a tcp.Group.
+	// Opened, if set, is called when a stream begins, under the rules of a tcp.Handler: for
+	// example to store c.Ref() or add it to a tcp.Group.
 	Opened func(c *tcp.Conn)
-	// Closed, if set, is called when it has ended, as tcp.Handler.Closed is.
+	// Closed, if set, is called when a stream has ended, like tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
-	// Save and Restore, if set, are as those of a tcp.Migrator, for streams that move to
-	// another process: see HTTP.Endpoints. Restore is called instead of Opened. Without Save
-	// streams that have a Value stay in the old process, and without Restore all do if
-	// Opened is set.
+	// Save and Restore, if set, work like those of a tcp.Migrator for streams that move to
+	// another process; see HTTP.Endpoints. Restore is called instead of Opened. Without Save,
+	// streams with a Value stay in the old process; without Restore, all do if Opened is set.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
 
-// ErrNoStream says that a request can't get a stream of events. It has been answered.
+// ErrNoStream reports that a request can't become a stream of events. It has been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
 // ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
-// Subscribe makes the request's connection a stream of events, with a Value, when its
-// handler has returned. What is in w's header is sent, too. A request that can't have one
-// is answered, and the error wraps ErrNoStream; see WebSocket.Upgrade.
+// Subscribe turns the request's connection into a stream of events, with value as its Value,
+// after the request's handler has returned. The fields of w's header are sent, too. If that is
+// impossible, the request is answered with an error, and Subscribe returns an error that wraps
+// ErrNoStream; see WebSocket.Upgrade.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
-	res, status, why := unwrap(w), 0, ""
+	res, status, why := unwrapResponse(w), 0, ""
 	switch {
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
@@ -104,10 +103,10 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 		h.Set("Cache-Control", "no-cache")
 	}
 	h.Set("Connection", "close")
-	out := appendStatus(res.out, r.ProtoMinor, http.StatusOK)
+	out := appendStatusLine(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
-	res.out = append(appendField(out, "Date", date()), "\r\n"...)
-	res.setHandler(stream{e}, value, func(c *tcp.Conn) {
+	res.out = append(appendField(out, "Date", currentDate()), "\r\n"...)
+	res.setHandler(eventStream{e}, value, func(c *tcp.Conn) {
 		if e.Opened != nil {
 			e.Opened(c)
 		}
@@ -115,40 +114,40 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// setHandler gives the connection to another tcp.Handler when this one has returned, behind the
-// head in out.
+// setHandler passes the connection to another tcp.Handler after the HTTP handler has returned and
+// the head in out was sent.
 func (w *response) setHandler(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
-	w.x.switched = func(c *tcp.Conn) {
+	w.x.switchHandler = func(c *tcp.Conn) {
 		_ = c.SetHandler(h)
 		c.SetValue(value)
 		opened(c)
 		if d, ok := h.(tcp.DrainingHandler); ok && w.x.draining {
-			d.Draining(c) // HTTP was told meanwhile
+			d.Draining(c) // HTTP was told before the switch
 		}
 	}
 }
 
-// stream is the tcp.Handler of streams of events.
-type stream struct{ events *Events }
+// eventStream is the tcp.Handler of streams of events.
+type eventStream struct{ events *Events }
 
-// Opened implements tcp.Handler. It is never called: the connection was HTTP's.
-func (s stream) Opened(*tcp.Conn) {}
+// Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
+func (s eventStream) Opened(*tcp.Conn) {}
 
-// Received implements tcp.Handler: a client has nothing to say.
-func (s stream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
+// Received implements tcp.Handler. Input of the client is ignored.
+func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 // Ended implements tcp.Handler.
-func (s stream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
+func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
-// Heartbeat implements tcp.HeartbeatHandler with a comment.
-func (s stream) Heartbeat(c *tcp.Conn) (answers bool) {
+// Heartbeat implements tcp.HeartbeatHandler by sending a comment.
+func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, _ = c.WriteString(":\n\n")
 	return false
 }
 
 // Closed implements tcp.Handler.
-func (s stream) Closed(c *tcp.Conn, why error) {
+func (s eventStream) Closed(c *tcp.Conn, why error) {
 	if f := s.events.Closed; f != nil {
 		f(c, why)
 	}

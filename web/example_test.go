@@ -27,7 +27,7 @@ func ExampleEvents() {
 	mux.Handle("GET /time", &web.Events{Opened: func(c *tcp.Conn) { clocks.Add(c.Ref()) }})
 	go func() {
 		for now := range time.Tick(time.Second) {
-			clocks.Publish(web.Event{Data: now.Format(time.TimeOnly)}.Bytes())
+			clocks.SendLatest(web.Event{Data: now.Format(time.TimeOnly)}.Bytes())
 		}
 	}()
 	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}

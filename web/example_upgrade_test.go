@@ -44,10 +44,10 @@ var _ web.SocketMigrator = new(chat)
 
 // WebSockets that move to the new process in tcp.Server.Upgrade.
 func ExampleHTTP_endpoints() {
-	_ = &tcp.Server{Addr: ":8080", Handler: handlerOf(http.NewServeMux())}
+	_ = &tcp.Server{Addr: ":8080", Handler: newHandler(http.NewServeMux())}
 }
 
-func handlerOf(mux *http.ServeMux) tcp.Handler {
+func newHandler(mux *http.ServeMux) tcp.Handler {
 	sockets := &web.WebSocket{Handler: new(chat)}
 	mux.Handle("GET /chat", web.Quick(sockets))
 	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"chat": sockets}}

@@ -17,57 +17,57 @@ import (
 
 // exchange is one request and its response; state.go describes its states.
 //
-// One whose handler runs off the event loop is the connection's Value from the end of its
-// head to the end of the response, and of the body if that is later: the owner puts what
-// arrives into body, and the handler's goroutine has all the rest until its handler has
-// returned. Nothing of it is used for another request, because a handler may keep the Request
-// and the ResponseWriter. The exchange of a Quick handler is used again.
+// If its handler runs off the event loop, the exchange is the connection's Value until the
+// response, and the body if that is later, are complete. The owner puts input into body; the
+// handler's goroutine has all the rest until its handler has returned. It is not reused, because
+// a handler may keep the Request and the ResponseWriter. The exchange of a Quick handler is
+// reused.
 //
-// Pipelined requests that arrive together are a list, which does not change after dispatch. One
-// worker runs their handlers in turn. The first that is not done is the connection's Value. The
-// owner finishes it, and those behind it whose responses are complete in memory.
+// Pipelined requests that arrive together form a list, which does not change after dispatch. One
+// worker runs their handlers in order. The connection's Value is the first one that is not done.
+// The owner finishes it, and those after it whose responses are complete in memory.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
 	ref     tcp.Ref
 	limits  *tcp.Limits
-	job     *job // nil for the requests behind the first
+	job     *job // nil except for the first request of a list
 
-	header http.Header
-	memory scratch
+	header     http.Header
+	headMemory headBuffer
 	head
 
-	next      *exchange     // the pipelined request behind it, if that came with it
-	req       *http.Request // a blank one until the handler gets its own
-	res       response
-	cancelCtx context.CancelFunc
-	files     int8              // how many the connection takes, of this response and those behind it
-	switched  func(c *tcp.Conn) // gives the connection to another handler, after responseSwitching
+	next          *exchange     // the next pipelined request that arrived with it
+	req           *http.Request // a blank one until initRequest
+	res           response
+	cancelCtx     context.CancelFunc
+	fileSlots     int8              // files that the connection accepts, for this response and the following ones
+	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu       sync.Mutex
 	readable sync.Cond
 	body     body
 	closed   chan struct{} // closed with the connection; nil if nobody waits for that
-	draining bool          // the server is: no further request is accepted
+	draining bool          // the server drains: no further request is accepted
 	state    exchangeState
 
-	// The owner's:
-	heldBack bool // input is paused, because another request waits behind this one
-	skipped  int  // bytes of the body in stateDiscarding
-	cost     int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
+	// Fields of the owner:
+	inputPaused bool // reading is paused because another request waits
+	discarded   int  // bytes of the body in stateDiscarding
+	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// maxSkipped is how much of a body that no handler has read is skipped, so that the
-// connection can be used further; as in net/http.
-const maxSkipped = 256 << 10
+// maxDiscardedBody limits the unread body that is discarded to reuse the connection, as in
+// net/http.
+const maxDiscardedBody = 256 << 10
 
-// maxRest is the most time for that.
-const maxRest = 30 * time.Second
+// discardTimeout limits the time for that.
+const discardTimeout = 30 * time.Second
 
-// quickExchanges are those that are used again.
+// quickExchanges are exchanges for reuse.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
-// blankRequests are what heads are read into.
+// blankRequests are Requests for parsing heads.
 var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
 // newExchange returns an exchange for the next request of c.
@@ -81,68 +81,70 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields is the most fields of a header that is used again: a map stays as large as it
-// was, and clearing it takes as long.
+// maxKeptFields limits the fields of a header that is reused: a map never shrinks, and clearing
+// it takes time in proportion.
 const maxKeptFields = 64
 
-// putExchange makes x, which no worker has seen, available for another request.
-func putExchange(x *exchange) {
+// recycleExchange makes x, which no worker has seen, available for another request.
+func recycleExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
 	}
 	clear(x.header)
-	clear(x.memory.values[:x.memory.used])
-	x.memory.used, x.memory.text = 0, ""
+	clear(x.headMemory.values[:x.headMemory.used])
+	x.headMemory.used, x.headMemory.text = 0, ""
 	x.res.reset()
-	x.switched = nil
+	x.switchHandler = nil
 	quickExchanges.Put(x)
 }
 
-// mustClose reports whether nothing may follow this request, or the client can't be relied on to
-// send the rest of its body: it waits for 100 Continue, or there is too much of it.
+// mustClose reports whether the connection must close after this response: as agreed, or because
+// the client might not send the rest of its body, or it is too long.
 func (x *exchange) mustClose() bool {
-	if x.head.close || x.res.conn != nil {
-		return x.head.close
+	if x.head.closeAfter || x.res.conn != nil {
+		return x.head.closeAfter
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &x.body
-	return x.draining || !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
+	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// dispatch has a worker run the handler, and those of the requests behind it.
+// dispatch submits the handlers of x and the requests after it to the pool, or answers with 503
+// if the pool is full.
 func (x *exchange) dispatch(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
-		y.makeRequest()
-		x.cost += y.ownCost()
+		y.initRequest()
+		x.memoryCost += y.ownMemoryCost()
 		y.setState(state)
 		state = statePipelined
 	}
 	x.job = new(job)
 	x.job.x.Store(x)
-	x.files = int8(fileCapacity(c))
-	x.attach(c)
+	x.fileSlots = int8(fileCapacity(c))
+	x.makeCurrent(c)
 	c.Retain()
 	if x.h.pool().TrySubmitTask(pool.Task{Job: x.job}) == nil {
 		return
 	}
-	for y := x.job.take(); y != nil; y = y.next {
-		y.refuse()
+	for y := x.job.takeExchange(); y != nil; y = y.next {
+		y.writeUnavailable()
 		y.mu.Lock()
-		y.responseReady()
+		y.markResponseReady()
 		y.mu.Unlock()
 	}
-	x.finish(c)
+	x.sendResponses(c)
 }
 
-// attach makes x the connection's Value. It reports whether the response is complete in memory.
-func (x *exchange) attach(c *tcp.Conn) (complete bool) {
+// makeCurrent makes x the connection's Value. It reports whether the response is complete in
+// memory.
+func (x *exchange) makeCurrent(c *tcp.Conn) (complete bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
 	}
-	reserve(c, x.cost, false)
+	reserve(c, x.memoryCost, false)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch x.state {
@@ -155,24 +157,24 @@ func (x *exchange) attach(c *tcp.Conn) (complete bool) {
 	return false
 }
 
-// What a request that a worker handles takes, beside its head, and a goroutine that waits
-// for more of its body.
+// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for
+// its body.
 const (
 	requestMemory = 2 << 10
 	waiterMemory  = 8 << 10
 )
 
-// ownCost is the part of cost that is not of the requests behind it.
-func (x *exchange) ownCost() int {
-	n := requestMemory + 2*len(x.memory.text) // the map of its fields, too
+// ownMemoryCost is memoryCost without the requests after x.
+func (x *exchange) ownMemoryCost() int {
+	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
 		n += waiterMemory
 	}
 	return n
 }
 
-// makeRequest makes what the handler uses.
-func (x *exchange) makeRequest() {
+// initRequest prepares the Request, body and response for the handler.
+func (x *exchange) initRequest() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel((*connContext)(x))
 	x.cancelCtx = cancel
@@ -180,75 +182,75 @@ func (x *exchange) makeRequest() {
 	x.req = blank.WithContext(ctx)
 	*blank = http.Request{}
 	blankRequests.Put(blank)
-	x.body = body{x: x, framed: newFraming(x.length), told: !x.expects}
+	x.body = body{x: x, framing: newBodyFraming(x.length), continueSent: !x.expectsContinue}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.req.Body = &x.body
 	}
 	if d := x.h.ReadTimeout; d > 0 && x.length != 0 {
-		x.body.by.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
+		x.body.readDeadline.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
 	}
 	x.res.init(x, nil)
 }
 
-// job is an exchange that waits for a worker, with those behind it. It is empty when their
-// connection has closed before: what waits in the pool's queue then keeps nothing of them.
+// job is a list of exchanges in the pool. It becomes empty when their connection closes before it
+// runs, so that the pool's queue does not retain them.
 type job struct{ x atomic.Pointer[exchange] }
 
-// take empties it; nil if it is empty already.
-func (j *job) take() *exchange { return j.x.Swap(nil) }
+// takeExchange empties the job and returns its first exchange, or nil if it is already empty.
+func (j *job) takeExchange() *exchange { return j.x.Swap(nil) }
 
 // Run implements pool.Job.
 func (j *job) Run(context.Context) {
-	x := j.take()
-	for waiting := 0; x != nil; {
-		x, waiting = x.runOne(waiting)
+	x := j.takeExchange()
+	for buffered := 0; x != nil; {
+		x, buffered = x.runHandler(buffered)
 	}
 }
 
-// runOne calls the handler. It returns the request that is next, and how many bytes of
-// responses wait for the owner.
-func (x *exchange) runOne(before int) (next *exchange, waiting int) {
-	defer func() { next = x.handlerReturned() }() // also where the handler ends its goroutine
-	x.serve()
-	if waiting = before + len(x.res.out); x.next != nil && x.res.state == responseComplete {
-		if x.next.files = x.files; waiting > maxOut {
+// runHandler runs the handler. It returns the next request to run, and how many bytes of
+// responses are buffered for the owner.
+func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
+	defer func() { next = x.finishHandler() }() // also after runtime.Goexit
+	x.callHandler()
+	if buffered = bufferedBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
+		if x.next.fileSlots = x.fileSlots; buffered > flushSize {
 			x.res.flush()
-			waiting = 0
+			buffered = 0
 		}
 	}
-	return nil, waiting
+	return nil, buffered
 }
 
-// Dropped implements pool.Dropper: the pool is overloaded, or closed.
+// Dropped implements pool.Dropper: the pool has shed the job or is closed.
 func (j *job) Dropped(error) {
-	for x := j.take(); x != nil; x = x.handlerReturned() {
-		x.refuse()
+	for x := j.takeExchange(); x != nil; x = x.finishHandler() {
+		x.writeUnavailable()
 	}
 }
 
-// handlerReturned leaves the response to the owner. It returns the request that is next; if
-// there is none because the connection ends, it releases those behind x.
-func (x *exchange) handlerReturned() (next *exchange) {
+// finishHandler passes the response to the owner. It returns the next request to run. If there is
+// none because the connection ends, it releases those after x.
+func (x *exchange) finishHandler() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	last := x.res.state == responseSwitching || x.res.close
-	if x.responseReady() {
-		x.post(x.finish)
+	last := x.res.state == responseSwitching || x.res.closeAfter
+	if x.markResponseReady() {
+		x.postToOwner(x.sendResponses)
 	}
 	if last || x.state == stateDone {
-		x.next.abandon()
+		x.next.abandonAll()
 		return nil
 	}
 	return x.next
 }
 
-// responseReady notes that the handler has returned, or will not run. It reports whether the
-// owner is to finish the response now. It is called with the lock.
-func (x *exchange) responseReady() (finish bool) {
+// markResponseReady records that the handler has returned or will not run. It reports whether the
+// owner must finish the response now. The caller holds the lock.
+func (x *exchange) markResponseReady() (finish bool) {
 	x.cancelRequest()
 	switch {
 	case x.state == stateAborted || x.res.state == responseHijacked:
-		x.res.last.close()
+		x.res.trailing.close()
 		x.setState(stateDone)
 	case x.state == statePipelined:
 		x.setState(stateBuffered)
@@ -259,8 +261,8 @@ func (x *exchange) responseReady() (finish bool) {
 	return false
 }
 
-// abandon releases x and the requests behind it, whose handlers will not run.
-func (x *exchange) abandon() {
+// abandonAll releases x and the requests after it, whose handlers will not run.
+func (x *exchange) abandonAll() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
 		x.cancelRequest()
@@ -269,33 +271,33 @@ func (x *exchange) abandon() {
 	}
 }
 
-// cancelRequest ends what the handler could still use. It is called with the lock.
+// cancelRequest releases what the handler could still use. The caller holds the lock.
 func (x *exchange) cancelRequest() {
-	x.body.by.end()
-	x.res.by.end()
-	x.body.drop()
+	x.body.readDeadline.stopTimer()
+	x.res.writeDeadline.stopTimer()
+	x.body.discard()
 	x.cancelCtx()
 }
 
-// refuse makes the response that there is no worker.
-func (x *exchange) refuse() {
+// writeUnavailable writes a 503 response, because no worker is available.
+func (x *exchange) writeUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
-	x.res.finishRequest()
+	x.res.finishResponse()
 }
 
-// serve calls the handler.
-func (x *exchange) serve() {
+// callHandler calls the handler and completes the response, also after a panic.
+func (x *exchange) callHandler() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
-			x.panicked(v)
+			x.handlePanic(v)
 		} else if !returned {
-			x.panicked("the handler has called runtime.Goexit")
+			x.handlePanic("the handler has called runtime.Goexit")
 		}
 	}()
 	switch {
-	case x.unknown:
+	case x.unknownExpectation:
 		x.res.Header().Set("Connection", "close")
 		x.res.WriteHeader(http.StatusExpectationFailed)
 	case x.req.RequestURI == "*" && x.req.Method == http.MethodOptions:
@@ -304,29 +306,29 @@ func (x *exchange) serve() {
 		x.handler.ServeHTTP(&x.res, x.req)
 	}
 	if x.res.state < responseSwitching {
-		x.res.finishRequest()
+		x.res.finishResponse()
 	}
 	returned = true
 }
 
-// panicked ends the connection, as net/http does: what was sent stays as it is.
-func (x *exchange) panicked(v any) {
+// handlePanic closes the connection, as net/http does. Output already sent is not affected.
+func (x *exchange) handlePanic(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
 	if x.res.state == responseHijacked {
-		_ = x.ref.Close() // does nothing if the server has forgotten the connection
+		_ = x.ref.Close() // no effect if the connection was detached
 		return
 	}
-	x.res.out, x.res.close = x.res.out[:0], true
-	x.res.last.close()
-	x.switched = nil
+	x.res.out, x.res.closeAfter = x.res.out[:0], true
+	x.res.trailing.close()
+	x.switchHandler = nil
 	x.res.setState(responseAborted)
 }
 
-// sendsFromHandler notes that the handler's goroutine sends a part of the response, so that the
-// owner must not finish it before what has been sent.
-func (x *exchange) sendsFromHandler() {
+// markSentFromHandler records that the handler's goroutine sends part of the response, so that
+// the owner does not finish it earlier.
+func (x *exchange) markSentFromHandler() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == statePipelined {
@@ -334,14 +336,14 @@ func (x *exchange) sendsFromHandler() {
 	}
 }
 
-// post has the owner call f.
-func (x *exchange) post(f func(*tcp.Conn)) {
-	x.retry(func() error { return x.ref.Do(f) })
+// postToOwner makes the connection's owner call f. The caller holds the lock.
+func (x *exchange) postToOwner(f func(*tcp.Conn)) {
+	x.retryWhileFull(func() error { return x.ref.Do(f) })
 }
 
-// retry calls send until the mailbox is not full any more. It is called with the lock, which it
-// releases while it waits.
-func (x *exchange) retry(send func() error) {
+// retryWhileFull calls send until the mailbox is no longer full. The caller holds the lock, which
+// is released while it waits.
+func (x *exchange) retryWhileFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
 		time.Sleep(time.Millisecond)
@@ -349,7 +351,7 @@ func (x *exchange) retry(send func() error) {
 	}
 }
 
-// connDone returns a channel that is closed when the connection has closed.
+// connDone returns a channel that is closed when the connection closes.
 func (x *exchange) connDone() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -361,9 +363,10 @@ func (x *exchange) connDone() <-chan struct{} {
 	return x.closed
 }
 
-// What the connection's owner calls.
+// Methods called by the connection's owner.
 
-// readBody takes input behind the request's head, and returns how much of it was its body.
+// readBody handles input after the request's head and returns how many bytes belonged to its
+// body.
 func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -371,74 +374,74 @@ func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &x.body
-	used = b.arrived(in)
+	used = b.bufferInput(in)
 	if x.state != stateDiscarding {
-		reserve(c, x.cost+cap(b.buf), false)
+		reserve(c, x.memoryCost+cap(b.buf), false)
 	}
 	x.readable.Broadcast()
 	switch {
 	case x.state == stateDiscarding:
-		if x.skipped += used; b.complete() {
-			x.awaitNext(c)
-		} else if b.err != nil || x.skipped > maxSkipped {
+		if x.discarded += used; b.isComplete() {
+			x.awaitNextRequest(c)
+		} else if b.err != nil || x.discarded > maxDiscardedBody {
 			c.Close()
 		}
-	case b.full():
+	case b.isFull():
 		b.paused = true
 		c.Pause()
 	case b.err != nil && used < len(in):
-		x.heldBack = true
+		x.inputPaused = true
 		c.Pause()
 	}
 	return used
 }
 
-// resume has more of the body read.
-func (x *exchange) resume(c *tcp.Conn) {
-	if !x.heldBack {
+// resumeReading resumes reading the body.
+func (x *exchange) resumeReading(c *tcp.Conn) {
+	if !x.inputPaused {
 		c.Resume()
 	}
 }
 
-// finish sends the response, and those behind it that are complete in memory.
-func (x *exchange) finish(c *tcp.Conn) {
+// sendResponses sends the response, and those after it that are complete in memory.
+func (x *exchange) sendResponses(c *tcp.Conn) {
 	for x.sendResponse(c) {
-		if x = x.next; !x.attach(c) {
+		if x = x.next; !x.makeCurrent(c) {
 			return
 		}
 	}
 }
 
-// sendResponse sends the response, and reports whether the next request behind it goes on.
+// sendResponse sends the response. It reports whether the next request is to be processed.
 func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
-	if l := &x.res.last; l.f != nil {
+	if l := &x.res.trailing; l.f != nil {
 		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
-			x.res.close = true // the client hears that it is cut off
+			x.res.closeAfter = true // tells the client that the response is truncated
 		}
 		l.close()
 	}
-	x.res.putBuffers()
+	x.res.recycleBuffers()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.h.WriteTimeout > 0 {
 		c.SetDeadline(0)
 	}
-	closes := x.res.close || x.body.err != nil && x.body.err != io.EOF
-	if x.next != nil && x.switched == nil && !closes {
-		x.next.heldBack, x.next.cost = x.heldBack, x.cost-x.ownCost()
+	closes := x.res.closeAfter || x.body.err != nil && x.body.err != io.EOF
+	if x.next != nil && x.switchHandler == nil && !closes {
+		x.next.inputPaused, x.next.memoryCost = x.inputPaused, x.memoryCost-x.ownMemoryCost()
 		x.setState(stateDone)
 		return true
 	}
 	reserve(c, 0, false)
 	c.Release()
 	switch {
-	case x.switched != nil:
+	case x.switchHandler != nil:
 		x.setState(stateDone)
 		c.SetValue(nil)
-		x.switched(c)
+		x.switchHandler(c)
 		c.Resume()
 	case closes:
 		x.setState(stateDone)
@@ -447,31 +450,31 @@ func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 		} else {
 			c.Close()
 		}
-	case x.body.complete():
-		x.awaitNext(c)
+	case x.body.isComplete():
+		x.awaitNextRequest(c)
 	default:
 		x.setState(stateDiscarding)
-		c.SetDeadline(maxRest)
+		c.SetDeadline(discardTimeout)
 		c.Resume()
 	}
 	return false
 }
 
-// awaitNext ends the exchange: the connection waits for its next request.
-func (x *exchange) awaitNext(c *tcp.Conn) {
+// awaitNextRequest ends the exchange: the connection is idle until its next request.
+func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	c.SetValue(nil)
 	if x.state == stateDiscarding {
 		c.SetDeadline(0)
 	}
-	if x.heldBack {
+	if x.inputPaused {
 		c.Resume()
 	}
 	x.setState(stateDone)
 	x.h.startIdleTimer(c)
 }
 
-// peerEnded notes that nothing more will come.
-func (x *exchange) peerEnded() {
+// handlePeerEnd records that no more input will arrive, and cancels the request's context.
+func (x *exchange) handlePeerEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.body.err == nil {
@@ -481,15 +484,15 @@ func (x *exchange) peerEnded() {
 	x.cancelCtx()
 }
 
-// connClosed notes that the connection has closed.
-func (x *exchange) connClosed(why error) {
+// handleConnClosed records that the connection has closed.
+func (x *exchange) handleConnClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch x.state {
 	case statePipelined, stateActive:
 		x.setState(stateAborted)
 	case stateBuffered, stateReturned, stateDiscarding:
-		x.res.last.close()
+		x.res.trailing.close()
 		x.setState(stateDone)
 	}
 	if x.body.err == nil {
@@ -506,8 +509,8 @@ func (x *exchange) connClosed(why error) {
 	}
 }
 
-// connContext is an exchange as the context in which its request's begins: it never ends, and
-// knows what net/http's does.
+// connContext is the parent of a request's context. It never ends, and has the values that
+// net/http provides.
 type connContext exchange
 
 // Deadline implements context.Context.
@@ -523,7 +526,7 @@ func (*connContext) Err() error { return nil }
 func (ctx *connContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:
-		return ctx.h.asServer()
+		return ctx.h.httpServer()
 	case http.LocalAddrContextKey:
 		if a, ok := ctx.ref.LocalAddr(); ok {
 			return net.Addr(net.TCPAddrFromAddrPort(a))

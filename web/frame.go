@@ -7,35 +7,35 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// Kind is what a WebSocket message is.
+// Kind is the type of a WebSocket message.
 type Kind byte
 
 const (
-	// Text is UTF-8: what arrives is checked.
+	// Text is UTF-8. Incoming text is validated.
 	Text Kind = 1
-	// Binary is bytes.
+	// Binary is any bytes.
 	Binary Kind = 2
 )
 
 const (
-	opMore  = wsframe.OpContinuation
-	opClose = wsframe.OpClose
-	opPing  = wsframe.OpPing
-	opPong  = wsframe.OpPong
+	opContinuation = wsframe.OpContinuation
+	opClose        = wsframe.OpClose
+	opPing         = wsframe.OpPing
+	opPong         = wsframe.OpPong
 
 	bitFin     = wsframe.Fin
 	bitDeflate = wsframe.Compressed
 	maxControl = wsframe.MaxControl
 )
 
-// Frame is a message as it goes over the wire, from a server to any number of clients: for
-// Ref.Send, Group.Broadcast and Server.Broadcast, each of which then sends it without
-// encoding it again. It is not compressed; see Group for messages that are.
+// Frame returns an encoded, uncompressed message of a server, for any number of clients: for
+// Ref.Send, Group.Broadcast and Server.Broadcast, which then send it without encoding it again.
+// See Group for compressed messages.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// appendFrameHead appends the head of a last frame.
+// appendFrameHead appends the head of a final frame with n bytes of payload.
 func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
 
 func appendFrame(b []byte, op byte, payload []byte) []byte {
@@ -48,20 +48,20 @@ type frameHead struct {
 	fin     bool
 	deflate bool
 	mask    [4]byte
-	size    int // of the payload
-	n       int // of the head itself
+	size    int // of the payload, in bytes
+	n       int // of the head itself, in bytes
 }
 
-func (h *frameHead) control() bool { return h.op&8 != 0 }
+func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-// readFrameHead reads the head that in begins with; n is 0 if it is not whole.
-func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
+// parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
+func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
+	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
@@ -72,26 +72,26 @@ func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	return h, nil
 }
 
-// unmask appends what was masked, of which at bytes went before.
-func unmask(b, masked []byte, mask [4]byte, at int) []byte {
+// appendUnmasked appends the unmasked bytes, which begin at offset within the payload.
+func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	wsframe.Mask(b[start:], masked, mask, at)
+	wsframe.Mask(b[start:], masked, mask, offset)
 	return b
 }
 
-// text checks UTF-8 that comes in pieces.
-type text struct {
-	checked int // bytes that are whole characters
+// utf8Checker validates UTF-8 that arrives in pieces.
+type utf8Checker struct {
+	checked int // bytes of complete characters
 }
 
-// check says whether all of p, whose beginning was checked, may be text that goes on.
-func (t *text) check(p []byte, last bool) bool {
+// checkPrefix reports whether p, whose beginning was checked before, is valid so far. If final is
+// set, p must not end within a character.
+func (t *utf8Checker) checkPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {
-			return !last
+			return !final
 		}
-		// Whole runs are checked at once.
 		end := len(p)
 		for back := 1; back < utf8.UTFMax && back <= end-t.checked; back++ {
 			if utf8.RuneStart(p[end-back]) {

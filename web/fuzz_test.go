@@ -31,7 +31,7 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		r := &http.Request{Header: make(http.Header)}
-		var s scratch
+		var s headBuffer
 		h, err := parseHead(in[:n], r, &s)
 		if err != nil {
 			return
@@ -52,9 +52,9 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// inPieces sends in to a server of its own, in pieces whose sizes cuts tells, and gives what
+// serveInPieces sends in to a server of its own, in pieces whose sizes cuts tells, and gives what
 // was answered.
-func inPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
+func serveInPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
 	p := tcptest.NewServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxMessage: 32 << 10}}).Dial()
 	for i := 0; len(in) > 0; i++ {
 		n := len(in)
@@ -82,8 +82,8 @@ func FuzzHTTP(f *testing.F) {
 		if bytes.Contains(bytes.ToLower(in), []byte("content-length")) || bytes.Contains(bytes.ToLower(in), []byte("transfer-encoding")) {
 			return // a body's request runs on the pool
 		}
-		whole, _, _ := strings.Cut(inPieces(t, h, in, nil), "400 Bad Request: ") // the reason found first may differ
-		if pieces, _, _ := strings.Cut(inPieces(t, h, in, cuts), "400 Bad Request: "); whole != pieces {
+		whole, _, _ := strings.Cut(serveInPieces(t, h, in, nil), "400 Bad Request: ") // the reason found first may differ
+		if pieces, _, _ := strings.Cut(serveInPieces(t, h, in, cuts), "400 Bad Request: "); whole != pieces {
 			t.Errorf("%q is answered with\n%q, and in pieces with\n%q", in, whole, pieces)
 		}
 	})
@@ -103,7 +103,7 @@ func FuzzSocket(f *testing.F) {
 			in += "Sec-WebSocket-Extensions: permessage-deflate\r\n"
 		}
 		all := append([]byte(in+"\r\n"), frames...)
-		if whole, pieces := inPieces(t, h, all, nil), inPieces(t, h, all, cuts); whole != pieces {
+		if whole, pieces := serveInPieces(t, h, all, nil), serveInPieces(t, h, all, cuts); whole != pieces {
 			t.Errorf("%q is answered with\n%q, and in pieces with\n%q", frames, whole, pieces)
 		}
 	})

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// A head is read from input that holds all of it, strictly: what RFC 9112 lets a server
-// forgive (bare LF, folded lines, space before a colon, several lengths, a length beside
-// chunks) is refused, because a proxy in front may have read it in another way.
+// Heads are parsed strictly and only when complete. What RFC 9112 allows a server to tolerate (bare LF,
+// folded lines, space before a colon, several lengths, a length together with chunks) is rejected,
+// because a proxy in front may have interpreted it differently.
 
-// statusError is a request that is refused, with the status of the answer.
+// statusError rejects a request with the status of the answer.
 type statusError struct {
 	status int
 	why    string
@@ -31,27 +31,28 @@ var (
 	errManyFields   = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head has more than 1,000 fields"}
 )
 
-// maxFields is the most fields of a head.
+// maxFields limits the fields of a head.
 const maxFields = 1000
 
-// blank is the end of a head.
-var blank = []byte("\r\n\r\n")
+// headEnd is the end of a head.
+var headEnd = []byte("\r\n\r\n")
 
-// headLength is the length of the head that in begins with, its blank line included; 0 if
-// that is not whole yet, as the first seen bytes were not. An empty line before it, which
-// old clients send behind a body, belongs to it.
-func headLength(in []byte, seen, most int) (int, error) {
+// headLength returns the length of the head at the beginning of in, including its blank line, or
+// 0 if it is incomplete. The first seen bytes are known not to contain its end. An empty line
+// before the head, which old clients send after a body, is part of it. A head longer than limit
+// is an error.
+func headLength(in []byte, seen, limit int) (int, error) {
 	start := 0
-	if bytes.HasPrefix(in, blank[:2]) {
+	if bytes.HasPrefix(in, headEnd[:2]) {
 		start = 2
 	}
 	window := in[start:]
-	if len(window) > most {
-		window = window[:most]
+	if len(window) > limit {
+		window = window[:limit]
 	}
-	at := max(seen-start-len(blank)+1, 0)
-	if i := bytes.Index(window[at:], blank); i >= 0 {
-		return start + at + i + len(blank), nil
+	at := max(seen-start-len(headEnd)+1, 0)
+	if i := bytes.Index(window[at:], headEnd); i >= 0 {
+		return start + at + i + len(headEnd), nil
 	}
 	for ; ; at++ {
 		i := bytes.IndexByte(window[at:], '\n')
@@ -62,37 +63,37 @@ func headLength(in []byte, seen, most int) (int, error) {
 			return 0, errBareLF
 		}
 	}
-	if len(in)-start >= most {
+	if len(in)-start >= limit {
 		return 0, errHeadTooLarge
 	}
 	return 0, nil
 }
 
-// head is what is known of a request beside what http.Request has.
+// head is what is known of a request in addition to http.Request.
 type head struct {
-	length   int64 // of the body; -1 where that is chunked
-	close    bool  // the client wants no further request on this connection, or can't
-	keep10   bool  // a client of HTTP/1.0 that wants one
-	expects  bool  // waits for 100 Continue
-	unknown  bool  // or for something that we don't know
-	seenHost bool
-	seenLen  bool
-	seenTE   bool
+	length             int64 // of the body; -1 if chunked
+	closeAfter         bool  // no further request follows on this connection
+	keepAlive10        bool  // an HTTP/1.0 client that wants a persistent connection
+	expectsContinue    bool  // the client waits for 100 Continue
+	unknownExpectation bool  // the client expects something else
+	seenHost           bool
+	seenLen            bool
+	seenTE             bool
 }
 
-// scratch is memory for the values of a head, and its URL.
-type scratch struct {
-	text   string // all of it
+// headBuffer is reusable memory for the values and the URL of a head.
+type headBuffer struct {
+	text   string // the complete head
 	url    url.URL
 	values [16]string
 	used   int
 
-	addr     netip.AddrPort // of the last peer, and as text
+	addr     netip.AddrPort // of the last peer; addrText is its text
 	addrText string
 }
 
-// one is v as the values of a field.
-func (s *scratch) one(v string) []string {
+// singleValue returns a slice with the value v.
+func (s *headBuffer) singleValue(v string) []string {
 	if s.used == len(s.values) {
 		return []string{v}
 	}
@@ -101,9 +102,9 @@ func (s *scratch) one(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead fills r, whose Header is an empty map, with a whole head.
-func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
-	s.text = string(bytes.TrimPrefix(raw, blank[:2]))
+// parseHead parses a complete head into r, whose Header must be an empty map.
+func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
+	s.text = string(bytes.TrimPrefix(raw, headEnd[:2]))
 	line, rest, _ := strings.Cut(s.text, "\r\n")
 	if err := parseRequestLine(line, r, s); err != nil {
 		return h, err
@@ -116,17 +117,17 @@ func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
 		if n == maxFields {
 			return h, errManyFields
 		}
-		if err := h.field(line, r, s); err != nil {
+		if err := h.parseField(line, r, s); err != nil {
 			return h, err
 		}
 	}
-	return h, h.finish(r)
+	return h, h.validate(r)
 }
 
-func parseRequestLine(line string, r *http.Request, s *scratch) error {
+func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	method, rest, ok1 := strings.Cut(line, " ")
 	target, proto, ok2 := strings.Cut(rest, " ")
-	if !ok1 || !ok2 || method == "" || !all(&methods, method) || target == "" {
+	if !ok1 || !ok2 || method == "" || !allInClass(&methodChars, method) || target == "" {
 		return badRequest("malformed request line")
 	}
 	switch proto {
@@ -141,7 +142,7 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 		return badRequest("malformed HTTP version")
 	}
 	r.Method, r.RequestURI, r.Proto = method, target, proto
-	if r.URL = s.plainURL(target); r.URL != nil {
+	if r.URL = s.parsePlainURL(target); r.URL != nil {
 		return nil
 	}
 	for i := 0; i < len(target); i++ {
@@ -149,7 +150,7 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 			return badRequest("malformed request target")
 		}
 	}
-	// As in net/http: the target of CONNECT is a host without a scheme.
+	// As in net/http, the target of CONNECT is a host without a scheme.
 	authority := method == http.MethodConnect && !strings.HasPrefix(target, "/")
 	if authority {
 		target = "http://" + target
@@ -166,15 +167,15 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 	return nil
 }
 
-// plainURL is a target that is a path, and perhaps a query, of characters that mean
-// themselves; nil for any other.
-func (s *scratch) plainURL(target string) *url.URL {
+// parsePlainURL returns the URL of a target that is a path, possibly with a query, without
+// escapes; or nil for other targets.
+func (s *headBuffer) parsePlainURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
 	}
 	path, query, more := strings.Cut(target, "?")
 	for i := 0; i < len(path); i++ {
-		if !plain[path[i]] {
+		if !plainChars[path[i]] {
 			return nil
 		}
 	}
@@ -187,13 +188,13 @@ func (s *scratch) plainURL(target string) *url.URL {
 	return &s.url
 }
 
-// field takes one line of a head.
-func (h *head) field(line string, r *http.Request, s *scratch) error {
+// parseField parses one field of a head.
+func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
-	framing := strings.Trim(value, " ") // nginx refuses tabs around what frames
+	framing := strings.Trim(value, " ") // nginx rejects tabs in fields that frame the message
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -219,34 +220,34 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if !equalFold(framing, "chunked") {
 			status := http.StatusNotImplemented
 			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
-				status = http.StatusBadRequest // chunked is not the last: RFC 9112, 6.3
+				status = http.StatusBadRequest // chunked must come last: RFC 9112, 6.3
 			}
 			return &statusError{status, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
 		return nil
 	case "Connection":
-		h.close = h.close || hasToken(value, "close")
-		h.keep10 = h.keep10 || hasToken(value, "keep-alive")
+		h.closeAfter = h.closeAfter || hasToken(value, "close")
+		h.keepAlive10 = h.keepAlive10 || hasToken(value, "keep-alive")
 	}
 	if have := r.Header[key]; have != nil {
-		if once[key] {
+		if singletonFields[key] {
 			return badRequest("a field twice that may come once")
 		}
 		r.Header[key] = append(have, value)
 	} else {
-		r.Header[key] = s.one(value)
+		r.Header[key] = s.singleValue(value)
 	}
 	return nil
 }
 
-// once are the fields that nginx refuses twice, beside those that frame: the one in
-// front may go by the first, and the one behind by the last.
-var once = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
+// singletonFields are the fields that nginx rejects if repeated, besides those that frame the
+// message: a proxy may use the first value, and the server behind it the last.
+var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
-// finish checks what several fields say together.
-func (h *head) finish(r *http.Request) error {
+// validate checks rules that involve several fields.
+func (h *head) validate(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
 	case h.seenTE && h.seenLen:
@@ -264,22 +265,22 @@ func (h *head) finish(r *http.Request) error {
 	if r.ContentLength = h.length; h.seenTE {
 		r.TransferEncoding = []string{"chunked"}
 	}
-	h.keep10 = h.keep10 && !eleven
-	h.close = h.close || !eleven && !h.keep10
-	r.Close = h.close
-	h.close = h.close || r.Method == http.MethodConnect // what follows may be a tunnel's
+	h.keepAlive10 = h.keepAlive10 && !eleven
+	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
+	r.Close = h.closeAfter
+	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // what follows may belong to a tunnel
 	if v := r.Header["Expect"]; v != nil && eleven {
-		h.expects = hasToken(v[0], "100-continue")
-		h.unknown = !h.expects
+		h.expectsContinue = hasToken(v[0], "100-continue")
+		h.unknownExpectation = !h.expectsContinue
 	}
 	if v := r.Header["Pragma"]; v != nil && v[0] == "no-cache" && r.Header["Cache-Control"] == nil {
 		r.Header["Cache-Control"] = []string{"no-cache"}
 	}
-	return h.trailer(r)
+	return h.parseTrailerHeader(r)
 }
 
-// trailer notes the fields that are announced to come behind a chunked body.
-func (h *head) trailer(r *http.Request) error {
+// parseTrailerHeader sets r.Trailer to the fields announced for the end of a chunked body.
+func (h *head) parseTrailerHeader(r *http.Request) error {
 	values := r.Header["Trailer"]
 	if values == nil || !h.seenTE {
 		return nil
@@ -291,7 +292,7 @@ func (h *head) trailer(r *http.Request) error {
 			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
 			switch {
 			case name == "":
-			case notInTrailer(name):
+			case isForbiddenTrailer(name):
 				return badRequest("bad trailer key")
 			default:
 				r.Trailer[name] = nil
@@ -301,16 +302,16 @@ func (h *head) trailer(r *http.Request) error {
 	return nil
 }
 
-// notInTrailer says whether a field frames the message, and so can't come behind it.
-func notInTrailer(key string) bool {
+// isForbiddenTrailer reports whether a field frames the message and so can't follow the body.
+func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares without regard to case, in ASCII alone: for strings.EqualFold the Kelvin
-// sign is a k.
+// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin
+// sign as a k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
-// hasToken says whether a comma-separated list has a token.
+// hasToken reports whether a comma-separated list contains a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
 		if equalFold(textproto.TrimString(v), token) {
@@ -320,37 +321,37 @@ func hasToken(list, token string) bool {
 	return false
 }
 
-// Kinds of characters.
-var token, methods, plain, host [256]bool
+// Character classes.
+var tokenChars, methodChars, plainChars, hostChars [256]bool
 
 func init() {
 	for c := range 256 {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		token[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
-		methods[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
-		plain[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
-		host[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0
+		tokenChars[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
+		methodChars[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
+		plainChars[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
+		hostChars[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0
 	}
 }
 
-func all(kind *[256]bool, s string) bool {
+func allInClass(class *[256]bool, s string) bool {
 	for i := 0; i < len(s); i++ {
-		if !kind[s[i]] {
+		if !class[s[i]] {
 			return false
 		}
 	}
 	return true
 }
 
-func isToken(s string) bool { return s != "" && all(&token, s) }
+func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
-// isHost says whether s can be a host, perhaps with a port.
+// isHost reports whether s may be a host, optionally with a port.
 func isHost(s string) bool {
-	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && all(&host, s) &&
+	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
 		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
-// isFieldValue says whether s has no control character but tabs.
+// isFieldValue reports whether s contains no control characters except tabs.
 func isFieldValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -360,8 +361,8 @@ func isFieldValue(s string) bool {
 	return true
 }
 
-// statusOf is the answer to an error of a request.
-func statusOf(err error) (int, string) {
+// errorStatus returns the status and text of the answer to an invalid request.
+func errorStatus(err error) (int, string) {
 	var s *statusError
 	if errors.As(err, &s) {
 		return s.status, s.why

@@ -55,14 +55,14 @@ const (
 	oneTurn     = 12 << 20
 )
 
-// ask is a request to become a WebSocket.
-func ask(path string) string {
+// getRequest is a request to become a WebSocket.
+func getRequest(path string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
-// wants sends a request whose answer is to have a status.
-func (a *attacker) wants(status int, text string) error {
+// expectResponse sends a request whose answer is to have a status.
+func (a *attacker) expectResponse(status int, text string) error {
 	go io.WriteString(a, text) // all of which may not be taken
 	res, err := http.ReadResponse(a.r, nil)
 	if err == nil && res.StatusCode != status {
@@ -71,12 +71,12 @@ func (a *attacker) wants(status int, text string) error {
 	return err
 }
 
-func (a *attacker) upgrade(path string) error {
-	return a.wants(http.StatusSwitchingProtocols, ask(path))
+func (a *attacker) upgradeToSocket(path string) error {
+	return a.expectResponse(http.StatusSwitchingProtocols, getRequest(path))
 }
 
-// repeat sends a text every so often until the server has closed, or until done.
-func (a *attacker) repeat(text string, every time.Duration, done <-chan struct{}) {
+// sendRepeatedly sends a text every so often until the server has closed, or until done.
+func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan struct{}) {
 	for tick := time.NewTicker(every); ; {
 		if _, err := io.WriteString(a, text); err != nil {
 			return
@@ -89,8 +89,8 @@ func (a *attacker) repeat(text string, every time.Duration, done <-chan struct{}
 	}
 }
 
-// wantsFrame reads frames until one begins with a byte, and checks how its payload begins.
-func (a *attacker) wantsFrame(first byte, want string) error {
+// expectFrame reads frames until one begins with a byte, and checks how its payload begins.
+func (a *attacker) expectFrame(first byte, want string) error {
 	for {
 		op, p, err := testkit.ReadFrame(a.r)
 		switch {
@@ -104,7 +104,7 @@ func (a *attacker) wantsFrame(first byte, want string) error {
 	}
 }
 
-func (s *siege) handler() http.Handler {
+func (s *siege) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /quick", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.RawQuery) })))
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
@@ -135,8 +135,8 @@ func (s *siege) dial() (*attacker, error) {
 	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
 }
 
-// honest uses the server in each way that it serves, and checks all answers.
-func (s *siege) honest(id int) error {
+// runHonestClient uses the server in each way that it serves, and checks all answers.
+func (s *siege) runHonestClient(id int) error {
 	a, err := s.dial()
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (s *siege) honest(id int) error {
 	defer a.Close()
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
-		fmt.Fprintf(a, "%sPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", get("/quick?"+text), len(text), text)
+		fmt.Fprintf(a, "%sPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", getRequests("/quick?"+text), len(text), text)
 		for range 2 {
 			res, err := http.ReadResponse(a.r, nil)
 			if err != nil {
@@ -154,22 +154,22 @@ func (s *siege) honest(id int) error {
 				return fmt.Errorf("%s was answered with %s %q, %v", text, res.Status, b, err)
 			}
 		}
-		s.sample()
+		s.recordMaxBuffered()
 	}
-	if err := a.upgrade("/ws"); err != nil {
+	if err := a.upgradeToSocket("/ws"); err != nil {
 		return err
 	}
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
 		io.WriteString(a, fr(1, text)+fr(fin, text))
-		if err := a.wantsFrame(fin|1, text+text); err != nil {
+		if err := a.expectFrame(fin|1, text+text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *siege) sample() {
+func (s *siege) recordMaxBuffered() {
 	if n := s.server.Stats().Buffered; n > s.most.Load() {
 		s.most.Store(n)
 	}
@@ -181,10 +181,10 @@ func TestHostile(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	models := tcp.Models()
 	t.Run("attacks", func(t *testing.T) {
-		for i, a := range attacks() {
+		for i, a := range newAttacks() {
 			t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 				t.Parallel()
-				besiege(t, models[i%len(models)], a)
+				runAttack(t, models[i%len(models)], a)
 			})
 		}
 	})
@@ -193,8 +193,8 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-func besiege(t *testing.T, model string, a attack) {
-	p, err := pool.New(pool.Config{Max: 4, Off: pool.AllRules})
+func runAttack(t *testing.T, model string, a attack) {
+	p, err := pool.New(pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +204,8 @@ func besiege(t *testing.T, model string, a attack) {
 		a.limits.MaxBuffered = maxBuffered
 	}
 	s.server = &tcp.Server{Model: model, Limits: a.limits, Log: slog.New(slog.DiscardHandler),
-		Handler: &web.HTTP{Pool: p, Handler: s.handler(), ErrorLog: silent}}
-	s.addr = serve(t, s.server)
+		Handler: &web.HTTP{Pool: p, Handler: s.newHandler(), ErrorLog: silent}}
+	s.addr = startServer(t, s.server)
 
 	var attackers, inPlace, honest sync.WaitGroup
 	inPlace.Add(a.clients)
@@ -228,7 +228,7 @@ func besiege(t *testing.T, model string, a attack) {
 	inPlace.Wait()
 	for id := range 4 {
 		honest.Go(func() {
-			if err := s.honest(id); err != nil {
+			if err := s.runHonestClient(id); err != nil {
 				t.Errorf("an honest client: %v", err)
 			}
 		})
@@ -236,7 +236,7 @@ func besiege(t *testing.T, model string, a attack) {
 	honest.Wait()
 	close(s.over)
 	if a.closed != nil {
-		testkit.WaitForFunc(t, func() bool { s.sample(); return a.closed(s.server.Stats().Closed) == int64(a.clients) }, func() string {
+		testkit.WaitForFunc(t, func() bool { s.recordMaxBuffered(); return a.closed(s.server.Stats().Closed) == int64(a.clients) }, func() string {
 			return fmt.Sprintf("%+v; expected %d closed for the attack", s.server.Stats().Closed, a.clients)
 		})
 	}
@@ -252,24 +252,24 @@ func besiege(t *testing.T, model string, a attack) {
 	}
 }
 
-func attacks() []attack {
+func newAttacks() []attack {
 	const post = "POST /echo HTTP/1.1\r\nHost: x\r\n"
 	const chunked = post + "Transfer-Encoding: chunked\r\n\r\n"
 	untaken := func(c tcp.Closes) int64 { return c.Write + c.Reset + c.Budget }
 	soon := tcp.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
 	small := soon
 	small.MaxBuffered = 4 << 20
-	bomb := strings.Repeat(fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000))), 10)
-	huge := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 16<<20)))
+	bomb := strings.Repeat(fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000))), 10)
+	huge := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 16<<20)))
 	refused := func(name string, status int, request string) attack {
-		return attack{name, 20, tcp.Limits{}, func(s *siege, a *attacker) error { return a.wants(status, request) }, nil}
+		return attack{name, 20, tcp.Limits{}, func(s *siege, a *attacker) error { return a.expectResponse(status, request) }, nil}
 	}
 	// flood sends a text at the beginning, and another for as long as the server takes it.
 	flood := func(name, first, text string) attack {
 		return attack{name, 20, soon, func(s *siege, a *attacker) error {
 			io.WriteString(a, first)
 			a.inPlace()
-			a.repeat(text, time.Microsecond, nil)
+			a.sendRepeatedly(text, time.Microsecond, nil)
 			return nil
 		}, untaken}
 	}
@@ -277,10 +277,10 @@ func attacks() []attack {
 		refused("huge heads", 431, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20)),
 		refused("heads of many fields", 431, "GET / HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 5000)+"\r\n"),
 		refused("long lines before chunks", 400, chunked+strings.Repeat("1;"+strings.Repeat("x", 200)+"\r\nx\r\n", 5000)),
-		flood("requests whose answers nobody reads", "", strings.Repeat(get("/quick?"+strings.Repeat("x", 1000)), 50)),
-		flood("pings whose answers nobody reads", ask("/ws"), strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500)),
+		flood("requests whose answers nobody reads", "", strings.Repeat(getRequests("/quick?"+strings.Repeat("x", 1000)), 50)),
+		flood("pings whose answers nobody reads", getRequest("/ws"), strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500)),
 		{"downloads that nobody reads", 20, soon, func(s *siege, a *attacker) error {
-			io.WriteString(a, get("/endless"))
+			io.WriteString(a, getRequests("/endless"))
 			a.inPlace()
 			<-s.ended
 			return nil
@@ -288,14 +288,14 @@ func attacks() []attack {
 		{"drip of a head", 20, soon, func(s *siege, a *attacker) error {
 			io.WriteString(a, "GET / HTTP/1.1\r\n")
 			a.inPlace()
-			a.repeat("a", 2*time.Millisecond, nil)
+			a.sendRepeatedly("a", 2*time.Millisecond, nil)
 			return nil
 		}, func(c tcp.Closes) int64 { return c.Message }},
 		{"messages without an end", 100, small, func(s *siege, a *attacker) error {
-			err := a.upgrade("/ws")
+			err := a.upgradeToSocket("/ws")
 			io.WriteString(a, fr(2, strings.Repeat("x", 60_000)))
 			a.inPlace()
-			a.repeat(fr(0, "x"), 20*time.Millisecond, nil)
+			a.sendRepeatedly(fr(0, "x"), 20*time.Millisecond, nil)
 			return err
 		}, func(c tcp.Closes) int64 { return c.Message + c.Budget }},
 		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
@@ -304,13 +304,13 @@ func attacks() []attack {
 				runtime.Gosched()
 			}
 			a.inPlace()
-			a.repeat("x", 2*time.Millisecond, s.over)
+			a.sendRepeatedly("x", 2*time.Millisecond, s.over)
 			return nil
 		}, nil},
 		{"a body that ends within a chunk's size", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
 			io.WriteString(a, chunked+"5")
 			a.Conn.(*net.TCPConn).CloseWrite()
-			return a.wants(400, "")
+			return a.expectResponse(400, "")
 		}, nil},
 		{"chunks of one byte", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
 			const n = 100_000
@@ -326,25 +326,25 @@ func attacks() []attack {
 			return nil
 		}, nil},
 		{"a million empty frames", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
-			if err := a.upgrade("/ws"); err != nil {
+			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
 			}
 			a.inPlace()
 			go io.WriteString(a, fr(1, "")+strings.Repeat(fr(0, ""), 250_000)+fr(fin, "end"))
-			return a.wantsFrame(fin|1, "end")
+			return a.expectFrame(fin|1, "end")
 		}, nil},
 		{"bombs", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
-			if err := a.upgrade("/ws"); err != nil {
+			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
 			}
 			io.WriteString(a, huge)
 			a.inPlace()
-			return a.wantsFrame(fin|8, closing(web.CloseTooLarge, ""))
+			return a.expectFrame(fin|8, closeFrame(web.CloseTooLarge, ""))
 		}, nil},
 		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *siege, a *attacker) error {
-			err := a.upgrade("/sink")
+			err := a.upgradeToSocket("/sink")
 			a.inPlace()
-			a.repeat(bomb, 5*time.Millisecond, s.over)
+			a.sendRepeatedly(bomb, 5*time.Millisecond, s.over)
 			return err
 		}, nil},
 		{"requests that are reset", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
@@ -367,7 +367,7 @@ func attacks() []attack {
 // Stats.Buffered, and nothing of it is kept when their connections are gone.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	p, err := pool.New(pool.Config{Max: 1, Off: pool.AllRules})
+	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +382,7 @@ func TestRequestsAreCounted(t *testing.T) {
 		handled.Add(1)
 	})}}
 	s := tcptest.NewServer(t, srv)
-	s.Dial().Send(get("/hold"))
+	s.Dial().Send(getRequests("/hold"))
 	<-entered
 	var waiting []*tcptest.Peer
 	for range n {
@@ -411,7 +411,7 @@ func TestRequestsAreCounted(t *testing.T) {
 func TestMessageIsCounted(t *testing.T) {
 	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
 	p := tcptest.NewServer(t, srv).Dial()
-	p.Send(ask("/ws") + fr(2, ""))
+	p.Send(getRequest("/ws") + fr(2, ""))
 	for want := 20_000; want <= 60_000; want += 20_000 {
 		p.Send(fr(0, strings.Repeat("x", 20_000)))
 		if n := srv.Stats().Buffered; n < int64(want) || n > 2*int64(want)+1000 {
@@ -427,13 +427,13 @@ func TestMessageIsCounted(t *testing.T) {
 // TestYield has mail come to a loop between the messages and the requests of one read, if these are
 // many, or much to decompress.
 func TestYield(t *testing.T) {
-	bomb := fr(fin|0x40|2, compressed(strings.Repeat("\x00", 60_000)))
+	bomb := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000)))
 	for name, row := range map[string]struct {
 		first, each string
 		n, most     int64
 	}{
-		"requests": {"", get("/"), 500, 100},
-		"bombs":    {ask("/ws"), bomb, int64(60_000 / len(bomb)), 10},
+		"requests": {"", getRequests("/"), 500, 100},
+		"bombs":    {getRequest("/ws"), bomb, int64(60_000 / len(bomb)), 10},
 	} {
 		for _, model := range tcp.Models() {
 			if model == tcp.Goroutine {
@@ -454,9 +454,9 @@ func TestYield(t *testing.T) {
 				mux.Handle("/", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { see() })))
 				mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: web.OnMessage(func(web.Socket, web.Kind, []byte) { see() }), Compression: true}))
 				mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *tcp.Conn) { ref <- c.Ref() }}))
-				addr := serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
+				addr := startServer(t, &tcp.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
 				events, c := testkit.Dial(t, addr), testkit.Dial(t, addr)
-				events.Send(get("/events"))
+				events.Send(getRequests("/events"))
 				events.ReadLine()
 				c.Send(row.first)
 				c.Send(strings.Repeat(row.each, int(row.n)))
@@ -481,18 +481,18 @@ func TestTimeouts(t *testing.T) {
 		why          error
 	}{
 		"silent":                       {"", "", web.ErrTimeout},
-		"silent behind an answer":      {get("/x"), "", web.ErrTimeout},
-		"silent behind a quick answer": {get("/quick"), "", web.ErrTimeout},
+		"silent behind an answer":      {getRequests("/x"), "", web.ErrTimeout},
+		"silent behind a quick answer": {getRequests("/quick"), "", web.ErrTimeout},
 		"half a head":                  {"GET", "", web.ErrTimeout},
-		"half a head behind that":      {get("/x") + "GET", "", web.ErrTimeout},
+		"half a head behind that":      {getRequests("/x") + "GET", "", web.ErrTimeout},
 		"head":                         {"", "G", web.ErrTimeout},
-		"head of a second":             {get("/x") + "GET", "T", web.ErrTimeout},
-		"head behind a quick answer":   {get("/quick") + "GET", "T", web.ErrTimeout},
-		"fragments":                    {ask("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
-		"empty fragments":              {ask("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
-		"frame":                        {ask("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
-		"small frame":                  {ask("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
-		"pings in a message":           {ask("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
+		"head of a second":             {getRequests("/x") + "GET", "T", web.ErrTimeout},
+		"head behind a quick answer":   {getRequests("/quick") + "GET", "T", web.ErrTimeout},
+		"fragments":                    {getRequest("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
+		"empty fragments":              {getRequest("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
+		"frame":                        {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
+		"small frame":                  {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
+		"pings in a message":           {getRequest("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limits := tcp.Limits{MessageTimeout: 10 * time.Second}

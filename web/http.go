@@ -17,63 +17,60 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. A connection
-// between two requests takes what an idle connection takes, and nothing else.
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a
+// connection takes no more memory than an idle connection.
 //
-// A handler runs on Pool, and may block. It sees what it sees of net/http's server, but for
-// HTTP/2. One that is [Quick] runs on the event loop.
+// Handlers run on Pool and may block. Except for HTTP/2, they behave as with net/http's server. A
+// handler marked as [Quick] runs on the event loop.
 //
-// Its fields are not changed once it serves. One HTTP can serve several servers.
+// Do not change the fields while it serves. One HTTP can serve several servers.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. A request for which it has no room, or that it sheds, is
-	// answered with 503. The default is a pool of this package's with 10,000 workers at
-	// most, whose queue has room for 1,048,576 requests and never sheds. A handler that
-	// waits for its client, for more of the body or for room to send, does not count.
+	// Pool runs the handlers. A request that it rejects or sheds is answered with 503. The
+	// default is a pool shared within this package, with at most 10,000 workers and 1,048,576
+	// queued requests, which sheds nothing. Handlers that wait for their client, for more of the
+	// body or for space to send, do not count as workers.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the most bytes of a request's head. A larger one is answered
-	// with 431. The default is 32 KiB; it is less than the server's Limits.MaxMessage.
+	// MaxHeaderBytes is the maximum size of a request's head. A larger one is answered with 431.
+	// The default is 32 KiB; it must be less than the server's Limits.MaxMessage.
 	MaxHeaderBytes int
-	// ReadHeaderTimeout is the most time from a head's first byte to its last, and
-	// IdleTimeout that from a response to the next request: the connection is closed
-	// then, up to 400 ms later. The defaults are none; Limits.MessageTimeout and
-	// IdleTimeout of the server hold in any case. IdleTimeout costs an idle connection
-	// some 200 bytes, which Limits.IdleTimeout does not.
+	// ReadHeaderTimeout limits the time from a head's first byte to its last, and IdleTimeout
+	// that from a response to the next request; then the connection is closed, up to 400 ms
+	// later. The defaults are no limit; Limits.MessageTimeout and IdleTimeout of the server
+	// always apply. IdleTimeout makes an idle connection about 200 bytes larger;
+	// Limits.IdleTimeout does not.
 	ReadHeaderTimeout, IdleTimeout time.Duration
-	// ReadTimeout is the most time from the end of a request's head to the end of its
-	// body, and WriteTimeout that to the end of its response. The defaults are none. A
-	// handler can set its own: see http.ResponseController.
+	// ReadTimeout limits the time from the end of a request's head to the end of its body, and
+	// WriteTimeout that to the end of its response. The defaults are no limit. A handler can set
+	// its own limits; see http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
-	// ErrorLog gets what is logged of panics and of mistakes in handlers. The default is
-	// package log's.
+	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of
+	// package log.
 	ErrorLog *log.Logger
 	// Endpoints are the WebSockets and Events of Handler whose connections move to the new
-	// process in tcp.Server.Upgrade, each by a name under which that has it, too. A
-	// connection there of which the user's code knows something moves if that is saved: see
-	// SocketMigrator, and Events.Save. Those of others stay, and are drained. The default is
-	// none.
+	// process in tcp.Server.Upgrade. The new process must have each under the same name. A
+	// connection with state of the user moves only if that is saved: see SocketMigrator and
+	// Events.Save. Connections of other endpoints stay and are drained. The default is none.
 	Endpoints map[string]Endpoint
 
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey
 
-	sendsFiles atomic.Pointer[tcp.Limits] // those of the last server that has sent a file
+	sendsFiles atomic.Pointer[tcp.Limits] // identifies the last server that has sent a file
 }
 
-// Handler is an [HTTP] with default settings.
+// Handler returns an [HTTP] with default settings.
 func Handler(h http.Handler) tcp.Handler { return &HTTP{Handler: h} }
 
-// ErrTimeout is the reason of connections whose client let IdleTimeout or ReadHeaderTimeout
-// pass.
+// ErrTimeout is the close reason of connections that exceeded IdleTimeout or ReadHeaderTimeout.
 var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
 
-// maxHeaderBytes is the default of HTTP.MaxHeaderBytes.
-const maxHeaderBytes = 32 << 10
+const defaultMaxHeaderBytes = 32 << 10
 
-// shared is the default of HTTP.Pool.
-var shared = sync.OnceValue(func() *pool.Pool {
-	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, Off: pool.Shedding | pool.NewestFirst, MemoryLimit: -1})
+// defaultPool is the default of HTTP.Pool.
+var defaultPool = sync.OnceValue(func() *pool.Pool {
+	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, KeepQueued: true, FIFO: true, MemoryLimit: -1})
 	if err != nil {
 		panic(err)
 	}
@@ -87,8 +84,8 @@ func (h *HTTP) handler() http.Handler {
 	return h.Handler
 }
 
-// asServer is what handlers find that ask for the http.Server.
-func (h *HTTP) asServer() *http.Server {
+// httpServer returns the value of http.ServerContextKey.
+func (h *HTTP) httpServer() *http.Server {
 	h.once.Do(func() {
 		h.server = &http.Server{Handler: h.handler(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
 			ReadHeaderTimeout: h.ReadHeaderTimeout, IdleTimeout: h.IdleTimeout, ReadTimeout: h.ReadTimeout, WriteTimeout: h.WriteTimeout}
@@ -104,23 +101,23 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
-// most is the most bytes of a head.
-func (h *HTTP) most(c *tcp.Conn) int {
-	most := h.MaxHeaderBytes
-	if most <= 0 {
-		most = maxHeaderBytes
+// maxHeadBytes returns the limit for the head of a request on c.
+func (h *HTTP) maxHeadBytes(c *tcp.Conn) int {
+	limit := h.MaxHeaderBytes
+	if limit <= 0 {
+		limit = defaultMaxHeaderBytes
 	}
-	return min(most, maxMessage(c)-1)
+	return min(limit, maxMessage(c)-1)
 }
 
 func (h *HTTP) pool() *pool.Pool {
 	if h.Pool == nil {
-		return shared()
+		return defaultPool()
 	}
 	return h.Pool
 }
 
-// startIdleTimer has the connection closed if no request comes.
+// startIdleTimer closes c if no request arrives within IdleTimeout.
 func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
 		c.SetTimer(h.IdleTimeout)
@@ -130,8 +127,8 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 // Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is how many pipelined requests are answered, by one worker or in one call,
-// before other connections have their turn.
+// maxPipelined limits the pipelined requests that are answered by one worker or in one call
+// before other connections are served.
 const maxPipelined = 32
 
 // Received implements tcp.Handler.
@@ -144,7 +141,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		if x, ok := c.Value().(*exchange); ok {
 			n := x.readBody(c, in[used:])
 			used += n
-			if x.heldBack || n == 0 {
+			if x.inputPaused || n == 0 {
 				break
 			}
 			continue
@@ -153,7 +150,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		if used == 0 {
 			seen = unusedInput(c)
 		}
-		n, more := h.next(c, in[used:], seen)
+		n, more := h.serveNext(c, in[used:], seen)
 		if used += n; !more {
 			break
 		}
@@ -161,12 +158,13 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// next takes the request that in begins with, if its head is whole, of which it has seen some
-// bytes before. It says how many it has used, and whether what is behind them is HTTP's.
-func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
-	n, err := headLength(in, seen, h.most(c))
+// serveNext handles the request at the beginning of in if its head is complete. The first seen
+// bytes were passed before. It returns the number of bytes used, and whether HTTP continues after
+// them.
+func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
+	n, err := headLength(in, seen, h.maxHeadBytes(c))
 	if err != nil {
-		h.bad(c, err)
+		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if n == 0 {
@@ -175,28 +173,28 @@ func (h *HTTP) next(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
 		}
 		return 0, false
 	}
-	x, err := h.read(c, in[:n])
+	x, err := h.parseRequest(c, in[:n])
 	if err != nil {
-		h.bad(c, err)
+		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	if x.length == 0 && x.route() {
+	if x.length == 0 && x.routeRequest() {
 		return n, x.serveOnOwner(c)
 	}
-	n += x.readAhead(c, in[n:])
+	n += x.parsePipelined(c, in[n:])
 	x.dispatch(c)
 	return n, true
 }
 
-// read makes an exchange of a whole head.
-func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
+// parseRequest returns an exchange for a complete head.
+func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	x := h.newExchange(c)
 	var err error
-	if x.head, err = parseHead(head, x.req, &x.memory); err != nil {
-		putExchange(x)
+	if x.head, err = parseHead(head, x.req, &x.headMemory); err != nil {
+		recycleExchange(x)
 		return nil, err
 	}
 	x.req.RemoteAddr = x.remoteAddr(c)
@@ -204,25 +202,25 @@ func (h *HTTP) read(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// readAhead has the requests that in begins with follow x, as far as they are whole, well
-// formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
-// nothing is read.
-func (x *exchange) readAhead(c *tcp.Conn, in []byte) (used int) {
-	most := x.h.most(c)
+// parsePipelined appends the requests at the beginning of in to x, as far as they are complete,
+// valid and without a body, and returns their length. It stops at a request after which the
+// connection may no longer be HTTP.
+func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
+	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
-		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
+		if x.length != 0 || x.head.closeAfter || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
 			break
 		}
-		n, err := headLength(in[used:], 0, most)
+		n, err := headLength(in[used:], 0, limit)
 		if n == 0 || err != nil {
 			break
 		}
-		y, err := x.h.read(c, in[used:used+n])
+		y, err := x.h.parseRequest(c, in[used:used+n])
 		if err != nil {
 			break
 		}
 		if y.length != 0 {
-			putExchange(y)
+			recycleExchange(y)
 			break
 		}
 		x.next, x = y, y
@@ -231,44 +229,43 @@ func (x *exchange) readAhead(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// remoteAddr is the peer's address. That of the last request is kept as text: with pipelined
-// ones it is mostly the same.
+// remoteAddr returns the peer's address. Its text is cached, because pipelined requests share it.
 func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
 		return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
 	}
-	if a != x.memory.addr {
-		x.memory.addr, x.memory.addrText = a, a.String()
+	if a != x.headMemory.addr {
+		x.headMemory.addr, x.headMemory.addrText = a, a.String()
 	}
-	return x.memory.addrText
+	return x.headMemory.addrText
 }
 
-// serveOnOwner calls a Quick handler, and reports whether the connection is still HTTP's.
+// serveOnOwner calls a Quick handler, and reports whether HTTP continues on the connection.
 func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
 	x.req.Body = http.NoBody
-	x.body.framed.done = true
+	x.body.framing.done = true
 	x.res.init(x, c)
-	x.serve()
+	x.callHandler()
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
-	more = x.switched == nil && !x.res.close
+	more = x.switchHandler == nil && !x.res.closeAfter
 	switch {
-	case x.switched != nil:
-		x.switched(c)
-	case x.res.close:
+	case x.switchHandler != nil:
+		x.switchHandler(c)
+	case x.res.closeAfter:
 		_ = c.Close()
 	default:
 		x.h.startIdleTimer(c)
 	}
-	putExchange(x)
+	recycleExchange(x)
 	return more
 }
 
-// bad answers what is no request, and closes the connection.
-func (h *HTTP) bad(c *tcp.Conn, err error) {
-	status, why := statusOf(err)
+// rejectRequest answers an invalid request and closes the connection.
+func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
+	status, why := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, why)
 	_ = c.Close()
@@ -281,7 +278,7 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 		for x.next != nil {
 			x = x.next
 		}
-		x.peerEnded()
+		x.handlePeerEnd()
 	}
 	return used
 }
@@ -290,10 +287,10 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
-		y.connClosed(why)
+		y.handleConnClosed(why)
 	}
 	if x != nil && x.job != nil {
-		x.job.take().abandon() // if no worker has it
+		x.job.takeExchange().abandonAll() // unless a worker has it
 	}
 }
 
@@ -307,15 +304,15 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler: by TLS, too, HTTP/1.1 is spoken, and not HTTP/2. A
-// client that offers only others fails in its handshake.
+// NextProtos implements tcp.ALPNHandler: HTTP/1.1 is offered instead of HTTP/2. The handshake of
+// a client that offers no common protocol fails.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler: HTTP has none. A connection without a request
-// is closed when it has been silent for as long as one that leaves them unanswered.
+// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats; a connection without a
+// request is closed after the silence after which unanswered heartbeats would close it.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -328,44 +325,39 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 	}
 }
 
-// Quick marks a handler that neither blocks nor computes for long, nor reads a request's
-// body: it runs on the event loop, without a goroutine, and as long as it runs the other
-// connections of its loop wait. The http.Request, its Header and URL, and the
-// ResponseWriter are used again for other requests: it must not keep them when it has
-// returned. What it writes waits in memory, up to the server's Limits.MaxUnsent.
+// Quick marks a handler that does not block, compute for long or read a request's body. It runs
+// on the event loop, without a goroutine; other connections of the loop wait for it. The
+// http.Request, its Header and URL, and the ResponseWriter are reused: the handler must not keep
+// them. Its output is buffered, up to the server's Limits.MaxUnsent.
 //
-// It is marked as the Handler of an HTTP, or as one of an http.ServeMux that is. A request
-// with a body runs it on the pool like any other.
-//
-// It panics if h is nil.
+// Mark the Handler of an HTTP, or handlers of an http.ServeMux that is one. Requests with a body
+// run on the pool like any other. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected what answers requests")
 	}
-	return quick{h}
+	return quickHandler{h}
 }
 
-type quick struct{ http.Handler }
+type quickHandler struct{ http.Handler }
 
-// route finds the handler behind a ServeMux, and says whether it is to be called on the event
-// loop.
-func (x *exchange) route() (quickly bool) {
+// routeRequest looks up the handler in a ServeMux, and reports whether it is Quick.
+func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	if !ok || x.req.RequestURI == "*" {
-		_, quickly = x.handler.(quick)
-		return quickly
+		_, isQuick = x.handler.(quickHandler)
+		return isQuick
 	}
 	h, pattern := mux.Handler(x.req)
-	if !strings.Contains(pattern, "{") { // or ServeMux.ServeHTTP alone can tell the request its PathValues
+	if !strings.Contains(pattern, "{") { // otherwise only ServeMux.ServeHTTP can set PathValues
 		x.handler, x.req.Pattern = h, pattern
 	}
-	_, quickly = h.(quick)
-	return quickly
+	_, isQuick = h.(quickHandler)
+	return isQuick
 }
 
-// Ref is the connection of a request that an HTTP serves: for what outlives the request,
-// such as a server's log. ok is false for a request of another server, or of a Quick
-// handler.
+// Ref returns the connection of a request that an HTTP serves, for use beyond the request, such
+// as in logs. ok is false for a request of another server or of a Quick handler.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// serve starts a server of ours and gives its address.
-func serve(t testing.TB, s *tcp.Server) string {
+// startServer starts a server of ours and gives its address.
+func startServer(t testing.TB, s *tcp.Server) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, s)
 	return addr
@@ -33,25 +33,25 @@ func serve(t testing.TB, s *tcp.Server) string {
 
 var silent = log.New(io.Discard, "", 0)
 
-// eachModel calls f with the address of a server of h for each model.
-func eachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
+// forEachModel calls f with the address of a server of h for each model.
+func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
 	t.Helper()
 	h.ErrorLog = silent
 	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) { f(t, serve(t, &tcp.Server{Model: model, Handler: h})) })
+		t.Run(model, func(t *testing.T) { f(t, startServer(t, &tcp.Server{Model: model, Handler: h})) })
 	}
 }
 
-// get is a request for each path.
-func get(paths ...string) (all string) {
+// getRequests is a request for each path.
+func getRequests(paths ...string) (all string) {
 	for _, path := range paths {
 		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
 	}
 	return all
 }
 
-// wantBody wants an answer with a body.
-func wantBody(t testing.TB, c *testkit.Conn, want string) {
+// expectBody wants an answer with a body.
+func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	t.Helper()
 	if res, body := c.ReadResponse(); body != want {
 		t.Fatalf("answered with %s, %d bytes %.40q; want %d bytes %.40q", res.Status, len(body), body, len(want), want)
@@ -145,7 +145,7 @@ func TestSmuggling(t *testing.T) {
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
 	}
 	var smuggled atomic.Int32
-	addr := serve(t, &tcp.Server{Handler: &web.HTTP{ErrorLog: silent, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{ErrorLog: silent, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/smuggled" {
 			smuggled.Add(1)
 		}
@@ -156,7 +156,7 @@ func TestSmuggling(t *testing.T) {
 	for name, payload := range rows {
 		t.Run(name, func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			c.Send(payload + get("/smuggled"))
+			c.Send(payload + getRequests("/smuggled"))
 			res, body := c.ReadResponse()
 			if res.StatusCode < 400 || !res.Close && res.Header.Get("Connection") != "close" {
 				t.Errorf("answered with %s %v %q; expected an error and the end", res.Status, res.Header, body)
@@ -199,45 +199,45 @@ func TestPipelined(t *testing.T) {
 			io.Copy(nc, rw)
 		}()
 	})
-	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
+	forEachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
 		t.Run("before a slow handler", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			c.Send(get("/n/1", "/wait", "/n/2"))
-			wantBody(t, c, "1")
+			c.Send(getRequests("/n/1", "/wait", "/n/2"))
+			expectBody(t, c, "1")
 			release <- struct{}{}
-			wantBody(t, c, "")
-			wantBody(t, c, "2")
+			expectBody(t, c, "")
+			expectBody(t, c, "2")
 		})
 		t.Run("in order", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
 			const n = 300
 			go func() {
 				for i := range n {
-					io.WriteString(c, get(fmt.Sprint("/n/", i), "/large"))
+					io.WriteString(c, getRequests(fmt.Sprint("/n/", i), "/large"))
 				}
 				_ = c.Conn.(*net.TCPConn).CloseWrite() // all are answered in any case
 			}()
 			for i := range n {
-				wantBody(t, c, fmt.Sprint(i))
-				wantBody(t, c, strings.Repeat("large ", 2000))
+				expectBody(t, c, fmt.Sprint(i))
+				expectBody(t, c, strings.Repeat("large ", 2000))
 			}
 			c.ExpectEOF("")
 		})
 		for _, path := range []string{"/panic", "/exit", "/quick/exit"} {
 			t.Run(path, func(t *testing.T) {
 				other, c := testkit.Dial(t, addr), testkit.Dial(t, addr)
-				c.Send(get("/n/1", path, "/never"))
-				wantBody(t, c, "1")
+				c.Send(getRequests("/n/1", path, "/never"))
+				expectBody(t, c, "1")
 				c.ExpectEOF("")
-				other.Send(get("/quick"))
-				wantBody(t, other, "quick")
+				other.Send(getRequests("/quick"))
+				expectBody(t, other, "quick")
 			})
 		}
 		t.Run("hijacked", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			rest := get("/never", "/never") + "no request"
-			c.Send(get("/n/1", "/hijack") + rest)
-			wantBody(t, c, "1")
+			rest := getRequests("/never", "/never") + "no request"
+			c.Send(getRequests("/n/1", "/hijack") + rest)
+			expectBody(t, c, "1")
 			c.Expect("yours\n")
 			c.Send("late")
 			c.CloseWrite()
@@ -258,14 +258,14 @@ func TestBodyBackpressure(t *testing.T) {
 			t.Errorf("the handler got %d bytes and %v; expected %d", n, err, size)
 		}
 	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
+	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
 		c.Send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size))
 		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 		sent := make(chan error, 1)
 		go func() { _, err := c.Write(body); sent <- err }()
 		read <- struct{}{}
-		wantBody(t, c, string(body))
+		expectBody(t, c, string(body))
 		if err := <-sent; err != nil {
 			t.Error(err)
 		}
@@ -286,7 +286,7 @@ func TestContinueWhileAnswering(t *testing.T) {
 		http.NewResponseController(w).Flush()
 		<-read
 	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
+	forEachModel(t, h, func(t *testing.T, addr string) {
 		for range 20 {
 			c := testkit.Dial(t, addr)
 			c.Send("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
@@ -313,12 +313,12 @@ func TestContextEnds(t *testing.T) {
 			ended <- r.Context().Err()
 		}
 	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
+	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
-		c.Send(get("/"))
-		wantBody(t, c, "")
+		c.Send(getRequests("/"))
+		expectBody(t, c, "")
 		testkit.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
-		c.Send(get("/wait"))
+		c.Send(getRequests("/wait"))
 		ctx := <-started
 		if a, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr); !ok || a.String() != addr {
 			t.Errorf("the context's local address is %v; expected %v", a, addr)
@@ -358,7 +358,7 @@ func TestDeadlines(t *testing.T) {
 		"own": {Handler: handler(true)}, "the server's": {Handler: handler(false), ReadTimeout: short, WriteTimeout: short},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachModel(t, h, func(t *testing.T, addr string) {
+			forEachModel(t, h, func(t *testing.T, addr string) {
 				c := testkit.Dial(t, addr)
 				c.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
 				if err := testkit.Receive(t, got, "the end of a read"); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -366,7 +366,7 @@ func TestDeadlines(t *testing.T) {
 				}
 				c.ExpectClosed()
 				c = testkit.Dial(t, addr)
-				c.Send(get("/"))
+				c.Send(getRequests("/"))
 				if err := testkit.Receive(t, got, "the end of a write"); name == "own" && !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("a write ended with %v", err)
 				}
@@ -390,23 +390,23 @@ func TestNoWorker(t *testing.T) {
 	}
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
-	addr := serve(t, &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			entered <- struct{}{}
 			<-release
 		}
 	})}})
 	one, two := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	one.Send(get("/hold"))
+	one.Send(getRequests("/hold"))
 	<-entered
 	two.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
 	if res, _ := two.ReadResponse(); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
 		t.Errorf("answered with %s %v", res.Status, res.Header)
 	}
 	release <- struct{}{}
-	wantBody(t, one, "")
+	expectBody(t, one, "")
 	testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
-		two.Send(get("/"))
+		two.Send(getRequests("/"))
 		res, _ := two.ReadResponse()
 		return res.StatusCode == 200
 	})
@@ -425,9 +425,9 @@ func TestDrain(t *testing.T) {
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
 	s := tcptest.NewServer(t, &tcp.Server{Handler: web.Handler(mux)})
 	idle, busy, socket := s.Dial(), s.Dial(), s.Dial()
-	busy.Send(get("/"))
+	busy.Send(getRequests("/"))
 	<-entered
-	socket.Send(ask("/ws"))
+	socket.Send(getRequest("/ws"))
 	socket.Output()
 	s.Drain()
 	s.Advance(0)
@@ -446,10 +446,10 @@ func TestEvents(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/pool", e)
 	mux.Handle("/quick", web.Quick(e))
-	eachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
+	forEachModel(t, &web.HTTP{Handler: mux}, func(t *testing.T, addr string) {
 		for _, path := range []string{"/pool", "/quick"} {
 			c := testkit.Dial(t, addr)
-			c.Send(get(path))
+			c.Send(getRequests(path))
 			res, err := http.ReadResponse(c.R, nil)
 			if err != nil || res.Header.Get("Content-Type") != "text/event-stream" {
 				t.Fatalf("answered with %v, %v", res, err)

@@ -28,10 +28,10 @@ func TestIdleMemory(t *testing.T) {
 		name, request string
 		most          int64
 	}{
-		{"keep-alive, quick", get("/plain"), 120},
-		{"keep-alive", get("/pool"), 120},
-		{"WebSocket", ask("/ws"), 200},
-		{"events", get("/events"), 200},
+		{"keep-alive, quick", getRequests("/plain"), 120},
+		{"keep-alive", getRequests("/pool"), 120},
+		{"WebSocket", getRequest("/ws"), 200},
+		{"events", getRequests("/events"), 200},
 	}
 	for _, model := range tcp.Models() {
 		if model == tcp.Goroutine {
@@ -39,7 +39,7 @@ func TestIdleMemory(t *testing.T) {
 		}
 		for _, r := range rows {
 			t.Run(model+"/"+strings.ReplaceAll(r.name, ", ", " "), func(t *testing.T) {
-				addr := netip.MustParseAddrPort(serve(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}))
+				addr := netip.MustParseAddrPort(startServer(t, &tcp.Server{Model: model, Handler: web.Handler(mux)}))
 				fds := make([]int, 0, n+warm)
 				defer func() {
 					for _, fd := range fds {
@@ -66,9 +66,9 @@ func TestIdleMemory(t *testing.T) {
 					}
 				}
 				ask(warm)
-				before := heap()
+				before := liveHeapBytes()
 				ask(n)
-				each := (heap() - before) / n
+				each := (liveHeapBytes() - before) / n
 				t.Logf("%d bytes of heap for each of %d", each, n)
 				if each > r.most {
 					t.Errorf("%d bytes of heap for each; expected at most %d", each, r.most)
@@ -78,7 +78,7 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-func heap() int64 {
+func liveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

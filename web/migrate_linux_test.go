@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	srv := newMoving(before > 0)
+	srv := newMigratingServer(before > 0)
 	srv.Addr, srv.Model, srv.Limits.MaxConns = "127.0.0.1:0", model, most
 	srv.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	srv.Listening = func(a net.Addr) { fmt.Println(a) } // the first one's is read
@@ -56,21 +56,21 @@ func serverCommand(model string, most, before int) *exec.Cmd {
 	return cmd
 }
 
-// moving is an application whose connections move. A socket answers each message with its number
+// migratingApp is an application whose connections move. A socket answers each message with its number
 // on that socket, and itself; a stream's events have their number on that stream as ID.
-type moving struct {
+type migratingApp struct {
 	web.SocketBase
 	srv     *tcp.Server
 	streams sync.Map // their refs
 }
 
-// newMoving makes one; a later one of a chain lacks an endpoint.
-func newMoving(later bool) *tcp.Server {
-	a, mux := new(moving), http.NewServeMux()
+// newMigratingServer makes one; a later one of a chain lacks an endpoint.
+func newMigratingServer(later bool) *tcp.Server {
+	a, mux := new(migratingApp), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
 		"ws":     &web.WebSocket{Handler: a, Compression: true, MinCompressed: 1},
 		"large":  &web.WebSocket{Handler: echoSocket, MaxMessage: 4 << 20},
-		"events": &web.Events{Opened: a.enter, Closed: a.left, Save: a.save, Restore: a.restore},
+		"events": &web.Events{Opened: a.addStream, Closed: a.removeStream, Save: a.saveStream, Restore: a.restoreStream},
 		"gone":   &web.WebSocket{Handler: echoSocket},
 	}
 	quick := func(path string, f http.HandlerFunc) { mux.Handle(path, web.Quick(f)) }
@@ -84,7 +84,7 @@ func newMoving(later bool) *tcp.Server {
 	quick("/pid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.Getpid()) })
 	quick("/in", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, a.srv.Stats().BytesIn) })
 	quick("/open", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, a.srv.Stats().Open) })
-	quick("/tell", func(_ http.ResponseWriter, r *http.Request) { a.tell(r.URL.RawQuery) })
+	quick("/tell", func(_ http.ResponseWriter, r *http.Request) { a.sendEventToStreams(r.URL.RawQuery) })
 	quick("/upgrade", func(http.ResponseWriter, *http.Request) {
 		go func() {
 			if _, err := a.srv.Upgrade(context.Background()); err != nil {
@@ -96,7 +96,7 @@ func newMoving(later bool) *tcp.Server {
 	return a.srv
 }
 
-func (a *moving) Message(s web.Socket, kind web.Kind, m []byte) {
+func (a *migratingApp) Message(s web.Socket, kind web.Kind, m []byte) {
 	n, _ := s.Value().(uint64)
 	s.SetValue(n + 1)
 	_ = s.Write(kind, fmt.Appendf(nil, "%d %s", n+1, m))
@@ -105,7 +105,7 @@ func (a *moving) Message(s web.Socket, kind web.Kind, m []byte) {
 	}
 }
 
-func (a *moving) Save(s web.Socket, to []byte) ([]byte, error) {
+func (a *migratingApp) Save(s web.Socket, to []byte) ([]byte, error) {
 	if s.Value() == "bad" {
 		return to, nil
 	}
@@ -113,7 +113,7 @@ func (a *moving) Save(s web.Socket, to []byte) ([]byte, error) {
 	return binary.AppendUvarint(to, n), nil
 }
 
-func (a *moving) Restore(s web.Socket, state []byte) error {
+func (a *migratingApp) Restore(s web.Socket, state []byte) error {
 	n, size := binary.Uvarint(state)
 	if size != len(state) || size == 0 {
 		return &web.CloseError{Code: 4001, Reason: "no number"}
@@ -122,26 +122,26 @@ func (a *moving) Restore(s web.Socket, state []byte) error {
 	return nil
 }
 
-func (a *moving) enter(c *tcp.Conn) {
+func (a *migratingApp) addStream(c *tcp.Conn) {
 	c.SetValue(uint64(0))
 	a.streams.Store(c.Ref(), true)
 }
 
-func (a *moving) left(c *tcp.Conn, _ error) { a.streams.Delete(c.Ref()) }
+func (a *migratingApp) removeStream(c *tcp.Conn, _ error) { a.streams.Delete(c.Ref()) }
 
-func (a *moving) save(c *tcp.Conn, to []byte) ([]byte, error) {
+func (a *migratingApp) saveStream(c *tcp.Conn, to []byte) ([]byte, error) {
 	return binary.AppendUvarint(to, c.Value().(uint64)), nil
 }
 
-func (a *moving) restore(c *tcp.Conn, state []byte) error {
+func (a *migratingApp) restoreStream(c *tcp.Conn, state []byte) error {
 	n, _ := binary.Uvarint(state)
 	c.SetValue(n)
 	a.streams.Store(c.Ref(), true)
 	return nil
 }
 
-// tell sends each stream an event.
-func (a *moving) tell(text string) {
+// sendEventToStreams sends each stream an event.
+func (a *migratingApp) sendEventToStreams(text string) {
 	a.streams.Range(func(ref, _ any) bool {
 		_ = ref.(tcp.Ref).Do(func(c *tcp.Conn) {
 			n := c.Value().(uint64) + 1
@@ -152,15 +152,15 @@ func (a *moving) tell(text string) {
 	})
 }
 
-// chain is a server, and those that take its place, with a connection to whichever serves.
-type chain struct {
+// upgradeChain is a server, and those that take its place, with a connection to whichever serves.
+type upgradeChain struct {
 	*testkit.Conn
 	t    *testing.T
 	addr string
 	pid  int
 }
 
-func startChain(t *testing.T, model string, most int) *chain {
+func startUpgradeChain(t *testing.T, model string, most int) *upgradeChain {
 	t.Helper()
 	stdin, stop, err := os.Pipe()
 	if err != nil {
@@ -169,24 +169,24 @@ func startChain(t *testing.T, model string, most int) *chain {
 	cmd := serverCommand(model, most, 0)
 	cmd.Stdin, cmd.Stderr = stdin, nil
 	p := testkit.Start(t, cmd)
-	s := &chain{t: t, addr: p.WaitForOutput(`(127\.0\.0\.1:\d+)\n`)[1]}
+	s := &upgradeChain{t: t, addr: p.WaitForOutput(`(127\.0\.0\.1:\d+)\n`)[1]}
 	t.Cleanup(func() {
 		stop.Close()
 		stdin.Close()
-		s.awaitGone(s.pid)
+		s.waitProcessEnd(s.pid)
 		if said := strings.Replace(p.Output.String(), s.addr+"\n", "", 1); said != "" {
 			t.Errorf("the servers say:\n%s", said)
 		}
 	})
 	s.Conn = testkit.Dial(t, s.addr)
-	s.pid = s.number("/pid")
+	s.pid = s.getNumber("/pid")
 	return s
 }
 
-// ask asks the server that has the connection.
-func (s *chain) ask(path string) string {
+// getBody asks the server that has the connection.
+func (s *upgradeChain) getBody(path string) string {
 	s.t.Helper()
-	s.Send(get(path))
+	s.Send(getRequests(path))
 	res, body := s.ReadResponse()
 	if res.StatusCode != http.StatusOK {
 		s.t.Fatalf("%s: %s", path, res.Status)
@@ -194,39 +194,39 @@ func (s *chain) ask(path string) string {
 	return body
 }
 
-func (s *chain) number(path string) int {
+func (s *upgradeChain) getNumber(path string) int {
 	s.t.Helper()
-	n, err := strconv.Atoi(s.ask(path))
+	n, err := strconv.Atoi(s.getBody(path))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return n
 }
 
-// readBy has what is sent meanwhile, of so many bytes and by nobody else, be read by the server.
-func (s *chain) readBy(send func() (bytes int)) {
+// waitServerRead has what is sent meanwhile, of so many bytes and by nobody else, be read by the server.
+func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	s.t.Helper()
-	before, request := s.number("/in"), len(get("/in"))
+	before, request := s.getNumber("/in"), len(getRequests("/in"))
 	want := before + send()
 	testkit.WaitFor(s.t, "not all has been read", func() bool {
 		want += request
-		return s.number("/in") >= want
+		return s.getNumber("/in") >= want
 	})
 }
 
-// upgrade has the next process take the server's place, and gives the old one, which may not have ended.
-func (s *chain) upgrade() (old int) {
+// upgradeServer has the next process take the server's place, and gives the old one, which may not have ended.
+func (s *upgradeChain) upgradeServer() (old int) {
 	s.t.Helper()
 	old = s.pid
-	s.ask("/upgrade")
+	s.getBody("/upgrade")
 	testkit.WaitFor(s.t, "there is no new process", func() bool {
-		s.pid = s.number("/pid")
+		s.pid = s.getNumber("/pid")
 		return s.pid != old
 	})
 	return old
 }
 
-func (s *chain) awaitGone(pid int) {
+func (s *upgradeChain) waitProcessEnd(pid int) {
 	s.t.Helper()
 	testkit.WaitFor(s.t, fmt.Sprintf("process %d is left", pid), func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -234,8 +234,8 @@ func (s *chain) awaitGone(pid int) {
 	})
 }
 
-// mover is a client of a socket that moves.
-type mover struct {
+// migratedSocketClient is a client of a socket that moves.
+type migratedSocketClient struct {
 	*testkit.Conn
 	t            *testing.T
 	number, sent int
@@ -245,8 +245,8 @@ type mover struct {
 // styles are how a client sends its messages.
 var styles = []string{"text", "binary", "compressed", "fragments", "half a frame", "half a large frame"}
 
-func dialMover(t *testing.T, addr string, number int) *mover {
-	m := &mover{t: t, number: number, style: styles[number%len(styles)]}
+func dialSocketClient(t *testing.T, addr string, number int) *migratedSocketClient {
+	m := &migratedSocketClient{t: t, number: number, style: styles[number%len(styles)]}
 	fields := ""
 	if m.style == "compressed" {
 		fields = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
@@ -255,8 +255,8 @@ func dialMover(t *testing.T, addr string, number int) *mover {
 	return m
 }
 
-// next is the next message: its frames in two parts, and what the answer is to be.
-func (m *mover) next() (first, rest, want string) {
+// nextMessage is the next message: its frames in two parts, and what the answer is to be.
+func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	m.sent++
 	text := fmt.Sprintf("message %d of socket %d, größer", m.sent, m.number)
 	op, cut := byte(fin|web.Text), 0
@@ -265,7 +265,7 @@ func (m *mover) next() (first, rest, want string) {
 	case "binary":
 		op = byte(fin | web.Binary)
 	case "compressed":
-		all = fr(0x40|op, compressed(text))
+		all = fr(0x40|op, deflateMessage(text))
 	case "fragments":
 		first = fr(byte(web.Text), text[:len(text)-3]) // within a character
 		all, cut = first+fr(fin, text[len(text)-3:]), len(first)+7
@@ -281,8 +281,8 @@ func (m *mover) next() (first, rest, want string) {
 	return all[:cut], all[cut:], fmt.Sprintf("%d %s", m.sent, text)
 }
 
-// hear reads an answer.
-func (m *mover) hear(want string) error {
+// expectAnswer reads an answer.
+func (m *migratedSocketClient) expectAnswer(want string) error {
 	op, p, err := testkit.ReadFrame(m.R)
 	wantOp := byte(fin | web.Text)
 	switch m.style {
@@ -290,7 +290,7 @@ func (m *mover) hear(want string) error {
 		wantOp = fin | byte(web.Binary)
 	case "compressed":
 		wantOp |= 0x40
-		p = decompressed(m.t, p)
+		p = inflateMessage(m.t, p)
 	}
 	if err != nil || op != wantOp || p != want {
 		return fmt.Errorf("client %d (%s), message %d: %#x %.50q, %v; want %#x %.50q", m.number, m.style, m.sent, op, p, err, wantOp, want)
@@ -298,13 +298,13 @@ func (m *mover) hear(want string) error {
 	return nil
 }
 
-// exchange sends a message and reads the answer.
-func (m *mover) exchange() error {
-	first, rest, want := m.next()
+// exchangeMessage sends a message and reads the answer.
+func (m *migratedSocketClient) exchangeMessage() error {
+	first, rest, want := m.nextMessage()
 	if _, err := io.WriteString(m, first+rest); err != nil {
 		return err
 	}
-	return m.hear(want)
+	return m.expectAnswer(want)
 }
 
 // TestMoves takes WebSockets and streams of events through upgrades: nothing is lost, doubled or out of
@@ -321,10 +321,10 @@ func TestMoves(t *testing.T) {
 			if name == "shards" {
 				model = tcp.Epoll
 			}
-			s := startChain(t, model, most)
-			var parked, busy []*mover
+			s := startUpgradeChain(t, model, most)
+			var parked, busy []*migratedSocketClient
 			for i := range sockets {
-				if m := dialMover(t, s.addr, i); i%5 == 0 {
+				if m := dialSocketClient(t, s.addr, i); i%5 == 0 {
 					busy = append(busy, m)
 				} else {
 					parked = append(parked, m)
@@ -333,7 +333,7 @@ func TestMoves(t *testing.T) {
 			var events []*bufio.Reader
 			for range streams {
 				c := testkit.Dial(t, s.addr)
-				c.Send(get("/events"))
+				c.Send(getRequests("/events"))
 				res, err := http.ReadResponse(c.R, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -341,12 +341,12 @@ func TestMoves(t *testing.T) {
 				events = append(events, bufio.NewReader(res.Body))
 			}
 			for up := range 2 {
-				s.ask("/tell?before")
+				s.getBody("/tell?before")
 				rests, wants := make([]string, len(parked)), make([]string, len(parked))
-				s.readBy(func() (n int) {
+				s.waitServerRead(func() (n int) {
 					for i, m := range parked {
 						var first string
-						first, rests[i], wants[i] = m.next()
+						first, rests[i], wants[i] = m.nextMessage()
 						m.Send(first)
 						n += len(first)
 					}
@@ -356,32 +356,32 @@ func TestMoves(t *testing.T) {
 				results := make(chan error, len(busy))
 				for _, m := range busy {
 					go func() {
-						err := m.exchange()
+						err := m.exchangeMessage()
 						for err == nil && !stop.Load() {
-							err = m.exchange()
+							err = m.exchangeMessage()
 						}
 						results <- err
 					}()
 				}
-				s.awaitGone(s.upgrade())
+				s.waitProcessEnd(s.upgradeServer())
 				stop.Store(true)
 				for range busy {
 					if err := testkit.Receive(t, results, "the end of a busy client"); err != nil {
 						t.Error(err)
 					}
 				}
-				if n := s.number("/open"); n != sockets+streams+1 {
+				if n := s.getNumber("/open"); n != sockets+streams+1 {
 					t.Fatalf("upgrade %d: %d connections are open, want %d", up, n, sockets+streams+1)
 				}
 				for i, m := range parked {
 					m.Send(rests[i])
 				}
 				for i, m := range parked {
-					if err := m.hear(wants[i]); err != nil {
+					if err := m.expectAnswer(wants[i]); err != nil {
 						t.Fatalf("upgrade %d: %v", up, err)
 					}
 				}
-				s.ask("/tell?after")
+				s.getBody("/tell?after")
 				for i, r := range events {
 					want := fmt.Sprintf("id: %d\ndata: before\n\nid: %d\ndata: after\n\n", 2*up+1, 2*up+2)
 					got := make([]byte, len(want))
@@ -391,7 +391,7 @@ func TestMoves(t *testing.T) {
 				}
 			}
 			for _, m := range busy {
-				if err := m.exchange(); err != nil {
+				if err := m.exchangeMessage(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -403,7 +403,7 @@ func TestMoves(t *testing.T) {
 func TestMovesOrNot(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			s := startChain(t, model, 0)
+			s := startUpgradeChain(t, model, 0)
 			open := func(path string) *testkit.Conn {
 				c := testkit.Dial(t, s.addr)
 				c.UpgradeWebSocket(path, "")
@@ -411,26 +411,26 @@ func TestMovesOrNot(t *testing.T) {
 			}
 			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
 			bad.Send(fr(fin|1, "fail"))
-			wantFrame(t, bad, fin|1, "1 fail")
+			expectFrame(t, bad, fin|1, "1 fail")
 			// A message of which more has come than a state may have moves when it is whole.
 			message := strings.Repeat("0123456789abcdef", 160<<10)
-			s.readBy(func() int {
+			s.waitServerRead(func() int {
 				frame := fr(1, message[:len(message)/2])
 				large.Send(frame)
 				return len(frame)
 			})
-			old := s.upgrade()
+			old := s.upgradeServer()
 			large.Send(fr(fin, message[len(message)/2:]))
-			wantFrame(t, large, fin|1, message)
-			wantClose(t, bad, 4001)
+			expectFrame(t, large, fin|1, message)
+			expectClose(t, bad, 4001)
 			if rest := gone.ExpectClosed(); rest != "" {
 				t.Errorf("a socket that the new process does not know: %q; want the end", rest)
 			}
-			wantClose(t, unnamed, web.CloseGoingAway)
-			s.awaitGone(old)
-			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.number("/open") == 2 })
+			expectClose(t, unnamed, web.CloseGoingAway)
+			s.waitProcessEnd(old)
+			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
 			large.Send(fr(fin|2, "once more"))
-			wantFrame(t, large, fin|2, "once more")
+			expectFrame(t, large, fin|2, "once more")
 		})
 	}
 }

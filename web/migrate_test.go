@@ -13,61 +13,61 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// calls is a handler whose connections' input is taken by a function.
-type calls struct {
+// receivedFuncHandler is a handler whose connections' input is taken by a function.
+type receivedFuncHandler struct {
 	tcp.Base
 	received func(c *tcp.Conn, in []byte)
 }
 
-func (h calls) Received(c *tcp.Conn, in []byte) int {
+func (h receivedFuncHandler) Received(c *tcp.Conn, in []byte) int {
 	h.received(c, in)
 	return len(in)
 }
 
-func talker() *WebSocket {
+func newEchoWebSocket() *WebSocket {
 	return &WebSocket{Compression: true, MaxMessage: 16 << 10, Subprotocols: []string{"p"},
 		Handler: OnMessage(func(s Socket, kind Kind, m []byte) { _ = s.Write(kind, m) })}
 }
 
-// clientFrame is a frame whose mask is none that repeats.
-func clientFrame(first byte, payload string) string {
+// encodeMaskedFrame is a frame whose mask is none that repeats.
+func encodeMaskedFrame(first byte, payload string) string {
 	mask := [4]byte{1, 20, 75, 200}
 	b := appendFrameHead(nil, first, len(payload))
 	b[0], b[1] = first, b[1]|0x80
-	return string(unmask(append(b, mask[:]...), []byte(payload), mask, 0))
+	return string(appendUnmasked(append(b, mask[:]...), []byte(payload), mask, 0))
 }
 
 // TestSavedInTheMiddle saves and restores a message between any two bytes of its payload: the rest
 // makes it whole.
 func TestSavedInTheMiddle(t *testing.T) {
 	const text = "grüße, and 世界 at the end"
-	plain := clientFrame(byte(Text), text[:20]) + clientFrame(opMore, "") + clientFrame(bitFin|opMore, text[20:])
-	squeezed := string(deflated(Text, []byte(strings.Repeat(text, 20))))[2:]
+	plain := encodeMaskedFrame(byte(Text), text[:20]) + encodeMaskedFrame(opContinuation, "") + encodeMaskedFrame(bitFin|opContinuation, text[20:])
+	squeezed := string(compressFrame(Text, []byte(strings.Repeat(text, 20))))[2:]
 	for _, c := range []struct {
 		name, frames, want string
 		deflate            bool
 	}{
 		{"text", plain, string(Frame(Text, text)), false},
-		{"compressed", clientFrame(byte(Text)|bitDeflate, squeezed[:9]) + clientFrame(bitFin|opMore, squeezed[9:]), string(deflated(Text, []byte(strings.Repeat(text, 20)))), true},
+		{"compressed", encodeMaskedFrame(byte(Text)|bitDeflate, squeezed[:9]) + encodeMaskedFrame(bitFin|opContinuation, squeezed[9:]), string(compressFrame(Text, []byte(strings.Repeat(text, 20)))), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			head, err := readFrameHead([]byte(c.frames), c.deflate)
+			head, err := parseFrameHead([]byte(c.frames), c.deflate)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for cut := 1; cut < len(c.frames)-head.n; cut++ {
-				v := talker().variant(variantKey{"p", c.deflate})
-				p := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
-					m := &partial{variant: v, kind: Kind(head.op), deflate: head.deflate, frame: head, left: head.size}
+				v := newEchoWebSocket().handlerFor(socketOptions{"p", c.deflate})
+				p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
+					m := &partialMessage{negotiatedSocket: v, kind: Kind(head.op), deflate: head.deflate, frame: head, remaining: head.size}
 					in = in[head.n:]
-					used := m.take(conn, in[:cut])
-					r := saved.Read(m.save(nil))
-					if m, err = v.restorePartial(&r); err != nil {
+					used := m.readFrames(conn, in[:cut])
+					r := saved.Read(m.appendState(nil))
+					if m, err = v.restorePartialMessage(&r); err != nil {
 						t.Errorf("saved after %d bytes: %v", cut, err)
 						conn.CloseWith(err)
 						return
 					}
-					if in = in[used:]; m.take(conn, in) != len(in) {
+					if in = in[used:]; m.readFrames(conn, in) != len(in) {
 						t.Errorf("saved after %d bytes: the rest is not used", cut)
 					}
 				}}}).Dial()
@@ -83,7 +83,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 // FuzzSaved restores whatever another process may have sent: it is refused, or what the socket is
 // then is saved and restored as the same, and takes frames.
 func FuzzSaved(f *testing.F) {
-	ws := talker()
+	ws := newEchoWebSocket()
 	kept := &Events{Save: func(*tcp.Conn, []byte) ([]byte, error) { return nil, nil }, Restore: func(_ *tcp.Conn, state []byte) error {
 		if len(state) > 0 {
 			return errors.New("there is no state")
@@ -91,23 +91,23 @@ func FuzzSaved(f *testing.F) {
 		return nil
 	}}
 	h := &HTTP{Endpoints: map[string]Endpoint{"s": ws, "e": kept}}
-	part := partial{kind: Text, frame: frameHead{mask: [4]byte{1, 2, 3, 4}, size: 9}, left: 4, message: []byte("hello")}
+	part := partialMessage{kind: Text, frame: frameHead{mask: [4]byte{1, 2, 3, 4}, size: 9}, remaining: 4, message: []byte("hello")}
 	f.Add([]byte{savedVersion, savedHTTP})
 	f.Add([]byte{savedVersion, savedStream, 1, 'e'})
 	f.Add([]byte{savedVersion, savedSocket, 1, 's', savedDeflate, 1, 'p'})
-	f.Add(part.save([]byte{savedVersion, savedSocket, 1, 's', savedPartial, 0}))
+	f.Add(part.appendState([]byte{savedVersion, savedSocket, 1, 's', savedPartial, 0}))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		if len(state) == 0 {
 			return
 		}
-		s := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(c *tcp.Conn, in []byte) {
+		s := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(c *tcp.Conn, in []byte) {
 			if err := h.RestoreHandler(c, in); err != nil {
 				c.CloseWith(err)
 			}
 		}}})
 		p := s.Dial()
 		p.Send(string(state))
-		_, _ = p.Write([]byte(clientFrame(bitFin|opMore, "more") + clientFrame(bitFin|byte(Binary), "x"))) // it may have closed
+		_, _ = p.Write([]byte(encodeMaskedFrame(bitFin|opContinuation, "more") + encodeMaskedFrame(bitFin|byte(Binary), "x"))) // it may have closed
 		p.CloseWrite()
 		if _, ok := p.Closed(); !ok {
 			t.Errorf("%q: the connection is left when its peer has ended", state)
@@ -120,16 +120,16 @@ func FuzzSaved(f *testing.F) {
 			return
 		}
 		flags := r.Byte()
-		v := ws.variant(variantKey{r.String(), flags&savedDeflate != 0})
+		v := ws.handlerFor(socketOptions{r.String(), flags&savedDeflate != 0})
 		if v == nil || flags&savedPartial == 0 {
 			return
 		}
-		m, err := v.restorePartial(&r)
+		m, err := v.restorePartialMessage(&r)
 		if err != nil {
 			return
 		}
-		again := saved.Read(m.save(nil))
-		if n, err := v.restorePartial(&again); err != nil || !reflect.DeepEqual(n, m) || len(again.Rest()) != 0 {
+		again := saved.Read(m.appendState(nil))
+		if n, err := v.restorePartialMessage(&again); err != nil || !reflect.DeepEqual(n, m) || len(again.Rest()) != 0 {
 			t.Errorf("%q: %+v is restored as %+v, %v", state, m, n, err)
 		}
 	})
@@ -139,24 +139,24 @@ func FuzzSaved(f *testing.F) {
 // connection.
 func TestSavedRefused(t *testing.T) {
 	socket := []byte{savedVersion, savedSocket, 1, 's', savedPartial, 0}
-	h := &HTTP{Endpoints: map[string]Endpoint{"s": talker(), "e": &Events{}}}
+	h := &HTTP{Endpoints: map[string]Endpoint{"s": newEchoWebSocket(), "e": &Events{}}}
 	for _, c := range []struct {
 		state []byte
 		want  string
 	}{
-		{[]byte{savedVersion + 1, savedHTTP}, errSaved.Error()},
-		{[]byte{savedVersion, 77}, errSaved.Error()},
-		{[]byte{savedVersion, savedSocket, 1, 's', 0, 9, 'p'}, errSaved.Error()},
+		{[]byte{savedVersion + 1, savedHTTP}, errBadState.Error()},
+		{[]byte{savedVersion, 77}, errBadState.Error()},
+		{[]byte{savedVersion, savedSocket, 1, 's', 0, 9, 'p'}, errBadState.Error()},
 		{[]byte{savedVersion, savedSocket, 5, 'o', 't', 'h', 'e', 'r', 0, 0}, `endpoint "other"`},
 		{[]byte{savedVersion, savedSocket, 1, 'e', 0, 0}, `endpoint "e"`},
 		{[]byte{savedVersion, savedStream, 1, 's'}, `endpoint "s"`},
 		{[]byte{savedVersion, savedSocket, 1, 's', 0, 1, 'q'}, `subprotocol "q" has come`},
-		{(&partial{kind: Binary, frame: frameHead{size: 16<<10 + 1}, left: 16<<10 + 1}).save(socket), "a message has more than 16384 bytes"},
-		{(&partial{kind: Text, message: []byte("\xff")}).save(socket), errSaved.Error()},
-		{(&partial{kind: Text, deflate: true}).save(socket), errSaved.Error()},
-		{(&partial{kind: opPing}).save(socket), errSaved.Error()},
+		{(&partialMessage{kind: Binary, frame: frameHead{size: 16<<10 + 1}, remaining: 16<<10 + 1}).appendState(socket), "a message has more than 16384 bytes"},
+		{(&partialMessage{kind: Text, message: []byte("\xff")}).appendState(socket), errBadState.Error()},
+		{(&partialMessage{kind: Text, deflate: true}).appendState(socket), errBadState.Error()},
+		{(&partialMessage{kind: opPing}).appendState(socket), errBadState.Error()},
 	} {
-		p := tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
+		p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
 			err := h.RestoreHandler(conn, in)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v, want an error with %q", c.state, err, c.want)
@@ -169,28 +169,28 @@ func TestSavedRefused(t *testing.T) {
 
 // TestSaveRefused has connections stay of which something is known that nobody saves.
 func TestSaveRefused(t *testing.T) {
-	ws, events := talker(), &Events{Opened: func(*tcp.Conn) {}}
+	ws, events := newEchoWebSocket(), &Events{Opened: func(*tcp.Conn) {}}
 	other := &HTTP{}
 	h := &HTTP{Endpoints: map[string]Endpoint{"s": ws, "e": events, "v": &Events{}}}
-	big := &partial{variant: ws.variant(variantKey{}), message: bytes.Repeat([]byte("x"), 1<<20)}
+	big := &partialMessage{negotiatedSocket: ws.handlerFor(socketOptions{}), message: bytes.Repeat([]byte("x"), 1<<20)}
 	for _, c := range []struct {
 		name  string
 		of    tcp.Handler
 		value any
 		want  error
 	}{
-		{"another handler", calls{}, nil, errNoEndpoint},
+		{"another handler", receivedFuncHandler{}, nil, errNoEndpoint},
 		{"another HTTP", other, nil, errNoEndpoint},
 		{"a request", h, &exchange{}, tcp.ErrSaveLater},
-		{"another WebSocket", talker().variant(variantKey{}), nil, errNoEndpoint},
-		{"a WebSocket with a Value", ws.variant(variantKey{}), 1, errNoMigrator},
+		{"another WebSocket", newEchoWebSocket().handlerFor(socketOptions{}), nil, errNoEndpoint},
+		{"a WebSocket with a Value", ws.handlerFor(socketOptions{}), 1, errUnsavedValue},
 		{"a large message in part", big, nil, tcp.ErrSaveLater},
-		{"other Events", stream{&Events{}}, nil, errNoEndpoint},
-		{"Events with Opened", stream{events}, nil, errNobodySaves},
-		{"Events with a Value", stream{h.Endpoints["v"].(*Events)}, 1, errNoMigrator},
+		{"other Events", eventStream{&Events{}}, nil, errNoEndpoint},
+		{"Events with Opened", eventStream{events}, nil, errNoRestore},
+		{"Events with a Value", eventStream{h.Endpoints["v"].(*Events)}, 1, errUnsavedValue},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tcptest.NewServer(t, &tcp.Server{Handler: calls{received: func(conn *tcp.Conn, in []byte) {
+			tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
 				conn.SetValue(c.value)
 				if _, err := h.SaveHandler(conn, c.of, nil); !errors.Is(err, c.want) {
 					t.Errorf("saved: %v, want %v", err, c.want)

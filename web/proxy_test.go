@@ -23,8 +23,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// certified is a certificate for 127.0.0.1, and those who trust it.
-func certified(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool) {
+// newCertificate is a certificate for 127.0.0.1, and those who trust it.
+func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
 	defer s.Close()
@@ -34,15 +34,15 @@ func certified(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool) {
 // TestALPN agrees on HTTP/1.1 with clients that offer it, whatever the server's
 // configuration has beside it, and refuses those that know HTTP/2 alone.
 func TestALPN(t *testing.T) {
-	cert, roots := certified(t)
+	cert, roots := newCertificate(t)
 	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) }))
 	for _, configured := range [][]string{nil, {"h2", "http/1.1"}, {"acme-tls/1", "h2"}} {
 		config := &tls.Config{Certificates: cert, NextProtos: configured}
-		addr := serve(t, &tcp.Server{Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: config})
+		addr := startServer(t, &tcp.Server{Handler: h, Log: slog.New(slog.DiscardHandler), TLSConfig: config})
 		for offered, want := range map[string]string{"": "", "http/1.1": "http/1.1", "h2 http/1.1": "http/1.1"} {
 			c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: roots, NextProtos: strings.Fields(offered)})
-			c.Send(get("/"))
-			wantBody(t, c, want)
+			c.Send(getRequests("/"))
+			expectBody(t, c, want)
 		}
 		if _, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}}); err == nil || !strings.Contains(err.Error(), "no application protocol") {
 			t.Errorf("%q: HTTP/2 alone: %v", configured, err)
@@ -53,7 +53,7 @@ func TestALPN(t *testing.T) {
 // TestBehindProxies has RemoteAddr be the client that a PROXY header tells, and leaves to
 // handlers what fields of a request say.
 func TestBehindProxies(t *testing.T) {
-	cert, roots := certified(t)
+	cert, roots := newCertificate(t)
 	mux := http.NewServeMux()
 	about := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %q %q %t", r.RemoteAddr, r.Header["X-Forwarded-For"], r.Header["Forwarded"], r.TLS != nil)
@@ -68,7 +68,7 @@ func TestBehindProxies(t *testing.T) {
 		if secured {
 			s.TLSConfig = &tls.Config{Certificates: cert}
 		}
-		addr := serve(t, s)
+		addr := startServer(t, s)
 		for header, client := range map[string]string{
 			"PROXY TCP4 192.0.2.7 192.0.2.8 1234 80\r\n": "192.0.2.7:1234",
 			v2:                  "[2001:db8::7]:1234",
@@ -84,7 +84,7 @@ func TestBehindProxies(t *testing.T) {
 			}
 			for _, path := range []string{"/pool", "/quick"} {
 				c.Send("GET " + path + " HTTP/1.1\r\n" + fields)
-				wantBody(t, c, client+told+fmt.Sprint(secured))
+				expectBody(t, c, client+told+fmt.Sprint(secured))
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func TestUnixSocket(t *testing.T) {
 	go standard.Serve(l)
 	defer standard.Close()
 	path := filepath.Join(t.TempDir(), "ours")
-	serve(t, &tcp.Server{Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
+	startServer(t, &tcp.Server{Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
 	if got, want := get(path), get(theirs); got != want {
 		t.Errorf("RemoteAddr is %s; net/http's %s", got, want)
 	}
@@ -133,7 +133,7 @@ func TestReverseProxy(t *testing.T) {
 		Closed: func(_ *tcp.Conn, why error) { closed <- why },
 	})
 	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
-	to := &url.URL{Scheme: "http", Host: serve(t, &tcp.Server{Handler: web.Handler(mux)})}
+	to := &url.URL{Scheme: "http", Host: startServer(t, &tcp.Server{Handler: web.Handler(mux)})}
 	front := httptest.NewUnstartedServer(&httputil.ReverseProxy{ErrorLog: silent, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(to)
 		r.SetXForwarded()
@@ -169,5 +169,5 @@ func TestReverseProxy(t *testing.T) {
 	c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
 	c.UpgradeWebSocket("/ws", "Origin: https://x\r\n")
 	c.Send(fr(fin|1, "through"))
-	wantFrame(t, c, fin|1, "through")
+	expectFrame(t, c, fin|1, "through")
 }

@@ -17,81 +17,83 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. What it decides about framing
-// (Content-Length, chunks, Connection) and the order of fields is what net/http's server
-// does, so that a client sees the same bytes.
+// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks,
+// Connection) and the order of fields are those of net/http's server, so that clients see the
+// same bytes.
 //
-// It belongs to the handler's goroutine until the handler has returned, then to the
-// connection's owner.
+// It belongs to the handler's goroutine until the handler has returned, then to the connection's
+// owner.
 type response struct {
 	x    *exchange
-	conn *tcp.Conn // set while the handler runs on the connection's owner
+	conn *tcp.Conn // set if the handler runs on the connection's owner
 
-	header   http.Header
-	status   int
-	length   int64 // as the handler has declared it; -1 if it has not
-	written  int64
-	state    responseState
-	chunked  bool
-	close    bool // behind this response
-	trailers []string
-	last     lastFile
-	by       deadline
+	header        http.Header
+	status        int
+	length        int64 // declared by the handler; -1 if it is not
+	written       int64
+	state         responseState
+	chunked       bool
+	closeAfter    bool // the connection closes after this response
+	trailers      []string
+	trailing      trailingFile
+	writeDeadline deadline
 
-	*buffers
-	err error // of the connection
+	*responseBuffers
+	err error // of sending
 }
 
-// buffers are a response's memory, used again for others.
-type buffers struct {
-	body *bufio.Writer // into frame
-	out  []byte        // what is not sent
+// responseBuffers is the reusable memory of a response.
+type responseBuffers struct {
+	body *bufio.Writer // writes to bodyFramer
+	out  []byte        // not yet sent
 }
 
-var freeBuffers = sync.Pool{New: func() any { return &buffers{body: bufio.NewWriterSize(nil, beforeChunks)} }}
+var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
-// putBuffers makes the memory available to others. A handler that writes later has an error.
-func (w *response) putBuffers() {
-	b := w.buffers
-	if w.buffers = nil; b == nil {
+// recycleBuffers makes the memory available for other responses. Later writes of the handler
+// fail.
+func (w *response) recycleBuffers() {
+	b := w.responseBuffers
+	if w.responseBuffers = nil; b == nil {
 		return
 	}
-	if b.body.Reset(nil); cap(b.out) <= 4*maxOut {
+	if b.body.Reset(nil); cap(b.out) <= 4*flushSize {
 		b.out = b.out[:0]
 		freeBuffers.Put(b)
 	}
 }
 
-// A response's body is written at once with its length if it fits here, as in net/http.
-const beforeChunks = 2048
+// bodyBufferSize is the maximum body that is sent with its length instead of chunks, as in
+// net/http.
+const bodyBufferSize = 2048
 
-// maxOut is how much output is put together before it is sent.
-const maxOut = 16 << 10
+// flushSize is the size of buffered output that is sent.
+const flushSize = 16 << 10
 
-// frame is a response as the io.Writer of its buffer: the framed body.
-type frame response
+// bodyFramer is a response as an io.Writer that frames the body.
+type bodyFramer response
 
 func (w *response) init(x *exchange, c *tcp.Conn) {
 	w.x, w.conn, w.length = x, c, -1
 	if w.header == nil {
 		w.header = make(http.Header)
 	}
-	if w.buffers == nil {
-		w.buffers = freeBuffers.Get().(*buffers)
+	if w.responseBuffers == nil {
+		w.responseBuffers = freeBuffers.Get().(*responseBuffers)
 	}
-	w.body.Reset((*frame)(w))
+	w.body.Reset((*bodyFramer)(w))
 }
 
-// reset makes it as new, for another request, but for its memory.
+// reset prepares w for another request and keeps its memory.
 func (w *response) reset() {
-	b := w.buffers
-	if b != nil && cap(b.out) > 4*maxOut {
+	b := w.responseBuffers
+	if b != nil && cap(b.out) > 4*flushSize {
 		b = nil
 	} else if b != nil {
 		b.out = b.out[:0]
 	}
 	clear(w.header)
-	*w = response{header: w.header, buffers: b}
+	*w = response{header: w.header, responseBuffers: b}
 }
 
 // Header implements http.ResponseWriter.
@@ -109,14 +111,14 @@ func (w *response) WriteHeader(status int) {
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
 	case status >= 100 && status <= 199 && status != http.StatusSwitchingProtocols:
-		w.informational(status)
+		w.sendInformational(status)
 		return
 	}
 	w.setState(responseStatus)
 	w.status = status
-	if w.x.expects && w.conn == nil {
+	if w.x.expectsContinue && w.conn == nil {
 		w.x.mu.Lock()
-		w.x.body.late = true
+		w.x.body.responseStarted = true
 		w.x.mu.Unlock()
 	}
 	if v := w.header.Get("Content-Length"); v != "" {
@@ -130,24 +132,24 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// writeOK calls WriteHeader if the handler has not.
-func (w *response) writeOK() {
+// writeDefaultStatus calls WriteHeader if the handler has not.
+func (w *response) writeDefaultStatus() {
 	if w.state == responsePending {
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
-// informational sends a response of 1xx, before the real one.
-func (w *response) informational(status int) {
+// sendInformational sends a 1xx response.
+func (w *response) sendInformational(status int) {
 	if w.x.req.ProtoMinor == 0 {
 		return
 	}
 	if status == http.StatusContinue {
 		w.x.mu.Lock()
-		w.x.body.told = true
+		w.x.body.continueSent = true
 		w.x.mu.Unlock()
 	}
-	w.out = appendStatus(w.out, 1, status)
+	w.out = appendStatusLine(w.out, 1, status)
 	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
 	w.out = append(w.out, "\r\n"...)
 	w.flush()
@@ -171,15 +173,16 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: the response was written to when its handler had returned")
 
-// startBody calls WriteHeader if the handler has not, and reports why n bytes of body can't follow.
+// startBody calls WriteHeader if the handler has not, and returns an error if n bytes of body are
+// not allowed.
 func (w *response) startBody(n int) error {
 	switch {
 	case w.state >= responseSwitching:
 		return http.ErrHijacked
-	case w.buffers == nil:
+	case w.responseBuffers == nil:
 		return errReturned
 	}
-	w.writeOK()
+	w.writeDefaultStatus()
 	switch {
 	case n == 0:
 		return nil
@@ -198,7 +201,7 @@ func bodyAllowed(status int) bool {
 }
 
 // Write frames a piece of the body.
-func (f *frame) Write(p []byte) (int, error) {
+func (f *bodyFramer) Write(p []byte) (int, error) {
 	w, n := (*response)(f), len(p)
 	if w.state < responseHead {
 		w.writeHead(p)
@@ -210,9 +213,9 @@ func (f *frame) Write(p []byte) (int, error) {
 		w.out = strconv.AppendInt(w.out, int64(len(p)), 16)
 		w.out = append(w.out, "\r\n"...)
 	}
-	if len(w.out)+len(p) > maxOut {
+	if len(w.out)+len(p) > flushSize {
 		w.flush()
-		if len(p) >= maxOut && w.err == nil {
+		if len(p) >= flushSize && w.err == nil {
 			w.err = w.send(p)
 			p = nil
 		}
@@ -224,7 +227,7 @@ func (f *frame) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// flush sends what has been put together.
+// flush sends the buffered output.
 func (w *response) flush() {
 	if len(w.out) > 0 && w.err == nil {
 		w.err = w.send(w.out)
@@ -232,66 +235,66 @@ func (w *response) flush() {
 	w.out = w.out[:0]
 }
 
-// maxPiece is the most that is sent at once to a connection by another goroutine.
-const maxPiece = 64 << 10
+// maxSendSize limits a message that another goroutine sends to a connection.
+const maxSendSize = 64 << 10
 
-// send sends p, and waits for room where it may.
+// send sends p. Off the event loop it waits until the peer has taken earlier output.
 func (w *response) send(p []byte) error {
 	if w.conn != nil {
 		_, err := w.conn.Write(p)
 		return err
 	}
-	w.x.sendsFromHandler()
-	most := maxPiece
+	w.x.markSentFromHandler()
+	limit := maxSendSize
 	if limit := w.x.limits.MaxUnsent; limit != 0 {
-		most = min(most, limit)
+		limit = min(limit, limit)
 	}
 	var err error
 	for len(p) > 0 && err == nil {
-		n := min(len(p), most)
+		n := min(len(p), limit)
 		w.x.h.pool().Block(func() {
-			err = w.by.wait(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
+			err = w.writeDeadline.callWithContext(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
 		})
 		p = p[n:]
 	}
 	return err
 }
 
-// writeHead decides how the body is framed, of which p is the beginning, and all of it in
-// responseWhole, and writes the head.
-func (w *response) writeHead(p []byte) {
+// writeHead decides about the framing and writes the head. firstData is the beginning of the
+// body, or all of it in responseWhole.
+func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
-	allowed, has := bodyAllowed(w.status), fieldsOf(h)
-	if has&trailerField != 0 {
+	allowed, present := bodyAllowed(w.status), presentFields(h)
+	if present&trailerField != 0 {
 		w.trailers = declaredTrailers(h)
 	}
-	var skip fields
-	var length, kind, connection, encoding, wish string
-	if has&transferEncoding != 0 {
+	var skip fieldSet
+	var length, kind, connection, encoding, wanted string
+	if present&transferEncoding != 0 {
 		encoding = h.Get("Transfer-Encoding")
 	}
-	if has&connectionField != 0 {
-		wish = h.Get("Connection")
+	if present&connectionField != 0 {
+		wanted = h.Get("Connection")
 	}
-	closes := wish != "" && hasToken(wish, "close")
+	closes := wanted != "" && hasToken(wanted, "close")
 
-	if w.state == responseWhole && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
-		w.length = int64(len(p))
-		length = strconv.Itoa(len(p))
+	if w.state == responseWhole && len(w.trailers) == 0 && present&trailerPrefix == 0 && w.length < 0 && present&(transferEncoding|contentLength) == 0 && allowed && (!head || len(firstData) > 0) {
+		w.length = int64(len(firstData))
+		length = strconv.Itoa(len(firstData))
 	}
 	w.setState(responseHead)
-	if w.x.keep10 && (head || w.length >= 0 || !allowed) && has&connectionField == 0 {
+	if w.x.keepAlive10 && (head || w.length >= 0 || !allowed) && present&connectionField == 0 {
 		connection = "keep-alive"
 	}
-	// A client of HTTP/1.0 that hears nothing else ends its connection.
-	keeps := w.x.keep10 && (connection != "" || hasToken(wish, "keep-alive"))
+	// An HTTP/1.0 client closes the connection unless it is told otherwise.
+	keeps := w.x.keepAlive10 && (connection != "" || hasToken(wanted, "keep-alive"))
 	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustClose() {
-		w.close = true
+		w.closeAfter = true
 	}
 	if allowed {
-		if has&(contentType|transferEncoding) == 0 && len(p) > 0 && (has&contentEncoding == 0 || h.Get("Content-Encoding") == "") {
-			kind = http.DetectContentType(p)
+		if present&(contentType|transferEncoding) == 0 && len(firstData) > 0 && (present&contentEncoding == 0 || h.Get("Content-Encoding") == "") {
+			kind = http.DetectContentType(firstData)
 		}
 	} else {
 		skip |= transferEncoding
@@ -306,42 +309,42 @@ func (w *response) writeHead(p []byte) {
 		skip |= contentLength
 		w.length = -1
 	}
-	skip |= w.frameBody(encoding, head || !allowed)
-	if w.close && !closes {
+	skip |= w.chooseFraming(encoding, head || !allowed)
+	if w.closeAfter && !closes {
 		skip |= connectionField
 		if connection = ""; r.ProtoMinor == 1 {
 			connection = "close"
 		}
 	}
 
-	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
+	w.out = appendStatusLine(w.out, r.ProtoMinor, w.status)
 	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
-		w.out = appendLine(w.out, "Date", date())
+		w.out = appendRawField(w.out, "Date", currentDate())
 	}
 	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}} {
 		if f[1] != "" {
-			w.out = appendLine(w.out, f[0], f[1])
+			w.out = appendRawField(w.out, f[0], f[1])
 		}
 	}
 	if w.chunked {
-		w.out = appendLine(w.out, "Transfer-Encoding", "chunked")
+		w.out = appendRawField(w.out, "Transfer-Encoding", "chunked")
 	}
 	w.out = append(w.out, "\r\n"...)
 }
 
-// finishHead writes the head if that has not been done, of a body without a first part.
-func (w *response) finishHead() {
+// ensureHead writes the head if that has not been done.
+func (w *response) ensureHead() {
 	if w.state < responseHead {
 		w.writeHead(nil)
 	}
 }
 
-// frameBody decides how the client sees the body's end, and says which fields of the handler
-// do not go with that.
-func (w *response) frameBody(encoding string, none bool) (skip fields) {
+// chooseFraming decides how the client detects the body's end, and returns the fields of the
+// handler that contradict that.
+func (w *response) chooseFraming(encoding string, noBody bool) (skip fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
-	case none, w.length >= 0:
+	case noBody, w.length >= 0:
 		return transferEncoding
 	case eleven && encoding != "identity":
 		w.chunked = true
@@ -350,15 +353,15 @@ func (w *response) frameBody(encoding string, none bool) (skip fields) {
 		}
 		return contentLength
 	}
-	w.close = true
+	w.closeAfter = true
 	return transferEncoding
 }
 
-// declaredTrailers are the fields that the handler has announced to come behind the body.
+// declaredTrailers returns the fields that the handler has announced for the trailer.
 func declaredTrailers(h http.Header) (keys []string) {
 	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
-			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); key != "" && !notInTrailer(key) {
+			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); key != "" && !isForbiddenTrailer(key) {
 				keys = append(keys, key)
 			}
 		}
@@ -378,9 +381,10 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishRequest ends the response when the handler has returned; what is not sent is in out.
-func (w *response) finishRequest() {
-	w.writeOK()
+// finishResponse completes the response after the handler has returned. Unsent output remains in
+// out.
+func (w *response) finishResponse() {
+	w.writeDefaultStatus()
 	if w.state == responseStatus {
 		w.setState(responseWhole)
 	}
@@ -388,26 +392,26 @@ func (w *response) finishRequest() {
 		w.err = err
 	}
 	if w.err != nil {
-		w.out, w.close = w.out[:0], true // the client hears that it is cut off
+		w.out, w.closeAfter = w.out[:0], true // tells the client that the response is truncated
 		w.setState(responseComplete)
 		return
 	}
-	w.finishHead()
+	w.ensureHead()
 	if w.chunked && w.x.req.Method != http.MethodHead {
 		w.out = append(w.out, "0\r\n"...)
 		if w.hasTrailers() {
-			w.out = appendHeader(w.out, w.trailer(), 0)
+			w.out = appendHeader(w.out, w.trailerFields(), 0)
 		}
 		w.out = append(w.out, "\r\n"...)
 	}
 	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && bodyAllowed(w.status) {
-		w.close = true // the client still expects some
+		w.closeAfter = true // the client expects more data
 	}
 	w.setState(responseComplete)
 }
 
-// trailer is what the handler has set by now of the fields behind the body.
-func (w *response) trailer() http.Header {
+// trailerFields returns the trailer that the handler has set.
+func (w *response) trailerFields() http.Header {
 	t := make(http.Header)
 	for key, values := range w.header {
 		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
@@ -425,26 +429,25 @@ func (w *response) trailer() http.Header {
 // Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError sends what has been written, for http.ResponseController.
+// FlushError is called by http.ResponseController. It sends all output so far.
 func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
 	}
-	w.writeOK()
+	w.writeDefaultStatus()
 	if err := w.body.Flush(); err != nil {
 		return err
 	}
-	w.finishHead()
+	w.ensureHead()
 	w.flush()
-	if l := &w.last; l.f != nil && w.err == nil {
+	if l := &w.trailing; l.f != nil && w.err == nil {
 		w.err = w.sendFile(l.f, l.offset, l.n)
 		l.close()
 	}
 	return w.err
 }
 
-// appendStatus appends a status line.
-func appendStatus(b []byte, minor, status int) []byte {
+func appendStatusLine(b []byte, minor, status int) []byte {
 	if status == http.StatusOK && minor == 1 {
 		return append(b, "HTTP/1.1 200 OK\r\n"...)
 	}
@@ -460,23 +463,23 @@ func appendStatus(b []byte, minor, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// fields are some that a response has a meaning for.
-type fields uint16
+// fieldSet is a set of fields that affect the response.
+type fieldSet uint16
 
 const (
-	contentLength fields = 1 << iota
+	contentLength fieldSet = 1 << iota
 	contentType
 	contentEncoding
 	transferEncoding
 	connectionField
 	upgradeField
 	trailerField
-	trailerPrefix // all that begin with http.TrailerPrefix
-	socketPrefix  // all that begin with Sec-Websocket-
+	trailerPrefix // all with the prefix http.TrailerPrefix
+	socketPrefix  // all with the prefix Sec-Websocket-
 )
 
-// fieldOf says which of them a field is; 0 for another.
-func fieldOf(key string) fields {
+// fieldBit returns the bit of a field, or 0 if it has none.
+func fieldBit(key string) fieldSet {
 	switch key {
 	case "Content-Length":
 		return contentLength
@@ -502,22 +505,22 @@ func fieldOf(key string) fields {
 	return 0
 }
 
-// fieldsOf says which of them a header has.
-func fieldsOf(h http.Header) (has fields) {
+// presentFields returns the set of fields in a header.
+func presentFields(h http.Header) (has fieldSet) {
 	for key, values := range h {
-		if f := fieldOf(key); values != nil || f == trailerPrefix {
+		if f := fieldBit(key); values != nil || f == trailerPrefix {
 			has |= f
 		}
 	}
 	return has
 }
 
-// appendHeader appends fields in the order of their names, but those to be skipped.
-func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
+// appendHeader appends fields sorted by name, except those in skip and exclude.
+func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []byte {
 	var room [16]string
 	keys := room[:0]
 	for key := range h {
-		if isToken(key) && skip&fieldOf(key) == 0 && !slices.Contains(also, key) {
+		if isToken(key) && skip&fieldBit(key) == 0 && !slices.Contains(exclude, key) {
 			keys = append(keys, key)
 		}
 	}
@@ -530,38 +533,38 @@ func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
 	return b
 }
 
-// appendField appends one field. A line end in its value is a space, and those around it
-// go, as in net/http.
+// appendField appends a field. As in net/http, line ends in its value become spaces and
+// surrounding space is removed.
 func appendField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isFieldValue(value) {
 		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
 	}
-	return appendLine(b, key, value)
+	return appendRawField(b, key, value)
 }
 
-// appendLine appends a field whose value is as it is to be.
-func appendLine(b []byte, key, value string) []byte {
+// appendRawField appends a field with a valid value.
+func appendRawField(b []byte, key, value string) []byte {
 	b = append(b, key...)
 	b = append(b, ": "...)
 	b = append(b, value...)
 	return append(b, "\r\n"...)
 }
 
-// now is the Date of responses, made once a second.
-var now atomic.Pointer[stamp]
+// cachedDate is the current Date field, renewed once a second.
+var cachedDate atomic.Pointer[dateStamp]
 
-type stamp struct {
+type dateStamp struct {
 	second int64
 	text   string
 }
 
-func date() string {
+func currentDate() string {
 	t := time.Now()
-	if s := now.Load(); s != nil && s.second == t.Unix() {
+	if s := cachedDate.Load(); s != nil && s.second == t.Unix() {
 		return s.text
 	}
-	s := &stamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
-	now.Store(s)
+	s := &dateStamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
+	cachedDate.Store(s)
 	return s.text
 }

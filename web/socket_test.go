@@ -16,16 +16,16 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// room is a handler that tells what it hears.
-type room struct {
+// roomHandler is a handler that tells what it hears.
+type roomHandler struct {
 	web.SocketBase
 	group  web.Group
 	closed chan error
 }
 
-func (r *room) Opened(s web.Socket) { r.group.Add(s) }
+func (r *roomHandler) Opened(s web.Socket) { r.group.Add(s) }
 
-func (r *room) Message(s web.Socket, kind web.Kind, m []byte) {
+func (r *roomHandler) Message(s web.Socket, kind web.Kind, m []byte) {
 	switch string(m) {
 	case "close":
 		_ = s.Close(4000, "as asked")
@@ -41,20 +41,20 @@ func (r *room) Message(s web.Socket, kind web.Kind, m []byte) {
 	}
 }
 
-func (r *room) Closed(s web.Socket, why error) {
+func (r *roomHandler) Closed(s web.Socket, why error) {
 	r.group.Remove(s)
 	r.closed <- why
 }
 
 // TestSocketEnds has sockets end in each way, and their handler hear which.
 func TestSocketEnds(t *testing.T) {
-	r := &room{closed: make(chan error, 1)}
+	r := &roomHandler{closed: make(chan error, 1)}
 	rows := map[string]struct {
 		do   func(c *testkit.Conn)
 		code int // of the close that comes; 0 for none
 		why  func(error) bool
 	}{
-		"client closes": {func(c *testkit.Conn) { c.Send(fr(fin|8, closing(1001, "bye"))) }, 1001, func(err error) bool {
+		"client closes": {func(c *testkit.Conn) { c.Send(fr(fin|8, closeFrame(1001, "bye"))) }, 1001, func(err error) bool {
 			var e *web.CloseError
 			return errors.As(err, &e) && *e == web.CloseError{Code: 1001, Reason: "bye"}
 		}},
@@ -63,26 +63,26 @@ func TestSocketEnds(t *testing.T) {
 		"client is gone":      {func(c *testkit.Conn) { c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
 		"half a frame, gone":  {func(c *testkit.Conn) { c.Send(fr(fin|1, "hello")[:5]); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
 		"half a message":      {func(c *testkit.Conn) { c.Send(fr(1, "hello")); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"message too long":    {func(c *testkit.Conn) { c.Send(fr(fin|2, strings.Repeat("x", 70000))[:100]) }, 1009, isCode(1009)},
-		"fragments too long":  {func(c *testkit.Conn) { c.Send(fr(2, strings.Repeat("x", 40000)) + fr(0, strings.Repeat("x", 40000))) }, 1009, isCode(1009)},
-		"frame of 2^63 bytes": {func(c *testkit.Conn) { c.Send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00") }, 1009, isCode(1009)},
-		"not masked":          {func(c *testkit.Conn) { c.Send("\x81\x05hello") }, 1002, isCode(1002)},
-		"16 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xfe\x00\x05\x00\x00\x00\x00hello") }, 1002, isCode(1002)},
-		"64 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello") }, 1002, isCode(1002)},
+		"message too long":    {func(c *testkit.Conn) { c.Send(fr(fin|2, strings.Repeat("x", 70000))[:100]) }, 1009, newCloseCodeMatcher(1009)},
+		"fragments too long":  {func(c *testkit.Conn) { c.Send(fr(2, strings.Repeat("x", 40000)) + fr(0, strings.Repeat("x", 40000))) }, 1009, newCloseCodeMatcher(1009)},
+		"frame of 2^63 bytes": {func(c *testkit.Conn) { c.Send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00") }, 1009, newCloseCodeMatcher(1009)},
+		"not masked":          {func(c *testkit.Conn) { c.Send("\x81\x05hello") }, 1002, newCloseCodeMatcher(1002)},
+		"16 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xfe\x00\x05\x00\x00\x00\x00hello") }, 1002, newCloseCodeMatcher(1002)},
+		"64 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello") }, 1002, newCloseCodeMatcher(1002)},
 		"panic": {func(c *testkit.Conn) { c.Send(fr(fin|1, "panic")) }, 0, func(err error) bool {
 			var e *tcp.PanicError
 			return errors.As(err, &e)
 		}},
 	}
-	eachSocketServer(t, &web.WebSocket{Handler: r}, func(t *testing.T, addr string) {
+	forEachSocketServer(t, &web.WebSocket{Handler: r}, func(t *testing.T, addr string) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				c := dialSocket(t, addr, "")
 				c.Send(fr(fin|9, ""))
-				wantFrame(t, c, fin|10, "")
+				expectFrame(t, c, fin|10, "")
 				row.do(c)
 				if row.code != 0 {
-					wantClose(t, c, row.code)
+					expectClose(t, c, row.code)
 				}
 				if why := testkit.Receive(t, r.closed, "Closed"); !row.why(why) {
 					t.Errorf("closed for %v", why)
@@ -92,7 +92,7 @@ func TestSocketEnds(t *testing.T) {
 	})
 }
 
-func isCode(code int) func(error) bool {
+func newCloseCodeMatcher(code int) func(error) bool {
 	return func(err error) bool {
 		var e *web.CloseError
 		return errors.As(err, &e) && e.Code == code
@@ -101,10 +101,10 @@ func isCode(code int) func(error) bool {
 
 // TestSocketGroup broadcasts to sockets with compression and without, by group and by Ref.
 func TestSocketGroup(t *testing.T) {
-	r := &room{closed: make(chan error, 2)}
+	r := &roomHandler{closed: make(chan error, 2)}
 	long := strings.Repeat("all of you ", 100)
 	ws := &web.WebSocket{Handler: r, Compression: true, Subprotocols: []string{"chat.v2", "chat"}}
-	eachSocketServer(t, ws, func(t *testing.T, addr string) {
+	forEachSocketServer(t, ws, func(t *testing.T, addr string) {
 		plain := testkit.Dial(t, addr)
 		if p := plain.UpgradeWebSocket("/ws", "Sec-WebSocket-Protocol: foo, chat\r\n").Get("Sec-WebSocket-Protocol"); p != "chat" {
 			t.Errorf("the subprotocol is %q", p)
@@ -112,17 +112,17 @@ func TestSocketGroup(t *testing.T) {
 		small := dialSocket(t, addr, "Sec-WebSocket-Extensions: permessage-deflate\r\n")
 		testkit.WaitFor(t, "not both have joined", func() bool { return r.group.Len() == 2 })
 		plain.Send(fr(fin|1, "protocol"))
-		wantFrame(t, plain, fin|1, "chat")
+		expectFrame(t, plain, fin|1, "chat")
 		for _, m := range []string{"short", long} {
 			if sent, full := r.group.Broadcast(web.Text, []byte(m)); sent != 2 || full != 0 {
 				t.Fatalf("Broadcast: %d sent, %d full", sent, full)
 			}
-			wantFrame(t, plain, fin|1, m)
+			expectFrame(t, plain, fin|1, m)
 			op, p, err := testkit.ReadFrame(small.R)
 			if compressed := op&0x40 != 0; err != nil || compressed != (m == long) {
 				t.Errorf("the message of %d bytes came as %#x, %v", len(m), op, err)
 			} else if compressed {
-				p = decompressed(t, p)
+				p = inflateMessage(t, p)
 			}
 			if p != m {
 				t.Errorf("the message came as %q", p)
@@ -130,7 +130,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 		for _, c := range []*testkit.Conn{plain, small} {
 			c.Send(fr(fin|8, ""))
-			wantClose(t, c, -1)
+			expectClose(t, c, -1)
 			testkit.Receive(t, r.closed, "Closed")
 		}
 	})
@@ -191,11 +191,11 @@ func TestNilHandlers(t *testing.T) {
 
 // TestUpgradeByHandler upgrades in a handler, behind middleware, with a cookie and a value.
 func TestUpgradeByHandler(t *testing.T) {
-	r := &room{closed: make(chan error, 1)}
+	r := &roomHandler{closed: make(chan error, 1)}
 	ws := &web.WebSocket{Handler: r}
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		http.SetCookie(w, &http.Cookie{Name: "a", Value: "b"})
-		w = wrapped{w}
+		w = wrappedWriter{w}
 		if err := ws.Upgrade(w, q, "the value"); err != nil {
 			t.Error(err)
 		}
@@ -206,21 +206,21 @@ func TestUpgradeByHandler(t *testing.T) {
 			t.Errorf("Write: %v", err)
 		}
 	})}
-	eachModel(t, h, func(t *testing.T, addr string) {
+	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
 		if got := c.UpgradeWebSocket("/ws", "").Get("Set-Cookie"); got != "a=b" {
 			t.Errorf("the cookie is %q", got)
 		}
 		c.Send(fr(fin|1, "value"))
-		wantFrame(t, c, fin|1, "the value")
+		expectFrame(t, c, fin|1, "the value")
 		c.Close()
 		testkit.Receive(t, r.closed, "Closed")
 	})
 }
 
-type wrapped struct{ http.ResponseWriter }
+type wrappedWriter struct{ http.ResponseWriter }
 
-func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // TestHeartbeats pings sockets, comments on streams, and leaves requests alone: with the same
 // server, where only who is to answer and does not is closed.
@@ -235,7 +235,7 @@ func TestHeartbeats(t *testing.T) {
 	})
 	s := tcptest.NewServer(t, &tcp.Server{Handler: web.Handler(mux), Heartbeat: tcp.Heartbeat{Interval: 10 * time.Second, MaxMissed: 2}})
 	deaf, live, events, slow, idle := s.Dial(), s.Dial(), s.Dial(), s.Dial(), s.Dial()
-	for p, request := range map[*tcptest.Peer]string{deaf: ask("/ws"), live: ask("/ws"), events: get("/events"), slow: get("/slow")} {
+	for p, request := range map[*tcptest.Peer]string{deaf: getRequest("/ws"), live: getRequest("/ws"), events: getRequests("/events"), slow: getRequests("/slow")} {
 		p.Send(request)
 		p.Output()
 	}

@@ -2,33 +2,33 @@ package web
 
 import "fmt"
 
-// A request has two states, because two goroutines work on it at once.
+// A request has two states, because two goroutines work on it concurrently.
 //
-// exchangeState is what the connection's owner and the handler's goroutine must agree on: whose
-// turn it is, and who releases what. exchange.mu guards it from dispatch on; before that, and for
-// a Quick handler, the exchange is the owner's alone and stays in stateReading.
+// exchangeState coordinates the connection's owner and the handler's goroutine: which of them acts
+// next, and which releases resources. exchange.mu guards it from dispatch on; before that, and for a
+// Quick handler, only the owner uses the exchange, which stays in stateReading.
 //
-// responseState is how far the response has come. It belongs to the goroutine that runs the
-// handler, without a lock. The owner reads it when the handler has returned: after stateReturned
-// or stateBuffered, which the handler's goroutine sets last.
+// responseState is the progress of the response. It belongs to the goroutine that runs the handler and
+// needs no lock. The owner reads it after stateReturned or stateBuffered, which the handler's goroutine
+// sets last.
 
 // exchangeState is the progress of one request on its connection.
 type exchangeState uint8
 
 const (
 	stateReading    exchangeState = iota // the owner reads the head, or runs a Quick handler
-	statePipelined                       // behind another request; nothing of the response has been sent
-	stateBuffered                        // behind another request; the handler has returned, the response is in memory
-	stateActive                          // a handler waits for a worker or runs; finish is posted when it returns
-	stateReturned                        // the handler has returned; the owner is to finish the response
-	stateDiscarding                      // the response is complete; the rest of the request's body is dropped
+	statePipelined                       // after another request; nothing of the response has been sent
+	stateBuffered                        // after another request; the handler has returned, the response is in memory
+	stateActive                          // the handler is queued or runs; its return posts sendResponses
+	stateReturned                        // the handler has returned; the owner must finish the response
+	stateDiscarding                      // the response is complete; the rest of the body is discarded
 	stateAborted                         // the connection has closed; the handler has not returned
-	stateDone                            // nothing is left to do, nor to release
+	stateDone                            // complete, and all resources are released
 )
 
 var exchangeStates = [...]string{"reading", "pipelined", "buffered", "active", "returned", "discarding", "aborted", "done"}
 
-// exchangeTransitions are the states that may follow each state, as bits.
+// exchangeTransitions are the allowed next states of each state, as bits.
 var exchangeTransitions = [stateDone + 1]uint16{
 	stateReading:    1<<statePipelined | 1<<stateActive,
 	statePipelined:  1<<stateBuffered | 1<<stateActive | 1<<stateAborted | 1<<stateDone,
@@ -41,10 +41,11 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState asserts that the transition is allowed. Shared exchanges need the lock.
+// setState changes the state and checks that the transition is allowed. After dispatch, the
+// caller holds the lock.
 func (x *exchange) setState(to exchangeState) {
 	if exchangeTransitions[x.state]>>to&1 == 0 {
-		x.forbidden(x.state, to)
+		x.reportForbidden(x.state, to)
 	}
 	x.state = to
 }
@@ -53,19 +54,19 @@ func (x *exchange) setState(to exchangeState) {
 type responseState uint8
 
 const (
-	responsePending   responseState = iota // no status yet, but for 1xx
+	responsePending   responseState = iota // no final status yet
 	responseStatus                         // WriteHeader has been called
-	responseWhole                          // the handler has returned before the head was written: the body's length is known
-	responseHead                           // the head is in out, or sent
-	responseComplete                       // the handler has returned, and all is in out and last, or sent
-	responseSwitching                      // the connection is another tcp.Handler's when the handler has returned
+	responseWhole                          // the handler has returned before the head was written, so the length is known
+	responseHead                           // the head is in out or was sent
+	responseComplete                       // the handler has returned; all output is in out and trailing, or was sent
+	responseSwitching                      // another tcp.Handler takes over after the handler returns
 	responseHijacked                       // the connection belongs to the handler
 	responseAborted                        // the handler has panicked or called runtime.Goexit
 )
 
 var responseStates = [...]string{"pending", "status", "whole", "head", "complete", "switching", "hijacked", "aborted"}
 
-// responseTransitions are the states that may follow each state, as bits.
+// responseTransitions are the allowed next states of each state, as bits.
 var responseTransitions = [responseAborted + 1]uint16{
 	responsePending:   1<<responseStatus | 1<<responseSwitching | 1<<responseHijacked | 1<<responseAborted,
 	responseStatus:    1<<responseWhole | 1<<responseHead | 1<<responseAborted,
@@ -76,19 +77,19 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState asserts that the transition is allowed.
+// setState changes the state and checks that the transition is allowed.
 func (w *response) setState(to responseState) {
 	if responseTransitions[w.state]>>to&1 == 0 {
-		w.x.forbidden(w.state, to)
+		w.x.reportForbidden(w.state, to)
 	}
 	w.state = to
 }
 
-// onForbidden, if set by a test, is called instead.
+// onForbidden, if set by a test, replaces the log message of reportForbidden.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-// forbidden reports a transition that is not in the tables.
-func (x *exchange) forbidden(from, to fmt.Stringer) {
+// reportForbidden reports a transition that the tables do not allow.
+func (x *exchange) reportForbidden(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)
 	} else {

@@ -34,7 +34,7 @@ var transitions = struct {
 	response [len(responseTransitions)]uint16
 
 	mu         sync.Mutex
-	walk       *walk                  // the one under way
+	walk       *randomWalk            // the one under way
 	dispatched int                    // exchanges of it
 	exchanges  map[*exchange]struct{} // those of them that were locked since
 	seen       map[string]int         // transitions
@@ -69,8 +69,8 @@ func init() {
 	}
 }
 
-// walk drives one server with events in a random order.
-type walk struct {
+// randomWalk drives one server with events in a random order.
+type randomWalk struct {
 	*testing.T
 	seed    uint64
 	dice    *rand.Rand
@@ -84,7 +84,7 @@ type walk struct {
 	drain   func()
 }
 
-func (w *walk) String() string {
+func (w *randomWalk) String() string {
 	if w == nil {
 		return "outside of TestExchangeWalk"
 	}
@@ -107,7 +107,7 @@ type netPeer struct {
 	stopped bool
 }
 
-func (p *netPeer) read() {
+func (p *netPeer) discardInput() {
 	var b [4 << 10]byte
 	for {
 		n, err := p.Read(b[:])
@@ -164,7 +164,7 @@ func TestExchangeWalk(t *testing.T) {
 			for seed := uint64(0); !enough(seed); seed++ {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
 					ran++
-					startWalk(t, model, seed, file).run()
+					startRandomWalk(t, model, seed, file).runRandomEvents()
 				})
 			}
 		})
@@ -188,16 +188,16 @@ func countTransitions() (n int) {
 	return n
 }
 
-func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
-	w := &walk{T: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), file: file, permits: make(chan struct{}, 1000)}
-	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, Off: pool.AllRules})
+func startRandomWalk(t *testing.T, model string, seed uint64, file string) *randomWalk {
+	w := &randomWalk{T: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), file: file, permits: make(chan struct{}, 1000)}
+	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = p.Close(context.Background()) })
 	mux := http.NewServeMux()
-	mux.HandleFunc("/pool/{script}", w.handle)
-	mux.Handle("/quick", Quick(http.HandlerFunc(w.handle)))
+	mux.HandleFunc("/pool/{script}", w.runScript)
+	mux.Handle("/quick", Quick(http.HandlerFunc(w.runScript)))
 	w.h = &HTTP{Handler: mux, Pool: p, ErrorLog: log.New(io.Discard, "", 0), IdleTimeout: time.Minute}
 	if w.dice.IntN(2) == 0 {
 		w.h.WriteTimeout, w.h.ReadTimeout = time.Minute, 5*time.Millisecond
@@ -231,7 +231,7 @@ func startWalk(t *testing.T, model string, seed uint64, file string) *walk {
 			_ = nc.SetWriteDeadline(time.Now().Add(testkit.Timeout))
 			p := &netPeer{TCPConn: nc.(*net.TCPConn)}
 			t.Cleanup(p.Reset)
-			go p.read()
+			go p.discardInput()
 			return p
 		}
 		w.advance = func(d time.Duration) { time.Sleep(min(d, 200*time.Microsecond)) }
@@ -249,7 +249,7 @@ type walkClient struct {
 	unsent string
 }
 
-func (w *walk) run() {
+func (w *randomWalk) runRandomEvents() {
 	clients := make([]walkClient, 4)
 	for i := range clients {
 		clients[i].walkPeer = w.connect()
@@ -278,7 +278,7 @@ func (w *walk) run() {
 			}
 		case 7, 8, 9, 10:
 			for range 1 + w.dice.IntN(5) {
-				c.unsent += w.request()
+				c.unsent += w.randomRequest()
 			}
 		case 11, 12:
 			w.permits <- struct{}{}
@@ -305,17 +305,17 @@ func (w *walk) run() {
 		}
 	}
 	w.drain()
-	testkit.WaitForFunc(w, w.ended, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
+	testkit.WaitForFunc(w, w.allReleased, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 
-// ended reports whether all has been released.
-func (w *walk) ended() bool {
+// allReleased reports whether all has been released.
+func (w *randomWalk) allReleased() bool {
 	w.advance(time.Second)
 	return w.running.Load() == 0 && w.unreleased() == ""
 }
 
 // unreleased describes an exchange that has not ended, or keeps something.
-func (w *walk) unreleased() string {
+func (w *randomWalk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
 	dispatched := transitions.dispatched
@@ -339,13 +339,13 @@ func (x *exchange) unreleased() string {
 		return "an exchange is " + x.state.String()
 	case x.res.state != responsePending && x.res.state < responseComplete:
 		return "a response is " + x.res.state.String()
-	case x.res.last.f != nil:
+	case x.res.trailing.f != nil:
 		return "a file"
 	case x.req.Context().Err() == nil:
 		return "the context of a request"
 	case x.body.buf != nil || !x.body.closed:
 		return "the body of a request"
-	case x.body.by.timer != nil && x.body.by.timer.Stop(), x.res.by.timer != nil && x.res.by.timer.Stop():
+	case x.body.readDeadline.timer != nil && x.body.readDeadline.timer.Stop(), x.res.writeDeadline.timer != nil && x.res.writeDeadline.timer.Stop():
 		return "a deadline's timer"
 	case x.job != nil && x.job.x.Load() != nil:
 		return "a job"
@@ -353,8 +353,8 @@ func (x *exchange) unreleased() string {
 	return ""
 }
 
-// request returns a random request. Its X field is what the handler does: see handle.
-func (w *walk) request() string {
+// randomRequest returns a random request. Its X field is what the handler does: see handle.
+func (w *randomWalk) randomRequest() string {
 	pick := func(of ...string) string { return of[w.dice.IntN(len(of))] }
 	if w.dice.IntN(40) == 0 {
 		return "NONSENSE\r\n\r\n"
@@ -385,8 +385,8 @@ func (w *walk) request() string {
 	return pick("GET ", "GET ", "HEAD ") + path + fields + "\r\n"
 }
 
-// handle does what a request's X field says, a letter for each step.
-func (w *walk) handle(res http.ResponseWriter, r *http.Request) {
+// runScript does what a request's X field says, a letter for each step.
+func (w *randomWalk) runScript(res http.ResponseWriter, r *http.Request) {
 	w.running.Add(1)
 	defer w.running.Add(-1)
 	control := http.NewResponseController(res)

@@ -18,9 +18,9 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// converse sends what a client says, each piece when the server has received the ones before, and gives
+// sendAndReadAnswers sends what a client says, each piece when the server has received the ones before, and gives
 // all that the server answers to so many requests, and whether the connection stays open.
-func converse(t testing.TB, addr string, pieces, methods []string, received func() int64) string {
+func sendAndReadAnswers(t testing.TB, addr string, pieces, methods []string, received func() int64) string {
 	t.Helper()
 	c := testkit.Dial(t, addr)
 	var raw bytes.Buffer
@@ -53,7 +53,7 @@ func converse(t testing.TB, addr string, pieces, methods []string, received func
 	}
 	// A connection that stays open answers another request.
 	end := raw.Len()
-	_, _ = io.WriteString(c, get("/empty"))
+	_, _ = io.WriteString(c, getRequests("/empty"))
 	if _, err := http.ReadResponse(r, nil); err != nil {
 		return string(raw.Bytes()[:end]) + "<closed>"
 	}
@@ -62,9 +62,9 @@ func converse(t testing.TB, addr string, pieces, methods []string, received func
 
 var dates = regexp.MustCompile(`(?m)^(Date|Last-Modified): [^\r]*`)
 
-func normal(s string) string { return dates.ReplaceAllString(s, "$1: D") }
+func normalizeDates(s string) string { return dates.ReplaceAllString(s, "$1: D") }
 
-func handlers(t testing.TB) http.Handler {
+func newTestHandlers(t testing.TB) http.Handler {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte("0123456789abcdef"), 4<<10), 0o666); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestAsNetHTTP(t *testing.T) {
 	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/length", "/short", "/long", "/flush", "/headers", "/trailer",
 		"/close", "/identity", "/hints", "/panic", "/latepanic", "/twice", "/error", "/redirect", "/nothing", "/files/file.txt", "/files/", "/files/none",
 		"/status/200", "/status/204", "/status/304", "/status/404", "/status/599", "/status/299"} {
-		rows = append(rows, one(path, get(path)), one("HEAD "+path, strings.Replace(get(path), "GET", "HEAD", 1)),
+		rows = append(rows, one(path, getRequests(path)), one("HEAD "+path, strings.Replace(getRequests(path), "GET", "HEAD", 1)),
 			one("close "+path, with(path, "Connection: close")))
 		if path != "/hints" { // which ours does not send to 1.0, as RFC 9110 has it
 			rows = append(rows, one("1.0 "+path, "GET "+path+" HTTP/1.0\r\n\r\n"),
@@ -194,8 +194,8 @@ func TestAsNetHTTP(t *testing.T) {
 		one("escaped path", with("/about?", "Connection: keep-alive, X-Foo")),
 		one("lower case", with("/about", "cookie: a=b", "CONNECTION: Keep-Alive")),
 		one("options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"),
-		one("path to clean", get("/a/../hello")),
-		one("two slashes", get("//hello")),
+		one("path to clean", getRequests("/a/../hello")),
+		one("two slashes", getRequests("//hello")),
 		one("range", with("/files/file.txt", "Range: bytes=10-19")),
 		one("ranges", with("/files/file.txt", "Range: bytes=10-19", "If-Modified-Since: Mon, 02 Jan 2006 15:04:05 GMT")),
 		one("bad range", with("/files/file.txt", "Range: bytes=100000000-")),
@@ -212,19 +212,19 @@ func TestAsNetHTTP(t *testing.T) {
 		row{"expect", []string{post("/echo", "Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "hello"}, []string{"POST"}},
 		row{"body in pieces", []string{post("/echo", "Content-Length: 10\r\n", "hel"), "lo", "world"}, []string{"POST"}},
 		row{"head in pieces", []string{"GET /hel", "lo HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"}, []string{"GET"}},
-		row{"pipeline", []string{get("/hello") + get("/large") + post("/echo", "Content-Length: 5\r\n", "hello") + get("/empty") + get("/flush")}, []string{"GET", "GET", "POST", "GET", "GET"}},
-		row{"pipeline behind an unread body", []string{post("/unread", "Content-Length: 5\r\n", "hello") + get("/hello")}, []string{"POST", "GET"}},
-		row{"pipeline with a close", []string{get("/hello") + get("/close")}, []string{"GET", "GET"}},
-		row{"two in a row", []string{get("/hello"), get("/length")}, []string{"GET", "GET"}},
+		row{"pipeline", []string{getRequests("/hello") + getRequests("/large") + post("/echo", "Content-Length: 5\r\n", "hello") + getRequests("/empty") + getRequests("/flush")}, []string{"GET", "GET", "POST", "GET", "GET"}},
+		row{"pipeline behind an unread body", []string{post("/unread", "Content-Length: 5\r\n", "hello") + getRequests("/hello")}, []string{"POST", "GET"}},
+		row{"pipeline with a close", []string{getRequests("/hello") + getRequests("/close")}, []string{"GET", "GET"}},
+		row{"two in a row", []string{getRequests("/hello"), getRequests("/length")}, []string{"GET", "GET"}},
 	)
-	h := handlers(t)
+	h := newTestHandlers(t)
 	theirs := httptest.NewUnstartedServer(h)
 	theirs.Config.ErrorLog = silent
 	theirs.Start()
 	defer theirs.Close()
 	wants := make(map[string]string)
 	for _, r := range rows {
-		wants[r.name] = normal(converse(t, theirs.Listener.Addr().String(), []string{strings.Join(r.pieces, "")}, r.methods, nil))
+		wants[r.name] = normalizeDates(sendAndReadAnswers(t, theirs.Listener.Addr().String(), []string{strings.Join(r.pieces, "")}, r.methods, nil))
 	}
 	for _, model := range append(tcp.Models(), "quick") {
 		newServer := func() *tcp.Server {
@@ -234,17 +234,17 @@ func TestAsNetHTTP(t *testing.T) {
 			return &tcp.Server{Model: model, Handler: &web.HTTP{Handler: h, ErrorLog: silent}}
 		}
 		t.Run(model, func(t *testing.T) {
-			addr := serve(t, newServer())
+			addr := startServer(t, newServer())
 			for _, r := range rows {
 				t.Run(r.name, func(t *testing.T) {
 					t.Parallel()
 					addr, received := addr, func() int64 { return 0 }
 					if len(r.pieces) > 1 {
 						own := newServer() // whose Stats are this row's
-						addr, received = serve(t, own), func() int64 { return own.Stats().BytesIn }
+						addr, received = startServer(t, own), func() int64 { return own.Stats().BytesIn }
 					}
-					if got, want := normal(converse(t, addr, r.pieces, r.methods, received)), wants[r.name]; got != want {
-						t.Errorf("for %q\n got %s\nwant %s", r.pieces, clip(got), clip(want))
+					if got, want := normalizeDates(sendAndReadAnswers(t, addr, r.pieces, r.methods, received)), wants[r.name]; got != want {
+						t.Errorf("for %q\n got %s\nwant %s", r.pieces, quoteShort(got), quoteShort(want))
 					}
 				})
 			}
@@ -252,7 +252,7 @@ func TestAsNetHTTP(t *testing.T) {
 	}
 }
 
-func clip(s string) string {
+func quoteShort(s string) string {
 	if len(s) > 900 {
 		return fmt.Sprintf("%q ... %q (%d)", s[:600], s[len(s)-200:], len(s))
 	}

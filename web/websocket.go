@@ -17,21 +17,21 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SocketHandler is the user's code of a WebSocket. Its calls are those of a
-// [tcp.Handler]: one at a time for each socket, on its event loop where the model has
-// them, so that they do not block. s and message are valid during the call.
+// SocketHandler is the user's code for WebSockets. Its methods are called like those of a
+// [tcp.Handler]: one at a time for each socket, and on its event loop if the model has them, so
+// they must not block. s and message are valid only during the call.
 type SocketHandler interface {
 	// Opened is the first call.
 	Opened(s Socket)
-	// Message is a whole message.
+	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
-	// Closed is the last call. why is a *CloseError where the peer has closed, or has
-	// broken the protocol; io.ErrUnexpectedEOF where it has ended without; nil where
-	// Socket.Close was called; and else as in tcp.Handler.
+	// Closed is the last call. why is a *CloseError if the peer has closed or violated the
+	// protocol; io.ErrUnexpectedEOF if it has ended without a close frame; nil after
+	// Socket.Close; otherwise it is as in tcp.Handler.
 	Closed(s Socket, why error)
 }
 
-// SocketBase is a SocketHandler that does nothing, to be embedded.
+// SocketBase is a SocketHandler that does nothing, for embedding.
 type SocketBase struct{}
 
 // Opened implements SocketHandler.
@@ -43,7 +43,7 @@ func (SocketBase) Message(Socket, Kind, []byte) {}
 // Closed implements SocketHandler.
 func (SocketBase) Closed(Socket, error) {}
 
-// OnMessage is a SocketHandler that hears messages alone.
+// OnMessage is a SocketHandler that handles only messages.
 type OnMessage func(s Socket, kind Kind, message []byte)
 
 // Opened implements SocketHandler.
@@ -55,66 +55,65 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 // Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler], to be
-// registered as it is; a handler that decides for itself calls Upgrade. Mark it as [Quick],
-// and the upgrade takes no goroutine either.
+// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be
+// registered directly; a handler that decides itself calls Upgrade. If it is marked as [Quick],
+// an upgrade uses no goroutine either.
 //
-// An idle WebSocket takes what an idle connection takes, and some 50 bytes. It answers pings,
-// takes part in the close handshake, and pings silent peers by itself, as often as
-// Server.Heartbeat has it, of which Interval and MaxMissed are enough. Its fields are not changed once it is
-// used.
+// An idle WebSocket takes about 50 bytes more than an idle connection. It answers pings, performs
+// the closing handshake, and pings silent peers as set by Server.Heartbeat, of which only
+// Interval and MaxMissed are needed. Do not change the fields after the first use.
 type WebSocket struct {
-	// Handler is what happens on the sockets. It is required.
+	// Handler handles the sockets. It is required.
 	Handler SocketHandler
-	// Subprotocols are what the server speaks, the preferred one first. The first that a
-	// client offers, too, is chosen; none is no error.
+	// Subprotocols are the protocols of the server, the preferred one first. The first one that
+	// the client also offers is selected; if there is none, the socket has no subprotocol.
 	Subprotocols []string
-	// CheckOrigin says whether a page of the request's Origin may connect. By default the
-	// Origin's host must be the request's; a request without one, which is not a
-	// browser's, may.
+	// CheckOrigin reports whether a page of the request's Origin may connect. By default the
+	// Origin's host must equal the request's; requests without an Origin, which do not come from
+	// browsers, are allowed.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
-	// longer one closes the socket with CloseTooLarge, and one that is not whole after
-	// Limits.MessageTimeout with tcp.ErrMessageTimeout. The default is 64 KiB, the most
-	// 1 GiB. What the server sends may have Limits.MaxUnsent: 1 MiB with its head.
+	// MaxMessage is the maximum size of an uncompressed message in bytes. A longer one closes the
+	// socket with CloseTooLarge, and one that is incomplete after Limits.MessageTimeout closes it
+	// with tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Messages of the
+	// server, with their heads, are limited by Limits.MaxUnsent (default 1 MiB).
 	MaxMessage int
-	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
-	// context takeover: a socket keeps no window. The default is none: compressing costs
-	// some 20 times as much CPU as sending.
+	// Compression offers permessage-deflate (RFC 7692) to clients that request it, without
+	// context takeover: a socket keeps no window. The default is no compression, which would take
+	// about 20 times as much CPU as sending.
 	Compression bool
-	// MinCompressed is the least bytes of a message that is compressed. The default is
+	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is
 	// 512.
 	MinCompressed int
 
 	once     sync.Once
-	variants map[variantKey]*variant
+	handlers map[socketOptions]*negotiatedSocket
 }
 
 const defaultMaxMessage = 64 << 10
 
-type variantKey struct {
+type socketOptions struct {
 	protocol string
 	deflate  bool
 }
 
-// variant is the tcp.Handler of all sockets that have agreed on the same, and so needs
-// no memory for each.
-type variant struct {
+// negotiatedSocket is the tcp.Handler of all sockets with the same negotiated options, which
+// therefore need no memory of their own.
+type negotiatedSocket struct {
 	*WebSocket
-	variantKey
+	socketOptions
 }
 
-// partial is the tcp.Handler of a socket while a message is incomplete that does not fit
-// into what a connection keeps unread, or has come in fragments.
-type partial struct {
-	*variant
-	kind    Kind
-	deflate bool
-	message []byte
-	text    text
-	frame   frameHead // the one at hand
-	left    int       // of its payload
-	ended   bool      // the message is whole
+// partialMessage is the tcp.Handler of a socket that is receiving a message which is fragmented
+// or larger than maxBufferedFrame.
+type partialMessage struct {
+	*negotiatedSocket
+	kind      Kind
+	deflate   bool
+	message   []byte
+	checker   utf8Checker
+	frame     frameHead // the current frame
+	remaining int       // bytes of its payload
+	complete  bool      // the message is complete
 }
 
 // Close codes of RFC 6455, 7.4.1.
@@ -123,14 +122,14 @@ const (
 	CloseGoingAway     = 1001
 	CloseProtocolError = 1002
 	CloseUnsupported   = 1003
-	CloseNoCode        = 1005 // the peer has given none; it is never sent
+	CloseNoCode        = 1005 // the peer has sent no code; it is never sent
 	CloseInvalidData   = 1007
 	ClosePolicy        = 1008
 	CloseTooLarge      = 1009
 	CloseInternal      = 1011
 )
 
-// CloseError is why a WebSocket has closed.
+// CloseError is the reason why a WebSocket has closed.
 type CloseError struct {
 	Code   int
 	Reason string
@@ -140,30 +139,32 @@ func (e *CloseError) Error() string { return fmt.Sprintf("websocket: close %d: %
 
 // Socket is a WebSocket during a call of its handler.
 type Socket struct {
-	conn *tcp.Conn
-	v    *variant
+	conn       *tcp.Conn
+	negotiated *negotiatedSocket
 }
 
-// Conn is the connection below. What is written to it is not framed: see [Frame].
+// Conn returns the underlying connection. Data written to it is not framed; see [Frame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
-// Ref names the socket for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
+// Ref returns a handle for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
 func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
-// Value and SetValue are those of the connection.
-func (s Socket) Value() any     { return s.conn.Value() }
+// Value returns the connection's value.
+func (s Socket) Value() any { return s.conn.Value() }
+
+// SetValue sets the connection's value.
 func (s Socket) SetValue(v any) { s.conn.SetValue(v) }
 
-// Subprotocol is what was agreed on; "" is none.
-func (s Socket) Subprotocol() string { return s.v.protocol }
+// Subprotocol returns the negotiated subprotocol, or "".
+func (s Socket) Subprotocol() string { return s.negotiated.protocol }
 
-// Compressed says whether the client takes compressed messages.
-func (s Socket) Compressed() bool { return s.v.deflate }
+// Compressed reports whether the client accepts compressed messages.
+func (s Socket) Compressed() bool { return s.negotiated.deflate }
 
-// Write sends a message, by the rules of tcp.Conn.Write.
+// Write sends a message under the rules of tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
-	if s.v.deflate && len(message) >= s.v.minCompressed() {
-		_, err := s.conn.Write(deflated(kind, message))
+	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressed() {
+		_, err := s.conn.Write(compressFrame(kind, message))
 		return err
 	}
 	var head [10]byte
@@ -171,23 +172,23 @@ func (s Socket) Write(kind Kind, message []byte) error {
 	return err
 }
 
-// WriteText is Write of text.
+// WriteText sends a text message.
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
-// Ping sends a ping, whose answer nobody hears of but the connection's heartbeat.
+// Ping sends a ping. The answer only counts as activity of the peer.
 func (s Socket) Ping() error {
 	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
 	return err
 }
 
-// Close begins the end of the socket: the peer is told the code and the reason, of at most 123
-// bytes, and what was written before is sent.
+// Close begins to close the socket: pending output, the code and a reason of at most 123 bytes
+// are sent to the peer.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
 }
 
-// CloseFrame is what tells the peer that the socket ends. Behind it, Ref.Close ends it.
+// CloseFrame returns an encoded close frame. Send it before Ref.Close.
 func CloseFrame(code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
@@ -196,7 +197,7 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade says that a request did not ask for a WebSocket, or may not have one. It has
+// ErrNoUpgrade reports that a request is no valid or permitted upgrade to a WebSocket. It has
 // been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
@@ -205,13 +206,14 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
-// Upgrade makes the request's connection a WebSocket, with a Value, when its handler has
-// returned. What is in w's header is sent, too. A request that can't be upgraded is
-// answered, and the error wraps ErrNoUpgrade. The request must be one that an [HTTP] serves;
-// middleware around its ResponseWriter must have Unwrap, as for http.ResponseController.
+// Upgrade turns the request's connection into a WebSocket, with value as its Value, after the
+// request's handler has returned. The fields of w's header are sent, too. If that is impossible,
+// the request is answered with an error, and Upgrade returns an error that wraps ErrNoUpgrade.
+// The request must be served by an [HTTP]; middleware that wraps its ResponseWriter must
+// implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
-	key, status, why := ws.check(r)
-	res := unwrap(w)
+	key, status, why := ws.checkUpgradeRequest(r)
+	res := unwrapResponse(w)
 	switch {
 	case status != 0:
 	case res == nil:
@@ -227,7 +229,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 		http.Error(w, why, status)
 		return fmt.Errorf("%w: %s", ErrNoUpgrade, why)
 	}
-	v := ws.agree(r)
+	v := ws.negotiate(r)
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "...)
 	out = append(base64.StdEncoding.AppendEncode(out, sum[:]), "\r\n"...)
@@ -243,8 +245,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrap is our response below what middleware has put around it.
-func unwrap(w http.ResponseWriter) *response {
+// unwrapResponse returns our response below middleware, or nil.
+func unwrapResponse(w http.ResponseWriter) *response {
 	for {
 		switch t := w.(type) {
 		case *response:
@@ -257,8 +259,9 @@ func unwrap(w http.ResponseWriter) *response {
 	}
 }
 
-// check says what is wrong with a request for an upgrade.
-func (ws *WebSocket) check(r *http.Request) (key string, status int, why string) {
+// checkUpgradeRequest validates a request for an upgrade. If it is invalid, status and why are
+// the answer.
+func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
 	key = h.Get("Sec-Websocket-Key")
@@ -277,13 +280,13 @@ func (ws *WebSocket) check(r *http.Request) (key string, status int, why string)
 		return "", http.StatusBadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
-	case !ws.mayConnect(r):
+	case !ws.originAllowed(r):
 		return "", http.StatusForbidden, "the page's origin may not connect"
 	}
 	return key, 0, ""
 }
 
-func (ws *WebSocket) mayConnect(r *http.Request) bool {
+func (ws *WebSocket) originAllowed(r *http.Request) bool {
 	if ws.CheckOrigin != nil {
 		return ws.CheckOrigin(r)
 	}
@@ -295,23 +298,23 @@ func (ws *WebSocket) mayConnect(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// variant is the handler of sockets that have agreed on something; nil if that is not on offer.
-func (ws *WebSocket) variant(k variantKey) *variant {
+// handlerFor returns the tcp.Handler for negotiated options, or nil if they are not offered.
+func (ws *WebSocket) handlerFor(k socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
-		ws.variants = make(map[variantKey]*variant)
+		ws.handlers = make(map[socketOptions]*negotiatedSocket)
 		for _, p := range append([]string{""}, ws.Subprotocols...) {
 			for _, deflate := range []bool{false, true} {
-				k := variantKey{p, deflate}
-				ws.variants[k] = &variant{ws, k}
+				k := socketOptions{p, deflate}
+				ws.handlers[k] = &negotiatedSocket{ws, k}
 			}
 		}
 	})
-	return ws.variants[k]
+	return ws.handlers[k]
 }
 
-// agree chooses what a socket has.
-func (ws *WebSocket) agree(r *http.Request) *variant {
-	var k variantKey
+// negotiate selects the subprotocol and compression for a request.
+func (ws *WebSocket) negotiate(r *http.Request) *negotiatedSocket {
+	var k socketOptions
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
 	for _, p := range ws.Subprotocols {
 		if hasToken(offered, p) {
@@ -319,11 +322,11 @@ func (ws *WebSocket) agree(r *http.Request) *variant {
 			break
 		}
 	}
-	k.deflate = ws.Compression && offersDeflate(r.Header["Sec-Websocket-Extensions"])
-	return ws.variant(k)
+	k.deflate = ws.Compression && acceptsDeflate(r.Header["Sec-Websocket-Extensions"])
+	return ws.handlerFor(k)
 }
 
-func (ws *WebSocket) most() int {
+func (ws *WebSocket) maxMessageBytes() int {
 	if ws.MaxMessage <= 0 {
 		return defaultMaxMessage
 	}
@@ -337,64 +340,64 @@ func (ws *WebSocket) minCompressed() int {
 	return ws.MinCompressed
 }
 
-// Opened implements tcp.Handler. It is never called: the connection was HTTP's.
-func (v *variant) Opened(*tcp.Conn) {}
+// Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
+func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
-// wholeFrame is the most bytes of a frame that is waited for in what the connection keeps
-// unread. A larger one is put together as it comes.
-const wholeFrame = 8 << 10
+// maxBufferedFrame limits a frame, in bytes, that stays in the connection's unused input until it
+// is complete. A larger one is assembled in a partialMessage.
+const maxBufferedFrame = 8 << 10
 
-// maxTurn is how many bytes of messages, with frameWork for each frame, one call gives the
-// handler before other connections of the loop have their turn. To decompress takes time
-// even where nothing comes of it, so compressed bytes count deflateWork times.
+// maxWorkPerCall limits the bytes of messages that one call processes before other connections of
+// the loop are served. Each frame counts as frameWork bytes. Decompression takes time even if it
+// fails, so compressed bytes count deflateWork times.
 const (
-	maxTurn     = 256 << 10
-	frameWork   = 256
-	deflateWork = 8
+	maxWorkPerCall = 256 << 10
+	frameWork      = 256
+	deflateWork    = 8
 )
 
-// payloads are memory for one payload each.
-var payloads = sync.Pool{New: func() any { b := make([]byte, 0, wholeFrame); return &b }}
+// payloadBuffers are buffers for one payload each.
+var payloadBuffers = sync.Pool{New: func() any { b := make([]byte, 0, maxBufferedFrame); return &b }}
 
 // Received implements tcp.Handler.
-func (v *variant) Received(c *tcp.Conn, in []byte) (used int) {
-	room := payloads.Get().(*[]byte)
-	defer payloads.Put(room)
+func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
+	room := payloadBuffers.Get().(*[]byte)
+	defer payloadBuffers.Put(room)
 	for work := 0; used < len(in) && !c.Paused(); work += frameWork {
-		if work > maxTurn {
+		if work > maxWorkPerCall {
 			yield(c)
 			return used
 		}
-		h, err := readFrameHead(in[used:], v.deflate)
+		h, err := parseFrameHead(in[used:], v.deflate)
 		if err == nil && h.n > 0 {
-			err = v.fits(h, 0)
+			err = v.checkSize(h, 0)
 		}
 		switch {
 		case err != nil:
-			v.fail(c, err)
+			v.closeForError(c, err)
 			return len(in)
 		case h.n == 0:
 			return used
-		case h.op == opMore:
-			v.fail(c, &CloseError{CloseProtocolError, "a fragment of no message"})
+		case h.op == opContinuation:
+			v.closeForError(c, &CloseError{CloseProtocolError, "a fragment of no message"})
 			return len(in)
-		case h.control() || h.fin && h.n+h.size <= wholeFrame:
+		case h.isControl() || h.fin && h.n+h.size <= maxBufferedFrame:
 			if len(in)-used < h.n+h.size {
 				return used
 			}
-			p := unmask((*room)[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)
+			p := appendUnmasked((*room)[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)
 			used += h.n + h.size
-			if h.control() {
-				if !v.control(c, h.op, p) {
+			if h.isControl() {
+				if !v.handleControl(c, h.op, p) {
 					return len(in)
 				}
-			} else if n, ok := v.deliver(c, Kind(h.op), h.deflate, p, nil); !ok {
+			} else if n, ok := v.deliverMessage(c, Kind(h.op), h.deflate, p, nil); !ok {
 				return len(in)
 			} else {
 				work += n
 			}
 		default:
-			p := &partial{variant: v, kind: Kind(h.op), deflate: h.deflate, frame: h, left: h.size}
+			p := &partialMessage{negotiatedSocket: v, kind: Kind(h.op), deflate: h.deflate, frame: h, remaining: h.size}
 			_ = c.SetHandler(p)
 			return used + h.n
 		}
@@ -402,121 +405,121 @@ func (v *variant) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// fits says whether a frame may come behind so many bytes of its message.
-func (v *variant) fits(h frameHead, before int) error {
-	if !h.control() && h.size > v.most()-before {
-		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.most())}
+// checkSize returns an error if the frame makes a message of received bytes too long.
+func (v *negotiatedSocket) checkSize(h frameHead, received int) error {
+	if !h.isControl() && h.size > v.maxMessageBytes()-received {
+		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.maxMessageBytes())}
 	}
 	return nil
 }
 
 // Received implements tcp.Handler.
-func (m *partial) Received(c *tcp.Conn, in []byte) (used int) {
-	if used = m.take(c, in); !m.ended {
+func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
+	if used = m.readFrames(c, in); !m.complete {
 		reserve(c, partialMemory+cap(m.message), true)
 	}
 	return used
 }
 
-// partialMemory is what a partial takes, beside its message.
+// partialMemory is the size of a partialMessage without its message.
 const partialMemory = 256
 
-// take takes input until the message is whole.
-func (m *partial) take(c *tcp.Conn, in []byte) (used int) {
+// readFrames processes input until the message is complete.
+func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	work := 0
 	for used < len(in) && !c.Paused() {
-		if m.left > 0 {
-			n := min(m.left, len(in)-used)
-			m.message = unmask(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.left)
+		if m.remaining > 0 {
+			n := min(m.remaining, len(in)-used)
+			m.message = appendUnmasked(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.remaining)
 			used += n
-			if m.left -= n; m.kind == Text && !m.deflate && !m.text.check(m.message, false) {
-				m.fail(c, errNoText)
+			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.checkPrefix(m.message, false) {
+				m.closeForError(c, errInvalidUTF8)
 				return len(in)
 			}
 		}
-		if m.left == 0 && m.frame.fin {
-			if !m.end(c) {
+		if m.remaining == 0 && m.frame.fin {
+			if !m.finishMessage(c) {
 				return len(in)
 			}
 			return used
 		}
-		if m.left > 0 {
+		if m.remaining > 0 {
 			return used
 		}
-		if work += frameWork; work > maxTurn {
+		if work += frameWork; work > maxWorkPerCall {
 			yield(c)
 			return used
 		}
-		h, err := readFrameHead(in[used:], m.variant.deflate)
+		h, err := parseFrameHead(in[used:], m.negotiatedSocket.deflate)
 		if err == nil && h.n > 0 {
-			err = m.fits(h, len(m.message))
+			err = m.checkSize(h, len(m.message))
 		}
 		switch {
 		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
 			err = &CloseError{CloseProtocolError, "a message within another one"}
 			fallthrough
 		case err != nil:
-			m.fail(c, err)
+			m.closeForError(c, err)
 			return len(in)
 		case h.n == 0:
 			return used
-		case h.control():
+		case h.isControl():
 			if len(in)-used < h.n+h.size {
 				return used
 			}
 			var room [maxControl]byte
-			if !m.control(c, h.op, unmask(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
+			if !m.handleControl(c, h.op, appendUnmasked(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
 				return len(in)
 			}
 			used += h.n + h.size
 		default:
-			m.frame, m.left = h, h.size
+			m.frame, m.remaining = h, h.size
 			used += h.n
 		}
 	}
-	if m.left == 0 && m.frame.fin && !c.Paused() {
-		m.end(c)
+	if m.remaining == 0 && m.frame.fin && !c.Paused() {
+		m.finishMessage(c)
 	}
 	return used
 }
 
-// end delivers the message, and says whether the socket goes on.
-func (m *partial) end(c *tcp.Conn) bool {
-	m.ended = true
-	_ = c.SetHandler(m.variant)
+// finishMessage delivers the message, and reports whether the socket stays open.
+func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
+	m.complete = true
+	_ = c.SetHandler(m.negotiatedSocket)
 	reserve(c, 0, false)
-	n, ok := m.deliver(c, m.kind, m.deflate, m.message, &m.text)
-	if n > maxTurn {
+	n, ok := m.deliverMessage(c, m.kind, m.deflate, m.message, &m.checker)
+	if n > maxWorkPerCall {
 		yield(c)
 	}
 	return ok
 }
 
-var errNoText = &CloseError{CloseInvalidData, "text that is not UTF-8"}
+var errInvalidUTF8 = &CloseError{CloseInvalidData, "text that is not UTF-8"}
 
-// deliver gives the handler a message, and says how much work that was, as maxTurn has it,
-// and whether the socket goes on.
-func (v *variant) deliver(c *tcp.Conn, kind Kind, deflate bool, p []byte, t *text) (work int, more bool) {
+// deliverMessage passes a message to the handler. It returns the work for maxWorkPerCall, and
+// whether the socket stays open.
+func (v *negotiatedSocket) deliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, t *utf8Checker) (work int, more bool) {
 	if deflate {
 		var err error
 		work = deflateWork * len(p)
-		if p, err = inflated(p, v.most()); err != nil {
-			v.fail(c, err)
+		if p, err = decompress(p, v.maxMessageBytes()); err != nil {
+			v.closeForError(c, err)
 			return work, false
 		}
-		defer releaseInflated(p)
+		defer releaseDecompressed(p)
 		t = nil
 	}
-	if kind == Text && (t == nil && !utf8.Valid(p) || t != nil && !t.check(p, true)) {
-		v.fail(c, errNoText)
+	if kind == Text && (t == nil && !utf8.Valid(p) || t != nil && !t.checkPrefix(p, true)) {
+		v.closeForError(c, errInvalidUTF8)
 		return work, false
 	}
 	v.Handler.Message(Socket{c, v}, kind, p)
 	return work + len(p), true
 }
 
-// control takes a ping, pong or close, and says whether the socket goes on.
-func (v *variant) control(c *tcp.Conn, op byte, p []byte) bool {
+// handleControl handles a ping, pong or close, and reports whether the socket stays open.
+func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 	switch op {
 	case opPing:
 		_, _ = c.Write(appendFrame(make([]byte, 0, 2+maxControl), opPong, p))
@@ -529,17 +532,17 @@ func (v *variant) control(c *tcp.Conn, op byte, p []byte) bool {
 			if !wsframe.ValidCloseCode(why.Code) {
 				why = &CloseError{CloseProtocolError, "an invalid close code"}
 			} else if !utf8.ValidString(why.Reason) {
-				why = errNoText
+				why = errInvalidUTF8
 			}
 		}
-		v.fail(c, why)
+		v.closeForError(c, why)
 		return false
 	}
 	return true
 }
 
-// fail answers the peer's close, or its mistake, with the same code, and closes.
-func (v *variant) fail(c *tcp.Conn, why error) {
+// closeForError closes the socket with the code of why, which is the peer's close or an error.
+func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
 	if errors.As(why, &e) {
@@ -554,36 +557,36 @@ func (v *variant) fail(c *tcp.Conn, why error) {
 }
 
 // Ended implements tcp.Handler.
-func (v *variant) Ended(c *tcp.Conn, rest []byte) int {
+func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
-	v.cutOff(c)
+	v.closeTruncated(c)
 	return used
 }
 
 // Ended implements tcp.Handler.
-func (m *partial) Ended(c *tcp.Conn, rest []byte) int {
+func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
-	m.cutOff(c)
+	m.closeTruncated(c)
 	return used
 }
 
-// cutOff closes a socket whose peer has ended without a close.
-func (v *variant) cutOff(c *tcp.Conn) {
+// closeTruncated closes a socket whose peer has ended without a close frame.
+func (v *negotiatedSocket) closeTruncated(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}
 }
 
 // Closed implements tcp.Handler.
-func (v *variant) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
+func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
-// Heartbeat implements tcp.HeartbeatHandler with a ping.
-func (v *variant) Heartbeat(c *tcp.Conn) (answers bool) {
+// Heartbeat implements tcp.HeartbeatHandler by sending a ping.
+func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	_ = Socket{c, v}.Ping()
 	return true
 }
 
-// Draining implements tcp.DrainingHandler: the server ends.
-func (v *variant) Draining(c *tcp.Conn) {
+// Draining implements tcp.DrainingHandler.
+func (v *negotiatedSocket) Draining(c *tcp.Conn) {
 	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }

@@ -46,13 +46,13 @@ func TestAsInProduction(t *testing.T) {
 	}
 	limits := tcp.Limits{MaxMessage: 50}
 	for name, play := range scripts {
-		s, _, d := serve(t, func(srv *tcp.Server) { srv.Limits = limits })
+		s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits = limits })
 		p := s.Dial()
 		play(p)
 		p.Closed() // a panic has been seen
 		for _, model := range []string{tcp.Goroutine, tcp.Auto} {
-			real := &diary{}
-			playReal(t, &tcp.Server{Handler: tcp.Lines(real), Limits: limits, Model: model}, play)
+			real := &callRecorder{}
+			playOverSocket(t, &tcp.Server{Handler: tcp.Lines(real), Limits: limits, Model: model}, play)
 			if want, got := real.events[1:], d.events[1:]; !slices.Equal(got, want) {
 				t.Errorf("%s: happened %q; on a socket, %s, %q", name, got, model, want)
 			}
@@ -60,8 +60,8 @@ func TestAsInProduction(t *testing.T) {
 	}
 }
 
-// playReal plays a script to a server on a socket.
-func playReal(t *testing.T, srv *tcp.Server, play func(client)) {
+// playOverSocket plays a script to a server on a socket.
+func playOverSocket(t *testing.T, srv *tcp.Server, play func(client)) {
 	srv.Log = slog.New(slog.DiscardHandler)
 	addr, stop := testserver.Start(t, srv)
 	c, err := net.Dial("tcp", addr)

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// fake is a test that is to fail.
-type fake struct {
+// fakeTB is a test that is to fail.
+type fakeTB struct {
 	testing.TB
 	cleanups []func()
 	errors   []string
@@ -23,16 +23,16 @@ type fake struct {
 // fatal is what a fatal failure panics with.
 type fatal string
 
-func (f *fake) Helper()                   {}
-func (f *fake) Output() io.Writer         { return io.Discard }
-func (f *fake) Cleanup(do func())         { f.cleanups = append(f.cleanups, do) }
-func (f *fake) Errorf(s string, a ...any) { f.errors = append(f.errors, fmt.Sprintf(s, a...)) }
-func (f *fake) Fatalf(s string, a ...any) { panic(fatal(fmt.Sprintf(s, a...))) }
-func (f *fake) Fatal(a ...any)            { panic(fatal(fmt.Sprint(a...))) }
+func (f *fakeTB) Helper()                   {}
+func (f *fakeTB) Output() io.Writer         { return io.Discard }
+func (f *fakeTB) Cleanup(do func())         { f.cleanups = append(f.cleanups, do) }
+func (f *fakeTB) Errorf(s string, a ...any) { f.errors = append(f.errors, fmt.Sprintf(s, a...)) }
+func (f *fakeTB) Fatalf(s string, a ...any) { panic(fatal(fmt.Sprintf(s, a...))) }
+func (f *fakeTB) Fatal(a ...any)            { panic(fatal(fmt.Sprint(a...))) }
 
-// run runs a test to its end, and says how it has failed.
-func run(test func(t *fake)) (failure string) {
-	t := &fake{}
+// runFailingTest runs a test to its end, and says how it has failed.
+func runFailingTest(test func(t *fakeTB)) (failure string) {
+	t := &fakeTB{}
 	defer func() {
 		for _, do := range t.cleanups {
 			do()
@@ -52,96 +52,96 @@ func run(test func(t *fake)) (failure string) {
 }
 
 func TestFailures(t *testing.T) {
-	fakes := func(t *fake) (*tcptest.Server, *tcptest.Peer) {
-		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(&diary{})})
+	fakes := func(t *fakeTB) (*tcptest.Server, *tcptest.Peer) {
+		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(&callRecorder{})})
 		return s, s.Dial()
 	}
 	for _, c := range []struct {
 		want string
-		test func(*fake)
+		test func(*fakeTB)
 	}{
-		{"Server.Handler is nil", func(t *fake) { tcptest.NewServer(t, &tcp.Server{}) }},
-		{"Server.TLSConfig is set", func(t *fake) {
+		{"Server.Handler is nil", func(t *fakeTB) { tcptest.NewServer(t, &tcp.Server{}) }},
+		{"Server.TLSConfig is set", func(t *fakeTB) {
 			tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}, TLSConfig: &tls.Config{}})
 		}},
-		{"Server.Processes is 2", func(t *fake) {
+		{"Server.Processes is 2", func(t *fakeTB) {
 			tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}, Processes: 2})
 		}},
-		{`output is "one"; expected "two"; the connection is open`, func(t *fake) {
+		{`output is "one"; expected "two"; the connection is open`, func(t *fakeTB) {
 			_, p := fakes(t)
 			p.Send("one\n")
 			p.Expect("two")
 		}},
-		{`output is "bye\n"; expected "bye\nmore"; the connection has closed: myriad: server is shutting down`, func(t *fake) {
+		{`output is "bye\n"; expected "bye\nmore"; the connection has closed: myriad: server is shutting down`, func(t *fakeTB) {
 			s, p := fakes(t)
 			s.Drain()
 			p.Expect("bye\nmore")
 		}},
-		{"the connection has closed: EOF; expected that it has closed: <nil>", func(t *fake) {
+		{"the connection has closed: EOF; expected that it has closed: <nil>", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.CloseWrite()
 			p.ExpectClosed(nil)
 		}},
-		{"broken pipe", func(t *fake) {
+		{"broken pipe", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.Reset()
 			p.Send("x")
 		}},
-		{"Take(1); expected 0 or more, after StopReading", func(t *fake) {
+		{"Take(1); expected 0 or more, after StopReading", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.Take(1)
 		}},
-		{"Take(-1)", func(t *fake) {
+		{"Take(-1)", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.StopReading()
 			p.Take(-1)
 		}},
-		{"Advance by -1ns; expected 0 to 8760h0m0s", func(t *fake) {
+		{"Advance by -1ns; expected 0 to 8760h0m0s", func(t *fakeTB) {
 			s, _ := fakes(t)
 			s.Advance(-1)
 		}},
-		{"Advance by 8760h0m0s; expected 0 to 8759h59m59s", func(t *fake) {
+		{"Advance by 8760h0m0s; expected 0 to 8759h59m59s", func(t *fakeTB) {
 			s, _ := fakes(t)
 			s.Advance(time.Second)
 			s.Advance(365 * 24 * time.Hour)
 		}},
-		{"dial: connection refused", func(t *fake) {
+		{"dial: connection refused", func(t *fakeTB) {
 			s, _ := fakes(t)
 			s.Drain()
 			s.Dial()
 		}},
-		{"16777216 bytes wait already", func(t *fake) {
+		{"16777216 bytes wait already", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.StopReading()
 			p.Send(strings.Repeat("much of it\n", 100)) // 100,000 bytes are more than Limits.HighWater: reading pauses
 			p.Send(strings.Repeat("x", 16<<20))
 			p.Send("x")
 		}},
-		{"198.51.100.1:1024: myriad: handler panicked: as asked", func(t *fake) {
+		{"198.51.100.1:1024: myriad: handler panicked: as asked", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.Send("panic\n")
 		}},
-		{"handler panicked: as asked\ngoroutine", func(t *fake) {
+		{"handler panicked: as asked\ngoroutine", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.Send("panic\n")
 			p.Expect("answer")
 		}},
-		{"1 panics in Closed", func(t *fake) {
+		{"1 panics in Closed", func(t *fakeTB) {
 			s := tcptest.NewServer(t, &tcp.Server{Handler: lateHandler{}})
 			s.Dial().Reset()
 		}},
-		{"handler panicked: tcptest: a call within a handler", func(t *fake) {
+		{"handler panicked: tcptest: concurrent call or call within a handler", func(t *fakeTB) {
 			h := &nested{}
 			s := tcptest.NewServer(t, &tcp.Server{Handler: h})
 			h.p = s.Dial()
 			h.p.Send("x")
 		}},
 	} {
-		if got := run(c.test); !strings.Contains(got, c.want) {
+		if got := runFailingTest(c.test); !strings.Contains(got, c.want) {
 			t.Errorf("failure is %q, expected %q", got, c.want)
 		}
 	}
-	if got := run(func(t *fake) { fakes(t) }); got != "" {
+	if got := runFailingTest(func(t *fakeTB) { fakes(t) }); got != "" {
 		t.Errorf("a test with nothing wrong fails: %s", got)
 	}
 }
@@ -157,13 +157,13 @@ func TestPausedFailures(t *testing.T) {
 		h     tcp.Handler
 		test  func(*tcptest.Peer)
 	}{
-		{slow, 800 * time.Millisecond, tcp.Lines(&diary{}), func(p *tcptest.Peer) { p.ExpectClosed(tcp.ErrSlowConsumer) }},
-		{slow, 800 * time.Millisecond, tcp.Lines(&diary{}), func(p *tcptest.Peer) { p.Expect("more") }},
+		{slow, 800 * time.Millisecond, tcp.Lines(&callRecorder{}), func(p *tcptest.Peer) { p.ExpectClosed(tcp.ErrSlowConsumer) }},
+		{slow, 800 * time.Millisecond, tcp.Lines(&callRecorder{}), func(p *tcptest.Peer) { p.Expect("more") }},
 		{"paused by its handler (Conn.Pause): 28 bytes of input wait", 5 * time.Second, pausing{}, func(p *tcptest.Peer) { p.ExpectClosed(nil) }},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			got := run(func(t *fake) {
+			got := runFailingTest(func(t *fakeTB) {
 				s := tcptest.NewServer(t, &tcp.Server{Handler: c.h, Limits: tcp.Limits{HighWater: 2000, LowWater: 1000, MaxUnsent: 5000}})
 				p := s.Dial()
 				p.StopReading()
@@ -200,7 +200,7 @@ func (n *nested) Received(_ *tcp.Conn, in []byte) int {
 
 // TestDialBound dials as many peers as there may be.
 func TestDialBound(t *testing.T) {
-	got := run(func(t *fake) {
+	got := runFailingTest(func(t *fakeTB) {
 		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}})
 		for {
 			s.Dial().Reset()

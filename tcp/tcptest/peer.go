@@ -11,66 +11,63 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// patience is how long is waited for goroutines of a handler, in real time. A connection that is
-// paused for its peer is waited for until nothing has happened for pausedPatience.
+// waitTimeout is the real time to wait for goroutines of a handler. A connection that is paused
+// because of its peer is waited for until nothing has happened for pausedWaitTimeout.
 const (
-	patience       = 5 * time.Second
-	pausedPatience = 800 * time.Millisecond
+	waitTimeout       = 5 * time.Second
+	pausedWaitTimeout = 800 * time.Millisecond
 )
 
-// maxShown is how many bytes of output a failure shows.
+// maxShown limits the bytes of output that a failure shows.
 const maxShown = 1 << 10
 
-// Peer is the other end of a connection. It takes what the server sends at once, up to
-// 16 MiB that the test has not asked for, and ends when it has read the server's end, as most
-// clients do.
+// Peer is the remote end of a connection. It reads output at once, buffers up to 16 MiB for the
+// test, and, like most clients, ends its direction after it has read the server's end.
 type Peer struct {
-	s     *Server
-	end   *virtual.Peer
-	asked bool // the test has asked for the reason to close
+	s          *Server
+	end        *virtual.Peer
+	reasonSeen bool // the test has asked for the close reason
 }
 
-// Addr is the address that the peer has connected from.
+// Addr returns the peer's address.
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
-// Send sends text to the server, which gets it in one read if it has no more than 64 KiB: a test
-// of framing sends a message in parts. What the server does not read, because it is paused,
-// waits, up to 16 MiB. It fails the test when the peer has ended, or the connection has closed.
+// Send sends text to the server, which gets it in one read of at most 64 KiB; to test framing,
+// send a message in parts. While the server is paused, up to 16 MiB wait. Send fails the test if
+// the peer has ended or the connection has closed.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
-		p.s.t.Fatalf("tcptest: send %q: %v; %s", shorten(text), err, p.state())
+		p.s.t.Fatalf("tcptest: send %q: %v; %s", truncate(text), err, p.describe())
 	}
 }
 
-// Write is Send with an error in place of a failure: syscall.EPIPE when the peer has ended or
-// the connection has closed.
+// Write is like Send but returns an error instead of failing the test: syscall.EPIPE if the peer
+// has ended or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
-	p.s.do(func() { err = p.end.Send(b) })
+	p.s.runSettled(func() { err = p.end.Send(b) })
 	if err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, as a client does that half-closes, or closes: the
-// server gets an end of file, and may still answer.
-func (p *Peer) CloseWrite() { p.s.do(p.end.End) }
+// CloseWrite ends the peer's direction, like a client that half-closes or closes: the server gets
+// an end of file and may still answer.
+func (p *Peer) CloseWrite() { p.s.runSettled(p.end.End) }
 
-// Reset breaks the connection, as a client does that crashes: the reason is
-// syscall.ECONNRESET.
-func (p *Peer) Reset() { p.s.do(p.end.Reset) }
+// Reset resets the connection, like a crashed client: the close reason is syscall.ECONNRESET.
+func (p *Peer) Reset() { p.s.runSettled(p.end.Reset) }
 
-// StopReading has the peer take no more output, as if all buffers on the way to a slow client
-// were full: from then on it waits at the server, and Limits.MaxUnsent, HighWater and
-// WriteTimeout see it.
-func (p *Peer) StopReading() { p.s.do(func() { p.end.Window(0) }) }
+// StopReading makes the peer accept no more output, as if all buffers to a slow client were full.
+// Output then waits in the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
+func (p *Peer) StopReading() { p.s.runSettled(func() { p.end.Window(0) }) }
 
-// Take lets n more bytes of output through after StopReading, once they are there.
+// Take lets the peer read n more bytes of output after StopReading.
 func (p *Peer) Take(n int) {
 	p.s.t.Helper()
 	reads := false
-	p.s.do(func() {
+	p.s.runSettled(func() {
 		if reads = p.end.Open() < 0; !reads {
 			p.end.Window(p.end.Open() + max(n, 0))
 		}
@@ -80,24 +77,24 @@ func (p *Peer) Take(n int) {
 	}
 }
 
-// StartReading ends StopReading.
-func (p *Peer) StartReading() { p.s.do(func() { p.end.Window(-1) }) }
+// StartReading undoes StopReading.
+func (p *Peer) StartReading() { p.s.runSettled(func() { p.end.Window(-1) }) }
 
-// Output is what the server has sent since Output and Expect were last called.
+// Output returns what the server has sent since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
-	p.s.do(func() {
+	p.s.runSettled(func() {
 		text = string(p.end.Held())
 		p.end.Forget(len(text))
 	})
 	return text
 }
 
-// Expect takes want from the beginning of the output, or fails the test if that is not how it
-// begins. What follows is left for later calls.
+// Expect removes want from the beginning of the output, or fails the test if the output begins
+// differently. Further output is kept for later calls.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
-	p.await(func() bool {
+	p.waitUntil(func() bool {
 		have := p.end.Held()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
@@ -107,37 +104,38 @@ func (p *Peer) Expect(want string) {
 		return met || closed || !strings.HasPrefix(want, got)
 	})
 	if !met {
-		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", shorten(got), shorten(want), p.state())
+		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", truncate(got), truncate(want), p.describe())
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or closes, for a reason: nil, or
-// one that errors.Is finds. A peer that was turned away has a reason like
+// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that
+// matches why with errors.Is; nil matches nil. A rejected peer has a reason such as
 // tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
 	closed := false
-	p.await(func() bool {
-		got, closed = p.reason()
+	p.waitUntil(func() bool {
+		got, closed = p.closeReason()
 		return closed
 	})
 	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected that it has closed: %v", p.state(), why)
+		p.s.t.Fatalf("tcptest: %s; expected that it has closed: %v", p.describe(), why)
 	}
 }
 
-// Closed says whether the connection has closed, and why: nil after Conn.Close.
+// Closed reports whether the connection has closed, and the reason, which is nil after
+// Conn.Close.
 func (p *Peer) Closed() (why error, ok bool) {
-	p.s.do(func() { why, ok = p.reason() })
+	p.s.runSettled(func() { why, ok = p.closeReason() })
 	return why, ok
 }
 
-// await looks until it is found, or the patience is over.
-func (p *Peer) await(found func() bool) {
-	for end := time.Now().Add(patience); ; {
+// waitUntil calls found after each activity of the engine until it returns true or time is up.
+func (p *Peer) waitUntil(found func() bool) {
+	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false
-		p.s.do(func() {
+		p.s.runSettled(func() {
 			ok = found()
 			_, _, paused = p.end.Paused()
 		})
@@ -146,7 +144,7 @@ func (p *Peer) await(found func() bool) {
 		}
 		left := time.Until(end)
 		if paused {
-			left = min(left, pausedPatience)
+			left = min(left, pausedWaitTimeout)
 		}
 		timer := time.NewTimer(left)
 		select {
@@ -158,20 +156,20 @@ func (p *Peer) await(found func() bool) {
 	}
 }
 
-// reason is Closed, within do.
-func (p *Peer) reason() (why error, ok bool) {
-	p.asked = true
+// closeReason is Closed for use within runSettled.
+func (p *Peer) closeReason() (why error, ok bool) {
+	p.reasonSeen = true
 	return p.end.Closed()
 }
 
-// panicked says whether the handler's panic is the reason.
-func (p *Peer) panicked() (why *tcp.PanicError, ok bool) {
+// handlerPanic returns the handler's panic if that is the close reason.
+func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
 	err, _ := p.end.Closed()
 	return errors.AsType[*tcp.PanicError](err)
 }
 
-// state is what a failure says of the connection.
-func (p *Peer) state() string {
+// describe describes the connection's state for failure messages.
+func (p *Peer) describe() string {
 	why, closed := p.end.Closed()
 	if !closed {
 		high, low, paused := p.end.Paused()
@@ -186,15 +184,15 @@ func (p *Peer) state() string {
 		return "the connection is open"
 	}
 	text := fmt.Sprintf("the connection has closed: %v", why)
-	if panicked, ok := p.panicked(); ok {
-		p.asked = true
+	if panicked, ok := p.handlerPanic(); ok {
+		p.reasonSeen = true
 		text += "\n" + string(panicked.Stack)
 	}
 	return text
 }
 
-// shorten is as much of a text as a failure shows.
-func shorten(text string) string {
+// truncate shortens text for failure messages.
+func truncate(text string) string {
 	if len(text) > maxShown {
 		return text[:maxShown] + "..."
 	}

@@ -16,7 +16,7 @@ import (
 func TestRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run("", func(t *testing.T) {
-			first, again := play(t, seed), play(t, seed)
+			first, again := playRandomScript(t, seed), playRandomScript(t, seed)
 			if first != again {
 				t.Errorf("seed %d: %d and %d events, expected the same course", seed, strings.Count(first, "\n"), strings.Count(again, "\n"))
 			}
@@ -24,10 +24,10 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// play plays one course, and tells of it.
-func play(t *testing.T, seed uint64) string {
+// playRandomScript plays one course, and tells of it.
+func playRandomScript(t *testing.T, seed uint64) string {
 	dice := rand.New(rand.NewPCG(seed, 0))
-	s, srv, d := serve(t, func(srv *tcp.Server) {
+	s, srv, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.Limits = tcp.Limits{
 			HighWater: 300, LowWater: 100, MaxUnsent: 4000,
 			FirstByteTimeout: tcp.Never, MessageTimeout: tcp.Never, WriteTimeout: tcp.Never,

@@ -1,7 +1,7 @@
-// Package tcptest tests what a server does without a network: connections are in
-// memory, and time passes only when the test says so. What is served is a whole
-// [tcp.Server], with its limits, heartbeats and framing, over the same state machine of a
-// connection as in production; only sockets, event loops and TLS are not there.
+// Package tcptest tests servers without a network: connections are in memory, and time passes
+// only when the test says so. It runs a complete [tcp.Server], with its limits, heartbeats and
+// framing, over the same connection state machine as in production; only sockets, event loops and
+// TLS are missing.
 //
 //	func TestEcho(t *testing.T) {
 //		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(echo)})
@@ -13,33 +13,32 @@
 //		p.ExpectClosed(io.EOF)
 //	}
 //
-// # What happens when
+// # Order of events
 //
-// A call of a Server or a Peer returns when everything that follows from it has been done:
-// handlers have been called, on the goroutine of the test, and what they have written has
-// been delivered. Connections are dealt with in the order of Dial. So the same test has the
-// same course each time. (A Shutdown or Close of the server itself calls handlers on the
-// goroutine that calls it.) What the test does itself to a [tcp.Ref], a [tcp.Group] or
-// the server (Broadcast, CloseConns, PauseAccepting) is done in the next call of either.
+// A call of a Server or a Peer returns after all its consequences: handlers have been called, on
+// the test's goroutine, and their output has been delivered. Connections are processed in the
+// order of Dial, so a test runs the same way each time. (Shutdown and Close of the server itself
+// call handlers on the calling goroutine.) Direct operations on a [tcp.Ref], a [tcp.Group] or the
+// server (Broadcast, CloseConns, PauseAccepting) take effect in the next call of a Server or a
+// Peer.
 //
-// A handler that leaves its answer to a goroutine of its own can be tested as well:
-// [Peer.Expect] and [Peer.ExpectClosed] wait for it, up to 5 s of real time, or 0.8 s while
-// more output waits for the peer than is read on for (Limits.HighWater). Within
-// a bubble of testing/synctest, that time is the bubble's, so that what never comes is found at
-// once, and timers of the handler are at the test's command: synctest.Wait, or time.Sleep,
-// before the next call. The server's own clock moves by [Server.Advance] alone.
+// A handler may also answer from another goroutine: [Peer.Expect] and [Peer.ExpectClosed] wait
+// for it, up to 5 s of real time, or 0.8 s while reading is paused because of unsent output
+// (Limits.HighWater). Within a bubble of testing/synctest, that time is the bubble's, so a
+// missing answer is detected at once, and the test controls the handler's timers: call
+// synctest.Wait or time.Sleep before the next call. Only [Server.Advance] moves the server's own
+// clock.
 //
-// # What is not as in production
+// # Differences from production
 //
-// Handlers run one at a time, and never on Server.Workers; so Shed is not called. Limits of time
-// are kept to within 34 ms, early rather than late, and not an eighth later; at a
-// shutdown all connections drain at once. Server.TLSConfig must be nil and Processes at
-// most 1. How long handlers take (Limits.HandlerTime) is not looked at, and Model, Loops, Spin
-// and Socket mean nothing.
+// Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits are
+// accurate to 34 ms, early rather than late, instead of an eighth. In a shutdown all connections
+// drain at once. Server.TLSConfig must be nil and Processes at most 1. Limits.HandlerTime is not
+// checked, and Model, Loops, Spin and Socket have no effect.
 //
-// A panic of a handler closes its connection, with a [*tcp.PanicError], and is logged, as
-// in production; and it fails the test, unless that asks for the reason with
-// [Peer.Closed] or [Peer.ExpectClosed].
+// As in production, a panic of a handler closes its connection with a [*tcp.PanicError] and is
+// logged. It also fails the test, unless the test asks for the reason with [Peer.Closed] or
+// [Peer.ExpectClosed].
 package tcptest
 
 import (
@@ -59,19 +58,19 @@ import (
 // shutdownTimeout is the default of Limits.ShutdownTimeout.
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Its methods and those of its Peers are for the goroutine of
-// the test: not for another one, nor for handlers, where they panic.
+// Server is a server in a test. Use its methods and those of its Peers only on the test's
+// goroutine; in handlers and concurrently they panic.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
 	engine *virtual.Engine
 	peers  []*Peer
-	busy   atomic.Bool // a call is under way
+	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv has not served before and does not
-// afterwards; its Addr is not used. If its Log is nil, what it logs is written to the
-// test's output. Settings that can't be served with fail the test at once.
+// NewServer serves srv until the end of the test. srv must not have served before and can't serve
+// again; its Addr is ignored. If its Log is nil, it logs to the test's output. Invalid settings
+// fail the test at once.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	switch {
@@ -91,7 +90,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 		}
 		close(listens)
 	}
-	go func() { ended <- srv.Serve(context.Background(), l) }() // which waits for the end
+	go func() { ended <- srv.Serve(context.Background(), l) }() // returns at the end
 	select {
 	case <-listens:
 	case err := <-ended:
@@ -99,7 +98,7 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	}
 	s := &Server{t: t, srv: srv, engine: l.Engine}
 	t.Cleanup(func() {
-		_ = srv.Close() // it has been asked for
+		_ = srv.Close() // ends with a cancelled context
 		if err := <-ended; err != nil {
 			t.Errorf("tcptest: %v", err)
 		}
@@ -108,19 +107,18 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// do runs a part of the test, with everything settled before and after.
-func (s *Server) do(what func()) {
-	if !s.busy.CompareAndSwap(false, true) {
-		panic("tcptest: a call within a handler, or by two goroutines at a time; expected calls by the goroutine of the test")
+// runSettled runs f, and everything pending before and after it.
+func (s *Server) runSettled(f func()) {
+	if !s.inCall.CompareAndSwap(false, true) {
+		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
 	}
-	defer s.busy.Store(false)
-	s.engine.Do(what)
+	defer s.inCall.Store(false)
+	s.engine.Do(f)
 }
 
-// Dial connects a peer: from 198.51.100.1, and from a port that no other has had, 1024 for the
-// first. The server may turn it away: then the peer is closed, and its output is the
-// answer of Server.Refuse. A server takes at most 65,536 peers in all; one more, and one
-// after Drain, fail the test.
+// Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server
+// rejects it, the peer is closed and its output is the answer of Server.Refuse. The test fails
+// after 65,536 peers in all, and after Drain.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -129,13 +127,13 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is Dial from an address, for what goes by addresses, such as Server.Deny. The zero
-// value stands for a unix socket.
+// DialFrom is Dial from a given address, to test rules such as Server.Deny. The zero value stands
+// for a unix socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
 	var err error
-	s.do(func() { p.end, err = s.engine.Connect(addr) })
+	s.runSettled(func() { p.end, err = s.engine.Connect(addr) })
 	if err != nil {
 		s.t.Fatalf("tcptest: dial: %v", err)
 	}
@@ -143,43 +141,42 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	return p
 }
 
-// Advance has time pass for the server, and what is due meanwhile happen in the order of
-// time: heartbeats, and the times of tcp.Limits. Advance(0) does what is due now, and what
-// others have asked for. There are 365 days at most in a test.
+// Advance moves the server's time by d and runs what is due meanwhile in order: heartbeats and
+// the timeouts of tcp.Limits. Advance(0) runs what is due now or was requested directly. The
+// total is limited to 365 days.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
 	var most time.Duration
-	s.do(func() { ok, most = s.engine.Advance(d) })
+	s.runSettled(func() { ok, most = s.engine.Advance(d) })
 	if !ok {
 		s.t.Fatalf("tcptest: Advance by %v; expected 0 to %v", d, most)
 	}
 }
 
-// Drain begins an orderly shutdown, as the end of ListenAndServe's context does, and returns
-// at once: connections that are idle are closed with ErrServerClosed, others when their
-// message is complete and their output sent. What is left when Limits.ShutdownTimeout has
-// passed by Advance is closed then.
+// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns at
+// once: idle connections close with ErrServerClosed, others when their message is complete and
+// their output sent. The rest is closed when Advance has passed Limits.ShutdownTimeout.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
 	if within == 0 {
 		within = shutdownTimeout
 	}
-	s.do(func() {})
-	_ = s.srv.Shutdown(virtual.Within(within)) // which does not wait
-	s.do(func() {})
+	s.runSettled(func() {})
+	_ = s.srv.Shutdown(virtual.Within(within)) // does not block
+	s.runSettled(func() {})
 }
 
-// reportPanics fails a test that has not looked at panics.
+// reportPanics fails the test for panics that it has not asked for.
 func (s *Server) reportPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
-		why, panicked := p.panicked()
+		why, panicked := p.handlerPanic()
 		if !panicked {
 			continue
 		}
-		if unseen--; !p.asked {
+		if unseen--; !p.reasonSeen {
 			s.t.Errorf("tcptest: %v: %v\n%s", p.Addr(), why, why.Stack)
 		}
 	}

@@ -18,23 +18,23 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// diary is a handler that echoes lines and writes down what happens.
-type diary struct {
+// callRecorder is a handler that echoes lines and writes down what happens.
+type callRecorder struct {
 	events []string
 	refs   []tcp.Ref
 }
 
-func (d *diary) note(format string, args ...any) {
+func (d *callRecorder) record(format string, args ...any) {
 	d.events = append(d.events, fmt.Sprintf(format, args...))
 }
 
-func (d *diary) Opened(c *tcp.Conn) {
+func (d *callRecorder) Opened(c *tcp.Conn) {
 	d.refs = append(d.refs, c.Ref())
-	d.note("opened %v", c.RemoteAddr())
+	d.record("opened %v", c.RemoteAddr())
 }
 
-func (d *diary) Message(c *tcp.Conn, line []byte) {
-	d.note("line %s", line)
+func (d *callRecorder) Message(c *tcp.Conn, line []byte) {
+	d.record("line %s", line)
 	switch text := string(line); {
 	case text == "quit":
 		c.Close()
@@ -47,14 +47,14 @@ func (d *diary) Message(c *tcp.Conn, line []byte) {
 	}
 }
 
-func (d *diary) Writable(*tcp.Conn)          { d.note("writable") }
-func (d *diary) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
-func (d *diary) Closed(_ *tcp.Conn, w error) { d.note("closed %v", w) }
+func (d *callRecorder) Writable(*tcp.Conn)          { d.record("writable") }
+func (d *callRecorder) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
+func (d *callRecorder) Closed(_ *tcp.Conn, w error) { d.record("closed %v", w) }
 
-// serve serves a diary.
-func serve(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, *diary) {
+// startRecorded serves a diary.
+func startRecorded(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, *callRecorder) {
 	t.Helper()
-	d := &diary{}
+	d := &callRecorder{}
 	srv := &tcp.Server{Handler: tcp.Lines(d)}
 	if with != nil {
 		with(srv)
@@ -62,7 +62,7 @@ func serve(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, 
 	return tcptest.NewServer(t, srv), srv, d
 }
 
-func (d *diary) expect(t *testing.T, want ...string) {
+func (d *callRecorder) expectCalls(t *testing.T, want ...string) {
 	t.Helper()
 	if !reflect.DeepEqual(d.events, want) {
 		t.Errorf("happened:\n\t%s\nexpected:\n\t%s", strings.Join(d.events, "\n\t"), strings.Join(want, "\n\t"))
@@ -71,7 +71,7 @@ func (d *diary) expect(t *testing.T, want ...string) {
 }
 
 func TestLines(t *testing.T) {
-	s, _, d := serve(t, nil)
+	s, _, d := startRecorded(t, nil)
 	p := s.Dial()
 	p.Send("he")
 	if out := p.Output(); out != "" {
@@ -88,14 +88,14 @@ func TestLines(t *testing.T) {
 	}
 	p.CloseWrite()
 	p.ExpectClosed(io.EOF)
-	d.expect(t, "opened 198.51.100.1:1024", "line hello", "line you", "closed EOF")
+	d.expectCalls(t, "opened 198.51.100.1:1024", "line hello", "line you", "closed EOF")
 	if _, err := p.Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("Write after the end: %v", err)
 	}
 }
 
 func TestReset(t *testing.T) {
-	s, _, d := serve(t, nil)
+	s, _, d := startRecorded(t, nil)
 	p := s.Dial()
 	p.Reset()
 	p.ExpectClosed(syscall.ECONNRESET)
@@ -124,7 +124,7 @@ func TestTimes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			limits = tcp.Limits{FirstByteTimeout: tcp.Never, MessageTimeout: tcp.Never, WriteTimeout: tcp.Never}
 			*c.limit = limit
-			s, _, _ := serve(t, func(srv *tcp.Server) { srv.Limits = limits })
+			s, _, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits = limits })
 			for range 70 { // the core looks at the clock in another way for one read in 64
 				p := s.Dial()
 				c.do(p)
@@ -142,17 +142,17 @@ func TestTimes(t *testing.T) {
 var limits tcp.Limits
 
 func TestSlowPeer(t *testing.T) {
-	s, _, d := serve(t, func(srv *tcp.Server) {
+	s, _, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.Limits.HighWater, srv.Limits.LowWater, srv.Limits.MaxUnsent = 2000, 1000, 5000
 	})
 	p := s.Dial()
 	p.StopReading()
 	p.Send("much 1\nmuch 2\nmuch 3\nmuch 4\n")
-	d.expect(t, "opened 198.51.100.1:1024", "line much 1", "line much 2", "line much 3") // the fourth waits
+	d.expectCalls(t, "opened 198.51.100.1:1024", "line much 1", "line much 2", "line much 3") // the fourth waits
 	p.Take(1500)
-	d.expect(t)
+	d.expectCalls(t)
 	p.Take(600)
-	d.expect(t, "writable", "line much 4")
+	d.expectCalls(t, "writable", "line much 4")
 	if n := len(p.Output()); n != 2100 {
 		t.Errorf("%d bytes of output, expected 2100", n)
 	}
@@ -165,7 +165,7 @@ func TestSlowPeer(t *testing.T) {
 // TestHeld has a server send more than a peer holds for its test.
 func TestHeld(t *testing.T) {
 	const held = 16 << 20
-	s, _, d := serve(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = 4 << 20 })
+	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = 4 << 20 })
 	p := s.Dial()
 	for range 4 {
 		if err := d.refs[0].Send(make([]byte, 4<<20)); err != nil {
@@ -187,7 +187,7 @@ func TestHeld(t *testing.T) {
 // TestEach: Each is for the connections that are open, not for those that have closed, or
 // were turned away.
 func TestEach(t *testing.T) {
-	s, srv, _ := serve(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
+	s, srv, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
 	a, b := s.Dial(), s.Dial()
 	turnedAway := s.Dial()
 	turnedAway.ExpectClosed(tcp.ErrTooManyConns)
@@ -208,7 +208,7 @@ func TestEach(t *testing.T) {
 }
 
 func TestGroupAndBroadcast(t *testing.T) {
-	s, srv, d := serve(t, nil)
+	s, srv, d := startRecorded(t, nil)
 	ann, bob, cat := s.Dial(), s.Dial(), s.Dial()
 	var g tcp.Group
 	g.Add(d.refs[0])
@@ -252,7 +252,7 @@ func TestBubble(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	stopping := 0
-	s, srv, d := serve(t, func(srv *tcp.Server) {
+	s, srv, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.Stopping = func() { stopping++ }
 		srv.Limits.MessageTimeout = time.Minute
 	})
@@ -281,7 +281,7 @@ func TestDrain(t *testing.T) {
 
 // TestShutdown ends the server by its own means, from the test and from a handler.
 func TestShutdown(t *testing.T) {
-	s, srv, _ := serve(t, nil)
+	s, srv, _ := startRecorded(t, nil)
 	p := s.Dial()
 	if err := srv.Shutdown(context.Background()); err != nil {
 		t.Error(err)
@@ -304,7 +304,7 @@ func TestShutdown(t *testing.T) {
 }
 
 func TestEntry(t *testing.T) {
-	s, srv, d := serve(t, func(srv *tcp.Server) {
+	s, srv, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.Limits.MaxConns, srv.Limits.AcceptRate = 2, 3
 		srv.Deny = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 		srv.Refuse = func(_ net.Addr, why error) []byte { return []byte("no\n") }
@@ -313,7 +313,7 @@ func TestEntry(t *testing.T) {
 	bad.Expect("no\n")
 	bad.ExpectClosed(tcp.ErrDenied)
 	first, _ := s.Dial(), s.DialFrom(netip.AddrPort{})
-	d.expect(t, "opened 198.51.100.1:1025", "opened ")
+	d.expectCalls(t, "opened 198.51.100.1:1025", "opened ")
 	third := s.Dial() // waits for AcceptRate
 	third.Send("hello\n")
 	first.Reset()
@@ -332,13 +332,13 @@ func TestEntry(t *testing.T) {
 
 // TestProxy has the layers below the handler at work.
 func TestProxy(t *testing.T) {
-	s, _, d := serve(t, func(srv *tcp.Server) {
+	s, _, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	})
 	p := s.Dial()
 	p.Send("PROXY TCP4 203.0.113.9 192.0.2.1 77 9000\r\nhello\n")
 	p.Expect("hello\n")
-	d.expect(t, "opened 203.0.113.9:77", "line hello")
+	d.expectCalls(t, "opened 203.0.113.9:77", "line hello")
 	silent := s.Dial()
 	s.Advance(10 * time.Second)
 	if _, closed := silent.Closed(); !closed {

@@ -77,18 +77,18 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// later keeps the Refs of those who ask, and answers when the test says so.
-type later struct {
+// asyncHandler keeps the Refs of those who ask, and answers when the test says so.
+type asyncHandler struct {
 	tcp.Base
 	asked []tcp.Ref
 }
 
-func (h *later) Message(c *tcp.Conn, _ []byte) {
+func (h *asyncHandler) Message(c *tcp.Conn, _ []byte) {
 	c.Retain()
 	h.asked = append(h.asked, c.Ref())
 }
 
-func (h *later) answer() {
+func (h *asyncHandler) sendAnswer() {
 	for _, r := range h.asked {
 		r.Send([]byte("answer\n"))
 		r.Release()
@@ -99,7 +99,7 @@ func (h *later) answer() {
 // A client that ends behind its request gets its answer, however late; whose answer never
 // comes is given up in the end; and a drain waits for answers.
 func TestRetain(t *testing.T) {
-	h := &later{}
+	h := &asyncHandler{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(h), Limits: tcp.Limits{IdleTimeout: time.Hour}})
 	ask := func() *tcptest.Peer {
 		p := s.Dial()
@@ -116,7 +116,7 @@ func TestRetain(t *testing.T) {
 	p.CloseWrite()
 	s.Advance(time.Minute)
 	stays(p)
-	h.answer()
+	h.sendAnswer()
 	p.Expect("answer\n")
 	p.ExpectClosed(io.EOF)
 
@@ -128,7 +128,7 @@ func TestRetain(t *testing.T) {
 	p = ask()
 	s.Drain()
 	stays(p)
-	h.answer()
+	h.sendAnswer()
 	p.Expect("answer\n")
 	p.ExpectClosed(tcp.ErrServerClosed)
 }

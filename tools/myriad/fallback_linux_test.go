@@ -121,7 +121,7 @@ func fallsBack(t *testing.T, how string, number int, why string, args ...string)
 			t.Errorf("load: %+v; want all 20 connected, by epoll", got)
 		}
 	}
-	code, because := s.end(t, syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll because=%q\n", why)
+	code, because := s.end(t, syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll reason=%q\n", why)
 	if said := s.stderr.String(); code != 0 || strings.Count(said, because) != 1 || strings.Count(said, "\n") != 2 {
 		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of draining", code, said, because)
 	}

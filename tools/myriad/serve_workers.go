@@ -54,7 +54,7 @@ func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
 	default:
 		adapts = false
 		cfg.Max, err = strconv.Atoi(f.workers)
-		cfg.Queue, cfg.Off = cfg.Max, pool.AllRules
+		cfg.Queue, cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = cfg.Max, true, true, true
 	}
 	switch {
 	case err != nil || cfg.Max < 1 && f.workers != "adaptive":
@@ -67,7 +67,7 @@ func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
 	}
 	cfg.Target = f.target
 	if adapts && !sheds {
-		cfg.Off = pool.Shedding | pool.NewestFirst
+		cfg.KeepQueued, cfg.FIFO = true, true
 	}
 	return nil
 }

@@ -87,7 +87,9 @@ func withShards(m engine.Model) engine.Model {
 }
 
 // noRules is a pool of n workers with as much room.
-func noRules(n int) pool.Config { return pool.Config{Max: n, Queue: n, Off: pool.AllRules} }
+func noRules(n int) pool.Config {
+	return pool.Config{Max: n, Queue: n, FixedLimit: true, KeepQueued: true, FIFO: true}
+}
 
 // withPool is a model that starts a pool with each engine.
 func withPool(m engine.Model, settings pool.Config) engine.Model {

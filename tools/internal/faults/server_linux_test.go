@@ -81,7 +81,7 @@ func serverMain(settings string) error {
 		Handler: tcp.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
 	}
 	if sp.Workers > 0 && sp.Model != tcp.Goroutine && sp.Model != tcp.Auto {
-		p, err := pool.New(pool.Config{Max: sp.Workers, Queue: sp.Workers, Off: pool.AllRules})
+		p, err := pool.New(pool.Config{Max: sp.Workers, Queue: sp.Workers, FixedLimit: true, KeepQueued: true, FIFO: true})
 		if err != nil {
 			return err
 		}

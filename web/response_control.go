@@ -12,32 +12,30 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// What http.ResponseController asks of a response.
-
-// SetReadDeadline implements what http.ResponseController asks for.
+// SetReadDeadline is called by http.ResponseController.
 func (w *response) SetReadDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
-	w.x.body.by.set(&w.x.mu, t, w.x.readable.Broadcast)
+	w.x.body.readDeadline.set(&w.x.mu, t, w.x.readable.Broadcast)
 	return nil
 }
 
-// SetWriteDeadline implements what http.ResponseController asks for.
+// SetWriteDeadline is called by http.ResponseController.
 func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.conn != nil {
 		return errors.ErrUnsupported
 	}
-	w.by.set(&w.x.mu, t, func() {})
+	w.writeDeadline.set(&w.x.mu, t, func() {})
 	return nil
 }
 
-// EnableFullDuplex implements what http.ResponseController asks for: reading the body while
-// the response is written is always possible.
+// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the
+// response is always possible.
 func (w *response) EnableFullDuplex() error { return nil }
 
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
-// *tcp.NetConn where it can't be detached from its server, as with TLS.
+// *tcp.NetConn if it can't be detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:
@@ -48,20 +46,20 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.state != responsePending {
 		_ = w.FlushError()
 	}
-	got := make(chan detached, 1)
+	got := make(chan detachedConn, 1)
 	w.x.mu.Lock()
-	w.x.post(func(c *tcp.Conn) {
+	w.x.postToOwner(func(c *tcp.Conn) {
 		x := w.x
 		x.mu.Lock()
-		read := append([]byte(nil), x.body.buf[x.body.off:]...)
-		x.body.paused = false // nobody else is to resume it
+		read := append([]byte(nil), x.body.buf[x.body.readOffset:]...)
+		x.body.paused = false // nobody else may resume it
 		x.mu.Unlock()
 		for y := x.next; y != nil; y = y.next {
-			read = append(read, y.memory.text...) // was no request of ours
+			read = append(read, y.headMemory.text...) // these requests are the hijacker's
 		}
 		reserve(c, 0, false)
 		c.SetDeadline(0)
-		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
+		take := func(nc net.Conn, unread []byte) { got <- detachedConn{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {
 			c.Release()
 			return
@@ -77,23 +75,24 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		}
 		c.Release()
 		c.Resume()
-		got <- detached{nc, read}
+		got <- detachedConn{nc, read}
 	})
 	w.x.mu.Unlock()
 	select {
 	case d := <-got:
-		return w.hijacked(d)
+		return w.finishHijack(d)
 	case <-w.x.connDone():
 	}
 	select {
-	case d := <-got: // before the server forgot the connection
-		return w.hijacked(d)
+	case d := <-got: // the connection was closed afterwards
+		return w.finishHijack(d)
 	default:
 		return nil, nil, tcp.ErrClosed
 	}
 }
 
-func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
+// finishHijack marks the response as hijacked and returns the results of Hijack.
+func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, error) {
 	w.setState(responseHijacked)
 	r := io.Reader(d.nc)
 	if len(d.unread) > 0 {
@@ -101,13 +100,13 @@ func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
 	}
 	rw := bufio.NewReadWriter(bufio.NewReader(r), bufio.NewWriter(d.nc))
 	if len(d.unread) > 0 {
-		_, _ = rw.Peek(len(d.unread)) // so that Buffered tells of it
+		_, _ = rw.Peek(len(d.unread)) // fills the buffer, so that Buffered counts it
 	}
 	return d.nc, rw, nil
 }
 
-// detached is a connection that its server has given up.
-type detached struct {
+// detachedConn is a connection removed from its server, with the unread input.
+type detachedConn struct {
 	nc     net.Conn
 	unread []byte
 }

@@ -10,7 +10,7 @@ import (
 
 // TrustedProxies goes by the same rules as Allow and Deny.
 func TestProxied(t *testing.T) {
-	is := proxied([]netip.Prefix{
+	is := newProxyMatcher([]netip.Prefix{
 		netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fe80::/64"),
 	})
 	for a, want := range map[string]bool{
@@ -34,7 +34,7 @@ func TestProxiedMany(t *testing.T) {
 	for i := range n {
 		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
 	}
-	is, found := proxied(list), 0
+	is, found := newProxyMatcher(list), 0
 	for _, p := range list {
 		if is(p.Addr()) && !is(p.Addr().Next()) {
 			found++
@@ -45,14 +45,14 @@ func TestProxiedMany(t *testing.T) {
 	}
 }
 
-// behindProxy is a server whose clients on the loopback are proxies.
-func behindProxy(t *testing.T, srv *Server) *started {
+// startBehindProxy is a server whose clients on the loopback are proxies.
+func startBehindProxy(t *testing.T, srv *Server) *started {
 	srv.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	return start(t, srv)
+	return startServer(t, srv)
 }
 
-// wantRefused waits until so many are counted as refused.
-func (s *started) wantRefused(t *testing.T, want Refusals) {
+// waitRefused waits until so many are counted as refused.
+func (s *started) waitRefused(t *testing.T, want Refusals) {
 	t.Helper()
 	eventually(t, func() bool { return s.Stats().Refused == want && s.Stats().Open == 0 }, func() string {
 		return fmt.Sprintf("refused are %+v and %d are open, want %+v and none", s.Stats().Refused, s.Stats().Open, want)
@@ -65,8 +65,8 @@ func TestProxyWithoutAddress(t *testing.T) {
 	const signature = "\r\n\r\n\x00\r\nQUIT\n"
 	local := signature + "\x20\x00\x00\x00"
 	ofUnix := signature + "\x21\x31\x00\xd8" + strings.Repeat("\x00", 216)
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := behindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
 		for range 3 { // whose place comes back
 			c := dial(t, s.addr)
 			c.Send("PROXY UNKNOWN\r\n")
@@ -80,25 +80,25 @@ func TestProxyWithoutAddress(t *testing.T) {
 				}
 			}
 			c.Close()
-			s.wantRefused(t, Refusals{Source: before.Source + 3})
+			s.waitRefused(t, Refusals{Source: before.Source + 3})
 		}
 	})
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := behindProxy(t, &Server{Model: model, Loops: loops, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 		c := dial(t, s.addr)
 		c.Send(local + "hello\n")
 		if got := c.ExpectClosed(); got != "" {
 			t.Errorf("a denied proxy has got %q", got)
 		}
-		s.wantRefused(t, Refusals{Denied: 1})
+		s.waitRefused(t, Refusals{Denied: 1})
 	})
 }
 
 // Who is turned away by what a proxy tells gets the answer for it.
 func TestRefuseBehindProxy(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
+	forEachModel(t, func(t *testing.T, model string, loops int) {
 		why := make(chan string, 10)
-		s := behindProxy(t, &Server{
+		s := startBehindProxy(t, &Server{
 			Model: model, Loops: loops,
 			Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 			Refuse: func(remote net.Addr, err error) []byte {
@@ -112,7 +112,7 @@ func TestRefuseBehindProxy(t *testing.T) {
 			t.Errorf("got %q, want the answer", got)
 		}
 		c.Close()
-		s.wantRefused(t, Refusals{Denied: 1})
+		s.waitRefused(t, Refusals{Denied: 1})
 		close(why) // nobody is refused any more
 		if got := <-why; got != "198.51.100.7:1234 "+ErrDenied.Error() || len(why) != 0 {
 			t.Errorf("Refuse was called for %q and %d more times, want once for the client, which is denied", got, len(why))
@@ -123,8 +123,8 @@ func TestRefuseBehindProxy(t *testing.T) {
 // An unspecified source is nobody's: as it is not told from none, its place would
 // not come back.
 func TestProxyUnspecified(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		s := behindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
 		sources := []string{"TCP6 :: ::1 0 80", "TCP6 :: ::1 1234 80", "TCP4 0.0.0.0 192.0.2.1 0 80", "TCP6 ::ffff:0.0.0.0 ::1 0 80"}
 		for _, source := range sources {
 			c := dial(t, s.addr)
@@ -134,6 +134,6 @@ func TestProxyUnspecified(t *testing.T) {
 			}
 			c.Close()
 		}
-		s.wantRefused(t, Refusals{Proxy: int64(len(sources))})
+		s.waitRefused(t, Refusals{Proxy: int64(len(sources))})
 	})
 }

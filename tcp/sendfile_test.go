@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// copies is a handler that answers a line by copying from a file, and from elsewhere.
-type copies struct {
+// copyHandler is a handler that answers a line by copying from a file, and from elsewhere.
+type copyHandler struct {
 	Base
 	copy func(c *Conn)
 }
 
-func (h copies) Received(c *Conn, in []byte) int {
+func (h copyHandler) Received(c *Conn, in []byte) int {
 	h.copy(c)
 	return len(in)
 }
@@ -25,19 +25,19 @@ func (h copies) Received(c *Conn, in []byte) int {
 func TestCopy(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 20<<10)
 	path := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(path, []byte(content), 0o600))
+	requireNoError(t, os.WriteFile(path, []byte(content), 0o600))
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
-			s := start(t, &Server{Model: model, Handler: copies{copy: func(c *Conn) { copyAll(t, c, path, len(content)) }}})
+			s := startServer(t, &Server{Model: model, Handler: copyHandler{copy: func(c *Conn) { copyFromAllSources(t, c, path, len(content)) }}})
 			nc, err := net.Dial("tcp", s.addr)
-			must(t, err)
+			requireNoError(t, err)
 			defer nc.Close()
 			nc.SetDeadline(time.Now().Add(patience))
 			if _, err := io.WriteString(nc, "go"); err != nil {
 				t.Fatal(err)
 			}
 			got, err := io.ReadAll(nc)
-			must(t, err)
+			requireNoError(t, err)
 			if want := content[:100000] + content[100000:] + "reader" + "pipe" + "slices"; string(got) != want {
 				t.Errorf("got %d bytes, want %d, or others", len(got), len(want))
 			}
@@ -45,7 +45,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-func copyAll(t *testing.T, c *Conn, path string, size int) {
+func copyFromAllSources(t *testing.T, c *Conn, path string, size int) {
 	f, err := os.Open(path)
 	if err != nil {
 		t.Error(err)

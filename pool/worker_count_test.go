@@ -7,21 +7,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/myriad-go/myriad/pool"
 )
 
 // One submitter's jobs run in the order of arrival while they are in one shard, whatever
 // rules are in force. Over several shards those of each shard do.
 func TestOrderOfArrival(t *testing.T) {
-	processors(t, 2)
+	setProcessors(t, 2)
 	for _, test := range []struct{ queue, shards int }{{oneShard, 1}, {manyShards, 4}} {
-		for _, off := range []pool.Rules{0, pool.AllRules} {
+		for _, plain := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				cfg := fixed(1, test.queue)
-				cfg.Off = off
-				p := start(t, cfg)
-				release := hold(t, p, 1)
+				cfg := fixedConfig(1, test.queue)
+				cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
+				p := startPool(t, cfg)
+				release := occupyWorkers(t, p, 1)
 				var order []int
 				for i := range test.queue / 2 {
 					if err := p.TrySubmit(func(context.Context) { order = append(order, i) }); err != nil {
@@ -30,17 +28,17 @@ func TestOrderOfArrival(t *testing.T) {
 				}
 				release()
 				synctest.Wait()
-				if n := ascending(order); len(order) != test.queue/2 || n > test.shards {
-					t.Errorf("queue %d, off %b: %d jobs ran in %d ascending sequences, want %d in at most %d: %v",
-						test.queue, off, len(order), n, test.queue/2, test.shards, order)
+				if n := countAscendingRuns(order); len(order) != test.queue/2 || n > test.shards {
+					t.Errorf("queue %d, plain %v: %d jobs ran in %d ascending sequences, want %d in at most %d: %v",
+						test.queue, plain, len(order), n, test.queue/2, test.shards, order)
 				}
 			})
 		}
 	}
 }
 
-// ascending returns the least number of ascending sequences of which order is a mixture.
-func ascending(order []int) int {
+// countAscendingRuns returns the least number of ascending sequences of which order is a mixture.
+func countAscendingRuns(order []int) int {
 	var last []int // of each sequence, in descending order
 	for _, v := range order {
 		i := slices.IndexFunc(last, func(l int) bool { return l < v })
@@ -59,7 +57,7 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 	for i := range 300 {
 		synctest.Test(t, func(t *testing.T) {
 			const workers = 5
-			p := start(t, fixed(workers, 64))
+			p := startPool(t, fixedConfig(workers, 64))
 			for range i % 7 {
 				runtime.Gosched()
 			}
@@ -81,7 +79,7 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 // A job that takes long after many short ones holds none of them up.
 func TestLongJobAmongShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(8, 1024))
+		p := startPool(t, fixedConfig(8, 1024))
 		run := func() (took time.Duration) {
 			begin, done := time.Now(), make(chan struct{})
 			if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
@@ -93,7 +91,7 @@ func TestLongJobAmongShortOnes(t *testing.T) {
 		for range 1000 {
 			run()
 		}
-		defer hold(t, p, 1)()
+		defer occupyWorkers(t, p, 1)()
 		for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
 			if took := run(); took > 0 {
 				t.Fatalf("%v after the long job began a short one took %v", time.Since(begin), took)
@@ -110,7 +108,7 @@ func TestWorkersYield(t *testing.T) {
 	others := 0 // rounds in which the other one came first, but for whims of Go's scheduler
 	for range rounds {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, 0))
+			p := startPool(t, fixedConfig(1, 0))
 			order := make(chan bool, 2)
 			p.TrySubmit(func(context.Context) {
 				time.Sleep(time.Second)

@@ -34,26 +34,26 @@ func TestFiles(t *testing.T) {
 		http.ServeFile(w, r, path)
 		panic("on purpose")
 	})
-	eachModel(t, &web.HTTP{Handler: m}, func(t *testing.T, addr string) {
+	forEachModel(t, &web.HTTP{Handler: m}, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
 		for _, paths := range [][]string{{"/file"}, slices.Repeat([]string{"/file"}, 40), {"/flush"}, {"/file"}} {
-			c.Send(get(paths...))
+			c.Send(getRequests(paths...))
 			for range paths {
-				wantBody(t, c, string(content))
+				expectBody(t, c, string(content))
 			}
 			if paths[0] == "/flush" {
 				release <- struct{}{}
 			}
 		}
-		c.Send(get("/panic"))
+		c.Send(getRequests("/panic"))
 		c.ExpectClosed()
 		for range 3 {
 			gone := testkit.Dial(t, addr) // whose client reads nothing
-			gone.Send(get("/file", "/file"))
+			gone.Send(getRequests("/file", "/file"))
 			gone.Close()
 		}
 		c = testkit.Dial(t, addr)
-		c.Send(get("/file"))
-		wantBody(t, c, string(content))
+		c.Send(getRequests("/file"))
+		expectBody(t, c, string(content))
 	})
 }

@@ -10,27 +10,27 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
-// io.CopyN has it, is sent by the kernel.
+// ReadFrom implements io.ReaderFrom. The rest of a regular file, or a part of it as in io.CopyN,
+// is sent by the kernel.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
-	f, offset, n, ok := filePart(src)
+	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
 		return 0, http.ErrHijacked
 	}
 	if ok {
-		w.writeOK()
+		w.writeDefaultStatus()
 	}
 	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
 		return io.Copy(writerOnly{w}, src)
 	}
 	if w.state < responseHead && w.header["Content-Type"] == nil {
-		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
+		return io.Copy(writerOnly{w}, src) // its first bytes determine the Content-Type
 	}
 	if err := w.body.Flush(); err != nil {
 		return 0, err
 	}
-	w.finishHead()
-	if !w.keepFile(f, offset, n) {
+	w.ensureHead()
+	if !w.deferFile(f, offset, n) {
 		if w.flush(); w.err != nil {
 			return 0, w.err
 		}
@@ -39,7 +39,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 				w.err = err
 				return 0, err
 			}
-			return io.Copy(writerOnly{w}, src) // by hand
+			return io.Copy(writerOnly{w}, src)
 		}
 	}
 	w.written += n
@@ -50,41 +50,41 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// lastFile is the part of a file with which a response ends. The owner sends it when it
-// finishes the exchange, so that nobody waits for another goroutine in between.
-type lastFile struct {
+// trailingFile is the part of a file at the end of a response. The owner sends it when it
+// finishes the exchange, which avoids waiting for another goroutine.
+type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// keepFile has a part of a file be the end of the response, and says whether it can be: if
-// the server is known to take files, the connection has room for it, and the response has
-// nothing behind it.
-func (w *response) keepFile(f *os.File, offset, n int64) bool {
-	if w.conn != nil || w.x.files <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
+// deferFile leaves part of a file to the owner, as the end of the response. It reports false if
+// the response continues after it, the connection has no free file slot, or the server is not
+// known to support files.
+func (w *response) deferFile(f *os.File, offset, n int64) bool {
+	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
 	}
 	own, err := sock.DupFile(f)
-	w.last = lastFile{own, offset, n}
-	w.x.files--
+	w.trailing = trailingFile{own, offset, n}
+	w.x.fileSlots--
 	return err == nil
 }
 
-// close lets it go.
-func (l *lastFile) close() {
+// close closes the file.
+func (l *trailingFile) close() {
 	if l.f != nil {
 		l.f.Close()
 		l.f = nil
 	}
 }
 
-// sendFile has the connection's owner send a part of a file.
+// sendFile makes the connection's owner send part of a file, and waits for the result.
 func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.x.sendsFromHandler()
-	w.x.files = max(w.x.files-1, 0)
+	w.x.markSentFromHandler()
+	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
@@ -100,11 +100,11 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	}
 }
 
-// filePart is what src is of a regular file.
-func filePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
-	most := int64(-1)
+// regularFilePart returns the part of a regular file that src would read.
+func regularFilePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
+	limit := int64(-1)
 	if l, limited := src.(*io.LimitedReader); limited {
-		src, most = l.R, l.N
+		src, limit = l.R, l.N
 	}
 	if f, ok = src.(*os.File); !ok {
 		return nil, 0, 0, false
@@ -116,8 +116,8 @@ func filePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	if offset, err = f.Seek(0, io.SeekCurrent); err != nil {
 		return nil, 0, 0, false
 	}
-	if n = max(info.Size()-offset, 0); most >= 0 {
-		n = min(n, most)
+	if n = max(info.Size()-offset, 0); limit >= 0 {
+		n = min(n, limit)
 	}
 	return f, offset, n, true
 }

@@ -1,0 +1,75 @@
+package pool
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// Submits that wait for space receive from one channel, which serves them in order. A Submit counts
+// itself, looks for space and then receives; a worker looks at the count after it has taken a job. So
+// one of the two sees the other. The worker wakes one Submit, and no further one until that has run: it
+// takes the space it finds and wakes the next if there is more. So a worker with short jobs does not
+// pay for each waiting Submit, and no Submit waits while there is space. One that finds no space,
+// because a newcomer was faster, receives again, after the others; after the third time, newcomers must
+// wait, too. When the pool closes, each Submit wakes the next.
+
+// maxVainWakeups is how often a Submit may be woken without finding space before newcomers must
+// wait.
+const maxVainWakeups = 3
+
+// waiters are the Submits that wait for space.
+type waiters struct {
+	waiting       atomic.Int32
+	totalWaits    atomic.Uint64 // Submits that ever waited
+	wakePending   atomic.Bool   // one was woken and has not run yet
+	newcomersWait atomic.Int32  // Submits that require newcomers to wait
+	wake          chan struct{} // capacity 1
+}
+
+// wakeWaiter wakes the first waiting Submit, unless one was woken already. It reports whether it
+// did.
+func (l *waiters) wakeWaiter() bool {
+	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
+		return false
+	}
+	l.wake <- struct{}{}
+	return true
+}
+
+// waitForCapacity submits a job as soon as there is space.
+func (p *Pool) waitForCapacity(t *Task) error {
+	l := &p.waiters
+	l.totalWaits.Add(1)
+	l.waiting.Add(1)
+	p.wakeController()
+	vainWakeups := 0
+	defer func() {
+		l.waiting.Add(-1)
+		if vainWakeups > maxVainWakeups {
+			l.newcomersWait.Add(-1)
+		}
+		if p.closed.Load() || p.hasCapacity() {
+			l.wakeWaiter()
+		}
+	}()
+	var ended <-chan struct{}
+	if t.Ctx != nil {
+		ended = t.Ctx.Done()
+	}
+	for {
+		if vainWakeups > 0 || l.newcomersWait.Load() == 0 || p.closed.Load() {
+			if err := p.acceptTask(t); err != errNoCapacity {
+				return err
+			}
+		}
+		if vainWakeups++; vainWakeups == maxVainWakeups+1 {
+			l.newcomersWait.Add(1)
+		}
+		select {
+		case <-l.wake:
+			l.wakePending.Store(false)
+		case <-ended:
+			return &expiredError{context.Cause(t.Ctx)}
+		}
+	}
+}

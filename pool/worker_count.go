@@ -1,0 +1,142 @@
+package pool
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// ensureWorkers starts workers until there are n.
+func (p *Pool) ensureWorkers(n int) {
+	for int(p.workerCount()) < n && p.startWorker(wakeOrder{}, 0) {
+	}
+}
+
+// startWorker starts a worker with an order, if there are fewer than the limit plus extraWorkers.
+func (p *Pool) startWorker(o wakeOrder, extraWorkers int64) bool {
+	var size int64
+	for {
+		size = p.size.Load()
+		if size&^closedBit >= p.maxWorkers()+extraWorkers || size == closedBit {
+			return false
+		}
+		if p.size.CompareAndSwap(size, size+1) {
+			break
+		}
+	}
+	p.wakeController()
+	w := &worker{p: p, wake: make(chan wakeOrder, 1), home: int(size) & (len(p.shards) - 1)}
+	if o.Job == nil {
+		w.startSearching()
+	}
+	p.running.Go(func() { w.runUntilExit(o) })
+	return true
+}
+
+// decrementWorkers reduces the number of workers if it exceeds floor. On success a worker must
+// exit.
+func (p *Pool) decrementWorkers(floor int64) bool {
+	for {
+		size := p.size.Load()
+		if size&^closedBit <= floor {
+			return false
+		}
+		if p.size.CompareAndSwap(size, size-1) {
+			if size-1 == closedBit {
+				close(p.exited)
+			}
+			p.wakeWaiter()
+			return true
+		}
+	}
+}
+
+// stopParkedWorker stops a parked worker if there are more than floor workers.
+func (p *Pool) stopParkedWorker(floor int64) bool {
+	w := p.popParked()
+	if w == nil {
+		return false
+	}
+	if !p.decrementWorkers(floor) {
+		p.wakeToSearch(w) // parks again
+		return false
+	}
+	w.wake <- wakeOrder{exit: true}
+	return true
+}
+
+// maxWorkers returns how many workers there may be. Those in Block do not count.
+func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
+func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
+
+// activeWorkers returns the number of workers that are neither parked nor in Block.
+func (p *Pool) activeWorkers() int64 {
+	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
+}
+
+// busyWorkers returns the number of active workers that run a job or are about to.
+func (p *Pool) busyWorkers() int { return int(max(0, p.activeWorkers()-int64(p.searching.Load()))) }
+
+// hasSpareWorker reports whether a worker is parked or another may be started.
+func (p *Pool) hasSpareWorker() bool {
+	return p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers()
+}
+
+// anyQueued reports whether jobs wait in the queue.
+func (p *Pool) anyQueued() bool {
+	for i := range p.shards {
+		if p.shards[i].nonEmpty.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// wakeWorker makes one more worker search for jobs. At the limit it wakes the controller instead.
+func (p *Pool) wakeWorker() {
+	if w := p.popParked(); w != nil {
+		p.wakeToSearch(w)
+	} else if p.workerCount() >= p.maxWorkers() || !p.startWorker(wakeOrder{}, 0) {
+		p.wakeController()
+	}
+}
+
+// wakeToSearch makes a worker search that was popped from the stack.
+func (p *Pool) wakeToSearch(w *worker) {
+	w.startSearching()
+	w.wake <- wakeOrder{}
+}
+
+// workerStack holds the parked workers. The last one is on top, because its stack and caches are
+// warm.
+type workerStack struct {
+	count   atomic.Int64 // len(workers)
+	mu      sync.Mutex
+	workers []*worker
+}
+
+func (p *Pool) pushParked(w *worker) {
+	s := &p.parked
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.workers = append(s.workers, w)
+	s.count.Add(1)
+}
+
+// popParked removes a parked worker, which the caller must wake, and returns nil if there is
+// none.
+func (p *Pool) popParked() *worker {
+	s := &p.parked
+	if s.count.Load() == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.workers) - 1
+	if last < 0 {
+		return nil
+	}
+	w := s.workers[last]
+	s.workers[last], s.workers = nil, s.workers[:last]
+	s.count.Add(-1)
+	return w
+}

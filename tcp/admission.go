@@ -1,0 +1,57 @@
+package tcp
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/admission"
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
+const maxPrefixes = 1 << 20
+
+// checkAddressLists validates Allow and Deny.
+func (s *Server) checkAddressLists() error {
+	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
+		return err
+	}
+	return checkPrefixes("Server.Deny", s.Deny)
+}
+
+func checkPrefixes(field string, list []netip.Prefix) error {
+	if len(list) > maxPrefixes {
+		return badConfig("%s has %d prefixes; expected at most %d", field, len(list), maxPrefixes)
+	}
+	for i, p := range list {
+		if !p.IsValid() {
+			return badConfig("%s[%d] is %v; expected a prefix such as 10.0.0.0/8", field, i, p)
+		}
+	}
+	return nil
+}
+
+// configureAdmission sets the engine's admission rules.
+func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
+	cfg.Admission = engine.AdmissionRules{
+		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,
+		Allow: s.Allow, Deny: s.Deny,
+	}
+	if s.Refuse != nil {
+		cfg.Refuse = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toNetAddr(peer), why) }
+	}
+}
+
+// newProxyMatcher returns a function that reports whether an address belongs to a trusted proxy.
+// An invalid address, as of a unix socket, is local and trusted.
+func newProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
+	set := admission.NewPrefixes(trusted)
+	return func(a netip.Addr) bool { return !a.IsValid() || set.Contain(a) }
+}
+
+func toNetAddr(a netip.AddrPort) net.Addr {
+	if !a.IsValid() {
+		return &net.UnixAddr{Net: "unix"}
+	}
+	return net.TCPAddrFromAddrPort(a)
+}

@@ -1,0 +1,360 @@
+package tcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/publish"
+	"github.com/myriad-go/myriad/internal/upgrade"
+)
+
+// Besides connections, an upgrade transfers counters, the handler's state and broadcasts.
+//
+// The old process pauses broadcasts, saves the state and sends it together with one end of a socket
+// pair, the peer connection. After it has handed over the connections, it sends its counters and
+// releases the queued broadcasts, locally and to the peer. The new process queues broadcasts from its
+// start. It first sends those received from the peer and, when the peer has no more queued ones, its
+// own. From then on each process forwards its broadcasts to the other until one of them ends. At its
+// end the old process sends what it has counted since.
+
+const maxSavedState = 1 << 30
+
+// broadcastTimeout limits the wait for broadcasts in progress, and the time during which new
+// broadcasts are queued while queued ones are sent. holdTimeout limits the queueing before that.
+var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
+
+// upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards
+// baseCounts to peersClosed.
+type upgradeTransfer struct {
+	baseCounts    engine.Counts            // of earlier processes
+	baseListeners []upgrade.ListenerCounts // of earlier processes
+	sentCounts    engine.Counts            // sent to the new process
+	successorPeer *publish.Link            // nil if there is no new process
+	peers         map[*publish.Link]bool   // those being read
+	peersClosed   bool                     // no more peers are accepted
+	peerReaders   sync.WaitGroup
+	releaseOnce   sync.Once     // releases broadcasts after a predecessor
+	handoverDone  chan struct{} // closed when the predecessor has handed everything over; nil without
+	backlogDone   chan struct{} // closed when its queued broadcasts have been sent; nil without
+}
+
+// outgoingUpgrade is one upgrade in the old process.
+type outgoingUpgrade struct {
+	s                 *Server
+	state, peerSocket *os.File // nil if there is none
+	peer              *publish.Link
+	releaseOnce       sync.Once
+	releaseTimer      *time.Timer // releases broadcasts after holdTimeout
+}
+
+// awaitOwnTakeover waits until the takeover from this server's own predecessor is complete.
+func (s *Server) awaitOwnTakeover(ctx context.Context) error {
+	if s.handoverDone == nil {
+		return nil
+	}
+	for _, done := range []chan struct{}{s.handoverDone, s.backlogDone} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("the upgrade before has not ended: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// pauseAndSaveState pauses broadcasts, saves the handler's state and creates the peer connection.
+func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
+	d = &outgoingUpgrade{s: s}
+	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
+	defer cancel()
+	if err = s.broadcasts.Load().Hold(waiting); err != nil {
+		d.finish(false)
+		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
+	}
+	if d.state, err = s.saveHandlerState(); err != nil {
+		s.logger().Error("the handler's state is lost", "error", err)
+	}
+	pair, err := upgrade.LinkPair()
+	if err == nil {
+		d.peerSocket = pair[1]
+		d.peer, err = publish.NewLink(pair[0], s.maxHeldBytes(), false)
+		_ = pair[0].Close()
+	}
+	if err != nil {
+		d.finish(false)
+		return nil, err
+	}
+	return d, nil
+}
+
+// startReleaseTimer is called when the new process begins to take connections.
+func (d *outgoingUpgrade) startReleaseTimer() {
+	d.releaseTimer = time.AfterFunc(holdTimeout, func() { d.releaseBroadcasts(d.peer) })
+}
+
+// releaseBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
+func (d *outgoingUpgrade) releaseBroadcasts(peer *publish.Link) {
+	d.releaseOnce.Do(func() {
+		if peer != nil && !d.s.addPeer(peer, true) {
+			peer = nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
+		defer cancel()
+		d.s.broadcasts.Load().Release(ctx, peer)
+	})
+}
+
+// finish resumes broadcasts and closes files. moved is set if the connections have moved.
+func (d *outgoingUpgrade) finish(moved bool) {
+	if d.releaseTimer != nil {
+		d.releaseTimer.Stop()
+	}
+	if moved {
+		d.releaseBroadcasts(d.peer)
+	} else {
+		d.releaseBroadcasts(nil)
+		if d.peer != nil {
+			d.peer.Abort()
+			d.peer.Close()
+		}
+	}
+	for _, f := range []*os.File{d.state, d.peerSocket} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// newDoneMessage returns the final message to the new process, with the counters.
+func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
+	s := d.s
+	for _, l := range s.ListenerStats() {
+		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, at := range s.engine.Listening() {
+		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.activeListeners[i], at.Addr)
+	}
+	s.sentCounts = s.engine.Counters()
+	s.sentCounts.Add(&s.baseCounts)
+	done.Counters = s.sentCounts.Named()
+	return done
+}
+
+// addBaseCounts adds counters of the old process.
+func (s *Server) addBaseCounts(counters map[string]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.baseCounts.AddNamed(counters)
+}
+
+// baseListenerCounts returns the counts of a listener in earlier processes.
+func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
+	for _, base := range s.baseListeners {
+		if base.Network == addr.Network() && base.Addr == listenerKey(l, addr) {
+			return base
+		}
+	}
+	return upgrade.ListenerCounts{}
+}
+
+// awaitFinalCounts waits for the old process's last message and adds its counters.
+func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
+	d, err := p.Wait()
+	if err != nil {
+		return // it has died, or this server has ended
+	}
+	s.addBaseCounts(d.Counters)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.baseListeners = d.Listeners
+}
+
+// importState restores the handler's state and opens the peer connection, before the first
+// connection.
+func (s *Server) importState(state, socket *os.File) {
+	if state != nil {
+		if err := s.restoreHandlerState(state); err != nil {
+			s.logger().Error("the handler's state is lost", "error", err)
+		}
+	}
+	if socket == nil {
+		return
+	}
+	l, err := publish.NewLink(socket, s.maxHeldBytes(), true)
+	if err != nil {
+		s.logger().Error("broadcasts from the old process lost", "error", err)
+		return
+	}
+	s.addPeer(l, false)
+}
+
+// finishImport ends the takeover.
+func (s *Server) finishImport() {
+	s.mu.Lock()
+	linked := len(s.peers) > 0
+	s.mu.Unlock()
+	if !linked { // otherwise readPeer releases them
+		s.releaseBroadcasts(nil)
+	}
+	close(s.handoverDone)
+}
+
+// releaseBroadcasts sends the broadcasts queued in this process, once, after those of the old
+// one.
+func (s *Server) releaseBroadcasts(peer *publish.Link) {
+	s.releaseOnce.Do(func() {
+		defer close(s.backlogDone)
+		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
+		defer cancel()
+		s.broadcasts.Load().Release(ctx, peer)
+	})
+}
+
+// addPeer starts to read a peer connection, to a successor or from a predecessor. It reports
+// whether the server still accepts one.
+func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.peersClosed {
+		peer.Abort()
+		return false
+	}
+	if s.peers == nil {
+		s.peers = make(map[*publish.Link]bool)
+	}
+	s.peers[peer] = true
+	if successor {
+		s.successorPeer = peer
+	}
+	s.peerReaders.Go(func() { s.readPeer(peer, successor) })
+	return true
+}
+
+func (s *Server) readPeer(peer *publish.Link, successor bool) {
+	g, ahead := s.broadcasts.Load(), !successor
+	err := peer.Receive(publish.Receiver{
+		Message: func(m publish.Broadcast) {
+			if ahead {
+				g.RunNow(m)
+			} else {
+				g.Forwarded(m, peer)
+			}
+		},
+		Released: func() {
+			if ahead {
+				ahead = false
+				s.releaseBroadcasts(peer)
+			}
+		},
+		Counters: func(p []byte) {
+			var counters map[string]int64
+			if json.Unmarshal(p, &counters) == nil {
+				s.addBaseCounts(counters)
+			}
+		},
+	})
+	if err != nil {
+		s.logger().Error("broadcasts from the other process lost", "error", err)
+	}
+	if !successor {
+		s.releaseBroadcasts(nil) // in case that it died earlier
+	}
+	g.Unlink(peer)
+	peer.Close()
+	s.mu.Lock()
+	delete(s.peers, peer)
+	s.mu.Unlock()
+}
+
+// closePeers sends final counters to a successor and closes all peers, after the engine has
+// ended.
+func (s *Server) closePeers() {
+	s.mu.Lock()
+	s.peersClosed = true
+	if s.successorPeer != nil {
+		since := s.engine.Counters()
+		since.Add(&s.baseCounts)
+		for i := range since {
+			since[i] -= s.sentCounts[i]
+		}
+		p, _ := json.Marshal(since.Named()) // a map of numbers can be encoded
+		s.successorPeer.SendCounters(p)
+	}
+	var all []*publish.Link
+	for l := range s.peers {
+		all = append(all, l)
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		l.Close()
+	}
+	s.peerReaders.Wait()
+}
+
+// saveHandlerState makes the handler write its state to a file in memory; nil if it has none.
+func (s *Server) saveHandlerState() (f *os.File, err error) {
+	h, ok := handlerAs[StateMigrator](s.Handler)
+	if !ok || s.isSupervisor() {
+		return nil, nil
+	}
+	if f, err = upgrade.StateFile(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			f = nil
+		}
+	}()
+	out := bufio.NewWriterSize(&limitedWriter{f, maxSavedState}, 1<<16)
+	if err = recoverAsError(func() error { return h.SaveState(out) }); err == nil {
+		err = out.Flush()
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	return f, err
+}
+
+func (s *Server) restoreHandlerState(f *os.File) error {
+	h, ok := handlerAs[StateMigrator](s.Handler)
+	if !ok || s.isSupervisor() {
+		return errors.New("there is no StateMigrator in this process")
+	}
+	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
+}
+
+// recoverAsError calls f and converts a panic to an error.
+func recoverAsError(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// limitedWriter fails after a number of bytes.
+type limitedWriter struct {
+	w         io.Writer
+	remaining int
+}
+
+func (b *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > b.remaining {
+		return 0, fmt.Errorf("the state has more than %d bytes", maxSavedState)
+	}
+	b.remaining -= len(p)
+	return b.w.Write(p)
+}
