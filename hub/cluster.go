@@ -13,7 +13,7 @@ type Cluster interface {
 	// Publish passes a message on to the others. It keeps nothing of message when it has
 	// returned. An error says that the message can't be published at all; one that gets lost
 	// on the way is none. kind is Topic or Sharded.
-	Publish(k Kind, name string, message []byte) error
+	Publish(kind Kind, name string, message []byte) error
 	// Keep publishes a message of a topic that Hub.Replay keeps. It comes back by DeliverKept, when
 	// and if it is kept. It keeps nothing of message when it has returned. An error says that there is
 	// no room.
@@ -22,17 +22,17 @@ type Cluster interface {
 	Newest(ctx context.Context) (Position, error)
 	// Changed says that a name has got its first subscriber on this hub, or lost its last:
 	// Hub.Subscribers tells which, by the time that it is asked.
-	Changed(k Kind, name string)
+	Changed(kind Kind, name string)
 	// Subscribers is how many subscribers names have on the other hubs, in the order of names,
 	// as far as these answer until ctx ends. It may block.
-	Subscribers(ctx context.Context, k Kind, names []string) []int
+	Subscribers(ctx context.Context, kind Kind, names []string) []int
 	// Names are those that have subscribers on the other hubs and match a pattern, as far as
 	// these answer until ctx ends, and no more than so many bytes of them: more is how many
 	// others there are. Some come several times. It may block.
-	Names(ctx context.Context, k Kind, pattern string, most int) (names []string, more int)
+	Names(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int)
 	// Largest are, of each other hub, the topics with the most subscribers there, of those that
 	// begin with a prefix: at most limit of each, and by the rules of Names.
-	Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int)
+	Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int)
 	// Stats gives the counters.
 	Stats() ClusterStats
 }
@@ -88,62 +88,66 @@ type NodeStats struct {
 }
 
 // Subscribers is how many subscribers a name has on this hub.
-func (h *Hub) Subscribers(k Kind, name string) int { return h.tableOf(k).subscribers(name) }
+func (h *Hub) Subscribers(kind Kind, name string) int {
+	return h.tableForKind(kind).subscriberCount(name)
+}
 
 // Subscriptions is how many all clients of this hub have now.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
 // EachName calls f for every name of a kind that has subscribers on this hub, in no order,
 // until it returns false. f must not subscribe.
-func (h *Hub) EachName(k Kind, f func(name string, subscribers int) bool) { h.tableOf(k).each(f) }
+func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
+	h.tableForKind(kind).eachName(f)
+}
 
 // Matcher compiles a pattern, by the rules of PSUBSCRIBE. The function that it returns reports whether the
 // pattern matches a topic, in time proportional to the topic's length. It is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
-// othersTime is how long the other hubs of a cluster have for an answer.
-const othersTime = 200 * time.Millisecond
+// clusterQueryTimeout is how long the other hubs of a cluster have for an answer.
+const clusterQueryTimeout = 200 * time.Millisecond
 
-// othersNames are the names of a kind that match a pattern on the other hubs, where there are
+// namesOnOtherHubs are the names of a kind that match a pattern on the other hubs, where there are
 // some, each once; more is how many do not fit into so many bytes.
-func (h *Hub) othersNames(ctx context.Context, k Kind, pattern string, most int) (names []string, more int) {
+func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	ctx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
 	defer cancel()
-	names, more = h.Cluster.Names(ctx, k, pattern, most)
+	names, omitted = h.Cluster.Names(ctx, kind, pattern, maxBytes)
 	slices.Sort(names)
-	return slices.Compact(names), more
+	return slices.Compact(names), omitted
 }
 
-// notHere is how many of some names have no subscribers on this hub.
-func (h *Hub) notHere(k Kind, names []string) (n int) {
+// countWithoutLocalSubscribers is how many of some names have no subscribers on this hub.
+func (h *Hub) countWithoutLocalSubscribers(kind Kind, names []string) (n int) {
 	for _, name := range names {
-		if h.Subscribers(k, name) == 0 {
+		if h.Subscribers(kind, name) == 0 {
 			n++
 		}
 	}
 	return n
 }
 
-// allSubscribers is how many subscribers names have on all hubs.
-func (h *Hub) allSubscribers(ctx context.Context, k Kind, names []string) []int {
+// clusterSubscriberCounts is how many subscribers names have on all hubs.
+func (h *Hub) clusterSubscriberCounts(ctx context.Context, kind Kind, names []string) []int {
 	counts := make([]int, len(names))
 	if h.Cluster != nil {
-		ctx, cancel := context.WithTimeout(ctx, othersTime)
+		ctx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
 		defer cancel()
-		counts = h.Cluster.Subscribers(ctx, k, names)
+		counts = h.Cluster.Subscribers(ctx, kind, names)
 	}
 	for i, name := range names {
-		counts[i] += h.Subscribers(k, name)
+		counts[i] += h.Subscribers(kind, name)
 	}
 	return counts
 }
 
-// changed tells the cluster, if there is one, of a first or last subscriber.
-func (h *Hub) changed(k Kind, name string) {
+// notifyCluster tells the cluster, if there is one, of a first or last subscriber.
+func (h *Hub) notifyCluster(kind Kind, name string) {
 	if h.Cluster != nil {
-		h.Cluster.Changed(k, name)
+		h.Cluster.Changed(kind, name)
 	}
 }

@@ -15,34 +15,34 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// confirmation is what version 2 tells of a subscription.
-func confirmation(word, name string, count int) string {
-	return "*3\r\n" + string(appendBulk(appendBulk(nil, word), name)) + ":" + strconv.Itoa(count) + "\r\n"
+// confirmationRESP2 is what version 2 tells of a subscription.
+func confirmationRESP2(verb, name string, count int) string {
+	return "*3\r\n" + string(appendBulk(appendBulk(nil, verb), name)) + ":" + strconv.Itoa(count) + "\r\n"
 }
 
-// confirmations are those of names, which count from n in steps.
-func confirmations(word string, names []string, n, step int) string {
+// confirmationsRESP2 are those of names, which count from n in steps.
+func confirmationsRESP2(verb string, names []string, n, step int) string {
 	var b strings.Builder
 	for i, name := range names {
-		b.WriteString(confirmation(word, name, n+i*step))
+		b.WriteString(confirmationRESP2(verb, name, n+i*step))
 	}
 	return b.String()
 }
 
-// virtual serves a hub without a network.
-func virtual(t testing.TB, h *Hub, l tcp.Limits) *tcptest.Server {
+// serveVirtual serves a hub without a network.
+func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 	t.Helper()
-	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: l})
+	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: limits})
 }
 
-// expectEmpty fails the test if a topic, pattern or subscription is left.
-func expectEmpty(t testing.TB, h *Hub) {
+// expectNoSubscriptions fails the test if a topic, pattern or subscription is left.
+func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
-	for k := range Kind(kinds) {
-		if n := h.tableOf(k).n.Load(); n != 0 {
+	for k := range Kind(kindCount) {
+		if n := h.tableForKind(k).count.Load(); n != 0 {
 			t.Errorf("%d topics of kind %d are left", n, k)
 		}
-		h.tableOf(k).each(func(name string, n int) bool {
+		h.tableForKind(k).eachName(func(name string, n int) bool {
 			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
 			return true
 		})
@@ -50,12 +50,12 @@ func expectEmpty(t testing.TB, h *Hub) {
 	if n := h.subscriptions.Load(); n != 0 {
 		t.Errorf("%d subscriptions are left", n)
 	}
-	h.index.match("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
+	h.patternIndex.eachMatch("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
 }
 
 func TestProtocolErrors(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxMessage: 1000})
+	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1000})
 	for in, want := range map[string]struct {
 		text string
 		why  error
@@ -66,9 +66,9 @@ func TestProtocolErrors(t *testing.T) {
 		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
 		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
 		"CLIENT REPLY OFF\r\n*x\r\nPING\r\n": {"", protocolError("invalid multibulk length")},
-		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmation("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
-		"PING\r\nHost: a\r\nPUBLISH a b\r\n": {"+PONG\r\n", errForeign},
-		"post a\r\nPUBLISH a b\r\n":          {"", errForeign},
+		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmationRESP2("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
+		"PING\r\nHost: a\r\nPUBLISH a b\r\n": {"+PONG\r\n", errUnexpectedHTTP},
+		"post a\r\nPUBLISH a b\r\n":          {"", errUnexpectedHTTP},
 	} {
 		p := s.Dial()
 		p.Send(in)
@@ -81,13 +81,13 @@ func TestProtocolErrors(t *testing.T) {
 	if n := h.Stats().Refused.Messages; n != 4 {
 		t.Errorf("%d messages are counted as refused, want the 4 commands that are too long", n)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
 // TestHalfSent: what a client has begun to say when it goes is as if it had not.
 func TestHalfSent(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	in := testkit.Command("SUBSCRIBE", "a", "b") + testkit.Command("PSUBSCRIBE", "c*") + testkit.Command("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
 	for n := range len(in) {
 		for _, end := range []func(*tcptest.Peer){(*tcptest.Peer).CloseWrite, (*tcptest.Peer).Reset} {
@@ -101,14 +101,14 @@ func TestHalfSent(t *testing.T) {
 			}
 		}
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
 // TestManyTopics has one command subscribe to more than the connection may be owed at a time.
 func TestManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
+	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
 	names := make([]string, n)
 	for i := range names {
 		names[i] = "topic-" + strconv.Itoa(i)
@@ -118,23 +118,23 @@ func TestManyTopics(t *testing.T) {
 		p := s.Dial()
 		p.Send("PING\r\n" + testkit.Command(append([]string{word}, names...)...))
 		p.Expect("+PONG\r\n")
-		p.Expect(confirmations(word, names, 1, 1))
+		p.Expect(confirmationsRESP2(word, names, 1, 1))
 		p.Send(testkit.Command(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
-		p.Expect(confirmations(leave, names[:n/2], n-1, -1))
+		p.Expect(confirmationsRESP2(leave, names[:n/2], n-1, -1))
 		p.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 		left := make(map[string]bool)
 		for out := p.Output(); len(left) < n/2; {
 			name := strings.SplitN(out, "\r\n", 6)[4]
 			left[name] = true
 			var ok bool
-			if out, ok = strings.CutPrefix(out, confirmation(leave, name, n/2-len(left))); !ok {
+			if out, ok = strings.CutPrefix(out, confirmationRESP2(leave, name, n/2-len(left))); !ok {
 				t.Fatalf("%d: %.100q", len(left), out)
 			}
 			if len(left) == n/2 && out != "*3\r\n"+string(appendBulk(nil, leave))+"$-1\r\n:0\r\n+PONG\r\n" {
 				t.Errorf("in the end comes %.200q", out)
 			}
 		}
-		expectEmpty(t, h)
+		expectNoSubscriptions(t, h)
 	}
 }
 
@@ -152,14 +152,14 @@ func TestManyTopicsUnread(t *testing.T) {
 	p := s.Dial()
 	p.StopReading()
 	p.Send(testkit.Command(words...))
-	if left := h.topics.n.Load(); left == 0 || left > n/2 {
+	if left := h.topics.count.Load(); left == 0 || left > n/2 {
 		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
 	}
 	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command itself, and MaxUnsent
 		t.Errorf("%d bytes are kept for one client", kept)
 	}
 	p.StartReading()
-	p.Expect(confirmations("subscribe", words[1:], 1, 1))
+	p.Expect(confirmationsRESP2("subscribe", words[1:], 1, 1))
 }
 
 // TestUnread: a client that sends much and reads late has little kept for it, and gets all its answers, before it has
@@ -210,13 +210,13 @@ func TestNoRoom(t *testing.T) {
 	a.ExpectClosed(tcp.ErrFull)
 	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
 	b.ExpectClosed(tcp.ErrTooLarge)
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
 // TestDrain: a subscriber is told nothing, and closed.
 func TestDrain(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	p := s.Dial()
 	p.Send("SUBSCRIBE a\r\n")
 	p.Output()
@@ -225,12 +225,12 @@ func TestDrain(t *testing.T) {
 	if out := p.Output(); out != "" {
 		t.Errorf("a subscriber is told %q", out)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
 func TestClientList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
@@ -242,7 +242,7 @@ func TestClientList(t *testing.T) {
 // TestClientListTooLong answers an error instead of part of a list.
 func TestClientListTooLong(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
+	s := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	p := s.Dial()
 	p.Send("PING\r\n")
 	for range 20 {
@@ -257,10 +257,10 @@ func TestClientListTooLong(t *testing.T) {
 // TestManyNames: topics that are too many for an event loop are listed by a goroutine.
 func TestManyNames(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	words := []string{"SUBSCRIBE"}
-	for i := range maxTopicsAtOnce + 1 {
+	for i := range maxTopicsOnLoop + 1 {
 		words = append(words, "t"+strconv.Itoa(i))
 	}
 	a.Send(testkit.Command(words...))
@@ -279,7 +279,7 @@ func TestManyNames(t *testing.T) {
 		}
 	}
 
-	small := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
+	small := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	c := small.Dial()
 	c.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\n")
 	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
@@ -288,10 +288,10 @@ func TestManyNames(t *testing.T) {
 // TestLaterBound has as many clients ask for lists as may, and one more.
 func TestLaterBound(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	h.walks.turn.Lock()
+	s := serveVirtual(t, h, tcp.Limits{})
+	h.scans.running.Lock()
 	var peers []*tcptest.Peer
-	for range maxLater {
+	for range maxBackgroundReplies {
 		p := s.Dial()
 		p.Send("CLIENT LIST ID 1\r\nPING\r\n")
 		peers = append(peers, p)
@@ -299,7 +299,7 @@ func TestLaterBound(t *testing.T) {
 	p := s.Dial()
 	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
 	p.Expect("-BUSY too many clients ask for lists; try again\r\n+PONG\r\n")
-	h.walks.turn.Unlock()
+	h.scans.running.Unlock()
 	for _, p := range peers {
 		p.Expect("$")
 		testkit.WaitFor(t, "the answer behind the list comes", func() bool {
@@ -314,8 +314,8 @@ func TestLaterBound(t *testing.T) {
 // TestDrainWaitsForList: who has asked for a list gets it, though the server ends.
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	h.walks.turn.Lock()
+	s := serveVirtual(t, h, tcp.Limits{})
+	h.scans.running.Lock()
 	p := s.Dial()
 	p.Send("CLIENT KILL ID 999\r\n")
 	s.Drain()
@@ -323,7 +323,7 @@ func TestDrainWaitsForList(t *testing.T) {
 	if why, ok := p.Closed(); ok {
 		t.Fatalf("the connection has closed: %v", why)
 	}
-	h.walks.turn.Unlock()
+	h.scans.running.Unlock()
 	p.Expect(":0\r\n")
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
@@ -331,23 +331,23 @@ func TestDrainWaitsForList(t *testing.T) {
 // TestQuit: a client that has quit is no subscriber any more, though it does not close.
 func TestQuit(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a := s.Dial()
 	a.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
 	if out := a.Output(); !strings.HasSuffix(out, ":2\r\n+OK\r\n") {
 		t.Errorf("QUIT behind subscriptions: %q", out)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 	a.ExpectClosed(nil)
 }
 
-// counted counts how often it is called for input.
-type counted struct {
+// countingHandler counts how often it is called for input.
+type countingHandler struct {
 	handler
 	calls *int
 }
 
-func (h counted) Received(c *tcp.Conn, in []byte) int {
+func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	*h.calls++
 	return h.handler.Received(c, in)
 }
@@ -355,14 +355,14 @@ func (h counted) Received(c *tcp.Conn, in []byte) int {
 // TestWork: who publishes much to many lets others have their turn in between.
 func TestWork(t *testing.T) {
 	h, calls := new(Hub), 0
-	s := tcptest.NewServer(t, &tcp.Server{Handler: counted{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
 	const receivers = 500
 	for range receivers {
 		s.Dial().Send("SUBSCRIBE a\r\n")
 	}
 	p := s.Dial()
 	calls = 0
-	n := 3 * maxWork / (1 + receivers/receiversWork)
+	n := 3 * maxBatchWork / (1 + receivers/receiversPerWork)
 	p.Send(strings.Repeat("PUBLISH a x\r\n", n))
 	p.Expect(strings.Repeat(":500\r\n", n))
 	if calls != 3 && calls != 4 { // the last may have a rest
@@ -372,16 +372,16 @@ func TestWork(t *testing.T) {
 
 // TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
 func TestStrangerTime(t *testing.T) {
-	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
+	s := serveVirtual(t, newHubWithUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()
 	stranger.Send("PING\r\n")
 	stranger.Expect("-NOAUTH Authentication required.\r\n")
 	ann.Send("AUTH ann secret\r\n")
 	ann.Expect("+OK\r\n")
-	s.Advance(strangerTime * 9 / 8)
+	s.Advance(authTimeout * 9 / 8)
 	stranger.ExpectClosed(tcp.ErrDeadline)
 	ann.Send("PING\r\nRESET\r\n")
 	ann.Expect("+PONG\r\n+RESET\r\n")
-	s.Advance(strangerTime * 9 / 8)
+	s.Advance(authTimeout * 9 / 8)
 	ann.ExpectClosed(tcp.ErrDeadline)
 }

@@ -67,16 +67,16 @@ func (l Limits) maxPatternWork() int   { return cmp.Or(l.MaxPatternWork, 100_000
 func (l Limits) maxPatternCost() int   { return cmp.Or(l.MaxPatternCost, 25_000) }
 func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20) }
 
-// maxFailedLogins bounds Limits.MaxFailedLogins.
-const maxFailedLogins = 200
+// maxFailedLoginsLimit bounds Limits.MaxFailedLogins.
+const maxFailedLoginsLimit = 200
 
-// badConfig is an error that wraps tcp.ErrBadConfig, and reads as its text alone.
-type badConfig struct{ error }
+// configError is an error that wraps tcp.ErrBadConfig, and reads as its text alone.
+type configError struct{ error }
 
-func (badConfig) Unwrap() error { return tcp.ErrBadConfig }
+func (configError) Unwrap() error { return tcp.ErrBadConfig }
 
-// check says what is wrong.
-func (l Limits) check() error {
+// validate says what is wrong.
+func (l Limits) validate() error {
 	for _, n := range []struct {
 		name       string
 		value, max int
@@ -88,17 +88,17 @@ func (l Limits) check() error {
 		{"MaxSubscribers", l.MaxSubscribers, math.MaxInt32},
 		{"MaxPatternWork", l.MaxPatternWork, math.MaxInt32},
 		{"MaxPatternCost", l.MaxPatternCost, math.MaxInt32},
-		{"MaxFailedLogins", l.MaxFailedLogins, maxFailedLogins},
+		{"MaxFailedLogins", l.MaxFailedLogins, maxFailedLoginsLimit},
 		{"PublishRate", l.PublishRate, int(time.Second)},
 		{"LastValues", l.LastValues, math.MaxInt32},
 		{"LastValueBytes", l.LastValueBytes, math.MaxInt},
 	} {
 		if n.value < 0 || n.value > n.max {
-			return badConfig{fmt.Errorf("hub: Limits.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
+			return configError{fmt.Errorf("hub: Limits.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
 		}
 	}
 	if l.LastValueBytes > 0 && l.LastValues == 0 {
-		return badConfig{fmt.Errorf("hub: Limits.LastValueBytes is %d without Limits.LastValues; expected how many values are kept", l.LastValueBytes)}
+		return configError{fmt.Errorf("hub: Limits.LastValueBytes is %d without Limits.LastValues; expected how many values are kept", l.LastValueBytes)}
 	}
 	return nil
 }

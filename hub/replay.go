@@ -44,7 +44,7 @@ type Replay struct {
 	// then is closed, and comes again for the rest. The default is 30 s.
 	Timeout time.Duration
 
-	memory
+	replayBuffer
 }
 
 func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
@@ -56,18 +56,18 @@ func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
 
-// check says what is wrong.
-func (r *Replay) check(l Limits) error {
+// validate says what is wrong.
+func (r *Replay) validate(limits Limits) error {
 	if len(r.Topics) == 0 {
-		return badConfig{errors.New("hub: Replay.Topics is empty; expected such as news.* or *")}
+		return configError{errors.New("hub: Replay.Topics is empty; expected such as news.* or *")}
 	}
 	for _, topic := range r.Topics {
 		name, begins := strings.CutSuffix(topic, "*")
 		switch {
 		case topic == "" || strings.ContainsAny(name, `*?[\`) || begins && name != "" && !strings.ContainsAny(name[len(name)-1:], ".:/"):
-			return badConfig{fmt.Errorf(`hub: Replay.Topics has %.100q; expected a name, or a beginning that ends with ".", ":" or "/", and "*", such as news.*, or * alone`, topic)}
-		case len(topic) > maxKeptName:
-			return badConfig{fmt.Errorf("hub: Replay.Topics has one of %d bytes; expected at most %d", len(topic), maxKeptName)}
+			return configError{fmt.Errorf(`hub: Replay.Topics has %.100q; expected a name, or a beginning that ends with ".", ":" or "/", and "*", such as news.*, or * alone`, topic)}
+		case len(topic) > maxReplayTopicBytes:
+			return configError{fmt.Errorf("hub: Replay.Topics has one of %d bytes; expected at most %d", len(topic), maxReplayTopicBytes)}
 		}
 	}
 	for _, n := range []struct {
@@ -78,33 +78,33 @@ func (r *Replay) check(l Limits) error {
 		{"MaxReplays", r.MaxReplays, 1 << 20}, {"MaxReplaysEach", r.MaxReplaysEach, 1 << 20}, {"Timeout", int(r.Timeout), math.MaxInt},
 	} {
 		if n.value < 0 || n.value > n.max {
-			return badConfig{fmt.Errorf("hub: Replay.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
+			return configError{fmt.Errorf("hub: Replay.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
 		}
 	}
 	bytes, _, age := r.Bounds()
-	if least := l.maxMessage() + l.maxName() + keptSize; bytes < least {
-		return badConfig{fmt.Errorf("hub: Replay.MaxBytes is %d; expected %d at the least, in which a message of Limits.MaxMessage fits", bytes, least)}
+	if least := limits.maxMessage() + limits.maxName() + keptMessageOverhead; bytes < least {
+		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected %d at the least, in which a message of Limits.MaxMessage fits", bytes, least)}
 	}
 	if age < time.Second {
-		return badConfig{fmt.Errorf("hub: Replay.MaxAge is %v; expected 1s at the least", age)}
+		return configError{fmt.Errorf("hub: Replay.MaxAge is %v; expected 1s at the least", age)}
 	}
 	return nil
 }
 
-// maxKeptName is the most bytes of one of Topics, so that as a subject of NATS it is whole.
-const maxKeptName = 256
+// maxReplayTopicBytes is the most bytes of one of Topics, so that as a subject of NATS it is whole.
+const maxReplayTopicBytes = 256
 
-// keeps says whether the messages of a topic are kept, or those of some that a pattern may match.
-func (r *Replay) keeps(k Kind, name string) bool {
+// keepsAny says whether the messages of a topic are kept, or those of some that a pattern may match.
+func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
 		switch {
-		case k == Sharded:
+		case kind == Sharded:
 			return false
-		case k == Pattern && begins:
-			literal := literalOf(name)
+		case kind == Pattern && begins:
+			literal := literalPrefix(name)
 			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
-		case k == Pattern:
+		case kind == Pattern:
 			return compileGlob(name).matches(topic)
 		case begins:
 			return strings.HasPrefix(name, beginning)
@@ -113,8 +113,8 @@ func (r *Replay) keeps(k Kind, name string) bool {
 	})
 }
 
-// literalOf is what all topics begin with that a pattern matches.
-func literalOf(pattern string) string {
+// literalPrefix is what all topics begin with that a pattern matches.
+func literalPrefix(pattern string) string {
 	if i := strings.IndexAny(pattern, `*?[\`); i >= 0 {
 		return pattern[:i]
 	}
@@ -122,19 +122,19 @@ func literalOf(pattern string) string {
 }
 
 // Keeps says whether all messages of a name are kept: those of a topic, or of all topics that a pattern matches.
-func (r *Replay) Keeps(k Kind, name string) bool {
-	if k != Pattern {
-		return r.keeps(k, name)
+func (r *Replay) Keeps(kind Kind, name string) bool {
+	if kind != Pattern {
+		return r.keepsAny(kind, name)
 	}
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
-		return begins && strings.HasPrefix(literalOf(name), beginning)
+		return begins && strings.HasPrefix(literalPrefix(name), beginning)
 	})
 }
 
-// keeps says whether the hub keeps messages of a name.
-func (h *Hub) keeps(k Kind, name string) bool {
-	return h.Replay != nil && h.Cluster != nil && h.Replay.keeps(k, name)
+// keepsAny says whether the hub keeps messages of a name.
+func (h *Hub) keepsAny(kind Kind, name string) bool {
+	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
 }
 
 // Position is a place in the order of all messages that are kept. Clients have it as a text, their id.
@@ -148,7 +148,7 @@ type Position struct {
 // String is the position as clients have it.
 func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.Seq, 10) }
 
-var errPosition = errors.New("no position of a kept message")
+var errBadPosition = errors.New("no position of a kept message")
 
 // parsePosition reads what String has written.
 func parsePosition(text string) (p Position, err error) {
@@ -156,56 +156,56 @@ func parsePosition(text string) (p Position, err error) {
 	seq, err := strconv.ParseUint(digits, 10, 64)
 	strange := func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'z') }
 	if !ok || err != nil || epoch == "" || len(epoch) > 32 || strings.ContainsFunc(epoch, strange) {
-		return p, fmt.Errorf("%w: %.60q; expected the id of a message, such as k3x9-17", errPosition, text)
+		return p, fmt.Errorf("%w: %.60q; expected the id of a message, such as k3x9-17", errBadPosition, text)
 	}
 	return Position{epoch, seq}, nil
 }
 
-// position reads an id that a client gives. One that is further ahead of this node than the stream keeps messages
+// parseClientPosition reads an id that a client gives. One that is further ahead of this node than the stream keeps messages
 // is of no message, whatever other nodes have seen.
-func (r *Replay) position(text string) (Position, error) {
+func (r *Replay) parseClientPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
 		return p, err
 	}
-	_, most, _ := r.Bounds()
-	if at, ready := r.At(); ready && p.Epoch == at.Epoch && p.Seq > at.Seq && p.Seq-at.Seq > uint64(most) {
+	_, maxMessages, _ := r.Bounds()
+	if newest, ready := r.At(); ready && p.Epoch == newest.Epoch && p.Seq > newest.Seq && p.Seq-newest.Seq > uint64(maxMessages) {
 		r.unissued.Add(1)
-		return p, fmt.Errorf("%w: %s has not been issued; the newest is %s", errPosition, p, at)
+		return p, fmt.Errorf("%w: %s has not been issued; the newest is %s", errBadPosition, p, newest)
 	}
 	return p, nil
 }
 
-// memory is the messages that are kept. One goroutine of the cluster delivers them, one after the other,
+// replayBuffer is the messages that are kept. One goroutine of the cluster delivers them, one after the other,
 // and holds the lock while it remembers a message and sends it to those who have joined. Who joins
 // holds it for reading, while it is sent what it has missed last: so nothing is left out, and
 // nothing comes twice.
-type memory struct {
-	mu       sync.RWMutex
-	ready    bool     // what was there before has been loaded
-	at       Position // of the newest message
-	first    uint64   // from this number on all are there
-	messages []keptMessage
-	head     int // of messages, those before are gone
-	bytes    int
-	// dropped has the newest message that is gone of each topic; of topics that are not there it is at
+type replayBuffer struct {
+	mu        sync.RWMutex
+	ready     bool     // what was there before has been loaded
+	newestPos Position // of the newest message
+	firstSeq  uint64   // from this number on all are there
+	messages  []keptMessage
+	head      int // of messages, those before are gone
+	bytes     int
+	// newestDropped has the newest message that is gone of each topic; of topics that are not there it is at
 	// most floor.
-	dropped map[string]uint64
-	floor   uint64
-	moved   chan struct{} // closed with the next message; nil if nobody waits
+	newestDropped map[string]uint64
+	droppedFloor  uint64
+	advanced      chan struct{} // closed with the next message; nil if nobody waits
 
-	asking  sync.Mutex // guards the next
-	newest  Position   // of the stream, when it was asked for
-	unknown error
-	asked   time.Time
+	newestMu        sync.Mutex // guards the next
+	streamNewest    Position   // of the stream, when it was asked for
+	streamNewestErr error
+	streamNewestAt  time.Time
 
-	limits replayLimits // by Replay.limited alone
+	limiters replayLimiters // by Replay.limited alone
 
-	// stepping is held while a goroutine makes a step for a client with patterns, so that all of these together take
+	// patternStepMu is held while a goroutine makes a step for a client with patterns, so that all of these together take
 	// one processor at the most.
-	stepping sync.Mutex
+	patternStepMu sync.Mutex
 
-	replays, replayed, gaps, refusals, unissued, stalled atomic.Int64
+	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
 }
 
 // keptMessage is one that is remembered.
@@ -217,13 +217,13 @@ type keptMessage struct {
 }
 
 const (
-	// keptSize is what a message takes beside its name and data.
-	keptSize = 100
-	// maxDropped is the most topics of which it is known what is gone.
-	maxDropped = 1 << 16
+	// keptMessageOverhead is what a message takes beside its name and data.
+	keptMessageOverhead = 100
+	// maxDroppedTopics is the most topics of which it is known what is gone.
+	maxDroppedTopics = 1 << 16
 )
 
-func (m *keptMessage) size() int { return len(m.topic) + len(m.data) + keptSize }
+func (m *keptMessage) memoryBytes() int { return len(m.topic) + len(m.data) + keptMessageOverhead }
 
 // KeptMessage is one of the stream.
 type KeptMessage struct {
@@ -237,26 +237,26 @@ type KeptMessage struct {
 
 // Begin forgets all, for a stream whose messages from first on are going to be delivered. Until
 // Ready is called, clients that come again wait.
-func (r *Replay) Begin(epoch string, first uint64) {
+func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.at, r.first = false, Position{epoch, first - 1}, first
-	r.messages, r.head, r.bytes, r.dropped, r.floor = nil, 0, 0, nil, first-1
+	r.ready, r.newestPos, r.firstSeq = false, Position{epoch, firstSeq - 1}, firstSeq
+	r.messages, r.head, r.bytes, r.newestDropped, r.droppedFloor = nil, 0, 0, nil, firstSeq-1
 }
 
 // Ready says that all up to a number has been delivered.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.at.Seq = true, max(r.at.Seq, seq)
-	r.move()
+	r.ready, r.newestPos.Seq = true, max(r.newestPos.Seq, seq)
+	r.signalAdvanced()
 }
 
 // At is the position of the newest message; ready is false as long as it is not known.
 func (r *Replay) At() (at Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.at, r.ready
+	return r.newestPos, r.ready
 }
 
 // DeliverKept is Deliver for the next message of the stream.
@@ -264,44 +264,44 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m.At.Seq > r.at.Seq+1 {
-		r.missed(h, m.At.Seq)
+	if m.At.Seq > r.newestPos.Seq+1 {
+		r.skipToSeq(h, m.At.Seq)
 	}
 	r.add(keptMessage{m.At.Seq, m.Time, strings.Clone(m.Topic), m.Data})
-	r.at = m.At
-	r.forget(m.Time)
-	r.move()
+	r.newestPos = m.At
+	r.dropExpired(m.Time)
+	r.signalAdvanced()
 	if m.Old {
 		return 0
 	}
-	return h.deliver(Topic, m.Topic, m.Data, m.At.String())
+	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// missed notes that the numbers up to next have not come, because the stream has thrown them away: nobody
+// skipToSeq notes that the numbers up to next have not come, because the stream has thrown them away: nobody
 // can have them any more, and those who are there have missed them.
-func (r *Replay) missed(h *Hub, next uint64) {
+func (r *Replay) skipToSeq(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
-		r.drop()
+		r.dropOldest()
 	}
-	r.first, r.floor, r.dropped = next, next-1, nil
+	r.firstSeq, r.droppedFloor, r.newestDropped = nextSeq, nextSeq-1, nil
 	if !r.ready {
 		return
 	}
 	r.gaps.Add(1)
-	r.at.Seq = next - 1
+	r.newestPos.Seq = nextSeq - 1
 	for _, k := range []Kind{Topic, Pattern} {
-		h.tableOf(k).eachTopic(func(t *topic) {
-			if r.keeps(k, t.name) {
-				t.tellGap(r.at)
+		hub.tableForKind(k).eachTopic(func(t *topic) {
+			if r.keepsAny(k, t.name) {
+				t.sendGap(r.newestPos)
 			}
 		})
 	}
 }
 
-func (r *Replay) move() {
-	if r.moved != nil {
-		close(r.moved)
-		r.moved = nil
+func (r *Replay) signalAdvanced() {
+	if r.advanced != nil {
+		close(r.advanced)
+		r.advanced = nil
 	}
 }
 
@@ -309,31 +309,31 @@ func (r *Replay) move() {
 func (r *Replay) Forget(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forget(now)
+	r.dropExpired(now)
 }
 
-func (r *Replay) forget(now time.Time) {
+func (r *Replay) dropExpired(now time.Time) {
 	bytes, messages, age := r.Bounds()
 	for n := len(r.messages) - r.head; n > 0 && (n > messages || r.bytes > bytes || now.Sub(r.messages[r.head].when) > age); n-- {
-		r.drop()
+		r.dropOldest()
 	}
 }
 
-func (m *memory) add(message keptMessage) {
+func (m *replayBuffer) add(message keptMessage) {
 	m.messages = append(m.messages, message)
-	m.bytes += message.size()
+	m.bytes += message.memoryBytes()
 }
 
-// drop drops the oldest message.
-func (m *memory) drop() {
+// dropOldest drops the oldest message.
+func (m *replayBuffer) dropOldest() {
 	old := &m.messages[m.head]
-	m.bytes -= old.size()
-	m.first = old.seq + 1
-	if m.dropped == nil || len(m.dropped) >= maxDropped {
-		m.dropped = make(map[string]uint64)
-		m.floor = old.seq
+	m.bytes -= old.memoryBytes()
+	m.firstSeq = old.seq + 1
+	if m.newestDropped == nil || len(m.newestDropped) >= maxDroppedTopics {
+		m.newestDropped = make(map[string]uint64)
+		m.droppedFloor = old.seq
 	}
-	m.dropped[old.topic] = old.seq
+	m.newestDropped[old.topic] = old.seq
 	*old = keptMessage{}
 	if m.head++; m.head > len(m.messages)/2 {
 		n := copy(m.messages, m.messages[m.head:])
@@ -342,19 +342,19 @@ func (m *memory) drop() {
 	}
 }
 
-// behind are the messages behind a number.
-func (m *memory) behind(seq uint64) []keptMessage {
+// messagesAfter are the messages behind a number.
+func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// lacks says whether some of a topic's messages behind a number may be gone, or of a pattern's.
-func (m *memory) lacks(t *topic, seq uint64) bool {
+// mayLack says whether some of a topic's messages behind a number may be gone, or of a pattern's.
+func (m *replayBuffer) mayLack(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
-		return seq+1 < m.first
+		return afterSeq+1 < m.firstSeq
 	}
-	return seq < max(m.floor, m.dropped[t.name])
+	return afterSeq < max(m.droppedFloor, m.newestDropped[t.name])
 }
 
 // ReplayStats are the counters of a Replay.
@@ -375,12 +375,12 @@ type ReplayStats struct {
 }
 
 func (r *Replay) stats() *ReplayStats {
-	limits := r.limited()
+	limits := r.initLimiters()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return &ReplayStats{
-		Ready: r.ready, Seq: r.at.Seq, Messages: int64(len(r.messages) - r.head), Bytes: int64(r.bytes),
-		Waiting: int64(limits.queue.holders() + limits.early.holders()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
-		Gaps: r.gaps.Load(), Refused: r.refusals.Load(), Unissued: r.unissued.Load(), Stalled: r.stalled.Load(),
+		Ready: r.ready, Seq: r.newestPos.Seq, Messages: int64(len(r.messages) - r.head), Bytes: int64(r.bytes),
+		Waiting: int64(limits.queue.holderCount() + limits.early.holderCount()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
+		Gaps: r.gaps.Load(), Refused: r.refused.Load(), Unissued: r.unissued.Load(), Stalled: r.stalled.Load(),
 	}
 }

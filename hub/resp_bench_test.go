@@ -26,7 +26,7 @@ func BenchmarkCommands(b *testing.B) {
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)
-			s := virtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
+			s := serveVirtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
 			var receivers []*tcptest.Peer
 			for range row.receivers {
 				p := s.Dial()

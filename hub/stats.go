@@ -7,15 +7,15 @@ import (
 
 // counters are what is counted of a Hub.
 type counters struct {
-	begun, published                  atomic.Int64 // messages: see fanOut
+	publishesStarted, published       atomic.Int64 // messages: see fanOut
 	subscriptions, delivered, dropped atomic.Int64
 	deliveredBytes, lost, lostBytes   atomic.Int64
-	refused                           [refusals]atomic.Int64
+	refused                           [refusalCauseCount]atomic.Int64
 }
 
 // countPublished counts messages that fanOut has not delivered itself.
 func (c *counters) countPublished(n int64) {
-	c.begun.Add(n)
+	c.publishesStarted.Add(n)
 	c.published.Add(n)
 }
 
@@ -63,31 +63,31 @@ type Refused struct {
 	Unkept int64
 }
 
-// causes are those of Refused, by the errors that say them.
-var causes = [...]struct {
+// refusalCauses are those of Refused, by the errors that say them.
+var refusalCauses = [...]struct {
 	err error
 	of  func(*Refused) *int64
 }{
-	{errCredential, func(r *Refused) *int64 { return &r.Credentials }},
-	{errLogins, func(r *Refused) *int64 { return &r.Logins }},
+	{errWrongCredentials, func(r *Refused) *int64 { return &r.Credentials }},
+	{errTooManyFailedLogins, func(r *Refused) *int64 { return &r.Logins }},
 	{errDenied, func(r *Refused) *int64 { return &r.Denied }},
-	{errNoName, func(r *Refused) *int64 { return &r.Names }},
-	{errLongName, func(r *Refused) *int64 { return &r.Names }},
-	{errLongMessage, func(r *Refused) *int64 { return &r.Messages }},
-	{errRate, func(r *Refused) *int64 { return &r.Rate }},
-	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
-	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
-	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
-	{errPatterns, func(r *Refused) *int64 { return &r.Patterns }},
-	{errUnkept, func(r *Refused) *int64 { return &r.Unkept }},
+	{errEmptyName, func(r *Refused) *int64 { return &r.Names }},
+	{errNameTooLong, func(r *Refused) *int64 { return &r.Names }},
+	{errMessageTooLong, func(r *Refused) *int64 { return &r.Messages }},
+	{errPublishRate, func(r *Refused) *int64 { return &r.Rate }},
+	{errTooManySubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
+	{errTooManySubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
+	{errTooManyTopics, func(r *Refused) *int64 { return &r.Topics }},
+	{errPatternTooCostly, func(r *Refused) *int64 { return &r.Patterns }},
+	{errCannotKeep, func(r *Refused) *int64 { return &r.Unkept }},
 }
 
-const refusals = len(causes)
+const refusalCauseCount = len(refusalCauses)
 
-// refuse counts an error by which a client is refused something, and gives it back.
-func (c *counters) refuse(err error) error {
-	for i := range causes {
-		if errors.Is(err, causes[i].err) {
+// countRefusal counts an error by which a client is refused something, and gives it back.
+func (c *counters) countRefusal(err error) error {
+	for i := range refusalCauses {
+		if errors.Is(err, refusalCauses[i].err) {
 			c.refused[i].Add(1)
 			break
 		}
@@ -98,12 +98,12 @@ func (c *counters) refuse(err error) error {
 // Stats gives the counters. It is safe for concurrent use.
 func (h *Hub) Stats() Stats {
 	s := Stats{
-		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
+		Topics: h.topics.count.Load(), Patterns: h.patterns.count.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.patternIndex.maxPublishWork.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
 		Lost: h.lost.Load(), LostBytes: h.lostBytes.Load(),
 	}
-	for i := range causes {
-		*causes[i].of(&s.Refused) += h.refused[i].Load()
+	for i := range refusalCauses {
+		*refusalCauses[i].of(&s.Refused) += h.refused[i].Load()
 	}
 	if h.Cluster != nil {
 		c := h.Cluster.Stats()
@@ -112,8 +112,8 @@ func (h *Hub) Stats() Stats {
 	if h.Replay != nil {
 		s.Replay = h.Replay.stats()
 	}
-	h.last.mu.Lock()
-	defer h.last.mu.Unlock()
-	s.LastValues, s.LastValueBytes, s.Evicted = int64(len(h.last.byName)), int64(h.last.bytes), h.last.evicted
+	h.lastValues.mu.Lock()
+	defer h.lastValues.mu.Unlock()
+	s.LastValues, s.LastValueBytes, s.Evicted = int64(len(h.lastValues.byName)), int64(h.lastValues.bytes), h.lastValues.evicted
 	return s
 }

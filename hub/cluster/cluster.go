@@ -89,23 +89,23 @@ type Peers struct {
 }
 
 const (
-	pingInterval     = 5 * time.Second
-	maxPings         = 2
-	connectTime      = 5 * time.Second
-	writeTime        = 5 * time.Second
-	leastReconnect   = 100 * time.Millisecond
-	reconnectJitter  = 400 * time.Millisecond
-	closeTime        = 2 * time.Second // to send what waits
-	maxOrigin        = 64              // bytes
-	headerRoom       = 4 << 10         // of a message, beside its data
-	numberHeader     = "Myriad"        // origin, era and number of a message
-	nameHeader       = "Myriad-Topic"  // all tokens of a name that is too long for a subject
-	defaultWaiting   = 1 << 16
-	defaultBytes     = 16 << 20
-	defaultSubjects  = 100_000
-	defaultLinger    = 5 * time.Second
-	defaultMessage   = 64 << 10
-	serverMaxPayload = 64 << 20
+	pingInterval           = 5 * time.Second
+	maxPings               = 2
+	connectTimeout         = 5 * time.Second
+	writeTimeout           = 5 * time.Second
+	minReconnectDelay      = 100 * time.Millisecond
+	reconnectJitter        = 400 * time.Millisecond
+	closeTimeout           = 2 * time.Second // to send what waits
+	maxOriginBytes         = 64              // bytes
+	headerReserve          = 4 << 10         // of a message, beside its data
+	sequenceHeader         = "Myriad"        // origin, era and number of a message
+	topicHeader            = "Myriad-Topic"  // all tokens of a name that is too long for a subject
+	defaultMaxWaiting      = 1 << 16
+	defaultMaxWaitingBytes = 16 << 20
+	defaultMaxSubjects     = 100_000
+	defaultLinger          = 5 * time.Second
+	defaultMaxMessage      = 64 << 10
+	serverMaxPayload       = 64 << 20
 )
 
 // Node is a hub's part in a cluster. Its methods are safe for concurrent use.
@@ -114,50 +114,50 @@ const (
 // on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
 // and delivers it, one message at a time, so that each publisher's order stays. Two more are those of presence.
 type Node struct {
-	hub    *hub.Hub
-	config Config
-	origin string // of messages: random, of each start
-	server *natsd.Server
-	nc     *nats.Conn
+	hub      *hub.Hub
+	config   Config
+	origin   string // of messages: random, of each start
+	server   *natsd.Server
+	natsConn *nats.Conn
 
-	outbox   *outbox
-	interest *interest
-	inbox    *inbox
-	presence *presence
-	keeper   *keeper // and stream: nil if nothing is kept
-	stream   *stream
+	outbox        *outbox
+	subscriptions *subscriptions
+	inbox         *inbox
+	presence      *presence
+	publisher     *streamPublisher // and stream: nil if nothing is kept
+	stream        *replayStream
 
 	// What nats.Conn knows of these it tells only when it is not busy connecting.
-	online     atomic.Bool
+	connected  atomic.Bool
 	maxPayload atomic.Int64 // of the server that was connected to last
 
 	sent, disconnects atomic.Int64
-	warned            warnings
-	connected         chan struct{} // has room for one
-	stop              chan struct{}
-	running           sync.WaitGroup
-	closing           sync.Once
+	warnings          warningLimiter
+	reconnected       chan struct{} // has room for one
+	stopped           chan struct{}
+	goroutines        sync.WaitGroup
+	closeOnce         sync.Once
 }
 
 // Start joins a hub to a cluster, and is to be called before the hub serves: it sets its field
 // Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
 // error says what can't get better. Close ends it.
 func Start(h *hub.Hub, c Config) (*Node, error) {
-	if err := c.check(h); err != nil {
+	if err := c.validate(h); err != nil {
 		return nil, err
 	}
 	host, _ := os.Hostname()
 	c.Name = cmp.Or(c.Name, host, "hub")
 	n := &Node{
 		hub: h, config: c, origin: cmp.Or(c.Origin, newOrigin()),
-		warned: warnings{to: c.Warn}, connected: make(chan struct{}, 1), stop: make(chan struct{}),
+		warnings: warningLimiter{sink: c.Warn}, reconnected: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
 	n.inbox = newInbox(n)
 	if c.Origin != "" {
-		n.outbox.numbers.era = rand.Int()
+		n.outbox.sequencer.era = rand.Int()
 		n.inbox.resumed = make(chan struct{})
-		n.outbox.held = true
+		n.outbox.paused = true
 	}
 	if err := n.connect(); err != nil {
 		if n.server != nil {
@@ -165,54 +165,54 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		}
 		return nil, err
 	}
-	n.interest = &interest{
-		hub: h, nc: n.nc, to: n.inbox.messages, left: n.inbox.gaps.left, warn: n.warned.say,
-		linger: cmp.Or(c.Linger, defaultLinger), most: cmp.Or(c.MaxSubjects, defaultSubjects),
-		always: h.Limits.LastValues > 0, // which have to be those of all nodes
-		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
+	n.subscriptions = &subscriptions{
+		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: n.warnings.warnf,
+		linger: cmp.Or(c.Linger, defaultLinger), maxSubjects: cmp.Or(c.MaxSubjects, defaultMaxSubjects),
+		alwaysAll: h.Limits.LastValues > 0, // which have to be those of all nodes
+		wake:      make(chan struct{}, 1), subjects: make(map[string]*subjectState),
 	}
 	n.presence = newPresence(n)
 	if h.Replay != nil {
 		var err error
 		if n.stream, err = newStream(n); err != nil {
-			n.nc.Close()
+			n.natsConn.Close()
 			if n.server != nil {
 				n.server.Close()
 			}
 			return nil, err
 		}
-		n.keeper = newKeeper(newOrigin(), cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
-		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
-		n.keeper.held = n.outbox.held
+		n.publisher = newStreamPublisher(newOrigin(), cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
+		n.publisher.publish, n.publisher.warn, n.subscriptions.comesByStream = n.stream.publish, n.warnings.warnf, n.comesByStream
+		n.publisher.paused = n.outbox.paused
 	}
-	if n.nc.IsConnected() {
-		n.maxPayload.Store(n.nc.MaxPayload())
-		n.online.Store(true)
+	if n.natsConn.IsConnected() {
+		n.maxPayload.Store(n.natsConn.MaxPayload())
+		n.connected.Store(true)
 	}
 	h.Cluster = n
 	if c.Origin != "" {
-		n.succeed()
+		n.subscribeForTakeover()
 	}
-	n.running.Go(n.send)
-	n.running.Go(func() { n.interest.run(n.stop) })
-	n.running.Go(func() { n.inbox.run(n.stop) })
-	n.running.Go(func() { n.presence.run(n.stop) })
-	n.running.Go(func() { n.presence.answers(n.stop) })
+	n.goroutines.Go(n.sendOutbox)
+	n.goroutines.Go(func() { n.subscriptions.maintain(n.stopped) })
+	n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
+	n.goroutines.Go(func() { n.presence.announceLoop(n.stopped) })
+	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
 	if n.stream != nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		n.running.Go(func() {
+		n.goroutines.Go(func() {
 			defer cancel()
-			<-n.stop
+			<-n.stopped
 		})
-		n.running.Go(func() { n.stream.run(ctx) })
-		for range keepers {
-			n.running.Go(func() { n.keeper.run(ctx) })
+		n.goroutines.Go(func() { n.stream.readLoop(ctx) })
+		for range publisherGoroutines {
+			n.goroutines.Go(func() { n.publisher.publishLoop(ctx) })
 		}
 	}
 	return n, nil
 }
 
-func (c Config) check(h *hub.Hub) error {
+func (c Config) validate(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
 		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
@@ -220,14 +220,14 @@ func (c Config) check(h *hub.Hub) error {
 		return errors.New("cluster: hubs that form a cluster need a secret in common")
 	case c.Peers != nil && c.Origin != "":
 		return errors.New("cluster: Origin is given with Peers, whose server of NATS another process can't take over")
-	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOrigin:
+	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOriginBytes:
 		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
 		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
 		return fmt.Errorf("cluster: messages are to be kept by three nodes at the least, of which a majority is there; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
-	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
-		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
+	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerReserve:
+		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerReserve)
 	}
 	if c.Replicas > maxReplicas {
 		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
@@ -247,41 +247,41 @@ func (c Config) check(h *hub.Hub) error {
 func (n *Node) connect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
-		nats.ReconnectWait(leastReconnect), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
-		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTime),
-		nats.FlusherTimeout(writeTime), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(minReconnectDelay), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTimeout),
+		nats.FlusherTimeout(writeTimeout), nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if n.closed() {
+			if n.isClosed() {
 				return
 			}
-			n.online.Store(false)
+			n.connected.Store(false)
 			n.disconnects.Add(1)
-			n.warned.state("the connection to NATS is lost: %v", err)
+			n.warnings.logChange("the connection to NATS is lost: %v", err)
 		}),
-		nats.ConnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected to") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected again to") }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
+		nats.ConnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected again to") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warnings.warnf("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
-		own := natsd.Config{
+		serverConfig := natsd.Config{
 			Name:       n.config.Name + "-" + n.origin,
-			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMessage)+headerRoom),
-			Warn:       func(line string) { n.warned.say("NATS: %s", line) },
+			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMaxMessage)+headerReserve),
+			Warn:       func(line string) { n.warnings.warnf("NATS: %s", line) },
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
 		}
 		if n.hub.Replay != nil {
-			if own.Name, err = nameIn(p.Dir, own.Name); err != nil {
+			if serverConfig.Name, err = loadServerName(p.Dir, serverConfig.Name); err != nil {
 				return fmt.Errorf("cluster: the directory of what is kept: %w", err)
 			}
-			own.StoreDir = p.Dir
+			serverConfig.StoreDir = p.Dir
 		}
-		if n.server, err = natsd.Start(own); err != nil {
+		if n.server, err = natsd.Start(serverConfig); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.nc, err = n.server.Connect(append(options, nats.InProcessServer(paced{n.server, n.inbox}))...)
+		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(throttledInProcess{n.server, n.inbox}))...)
 		return err
 	}
-	options = append(options, nats.SetCustomDialer(&pacedDialer{inbox: n.inbox}))
+	options = append(options, nats.SetCustomDialer(&throttledDialer{inbox: n.inbox}))
 	if n.config.Creds != "" {
 		options = append(options, nats.UserCredentials(n.config.Creds))
 	}
@@ -289,35 +289,35 @@ func (n *Node) connect() (err error) {
 		options = append(options, nats.Secure(n.config.TLS))
 	}
 	urls := strings.Join(n.config.URLs, ",")
-	if n.nc, err = nats.Connect(urls, options...); err == nil {
+	if n.natsConn, err = nats.Connect(urls, options...); err == nil {
 		return nil
 	}
 	if !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	n.warned.say("NATS can't be reached yet: %v", err)
-	if n.nc, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
+	n.warnings.warnf("NATS can't be reached yet: %v", err)
+	if n.natsConn, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
 }
 
-// connectedTo goes on sending.
-func (n *Node) connectedTo(nc *nats.Conn, how string) {
+// handleConnected goes on sending.
+func (n *Node) handleConnected(nc *nats.Conn, event string) {
 	n.maxPayload.Store(nc.MaxPayload())
-	n.online.Store(true)
+	n.connected.Store(true)
 	select {
-	case n.connected <- struct{}{}:
+	case n.reconnected <- struct{}{}:
 	default:
 	}
 	if n.config.Peers == nil {
-		n.warned.state("%s NATS", how)
+		n.warnings.logChange("%s NATS", event)
 	}
 }
 
-func (n *Node) closed() bool {
+func (n *Node) isClosed() bool {
 	select {
-	case <-n.stop:
+	case <-n.stopped:
 		return true
 	default:
 		return false
@@ -333,77 +333,77 @@ func (n *Node) Addr() string {
 }
 
 // Publish implements hub.Cluster.
-func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
-	if err := n.fits(message); err != nil {
+func (n *Node) Publish(kind hub.Kind, name string, message []byte) error {
+	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	n.outbox.put(k, name, message)
+	n.outbox.enqueue(kind, name, message)
 	return nil
 }
 
-func (n *Node) fits(message []byte) error {
-	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
-		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+func (n *Node) checkMessageSize(message []byte) error {
+	if limit := n.maxPayload.Load() - headerReserve; limit > 0 && int64(len(message)) > limit {
+		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), limit)
 	}
 	return nil
 }
 
 // Keep implements hub.Cluster.
 func (n *Node) Keep(topic string, message []byte) error {
-	if err := n.fits(message); err != nil {
+	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	return n.keeper.put(topic, message)
+	return n.publisher.enqueue(topic, message)
 }
 
-// keeps says whether all messages of a name come by the stream.
-func (n *Node) keeps(k hub.Kind, name string) bool {
-	return n.hub.Replay != nil && n.hub.Replay.Keeps(k, name)
+// comesByStream says whether all messages of a name come by the stream.
+func (n *Node) comesByStream(kind hub.Kind, name string) bool {
+	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
 }
 
 // Changed implements hub.Cluster.
-func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }
+func (n *Node) Changed(kind hub.Kind, name string) { n.subscriptions.queueNameCheck(kind, name) }
 
-// send passes messages on, until the outbox is closed and empty or the time to close is over.
-func (n *Node) send() {
+// sendOutbox passes messages on, until the outbox is closed and empty or the time to close is over.
+func (n *Node) sendOutbox() {
 	var batch []outgoing
 	for {
-		batch = n.outbox.take(batch)
+		batch = n.outbox.dequeueAll(batch)
 		if len(batch) == 0 {
 			return
 		}
 		for i := range batch {
-			ok := n.pass(&batch[i])
+			ok := n.publishMessage(&batch[i])
 			if ok {
 				n.sent.Add(1)
 			}
-			n.outbox.sent(&batch[i], ok)
+			n.outbox.complete(&batch[i], ok)
 			batch[i] = outgoing{}
 		}
 	}
 }
 
-// pass passes one message on, as soon as there is a connection.
-func (n *Node) pass(m *outgoing) bool {
-	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{numberHeader: {m.number}}}
-	if m.name != "" {
-		msg.Header[nameHeader] = []string{m.name}
+// publishMessage passes one message on, as soon as there is a connection.
+func (n *Node) publishMessage(m *outgoing) bool {
+	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
+	if m.escapedName != "" {
+		msg.Header[topicHeader] = []string{m.escapedName}
 	}
 	for {
-		err := n.nc.PublishMsg(&msg)
+		err := n.natsConn.PublishMsg(&msg)
 		switch {
 		case err == nil:
 			return true
-		case n.online.Load() || n.closed():
-			if !n.closed() {
-				n.warned.say("a message is lost: %v", err)
+		case n.connected.Load() || n.isClosed():
+			if !n.isClosed() {
+				n.warnings.warnf("a message is lost: %v", err)
 			}
 			return false
 		}
 		select {
-		case <-n.connected:
-		case <-time.After(leastReconnect):
-		case <-n.stop:
+		case <-n.reconnected:
+		case <-time.After(minReconnectDelay):
+		case <-n.stopped:
 			return false
 		}
 	}
@@ -411,14 +411,14 @@ func (n *Node) pass(m *outgoing) bool {
 
 // Stats implements hub.Cluster.
 func (n *Node) Stats() hub.ClusterStats {
-	s := hub.ClusterStats{Connected: n.online.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
-	s.Subjects, s.All = n.interest.count()
+	s := hub.ClusterStats{Connected: n.connected.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
+	s.Subjects, s.All = n.subscriptions.subjectCount()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
-	if n.keeper != nil {
-		waiting, bytes, lost := n.keeper.stats()
+	if n.publisher != nil {
+		waiting, bytes, lost := n.publisher.stats()
 		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
 	}
-	n.inbox.stats(&s)
+	n.inbox.addStats(&s)
 	return s
 }
 
@@ -426,30 +426,30 @@ func (n *Node) Stats() hub.ClusterStats {
 // connection. The hub goes on alone, and what is published to it from then on reaches its own
 // subscribers only.
 func (n *Node) Close() {
-	n.closing.Do(func() {
+	n.closeOnce.Do(func() {
 		n.outbox.close()
-		if n.keeper != nil {
-			n.keeper.close()
+		if n.publisher != nil {
+			n.publisher.close()
 		}
-		n.flush(closeTime)
-		if n.online.Load() {
-			n.presence.say(true)
-			_ = n.nc.FlushTimeout(closeTime)
+		n.waitUntilSent(closeTimeout)
+		if n.connected.Load() {
+			n.presence.publishAnnouncement(true)
+			_ = n.natsConn.FlushTimeout(closeTimeout)
 		}
-		close(n.stop)
-		n.nc.Close()
-		n.running.Wait()
+		close(n.stopped)
+		n.natsConn.Close()
+		n.goroutines.Wait()
 		if n.server != nil {
 			n.server.Close()
 		}
 	})
 }
 
-// flush waits until what waits is with NATS, while there is a connection and time.
-func (n *Node) flush(most time.Duration) {
-	for end := time.Now().Add(most); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+// waitUntilSent waits until what waits is with NATS, while there is a connection and time.
+func (n *Node) waitUntilSent(timeout time.Duration) {
+	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {
-			_ = n.nc.FlushTimeout(max(time.Until(end), time.Millisecond))
+			_ = n.natsConn.FlushTimeout(max(time.Until(deadline), time.Millisecond))
 			return
 		}
 	}

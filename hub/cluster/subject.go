@@ -21,21 +21,21 @@ import (
 const (
 	topicPrefix   = "myriad.t."
 	shardedPrefix = "myriad.s."
-	everything    = ">"
+	allSuffix     = ">"
 
 	// maxTokens is the most tokens of a name. A separator behind them is a byte like others,
 	// but a dot is escaped.
 	maxTokens = 16
-	// maxSubject is the most bytes of a name in a subject, with less than half of the 4 KiB that
+	// maxSubjectBytes is the most bytes of a name in a subject, with less than half of the 4 KiB that
 	// a server of NATS takes as a line. One with more has its beginning, of at most as much
 	// less hashSize, as far as tokens are whole.
-	maxSubject = 1024
-	hashMark   = "%%"
-	hashSize   = len(hashMark) + 2*sha256.Size
+	maxSubjectBytes = 1024
+	hashMark        = "%%"
+	hashSize        = len(hashMark) + 2*sha256.Size
 )
 
-func prefixOf(k hub.Kind) string {
-	if k == hub.Sharded {
+func subjectPrefix(kind hub.Kind) string {
+	if kind == hub.Sharded {
 		return shardedPrefix
 	}
 	return topicPrefix
@@ -43,12 +43,14 @@ func prefixOf(k hub.Kind) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// plain says whether a byte stands for itself in a subject.
-func plain(b byte) bool { return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%' }
+// isUnescaped says whether a byte stands for itself in a subject.
+func isUnescaped(b byte) bool {
+	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
+}
 
-// tokens writes a name, or the beginning of one, as tokens with dots between them. last is where
+// escapeTokens writes a name, or the beginning of one, as tokens with dots between them. last is where
 // the last token begins.
-func tokens(name string) (text string, last int) {
+func escapeTokens(name string) (text string, last int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
 	for i := range len(name) {
@@ -63,7 +65,7 @@ func tokens(name string) (text string, last int) {
 			out = append(out, '.')
 			last = len(out)
 			n++
-		case plain(b):
+		case isUnescaped(b):
 			out = append(out, b)
 		default:
 			out = append(out, '%', hexDigits[b>>4], hexDigits[b&15])
@@ -75,19 +77,19 @@ func tokens(name string) (text string, last int) {
 	return string(out), last
 }
 
-// subjectOf is the subject of a topic. long says that it is not all of the name.
-func subjectOf(k hub.Kind, name string) (subject string, long bool) {
-	text, _ := tokens(name)
-	if len(text) <= maxSubject {
-		return prefixOf(k) + text, false
+// topicSubject is the subject of a topic. long says that it is not all of the name.
+func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
+	text, _ := escapeTokens(name)
+	if len(text) <= maxSubjectBytes {
+		return subjectPrefix(kind) + text, false
 	}
-	text = text[:strings.LastIndexByte(text[:maxSubject-hashSize], '.')+1]
+	text = text[:strings.LastIndexByte(text[:maxSubjectBytes-hashSize], '.')+1]
 	sum := sha256.Sum256([]byte(name))
-	return prefixOf(k) + text + hashMark + hex.EncodeToString(sum[:]), true
+	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// nameOf is the topic of a subject that is all of its name; ok is false if it is none.
-func nameOf(subject string) (k hub.Kind, name string, ok bool) {
+// parseTopicSubject is the topic of a subject that is all of its name; ok is false if it is none.
+func parseTopicSubject(subject string) (k hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
 		var sharded bool
@@ -96,13 +98,13 @@ func nameOf(subject string) (k hub.Kind, name string, ok bool) {
 		}
 		k = hub.Sharded
 	}
-	name, ok = unescape(text)
+	name, ok = unescapeTokens(text)
 	return k, name, ok
 }
 
-// unescape gives the name of tokens. Those that a node of another kind has made may be others
+// unescapeTokens gives the name of tokens. Those that a node of another kind has made may be others
 // than tokens would write.
-func unescape(text string) (name string, ok bool) {
+func unescapeTokens(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		switch b := text[i]; {
@@ -131,9 +133,9 @@ func unescape(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectOfPattern is a subject with a wildcard for the topics that a pattern matches, and
+// patternSubject is a subject with a wildcard for the topics that a pattern matches, and
 // mostly others: it has the whole tokens with which they all begin.
-func subjectOfPattern(pattern string) string {
+func patternSubject(pattern string) string {
 	var literal []byte
 	whole := true
 loop:
@@ -152,13 +154,13 @@ loop:
 		literal = append(literal, b)
 	}
 	if whole {
-		subject, _ := subjectOf(hub.Topic, string(literal))
+		subject, _ := topicSubject(hub.Topic, string(literal))
 		return subject
 	}
-	text, last := tokens(string(literal))
+	text, last := escapeTokens(string(literal))
 	text = text[:last]
-	if len(text) > maxSubject-hashSize {
-		text = text[:strings.LastIndexByte(text[:maxSubject-hashSize], '.')+1]
+	if len(text) > maxSubjectBytes-hashSize {
+		text = text[:strings.LastIndexByte(text[:maxSubjectBytes-hashSize], '.')+1]
 	}
-	return topicPrefix + text + everything
+	return topicPrefix + text + allSuffix
 }

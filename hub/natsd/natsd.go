@@ -73,8 +73,8 @@ const (
 
 	maxPayload = 64 << 20 // as much as MaxPending has by default
 
-	startTime = 10 * time.Second
-	startStep = 50 * time.Millisecond
+	startTimeout      = 10 * time.Second
+	startPollInterval = 50 * time.Millisecond
 	// writeDeadline is how long a client or a server may take what waits for it.
 	writeDeadline = 10 * time.Second
 	// A server that answers no ping for pingInterval * maxPings is taken for gone.
@@ -95,7 +95,7 @@ func Start(c Config) (*Server, error) {
 		c.Addr = "127.0.0.1:0"
 		c.Token = cmp.Or(c.Token, rand.Text())
 	}
-	o, err := c.options()
+	o, err := c.serverOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +106,10 @@ func Start(c Config) (*Server, error) {
 	l := &logger{warn: c.Warn}
 	s.SetLoggerV2(l, false, false, false)
 	s.Start()
-	for end := time.Now().Add(startTime); !s.ReadyForConnections(startStep); {
-		why := l.fatal()
+	for end := time.Now().Add(startTimeout); !s.ReadyForConnections(startPollInterval); {
+		why := l.fatalError()
 		if why == "" && time.Now().After(end) {
-			why = fmt.Sprintf("the server is not ready after %v", startTime)
+			why = fmt.Sprintf("the server is not ready after %v", startTimeout)
 		}
 		if why != "" {
 			s.Shutdown()
@@ -120,7 +120,7 @@ func Start(c Config) (*Server, error) {
 	return &Server{s: s, token: c.Token}, nil
 }
 
-func (c Config) options() (*server.Options, error) {
+func (c Config) serverOptions() (*server.Options, error) {
 	o := &server.Options{
 		ServerName: c.Name, DontListen: c.Addr == "", Authorization: c.Token, TLSConfig: c.TLS,
 		NoSigs: true, MaxPending: c.MaxPending, WriteDeadline: writeDeadline,
@@ -133,7 +133,7 @@ func (c Config) options() (*server.Options, error) {
 	o.MaxPayload = int32(c.MaxPayload)
 	var err error
 	if c.Addr != "" {
-		if o.Host, o.Port, err = hostPort(c.Addr); err != nil {
+		if o.Host, o.Port, err = parseHostPort(c.Addr); err != nil {
 			return nil, err
 		}
 	}
@@ -147,11 +147,11 @@ func (c Config) options() (*server.Options, error) {
 		Name: clusterName, NoAdvertise: true, Username: clusterUser, Password: c.Cluster.Secret, Advertise: c.Cluster.Advertise,
 		TLSConfig: c.Cluster.TLS, PingInterval: pingInterval, MaxPingsOut: maxPings, WriteDeadline: writeDeadline,
 	}
-	if o.Cluster.Host, o.Cluster.Port, err = hostPort(c.Cluster.Addr); err != nil {
+	if o.Cluster.Host, o.Cluster.Port, err = parseHostPort(c.Cluster.Addr); err != nil {
 		return nil, err
 	}
 	for _, addr := range c.Cluster.Join {
-		if _, _, err := hostPort(addr); err != nil {
+		if _, _, err := parseHostPort(addr); err != nil {
 			return nil, err
 		}
 		o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword(clusterUser, c.Cluster.Secret), Host: addr})
@@ -159,8 +159,8 @@ func (c Config) options() (*server.Options, error) {
 	return o, nil
 }
 
-// hostPort takes an address to pieces, in which nats-server takes -1 for any free port.
-func hostPort(addr string) (host string, port int, err error) {
+// parseHostPort takes an address to pieces, in which nats-server takes -1 for any free port.
+func parseHostPort(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "", 0, fmt.Errorf("natsd: the address %q: %w; expected host:port", addr, err)
@@ -198,10 +198,10 @@ func (s *Server) ClusterAddr() net.Addr {
 	return nil
 }
 
-// Others is to how many other servers there are connections now.
-func (s *Server) Others() int { return len(s.others()) }
+// OtherServerCount is to how many other servers there are connections now.
+func (s *Server) OtherServerCount() int { return len(s.otherServerIDs()) }
 
-func (s *Server) others() map[string]struct{} {
+func (s *Server) otherServerIDs() map[string]struct{} {
 	r, err := s.s.Routez(nil)
 	if err != nil {
 		return nil
@@ -213,8 +213,8 @@ func (s *Server) others() map[string]struct{} {
 	return others
 }
 
-// Cut is how many clients and servers the server has cut off because they were slow.
-func (s *Server) Cut() int64 { return s.s.NumSlowConsumers() }
+// SlowConsumerCount is how many clients and servers the server has cut off because they were slow.
+func (s *Server) SlowConsumerCount() int64 { return s.s.NumSlowConsumers() }
 
 // Close ends the server, and waits for that.
 func (s *Server) Close() {

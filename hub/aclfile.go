@@ -1,0 +1,275 @@
+package hub
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// account is what a line of an ACL file gives a user. It does not change.
+type account struct {
+	enabled, noPassword, certLogin bool
+	passwords                      []passwordHash
+	selectors                      []selector // the first is the line's own
+}
+
+// selector is some commands on some topics. A user may do what one of its selectors allows.
+type selector struct {
+	commands  uint64 // bits of commandNames; unknownCommandBit is for all others
+	allTopics bool
+	topics    []glob // of topics
+}
+
+var allowAll = selector{commands: ^uint64(0), allTopics: true}
+
+func (s *selector) allowsTopic(name string) bool {
+	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.matches(name) })
+}
+
+func (s *selector) allowsPattern(pattern string) bool {
+	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
+}
+
+// commandNames are the commands that rights are about, with the categories that Redis has
+// them in. A command with a | is a part of the one before it.
+var commandNames = [...]struct{ name, categories string }{
+	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
+	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
+	{"unsubscribe", "pubsub slow"}, {"punsubscribe", "pubsub slow"}, {"sunsubscribe", "pubsub slow"},
+	{"pubsub|channels", "pubsub slow"}, {"pubsub|numsub", "pubsub slow"}, {"pubsub|numpat", "pubsub slow"},
+	{"pubsub|shardchannels", "pubsub slow"}, {"pubsub|shardnumsub", "pubsub slow"}, {"pubsub|help", "slow"},
+	{"auth", "fast connection"}, {"hello", "fast connection"}, {"quit", "fast connection"}, {"reset", "fast connection"},
+	{"ping", "fast connection"}, {"echo", "fast connection"}, {"select", "fast connection"}, {"time", "fast"},
+	{"client|id", "slow connection"}, {"client|getname", "slow connection"}, {"client|setname", "slow connection"},
+	{"client|setinfo", "slow connection"}, {"client|info", "slow connection"}, {"client|reply", "slow connection"},
+	{"client|help", "slow connection"}, {"client|no-touch", "slow connection"},
+	{"client|no-evict", "admin slow dangerous connection"},
+	{"client|list", "admin slow dangerous connection"}, {"client|kill", "admin slow dangerous connection"},
+	{"config|get", "admin slow dangerous"}, {"config|help", "slow"}, {"info", "slow dangerous"},
+	{"client|getredir", "slow connection"}, {"command", "slow connection"}, {"command|count", "slow connection"},
+	{"command|docs", "slow connection"}, {"command|info", "slow connection"}, {"command|help", "slow connection"},
+	{"acl|whoami", "slow"}, {"flushdb", "keyspace write slow dangerous"}, {"flushall", "keyspace write slow dangerous"},
+}
+
+const unknownCommandBit = uint64(1) << 63
+
+// commandBit has the bit of each command.
+var commandBit = func() map[string]uint64 {
+	bits := make(map[string]uint64)
+	for i, c := range commandNames {
+		bits[c.name] = 1 << i
+	}
+	return bits
+}()
+
+var (
+	publishBit, subscribeBit, psubscribeBit = commandBit["publish"], commandBit["subscribe"], commandBit["psubscribe"]
+	spublishBit, ssubscribeBit              = commandBit["spublish"], commandBit["ssubscribe"]
+	// unrestrictedBits are of commands for which nobody needs a right.
+	unrestrictedBits = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
+)
+
+// categories are those of Redis.
+const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
+	" admin fast slow blocking dangerous connection transaction scripting "
+
+// parseCommandRule are those that a rule of an ACL file means: of a command, with all its parts,
+// one part, or a category, which begins with @.
+func parseCommandRule(rule string) (bits uint64, err error) {
+	rule = strings.ToLower(rule)
+	category, isCategory := strings.CutPrefix(rule, "@")
+	switch {
+	case rule == "@all":
+		return ^uint64(0), nil
+	case isCategory && !strings.Contains(categories, " "+category+" "):
+		return 0, fmt.Errorf("there is no category @%s; expected one of @all%s", category, strings.ReplaceAll(strings.TrimRight(categories, " "), " ", " @"))
+	}
+	for i, c := range commandNames {
+		if isCategory && slices.Contains(strings.Fields(c.categories), category) ||
+			!isCategory && (c.name == rule || strings.HasPrefix(c.name, rule+"|")) {
+			bits |= 1 << i
+		}
+	}
+	if bits == 0 && !isCategory {
+		return 0, fmt.Errorf("the hub has no command %q; expected one of its own, such as publish, subscribe or client|kill, or a category, such as @pubsub", rule)
+	}
+	return bits, nil
+}
+
+// aclLimits are those of an ACL file.
+type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
+
+var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
+
+// parseACLFile reads an ACL file: the accounts by name, and whose each password is.
+func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, byPassword map[passwordHash]string, err error) {
+	accounts, byPassword = make(map[string]*account), make(map[passwordHash]string)
+	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, limits.maxLineBytes)
+	number := 1
+	fail := func(format string, args ...any) (map[string]*account, map[passwordHash]string, error) {
+		return nil, nil, fmt.Errorf("hub: users, line %d: %w", number, fmt.Errorf(format, args...))
+	}
+	for ; lines.Scan(); number++ {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 || words[0][0] == '#' {
+			continue
+		}
+		if len(words) < 2 || words[0] != "user" {
+			return fail("%.40q; expected user NAME RULES..., or # and a comment", lines.Text())
+		}
+		name := words[1]
+		switch {
+		case accounts[name] != nil:
+			return fail("user %s is there already; expected one line for each user", name)
+		case len(accounts) == limits.maxUsers:
+			return fail("more than %d users", limits.maxUsers)
+		}
+		a, err := parseUserRules(words[2:])
+		if err != nil {
+			return fail("user %s: %w", name, err)
+		}
+		accounts[name] = a
+		for _, d := range a.passwords {
+			if other, ok := byPassword[d]; ok {
+				return fail("user %s has a password that user %s has, too; expected different ones, because a token names its user", name, other)
+			}
+			byPassword[d] = name
+		}
+	}
+	switch err := lines.Err(); {
+	case in.N == 0:
+		return fail("the file has more than %d bytes", limits.maxBytes)
+	case errors.Is(err, bufio.ErrTooLong):
+		return fail("it has more than %d bytes", limits.maxLineBytes)
+	case err != nil:
+		return fail("%w", err)
+	}
+	return accounts, byPassword, nil
+}
+
+// parseUserRules reads the rules of a user.
+func parseUserRules(rules []string) (*account, error) {
+	a := &account{selectors: make([]selector, 1)}
+	for len(rules) > 0 {
+		rule := rules[0]
+		rules = rules[1:]
+		if !strings.HasPrefix(rule, "(") {
+			if err := a.applyRule(rule); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for !strings.HasSuffix(rule, ")") {
+			if len(rules) == 0 {
+				return nil, fmt.Errorf("%q has no end; expected a )", rule)
+			}
+			rule += " " + rules[0]
+			rules = rules[1:]
+		}
+		var s selector
+		for _, r := range strings.Fields(rule[1 : len(rule)-1]) {
+			if err := s.applyRule(r); err != nil {
+				return nil, fmt.Errorf("%s: %w", rule, err)
+			}
+		}
+		a.selectors = append(a.selectors, s)
+	}
+	return a, nil
+}
+
+// applyRule applies a rule of a user: one of its own, or of its first selector.
+func (a *account) applyRule(rule string) error {
+	switch rule {
+	case "on", "off":
+		a.enabled = rule == "on"
+	case "nopass":
+		a.noPassword, a.passwords = true, nil
+	case "resetpass":
+		a.noPassword, a.passwords = false, nil
+	case "cert":
+		a.certLogin = true
+	case "reset":
+		*a = account{selectors: make([]selector, 1)}
+	case "clearselectors":
+		a.selectors = a.selectors[:1]
+	case "sanitize-payload", "skip-sanitize-payload": // of a store
+	default:
+		if strings.ContainsRune("><#!", rune(rule[0])) {
+			return a.applyPasswordRule(rule[0], rule[1:])
+		}
+		return a.selectors[0].applyRule(rule)
+	}
+	return nil
+}
+
+func (a *account) applyPasswordRule(op byte, text string) error {
+	d := passwordHash(sha256.Sum256([]byte(text)))
+	if op == '#' || op == '!' {
+		if len(text) != hex.EncodedLen(len(d)) || strings.ToLower(text) != text {
+			return fmt.Errorf("a %c with %d characters; expected the SHA-256 of a password in %d hexadecimal digits, in lower case", op, len(text), hex.EncodedLen(len(d)))
+		}
+		if _, err := hex.Decode(d[:], []byte(text)); err != nil {
+			return fmt.Errorf("a %c with what is no number; expected hexadecimal digits", op)
+		}
+	}
+	at := slices.Index(a.passwords, d)
+	switch {
+	case op == '>' && text == "":
+		return errors.New("an empty password; expected one, or nopass")
+	case op == '>' || op == '#':
+		if a.noPassword = false; at < 0 {
+			a.passwords = append(a.passwords, d)
+		}
+	case at < 0:
+		return errors.New("a password is to be removed that the user has not; expected one that stands before")
+	default:
+		a.passwords = slices.Delete(a.passwords, at, at+1)
+	}
+	return nil
+}
+
+// applyRule applies a rule about commands and topics.
+func (s *selector) applyRule(rule string) error {
+	switch rule {
+	case "allchannels", "&*":
+		s.allTopics, s.topics = true, nil
+		return nil
+	case "resetchannels":
+		s.allTopics, s.topics = false, nil
+		return nil
+	case "allcommands":
+		rule = "+@all"
+	case "nocommands":
+		rule = "-@all"
+	case "allkeys", "resetkeys": // of a store
+		return nil
+	}
+	switch rule[0] {
+	case '&':
+		if s.allTopics {
+			return fmt.Errorf("%s behind allchannels or &* has no effect; expected resetchannels before it", rule)
+		}
+		if !s.allowsPattern(rule[1:]) {
+			s.topics = append(s.topics, compileGlob(rule[1:]))
+		}
+		return nil
+	case '~', '%': // keys of a store
+		return nil
+	case '+', '-':
+		bits, err := parseCommandRule(rule[1:])
+		if rule[0] == '+' {
+			s.commands |= bits
+		} else {
+			s.commands &^= bits
+		}
+		return err
+	}
+	return fmt.Errorf("unknown rule %q; expected one that docs/hub.md lists, such as on, >password, &topic.* or +subscribe", rule)
+}

@@ -1,0 +1,190 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// This file is how clients move to another process: see tcp.Server.Upgrade. Those of the Redis
+// protocol, WebSockets and streams of events do, with their user, name and subscriptions, and
+// HTTP connections between two requests.
+
+// clientStateVersion is of the form of what is saved: the format, whether replies keep their order,
+// what replies there are (or of a WebSocket, how many mistakes there were), the user and the
+// client's name, and then for each subscription its kind and name.
+const clientStateVersion = 1
+
+var (
+	errCommandIncomplete = fmt.Errorf("%w: a command is half done", tcp.ErrSaveLater)
+	errReplayInProgress  = fmt.Errorf("%w: the client is sent what it has missed", tcp.ErrSaveLater)
+	errBadState          = errors.New("the state of a client is cut off or of another version")
+)
+
+// savedClient is what is saved of a client.
+type savedClient struct {
+	client
+	flagsOrErrors byte // flags, or mistakes
+	name          string
+	subscriptions saved.Reader // its subscriptions
+}
+
+// copyClient is the client in memory of its own.
+func (s *savedClient) copyClient() *client {
+	c := s.client
+	return &c
+}
+
+func (s *savedClient) appendState(dst []byte) []byte {
+	ordered := byte(0)
+	if s.repliesInMessageOrder {
+		ordered = 1
+	}
+	dst = append(dst, clientStateVersion, byte(s.format), ordered, s.flagsOrErrors)
+	user := ""
+	if s.user != nil {
+		user = s.user.name
+	}
+	dst = saved.AppendString(saved.AppendString(dst, user), s.name)
+	for k := range Kind(kindCount) {
+		for _, topic := range s.subscriptionNames(k) {
+			dst = saved.AppendString(append(dst, byte(k)), topic)
+		}
+	}
+	return dst
+}
+
+// decodeClient reads what append has written, of a client that has one of some formats, up to the
+// subscriptions.
+func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
+	r := saved.Read(state)
+	version := r.Byte()
+	s.client = client{format: messageFormat(r.Byte()), repliesInMessageOrder: r.Byte() != 0}
+	s.flagsOrErrors = r.Byte()
+	user := r.String()
+	s.name = r.String()
+	s.subscriptions = r
+	switch {
+	case version != clientStateVersion || !r.OK() || s.format < minFormat || s.format > maxFormat:
+		return s, errBadState
+	case user != "":
+		if s.user = h.activeUser(user); s.user == nil {
+			return s, fmt.Errorf("%w: there is no user %q any more", errDenied, user)
+		}
+	}
+	return s, nil
+}
+
+// restoreSubscriptions subscribes a client to what it was subscribed to in another process. There its patterns may have cost
+// less, which depends on the order in which they came.
+func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
+	limits := h.Limits
+	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
+	for len(saved.Rest()) > 0 {
+		k := Kind(saved.Byte())
+		name := saved.String()
+		if !saved.OK() || k >= kindCount || c.isSubscribed(k, name) {
+			return errBadState
+		}
+		t, err := h.addSubscription(c, ref, k, name, limits)
+		if err != nil {
+			return fmt.Errorf("topic %q: %w", name, err)
+		}
+		t.groupFor(c.format).Add(ref)
+	}
+	return nil
+}
+
+// Save implements tcp.Migrator.
+func (h handler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
+	session, ok := c.Value().(*respSession)
+	if !ok {
+		return dst, nil // it has not said anything yet
+	}
+	if int(session.consecutiveErrors) >= h.hub.Limits.maxFailedLogins() {
+		return nil, errCommandIncomplete // it is about to close
+	}
+	saved := savedClient{client: session.client, flagsOrErrors: byte(session.replyFlags)}
+	if session.sessionDetails != nil {
+		if session.sessionDetails.argsDone > 0 {
+			return nil, errCommandIncomplete
+		}
+		saved.name = session.sessionDetails.clientName
+	}
+	return saved.appendState(dst), nil
+}
+
+// Restore implements tcp.Migrator.
+func (h handler) Restore(c *tcp.Conn, state []byte) error {
+	if len(state) == 0 {
+		return nil
+	}
+	saved, err := h.hub.decodeClient(state, formatRESP2, formatRESP3)
+	if err != nil {
+		return err
+	}
+	session := &respSession{client: saved.client, replyFlags: replyFlags(saved.flagsOrErrors)}
+	if saved.name != "" {
+		session.sessionDetails = &sessionDetails{clientName: saved.name}
+	}
+	c.SetValue(session)
+	return h.hub.restoreSubscriptions(&session.client, c.Ref(), &saved.subscriptions)
+}
+
+// SaveHandler implements tcp.HandlerMigrator: clients that speak HTTP have its handlers.
+func (h handler) SaveHandler(c *tcp.Conn, own tcp.Handler, dst []byte) ([]byte, error) {
+	return h.hub.httpHandler().SaveHandler(c, own, dst)
+}
+
+// RestoreHandler implements tcp.HandlerMigrator.
+func (h handler) RestoreHandler(c *tcp.Conn, state []byte) error {
+	return h.hub.httpHandler().RestoreHandler(c, state)
+}
+
+// Save implements web.SocketMigrator.
+func (h socketHandler) Save(s web.Socket, dst []byte) ([]byte, error) {
+	c := s.Value().(*client)
+	if c.isReplaying() {
+		return nil, errReplayInProgress
+	}
+	return (&savedClient{client: *c, flagsOrErrors: c.consecutiveErrors}).appendState(dst), nil
+}
+
+// Restore implements web.SocketMigrator.
+func (h socketHandler) Restore(s web.Socket, state []byte) error {
+	saved, err := h.hub.decodeClient(state, formatWebSocket, formatWebSocket)
+	c := saved.copyClient()
+	c.consecutiveErrors = saved.flagsOrErrors
+	s.SetValue(c) // for Closed, in any case
+	if err == nil {
+		err = h.hub.restoreSubscriptions(c, s.Ref(), &saved.subscriptions)
+	}
+	if errors.Is(err, errDenied) {
+		err = &web.CloseError{Code: web.ClosePolicy, Reason: err.Error()}
+	}
+	return err
+}
+
+// saveEventStream is web.Events.Save.
+func (f *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
+	client := c.Value().(*client)
+	if client.isReplaying() {
+		return nil, errReplayInProgress
+	}
+	return (&savedClient{client: *client}).appendState(dst), nil
+}
+
+// restoreEventStream is web.Events.Restore.
+func (f *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
+	saved, err := f.hub.decodeClient(state, formatEvents, formatEvents)
+	client := saved.copyClient()
+	c.SetValue(client) // for Closed, in any case
+	if err != nil {
+		return err
+	}
+	return f.hub.restoreSubscriptions(client, c.Ref(), &saved.subscriptions)
+}

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// warningLimiter passes lines on: at most maxWarningsPerSecond a second, and each at most once in repeatInterval. It is safe for
+// concurrent use.
+type warningLimiter struct {
+	sink func(line string)
+
+	mu          sync.Mutex
+	windowStart time.Time
+	shown       int // in that second
+	suppressed  int // because too many were
+	known       map[string]*shownWarning
+}
+
+// shownWarning is a line that was passed on.
+type shownWarning struct {
+	shownAt    time.Time
+	suppressed int // how often it has come since
+}
+
+const (
+	maxWarningsPerSecond = 5
+	repeatInterval       = time.Minute
+	// maxKnownWarnings is the most lines that are known. When there are more, all are forgotten.
+	maxKnownWarnings = 256
+)
+
+// variableNumbers is what tells lines apart that are about the same: numbers of connections and of attempts, and ports
+// of clients.
+var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
+
+// warnf passes on what has gone wrong.
+func (w *warningLimiter) warnf(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), false) }
+
+// logChange passes on what has changed. What goes wrong from then on is news.
+func (w *warningLimiter) logChange(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), true) }
+
+func (w *warningLimiter) emit(line string, isChange bool) {
+	if w.sink == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if isChange {
+		w.known = nil
+	}
+	now, key := time.Now(), variableNumbers.ReplaceAllString(line, "")
+	known := w.known[key]
+	if known != nil && now.Sub(known.shownAt) < repeatInterval {
+		known.suppressed++
+		return
+	}
+	if now.Sub(w.windowStart) >= time.Second {
+		if w.suppressed > 0 {
+			w.sink(fmt.Sprintf("%d more lines about NATS are not shown", w.suppressed))
+		}
+		w.windowStart, w.shown, w.suppressed = now, 0, 0
+	}
+	if w.shown >= maxWarningsPerSecond {
+		w.suppressed++
+		return
+	}
+	w.shown++
+	if known != nil && known.suppressed > 0 {
+		line += fmt.Sprintf(" (and %d times in the last %v)", known.suppressed, now.Sub(known.shownAt).Round(time.Second))
+	}
+	if w.known == nil || len(w.known) >= maxKnownWarnings {
+		w.known = make(map[string]*shownWarning)
+	}
+	w.known[key] = &shownWarning{shownAt: now}
+	w.sink(line)
+}

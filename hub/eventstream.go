@@ -1,0 +1,134 @@
+package hub
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// eventSubscription is the Value of a stream of events until it has begun: then it is the client alone.
+type eventSubscription struct {
+	client *client
+	names  [2][]string // by kind
+	since  Position    // behind which it begins, of what is kept
+}
+
+// A stream whose connection ends tells the browser to wait for a time between these, so that
+// not all who lost theirs at one moment come back at one.
+const minRetry, maxRetry = time.Second, 5 * time.Second
+
+var errNoTopics = fmt.Errorf("%w: expected the parameter topic, or pattern, or several", errEmptyName)
+
+func (f *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := f.authenticate(w, r, "topic", "pattern", "since")
+	if !ok {
+		return
+	}
+	sub := &eventSubscription{client: &client{format: formatEvents, user: u}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
+	err := f.checkEventTopics(sub)
+	if err == nil {
+		err = f.parseReplayStart(sub, r, q)
+	}
+	if err != nil {
+		writeHTTPError(w, httpStatus(err), f.hub.countRefusal(err))
+		return
+	}
+	w.Header().Set("X-Accel-Buffering", "no") // nginx is not to wait for more
+	_ = f.streams.Subscribe(w, r, sub)
+}
+
+// checkEventTopics says what is wrong with a stream's topics while that can be a status.
+func (f *httpAPI) checkEventTopics(sub *eventSubscription) error {
+	n := 0
+	for k, names := range sub.names {
+		for _, name := range names {
+			if err := f.hub.checkName(name); err != nil {
+				return err
+			}
+			if !sub.client.user.maySubscribe(Kind(k), name) {
+				return errDenied
+			}
+			n++
+		}
+	}
+	if n == 0 {
+		return errNoTopics
+	}
+	return nil
+}
+
+// parseReplayStart reads where a stream begins: a browser that comes again says which id it has had last, which
+// counts more than the parameter of the page's first request. It says so to a hub that keeps nothing, too.
+func (f *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
+	var kept bool
+	for k, names := range sub.names {
+		kept = kept || slices.ContainsFunc(names, func(name string) bool { return f.hub.keepsAny(Kind(k), name) })
+	}
+	switch lastEventID := r.Header.Get("Last-Event-ID"); {
+	case !kept && q.Has("since"):
+		err = fmt.Errorf("%w: the messages of these topics are not kept; expected no parameter since", errBadPosition)
+	case !kept:
+	case lastEventID != "":
+		sub.since, err = f.hub.Replay.parseClientPosition(lastEventID)
+	case q.Has("since"):
+		sub.since, err = f.hub.Replay.parseClientPosition(q.Get("since"))
+	}
+	return err
+}
+
+// startEventStream subscribes a stream: who has its head gets all that is published from then on, or, of
+// what is kept, from its last id on.
+func (f *httpAPI) startEventStream(c *tcp.Conn) {
+	sub := c.Value().(*eventSubscription)
+	c.SetValue(sub.client)
+	retry := minRetry + rand.N(maxRetry-minRetry)
+	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
+	if err := f.subscribeEventStream(c, sub); err != nil {
+		f.closeEventStream(c, err)
+	}
+}
+
+// subscribeEventStream subscribes a stream to its topics.
+func (f *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
+	replay := &clientReplay{hub: f.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: f.closeEventStream}
+	for k, names := range sub.names {
+		for _, name := range names {
+			if !f.hub.keepsAny(Kind(k), name) {
+				if err := f.hub.subscribe(sub.client, c.Ref(), Kind(k), name, func(int) {}); err != nil {
+					return err
+				}
+			} else if !sub.client.isSubscribed(Kind(k), name) {
+				t, err := f.hub.addSubscription(sub.client, c.Ref(), Kind(k), name, f.hub.Limits)
+				if err != nil {
+					return f.hub.countRefusal(err)
+				}
+				replay.topics = append(replay.topics, t)
+			}
+		}
+	}
+	if len(replay.topics) == 0 {
+		return nil
+	}
+	replay.initPosition()
+	return replay.start(c)
+}
+
+// closeEventStream tells a stream why it ends: the browser connects again.
+func (f *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
+	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // of strings, which can't fail
+	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
+	_ = c.Close()
+}
+
+func (f *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
+	if client, ok := c.Value().(*client); ok {
+		f.hub.cleanUpClosedClient(client, c, reason)
+	}
+}

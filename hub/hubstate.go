@@ -1,0 +1,168 @@
+package hub
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// This file keeps a hub the same in two processes while one takes the other's place. The server delivers
+// what is published in both: see fanOut. Counters and last values go along. In a cluster each process
+// delivers what comes from the other nodes, except while subscribers move: resumeClusterKind ends that pause.
+
+// Starting implements tcp.StartHandler.
+func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
+
+// SendToGroup implements tcp.BroadcastHandler.
+func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
+	switch k := Kind(b.Kind); k {
+	case Topic, Sharded:
+		h.hub.countPublished(1)
+		return h.hub.deliverLocally(k, b.Group, b.Message, "")
+	case resumeClusterKind:
+		if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+			m.Resume()
+		}
+	}
+	return 0
+}
+
+// resumeClusterKind is of a broadcast that ends a pause of the cluster, and is held as long as the others.
+const resumeClusterKind = Kind(kindCount)
+
+// resumeAfterHeldMessages ends the pause when what is held now is delivered.
+func (h *Hub) resumeAfterHeldMessages(cluster ClusterMigrator) {
+	if s := h.server.Load(); s == nil {
+		cluster.Resume()
+	} else if _, err := s.Broadcast(tcp.Broadcast{Kind: uint32(resumeClusterKind)}); err != nil {
+		cluster.Resume()
+	}
+}
+
+// hubStateVersion is of what SaveState writes: counters, as JSON, and what the cluster has to say, each behind its
+// length, and then for each topic whose last message is kept, those not used for longest first, both behind
+// their lengths.
+const hubStateVersion = 2
+
+// savedCounters are those of Stats that go on.
+type savedCounters struct {
+	Published, Delivered, Dropped, Evicted int64
+	Lost, LostBytes, DeliveredBytes        int64
+	Refused                                Refused
+}
+
+// SaveState implements tcp.StateMigrator.
+func (h handler) SaveState(w io.Writer) error {
+	for h.hub.published.Load() != h.hub.publishesStarted.Load() { // in this order: only begun may run ahead
+		time.Sleep(50 * time.Microsecond)
+	}
+	var cluster []byte
+	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+		cluster = m.Pause()
+		h.hub.resumeAfterHeldMessages(m)
+	}
+	s := h.hub.Stats()
+	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Lost, s.LostBytes, h.hub.deliveredBytes.Load(), s.Refused})
+	if err != nil {
+		return err
+	}
+	if _, err = w.Write(saved.AppendString(saved.AppendString([]byte{hubStateVersion}, p), cluster)); err != nil {
+		return err
+	}
+	for _, v := range h.hub.lastValues.listOldestFirst() {
+		if _, err = w.Write(saved.AppendString(saved.AppendString(nil, v.name), v.message)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RestoreState implements tcp.StateMigrator.
+func (h handler) RestoreState(r io.Reader) error {
+	in := bufio.NewReader(r)
+	version, err := in.ReadByte()
+	if err != nil || version != hubStateVersion {
+		return errBadState
+	}
+	p, err := readLengthPrefixed(in)
+	if err != nil {
+		return errBadState
+	}
+	var s savedCounters
+	if err := json.Unmarshal(p, &s); err != nil {
+		return err
+	}
+	h.hub.addSavedCounters(s)
+	cluster, err := readLengthPrefixed(in)
+	if err != nil {
+		return errBadState
+	}
+	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+		h.hub.resumeAfterHeldMessages(m)
+		if err := m.Restore(cluster); err != nil {
+			return err
+		}
+	}
+	for {
+		name, err := readLengthPrefixed(in)
+		if err == io.EOF {
+			return nil
+		}
+		message, e := readLengthPrefixed(in)
+		if err != nil || e != nil {
+			return errBadState
+		}
+		if h.hub.Limits.LastValues > 0 {
+			h.hub.lastValues.store(string(name), message, h.hub.Limits)
+		}
+	}
+}
+
+// addSavedCounters has the counters begin with those of another process.
+func (h *Hub) addSavedCounters(s savedCounters) {
+	h.countPublished(s.Published)
+	h.delivered.Add(s.Delivered)
+	h.dropped.Add(s.Dropped)
+	h.lost.Add(s.Lost)
+	h.lostBytes.Add(s.LostBytes)
+	h.deliveredBytes.Add(s.DeliveredBytes)
+	counted := make(map[*int64]bool)
+	for i := range refusalCauses {
+		if n := refusalCauses[i].of(&s.Refused); !counted[n] { // some causes are counted together
+			counted[n] = true
+			h.refused[i].Add(*n)
+		}
+	}
+	h.lastValues.mu.Lock()
+	defer h.lastValues.mu.Unlock()
+	h.lastValues.evicted += s.Evicted
+}
+
+// readLengthPrefixed reads bytes behind their length; io.EOF is before them.
+func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
+	n, err := binary.ReadUvarint(in)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if _, err = io.CopyN(&b, in, int64(n&(1<<62-1))); err != nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return b.Bytes(), nil
+}
+
+// listOldestFirst is every value, those that were not used for longest first.
+func (l *lastValueCache) listOldestFirst() (values []lastValue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for v := l.oldest; v != nil; v = v.newer {
+		values = append(values, lastValue{name: v.name, message: v.message})
+	}
+	return values
+}

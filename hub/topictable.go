@@ -1,0 +1,218 @@
+package hub
+
+import (
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// topicTable is all topics, or all patterns, that have subscribers, in parts by the hash of the
+// name, each with a lock of its own.
+type topicTable struct {
+	count  atomic.Int64
+	shards [tableShardCount]tableShard
+}
+
+const tableShardCount = 64
+
+type tableShard struct {
+	mu     sync.RWMutex
+	topics topicSet
+}
+
+var hashSeed = maphash.MakeSeed()
+
+func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
+
+// find is the topic of a name, or nil if nobody has subscribed to it.
+func (ts *topicTable) find(name string) *topic {
+	if ts.count.Load() == 0 {
+		return nil
+	}
+	hash := maphash.String(hashSeed, name)
+	p := ts.shard(hash)
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.topics.find(name, hash)
+}
+
+// subscriberCount is how many a name has.
+func (ts *topicTable) subscriberCount(name string) int {
+	hash := maphash.String(hashSeed, name)
+	p := ts.shard(hash)
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t := p.topics.find(name, hash); t != nil {
+		return int(t.subscribers)
+	}
+	return 0
+}
+
+// addSubscriber counts a subscriber of a name in, and gives its topic. It reports whether it is the first.
+func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
+	hash := maphash.String(hashSeed, name)
+	p := ts.shard(hash)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t = p.topics.find(name, hash)
+	if t == nil {
+		if limit := limits.maxTopics(); ts.count.Add(1) > int64(limit) {
+			ts.count.Add(-1)
+			return nil, false, fmt.Errorf("%w: at most %d are allowed", errTooManyTopics, limit)
+		}
+		t = &topic{name: name, kind: kind, firstFormat: format}
+		p.topics.add(t, hash)
+	}
+	if limit := limits.MaxSubscribers; limit > 0 && int(t.subscribers) >= limit {
+		return nil, false, fmt.Errorf("%w: at most %d are allowed", errTooManySubscribers, limit)
+	}
+	t.subscribers++
+	return t, t.subscribers == 1, nil
+}
+
+// removeSubscriber counts a subscriber out. It reports whether it was the last.
+func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
+	hash := maphash.String(hashSeed, t.name)
+	p := ts.shard(hash)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.subscribers--; t.subscribers > 0 {
+		return false
+	}
+	p.topics.remove(t)
+	ts.count.Add(-1)
+	return true
+}
+
+// eachTopic calls f for every topic, in no order. f must not subscribe.
+func (ts *topicTable) eachTopic(f func(*topic)) {
+	for i := range ts.shards {
+		p := &ts.shards[i]
+		p.mu.RLock()
+		for _, t := range p.topics.slots {
+			if t != nil {
+				f(t)
+			}
+		}
+		p.mu.RUnlock()
+	}
+}
+
+// eachName calls f for every topic, in no order, until it returns false. f must not subscribe.
+func (ts *topicTable) eachName(f func(name string, subscribers int) bool) {
+	for i := range ts.shards {
+		if !ts.shards[i].eachName(f) {
+			return
+		}
+	}
+}
+
+func (p *tableShard) eachName(f func(name string, subscribers int) bool) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, t := range p.topics.slots {
+		if t != nil && !f(t.name, int(t.subscribers)) {
+			return false
+		}
+	}
+	return true
+}
+
+// topicSet is a hash table of topics by their names, with linear probing: each is at the slot
+// that its hash means, or as close behind it as there was room. A topic takes some 12 bytes in
+// it, where a map takes 40.
+type topicSet struct {
+	slots []*topic
+	tags  []uint8 // of the topics in the slots; 0 if there is none
+	count int
+}
+
+// minSlots is how many slots there are at the least.
+const minSlots = 8
+
+// homeSlot is where a search for a hash begins.
+func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
+
+// splitHash gives what the place and the tag of a hash come from. The rest tells the part.
+func splitHash(hash uint64) (slotHash uint32, tag uint8) {
+	return uint32(hash >> 32), uint8(hash>>8) | 1
+}
+
+func (s *topicSet) nextSlot(slot int) int {
+	if slot++; slot == len(s.slots) {
+		return 0
+	}
+	return slot
+}
+
+func (s *topicSet) find(name string, hash uint64) *topic {
+	if s.count == 0 {
+		return nil
+	}
+	slotHash, tag := splitHash(hash)
+	for i := s.homeSlot(slotHash); s.tags[i] != 0; i = s.nextSlot(i) {
+		if s.tags[i] == tag && s.slots[i].name == name {
+			return s.slots[i]
+		}
+	}
+	return nil
+}
+
+// add adds a topic that is not there.
+func (s *topicSet) add(t *topic, hash uint64) {
+	var tag uint8
+	t.slotHash, tag = splitHash(hash)
+	if s.count >= len(s.slots)*7/8 {
+		s.resize(len(s.slots) * 3 / 2)
+	}
+	s.insert(t, tag)
+	s.count++
+}
+
+// insert puts a topic in a free slot.
+func (s *topicSet) insert(t *topic, tag uint8) {
+	i := s.homeSlot(t.slotHash)
+	for s.tags[i] != 0 {
+		i = s.nextSlot(i)
+	}
+	s.slots[i], s.tags[i] = t, tag
+}
+
+func (s *topicSet) resize(size int) {
+	slots, tags := s.slots, s.tags
+	size = max(size, minSlots)
+	s.slots, s.tags = make([]*topic, size), make([]uint8, size)
+	for i, t := range slots {
+		if t != nil {
+			s.insert(t, tags[i])
+		}
+	}
+}
+
+// remove takes a topic out that is there. Those behind it close the gap, as far as they may
+// be there.
+func (s *topicSet) remove(t *topic) {
+	gap := s.homeSlot(t.slotHash)
+	for s.slots[gap] != t {
+		gap = s.nextSlot(gap)
+	}
+	for i := s.nextSlot(gap); s.tags[i] != 0; i = s.nextSlot(i) {
+		if s.slotDistance(s.homeSlot(s.slots[i].slotHash), i) >= s.slotDistance(gap, i) {
+			s.slots[gap], s.tags[gap] = s.slots[i], s.tags[i]
+			gap = i
+		}
+	}
+	s.slots[gap], s.tags[gap] = nil, 0
+	if s.count--; s.count < len(s.slots)/4 && len(s.slots) > minSlots {
+		s.resize(len(s.slots) / 2)
+	}
+}
+
+// slotDistance is how far b is behind a.
+func (s *topicSet) slotDistance(from, to int) int {
+	if to < from {
+		to += len(s.slots)
+	}
+	return to - from
+}

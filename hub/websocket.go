@@ -1,0 +1,419 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// subprotocol is what is spoken on WebSockets, also where no subprotocol was agreed on: each
+// message is a JSON object with its op. A client's may have an id, a number or a string, which
+// the reply to it has, too:
+//
+//	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
+//	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
+//	{"op":"subscribe","topic":"a","since":"k3-7"}  {"op":"subscribed","topic":"a","count":1,"since":"k3-7"}
+//	{"op":"unsubscribe","topic":"a"}        {"op":"unsubscribed","topic":"a","count":1}
+//	{"op":"publish","topic":"a","data":""}  {"op":"published","topic":"a","receivers":1}
+//	{"op":"count","topic":"a"}              {"op":"count","topic":"a","subscribers":1}
+//	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
+//	{"op":"ping"}                           {"op":"pong"}
+//
+// count is how many subscriptions the client has. A message to publish that is no text comes as
+// base64 instead of data; auth may have user and password instead of token. What can't be done
+// is answered with {"op":"error","error":"..."}, and messages are as event has them.
+//
+// Messages of topics that Hub.Replay keeps have an id, and subscribed says since which id all are going to
+// come: that of the request, or the newest. Where some of them are gone there is, before the others,
+// {"op":"gap","topic":"a","id":"k3-9"}, with the last id that may be missing.
+//
+// Once a client has subscribed, replies and messages come in order: subscribed before the first
+// message, and none behind unsubscribed.
+const subprotocol = "myriad.hub.v1"
+
+const (
+	// maxBadRequests is how many messages in a row may be no valid request, or a wrong
+	// credential, before the socket is closed.
+	maxBadRequests = 16
+	// maxIDBytes is the most bytes of an id.
+	maxIDBytes = 64
+	// closeTryAgainLater is a close code that RFC 6455 has no name for: the IANA's registry does.
+	closeTryAgainLater = 1013
+)
+
+// socketRequest is a client's message.
+type socketRequest struct {
+	Op       string          `json:"op"`
+	ID       json.RawMessage `json:"id"`
+	Topic    *string         `json:"topic"`
+	Pattern  *string         `json:"pattern"`
+	Data     *string         `json:"data"`
+	Base64   *string         `json:"base64"`
+	Token    *string         `json:"token"`
+	User     *string         `json:"user"`
+	Password *string         `json:"password"`
+	Since    *string         `json:"since"`
+}
+
+// socketReply is the answer to it.
+type socketReply struct {
+	Op          string          `json:"op"`
+	Topic       *string         `json:"topic,omitempty"`
+	Pattern     *string         `json:"pattern,omitempty"`
+	User        string          `json:"user,omitempty"`
+	Count       *int            `json:"count,omitempty"`
+	Since       string          `json:"since,omitempty"`
+	Subscribers *int            `json:"subscribers,omitempty"`
+	Receivers   *int            `json:"receivers,omitempty"`
+	Error       string          `json:"error,omitempty"`
+	ID          json.RawMessage `json:"id,omitempty"`
+}
+
+// socketOp is what a request may ask for.
+type socketOp struct {
+	allowedFields []string // that it may have, beside op and id
+	handle        func(socketConn, *socketRequest) error
+}
+
+var socketOps = map[string]socketOp{
+	"auth":        {[]string{"token", "user", "password"}, socketConn.handleAuth},
+	"count":       {[]string{"topic"}, socketConn.handleCount},
+	"ping":        {nil, socketConn.handlePing},
+	"publish":     {[]string{"topic", "data", "base64"}, socketConn.handlePublish},
+	"subscribe":   {[]string{"topic", "pattern", "since"}, socketConn.handleSubscribe},
+	"unsubscribe": {[]string{"topic", "pattern"}, socketConn.handleUnsubscribe},
+}
+
+// errBadRequest is wrapped by what is wrong with a request by itself.
+var errBadRequest = errors.New("bad request")
+
+func badRequestf(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
+}
+
+// parseSocketRequest reads a request and says what is wrong with it; its id is there as far as it is known.
+func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
+	request := new(socketRequest)
+	in := json.NewDecoder(bytes.NewReader(message))
+	in.DisallowUnknownFields()
+	err := in.Decode(request)
+	if err == nil {
+		if _, extra := in.Token(); extra != io.EOF {
+			err = errors.New("something follows the object")
+		}
+	}
+	if err != nil {
+		var partial struct{ ID json.RawMessage }
+		_ = json.Unmarshal(message, &partial)
+		request.ID = partial.ID
+	}
+	if string(request.ID) == "null" {
+		request.ID = nil
+	}
+	if !isValidRequestID(request.ID) {
+		request.ID = nil
+		err = errors.Join(err, fmt.Errorf("id is to be a number or a string, of at most %d bytes", maxIDBytes))
+	}
+	if err != nil {
+		return request, socketOp{}, badRequestf("%s; expected an object such as %s", describeJSONError(err), `{"op":"subscribe","topic":"a"}`)
+	}
+	op, ok := socketOps[request.Op]
+	if !ok {
+		return request, op, badRequestf("op is %.40q; expected one of %s", request.Op, strings.Join(slices.Sorted(maps.Keys(socketOps)), ", "))
+	}
+	for _, name := range request.presentFields() {
+		if !slices.Contains(op.allowedFields, name) {
+			return request, op, badRequestf("%s has no %s", request.Op, name)
+		}
+	}
+	return request, op, nil
+}
+
+// describeJSONError is an error of package json in the words of the protocol.
+func describeJSONError(err error) string {
+	var typeErr *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &typeErr) && typeErr.Field == "":
+		return "the message is a JSON " + typeErr.Value
+	case errors.As(err, &typeErr):
+		return fmt.Sprintf("%.40s is a JSON %s, and is to be a string", typeErr.Field, typeErr.Value)
+	case err == io.EOF, err == io.ErrUnexpectedEOF:
+		return "the JSON is not whole"
+	}
+	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "json: "), "\n", "; ")
+	return fmt.Sprintf("%.200s", text)
+}
+
+// isValidRequestID says whether an id is none, a number or a string.
+func isValidRequestID(id json.RawMessage) bool {
+	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
+}
+
+// presentFields are the names of what the request has, beside op and id.
+func (q *socketRequest) presentFields() (names []string) {
+	for _, f := range []struct {
+		name string
+		has  bool
+	}{
+		{"topic", q.Topic != nil}, {"pattern", q.Pattern != nil}, {"data", q.Data != nil}, {"base64", q.Base64 != nil},
+		{"token", q.Token != nil}, {"user", q.User != nil}, {"password", q.Password != nil}, {"since", q.Since != nil},
+	} {
+		if f.has {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// subscriptionTarget is what a request is to subscribe to.
+func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
+	switch {
+	case q.Topic != nil && q.Pattern == nil:
+		return Topic, *q.Topic, nil
+	case q.Topic == nil && q.Pattern != nil:
+		return Pattern, *q.Pattern, nil
+	}
+	return 0, "", badRequestf("%s is to have either topic or pattern", q.Op)
+}
+
+func (f *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	q, ok := f.parseParams(w, r)
+	if !ok {
+		return
+	}
+	u, err := f.requestUser(r, q)
+	if err != nil {
+		f.rejectLogin(w, r, err)
+		return
+	}
+	_ = f.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
+}
+
+// socketHandler is the web.SocketHandler of all sockets.
+type socketHandler struct{ *httpAPI }
+
+// Opened implements web.SocketHandler.
+func (socketHandler) Opened(web.Socket) {}
+
+// Closed implements web.SocketHandler.
+func (h socketHandler) Closed(s web.Socket, reason error) {
+	h.hub.cleanUpClosedClient(s.Value().(*client), s.Conn(), reason)
+}
+
+// Message implements web.SocketHandler.
+func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
+	conn := socketConn{h.hub, s, s.Value().(*client)}
+	if kind != web.Text {
+		conn.sendError(&socketRequest{}, badRequestf("the message is binary; expected text, and base64 for what is none"))
+		return
+	}
+	request, op, err := parseSocketRequest(message)
+	if err == nil {
+		err = op.handle(conn, request)
+	}
+	if err != nil {
+		conn.sendError(request, err)
+	} else if conn.client.user != nil {
+		conn.client.consecutiveErrors = 0
+	}
+}
+
+// socketConn is a socket during the call for a request.
+type socketConn struct {
+	hub    *Hub
+	socket web.Socket
+	client *client
+}
+
+// encodeFor writes the reply to a request.
+func (r socketReply) encodeFor(request *socketRequest) []byte {
+	r.ID = request.ID
+	p, _ := json.Marshal(r) // of strings and numbers, which can't fail
+	return p
+}
+
+// sendReply sends the reply to a request.
+func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
+	p := reply.encodeFor(request)
+	if !s.client.repliesInMessageOrder {
+		_ = s.socket.Write(web.Text, p)
+		return
+	}
+	if err := s.socket.Ref().Send(web.Frame(web.Text, p)); errors.Is(err, tcp.ErrFull) {
+		_ = s.socket.Close(closeTryAgainLater, "there is no room for replies")
+	}
+}
+
+// sendError tells of an error, and closes the socket if there were too many mistakes.
+func (s socketConn) sendError(request *socketRequest, err error) {
+	if errors.Is(err, errBadRequest) {
+		s.client.consecutiveErrors++
+	}
+	s.sendReply(request, socketReply{Op: "error", Error: err.Error()})
+	if errors.Is(err, errWrongCredentials) {
+		from, _ := s.socket.Ref().RemoteAddr()
+		if why := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, from.Addr()); why != nil {
+			_ = s.socket.Close(web.ClosePolicy, why.Error())
+			return
+		}
+	}
+	if s.client.consecutiveErrors >= maxBadRequests {
+		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d mistakes in a row", maxBadRequests))
+	}
+}
+
+func (s socketConn) handlePing(request *socketRequest) error {
+	s.sendReply(request, socketReply{Op: "pong"})
+	return nil
+}
+
+func (s socketConn) handleAuth(request *socketRequest) error {
+	var u *user
+	var err error
+	switch {
+	case request.Token != nil && request.User == nil && request.Password == nil:
+		u, err = s.hub.authenticateToken(*request.Token)
+	case request.Token == nil && request.User != nil && request.Password != nil:
+		u, err = s.hub.authenticatePassword(*request.User, *request.Password)
+	default:
+		err = badRequestf("auth is to have either token, or user and password")
+	}
+	if err != nil {
+		return err
+	}
+	s.client.user = u
+	s.sendReply(request, socketReply{Op: "authenticated", User: u.name})
+	return nil
+}
+
+func (s socketConn) handleCount(request *socketRequest) error {
+	_, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	if err := s.hub.checkCountAllowed(s.client.user, name); err != nil {
+		return err
+	}
+	reply := func(ctx context.Context) socketReply {
+		return socketReply{Op: "count", Topic: request.Topic, Subscribers: &s.hub.clusterSubscriberCounts(ctx, Topic, []string{name})[0]}
+	}
+	if s.hub.Cluster == nil {
+		s.sendReply(request, reply(context.Background()))
+		return nil
+	}
+	return s.hub.replyInBackground(s.socket.Conn(), func(ctx context.Context) ([]byte, error) {
+		return web.Frame(web.Text, reply(ctx).encodeFor(request)), nil
+	})
+}
+
+func (s socketConn) handlePublish(request *socketRequest) error {
+	_, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	var message []byte
+	switch {
+	case (request.Data == nil) == (request.Base64 == nil):
+		return badRequestf("publish is to have either data or base64")
+	case request.Data != nil:
+		message = []byte(*request.Data)
+	default:
+		if message, err = base64.StdEncoding.DecodeString(*request.Base64); err != nil {
+			return badRequestf("base64: %v", err)
+		}
+	}
+	spentBefore := s.hub.patternIndex.spentWork.Load()
+	if err = s.hub.authorizePublish(s.client.user, s.client.allowPublish, Topic, name, message); err != nil {
+		return err
+	}
+	n, err := s.hub.fanOut(Topic, name, message)
+	if err != nil {
+		return err
+	}
+	s.sendReply(request, socketReply{Op: "published", Topic: request.Topic, Receivers: &n})
+	if s.hub.patternIndex.spentWork.Load()-spentBefore >= maxMatchWorkBeforeYield {
+		s.yieldBeforeNextRequest()
+	}
+	return nil
+}
+
+// maxMatchWorkBeforeYield is the work with the patterns of one publish after which other connections have their turn.
+const maxMatchWorkBeforeYield = 10_000
+
+// yieldBeforeNextRequest lets other connections have their turn before the next message.
+func (s socketConn) yieldBeforeNextRequest() {
+	c := s.socket.Conn()
+	c.Pause()
+	if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
+		c.Resume()
+	}
+}
+
+func (s socketConn) handleSubscribe(request *socketRequest) error {
+	k, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	if s.hub.keepsAny(k, name) && !s.client.isSubscribed(k, name) {
+		return s.subscribeWithReplay(request, k, name)
+	}
+	if request.Since != nil && !s.client.isSubscribed(k, name) {
+		return badRequestf("the messages of %.100q are not kept, so there is nothing since %.60q", name, *request.Since)
+	}
+	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
+		s.client.repliesInMessageOrder = true
+		s.sendReply(request, socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count})
+	})
+}
+
+// subscribeWithReplay subscribes to what is kept, with what is missed since a position.
+func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
+	var since Position
+	if request.Since != nil {
+		var err error
+		if since, err = s.hub.Replay.parseClientPosition(*request.Since); err != nil {
+			return badRequestf("since: %w", err)
+		}
+	}
+	t, err := s.hub.addSubscription(s.client, s.socket.Ref(), kind, name, s.hub.Limits)
+	if err != nil {
+		return s.hub.countRefusal(err)
+	}
+	r := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
+		_ = s.socket.Close(closeTryAgainLater, why.Error())
+	}}
+	at, known := r.initPosition()
+	count := s.client.confirmedCount(kind)
+	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
+	if known {
+		reply.Since = at.String()
+	}
+	s.client.repliesInMessageOrder = true
+	s.sendReply(request, reply)
+	if err := r.start(s.socket.Conn()); err != nil {
+		_ = s.socket.Close(closeTryAgainLater, err.Error())
+	}
+	return nil
+}
+
+func (s socketConn) handleUnsubscribe(request *socketRequest) error {
+	k, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	s.hub.unsubscribe(s.client, s.socket.Ref(), k, name)
+	count := s.client.subscriptionCount()
+	s.sendReply(request, socketReply{Op: "unsubscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count})
+	return nil
+}
