@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// account is what a line of an ACL file gives a user. It does not change.
+// account holds the rights that one line of an ACL file grants. It is immutable.
 type account struct {
 	enabled, noPassword, certLogin bool
 	passwords                      []passwordHash
-	selectors                      []selector // the first is the line's own
+	selectors                      []selector // selectors[0] is built from the rules outside parentheses
 }
 
-// selector is some commands on some topics. A user may do what one of its selectors allows.
+// selector allows some commands on some topics. A user may do whatever one of its selectors allows.
 type selector struct {
-	commands  uint64 // bits of commandNames; unknownCommandBit is for all others
+	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
-	topics    []glob // of topics
+	topics    []glob
 }
 
 var allowAll = selector{commands: ^uint64(0), allTopics: true}
@@ -35,8 +35,8 @@ func (s *selector) allowsPattern(pattern string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
 }
 
-// commandNames are the commands that rights are about, with the categories that Redis has
-// them in. A command with a | is a part of the one before it.
+// commandNames lists the commands that rights can name, with their Redis categories. "a|b" is
+// subcommand b of a.
 var commandNames = [...]struct{ name, categories string }{
 	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
 	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
@@ -58,7 +58,7 @@ var commandNames = [...]struct{ name, categories string }{
 
 const unknownCommandBit = uint64(1) << 63
 
-// commandBit has the bit of each command.
+// commandBit maps a command name to its bit in selector.commands.
 var commandBit = func() map[string]uint64 {
 	bits := make(map[string]uint64)
 	for i, c := range commandNames {
@@ -70,16 +70,16 @@ var commandBit = func() map[string]uint64 {
 var (
 	publishBit, subscribeBit, psubscribeBit = commandBit["publish"], commandBit["subscribe"], commandBit["psubscribe"]
 	spublishBit, ssubscribeBit              = commandBit["spublish"], commandBit["ssubscribe"]
-	// unrestrictedBits are of commands for which nobody needs a right.
+	// unrestrictedBits are the commands that need no right.
 	unrestrictedBits = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
 )
 
-// categories are those of Redis.
+// categories lists Redis's ACL categories, each surrounded by spaces.
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandRule are those that a rule of an ACL file means: of a command, with all its parts,
-// one part, or a category, which begins with @.
+// parseCommandRule returns the bits of a command with its subcommands, of one subcommand, or of a
+// category that begins with @.
 func parseCommandRule(rule string) (bits uint64, err error) {
 	rule = strings.ToLower(rule)
 	category, isCategory := strings.CutPrefix(rule, "@")
@@ -101,12 +101,12 @@ func parseCommandRule(rule string) (bits uint64, err error) {
 	return bits, nil
 }
 
-// aclLimits are those of an ACL file.
+// aclLimits bounds the size of an ACL file.
 type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile reads an ACL file: the accounts by name, and whose each password is.
+// parseACLFile parses an ACL file. byPassword maps each password to its user. Errors name the line.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, byPassword map[passwordHash]string, err error) {
 	accounts, byPassword = make(map[string]*account), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}
@@ -154,7 +154,7 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 	return accounts, byPassword, nil
 }
 
-// parseUserRules reads the rules of a user.
+// parseUserRules parses the rules of one user.
 func parseUserRules(rules []string) (*account, error) {
 	a := &account{selectors: make([]selector, 1)}
 	for len(rules) > 0 {
@@ -184,7 +184,7 @@ func parseUserRules(rules []string) (*account, error) {
 	return a, nil
 }
 
-// applyRule applies a rule of a user: one of its own, or of its first selector.
+// applyRule applies one rule to the account or to its first selector.
 func (a *account) applyRule(rule string) error {
 	switch rule {
 	case "on", "off":
@@ -199,7 +199,7 @@ func (a *account) applyRule(rule string) error {
 		*a = account{selectors: make([]selector, 1)}
 	case "clearselectors":
 		a.selectors = a.selectors[:1]
-	case "sanitize-payload", "skip-sanitize-payload": // of a store
+	case "sanitize-payload", "skip-sanitize-payload": // meaningful for a store only
 	default:
 		if strings.ContainsRune("><#!", rune(rule[0])) {
 			return a.applyPasswordRule(rule[0], rule[1:])
@@ -235,7 +235,7 @@ func (a *account) applyPasswordRule(op byte, text string) error {
 	return nil
 }
 
-// applyRule applies a rule about commands and topics.
+// applyRule applies a rule about commands or topics.
 func (s *selector) applyRule(rule string) error {
 	switch rule {
 	case "allchannels", "&*":
@@ -248,7 +248,7 @@ func (s *selector) applyRule(rule string) error {
 		rule = "+@all"
 	case "nocommands":
 		rule = "-@all"
-	case "allkeys", "resetkeys": // of a store
+	case "allkeys", "resetkeys": // meaningful for a store only
 		return nil
 	}
 	switch rule[0] {
@@ -260,7 +260,7 @@ func (s *selector) applyRule(rule string) error {
 			s.topics = append(s.topics, compileGlob(rule[1:]))
 		}
 		return nil
-	case '~', '%': // keys of a store
+	case '~', '%': // key patterns of a store
 		return nil
 	case '+', '-':
 		bits, err := parseCommandRule(rule[1:])

@@ -11,18 +11,17 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file answers what takes too long for an event loop, or asks all of them, or the other
-// hubs: lists of topics and clients, and presence in a cluster. Each such command has a goroutine, of which one works at a time. Until
-// it has answered, its connection is not read from and, retained, not closed by a drain: which
-// so waits for the goroutine. It ends within backgroundReplyTimeout of its turn at the latest.
+// Some commands take too long for an event loop, or query all loops or other hubs: lists of topics
+// and clients, and presence in a cluster. Each runs on its own goroutine, one at a time. Meanwhile
+// its connection is not read, and is retained, so that a drain waits for the reply.
 
 const (
-	// maxBackgroundReplies is the most commands that wait for their turn, or have it.
+	// maxBackgroundReplies limits the commands that run or wait.
 	maxBackgroundReplies   = 16
 	backgroundReplyTimeout = 10 * time.Second
 )
 
-// scanLimiter are the commands that are answered later.
+// scanLimiter limits background replies to one at a time and bounds the queue.
 type scanLimiter struct {
 	running sync.Mutex
 	queued  atomic.Int32
@@ -30,8 +29,8 @@ type scanLimiter struct {
 
 var errTooManyScans = errors.New("too many clients ask for lists; try again")
 
-// replyInBackground has a command answered by a goroutine, with r. An error closes the connection behind
-// the answer.
+// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply
+// fails, the connection closes after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.flushReplies(); b.closing {
 		return
@@ -51,7 +50,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// replyInBackground has a goroutine make an answer to a client, and send it. It fails if too many wait.
+// replyInBackground runs makeReply on another goroutine and sends its result to c, which is paused
+// meanwhile. It fails if too many replies are queued.
 func (h *Hub) replyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)
@@ -83,7 +83,7 @@ func (h *Hub) runBackgroundReply(ref tcp.Ref, makeReply func(ctx context.Context
 		c.Release()
 	})
 	if errors.Is(err, tcp.ErrFull) {
-		_ = ref.Close() // for which there is more room
+		_ = ref.Close() // closing succeeds even if the mailbox is full
 	}
 }
 

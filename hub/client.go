@@ -9,26 +9,26 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is what the hub knows of one connection. It belongs to the connection's handler,
-// whose calls come one at a time, and needs no lock. Most clients have one subscription, so
-// the first takes no map.
+// client is the state of one connection. Only the connection's handler uses it, one call at a time,
+// so it needs no lock. The first subscription is stored inline because most clients have only one.
 type client struct {
 	format messageFormat
-	// repliesInMessageOrder says that replies go the way of messages, so that they keep their order.
+	// repliesInMessageOrder makes replies go through the mailbox, so that they stay in order with
+	// messages.
 	repliesInMessageOrder bool
-	consecutiveErrors     uint8 // of a WebSocket, or failed logins, in a row
-	user                  *user // nil until it is known
+	consecutiveErrors     uint8 // bad WebSocket requests, or failed logins
+	user                  *user // nil until authenticated
 	firstTopic            *topic
-	extra                 *clientExtra // nil as long as there is no more
+	extra                 *clientExtra // nil if unused
 }
 
-// clientExtra is what few clients have.
+// clientExtra is state that few clients need.
 type clientExtra struct {
-	topics          [kindCount]map[string]*topic // subscriptions but for the first
+	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
 	publishRate     rateLimit
-	patternCost     int        // of the client's patterns
-	patternCostAddr netip.Addr // the address that is charged with cost
-	// stopReplay ends the resumption by which the client is sent what it has missed; nil if there is none.
+	patternCost     int        // units of Limits.MaxPatternCost
+	patternCostAddr netip.Addr // address charged with patternCost
+	// stopReplay cancels the running replay; nil if none is running.
 	stopReplay context.CancelFunc
 }
 
@@ -41,7 +41,7 @@ func (m *clientExtra) isEmpty() bool {
 	return m.publishRate == (rateLimit{}) && m.patternCost == 0 && m.stopReplay == nil
 }
 
-// subscription is the client's subscription to a name, or nil.
+// subscription returns the client's subscription to a name, or nil.
 func (c *client) subscription(kind Kind, name string) *topic {
 	if c.firstTopic != nil && c.firstTopic.kind == kind && c.firstTopic.name == name {
 		return c.firstTopic
@@ -54,7 +54,7 @@ func (c *client) subscription(kind Kind, name string) *topic {
 
 func (c *client) isSubscribed(kind Kind, name string) bool { return c.subscription(kind, name) != nil }
 
-// subscriptionCount is how many subscriptions the client has, of all kinds.
+// subscriptionCount returns the number of subscriptions of all kinds.
 func (c *client) subscriptionCount() (n int) {
 	for k := range Kind(kindCount) {
 		n += c.subscriptionCountOfKind(k)
@@ -62,7 +62,6 @@ func (c *client) subscriptionCount() (n int) {
 	return n
 }
 
-// subscriptionCountOfKind is how many it has of a kind.
 func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	if c.firstTopic != nil && c.firstTopic.kind == kind {
 		n++
@@ -73,7 +72,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmedCount is how many are told with those of a kind: shards are counted apart.
+// confirmedCount returns the count that confirmations of this kind report: sharded topics are
+// counted separately, topics and patterns together.
 func (c *client) confirmedCount(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -81,7 +81,7 @@ func (c *client) confirmedCount(kind Kind) int {
 	return c.subscriptionCountOfKind(Topic) + c.subscriptionCountOfKind(Pattern)
 }
 
-// patternCost is what the client's patterns cost, of Limits.MaxPatternCost.
+// patternCost returns the cost of the client's patterns, in units of Limits.MaxPatternCost.
 func (c *client) patternCost() int {
 	if c.extra == nil {
 		return 0
@@ -89,13 +89,13 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-// addPatternCost adds to what the patterns of the client and of its address cost.
+// addPatternCost adds cost, which may be negative, to the client's patterns and to its address.
 func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 	if cost == 0 {
 		return
 	}
 	m := c.ensureExtra()
-	if m.patternCost == 0 { // an address stays charged with what it was charged with
+	if m.patternCost == 0 { // charge the same address until the cost is 0 again
 		if addr, _ := ref.RemoteAddr(); addr.IsValid() {
 			m.patternCostAddr = clientNetwork(addr.Addr())
 		}
@@ -110,9 +110,10 @@ func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 	}
 }
 
-// remainingPatternCost returns what one more pattern of the client may cost: of Limits.MaxPatternCost, of twice as
-// much for all clients of its address, and of what is free of Limits.MaxPatternWork less what its address has. So
-// a few addresses can't take all of it (see fairLimit).
+// remainingPatternCost returns the cost that one more pattern of the client may have. It is limited
+// by Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
+// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see
+// fairLimit).
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -122,8 +123,8 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr are the costs of the patterns of the clients of each address that has any. Its methods are safe for
-// concurrent use.
+// patternCostByAddr sums the pattern costs of each address's clients. It is safe for concurrent
+// use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -156,14 +157,14 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// allowPublish reports whether the client has not used up rate messages a second, and counts one.
+// allowPublish counts one message and reports whether the client stays within rate messages a
+// second.
 func (c *client) allowPublish(now time.Time, rate int) bool {
 	return c.ensureExtra().publishRate.allow(now, rate, time.Second)
 }
 
 func (c *client) isReplaying() bool { return c.extra != nil && c.extra.stopReplay != nil }
 
-// finishReplay says that the client has been sent what it has missed.
 func (c *client) finishReplay() {
 	if c.extra.stopReplay = nil; c.extra.isEmpty() {
 		c.extra = nil
@@ -182,7 +183,7 @@ func (c *client) addTopic(t *topic) {
 	(*topics)[t.name] = t
 }
 
-// removeTopic takes a subscription out and returns it; nil if there is none.
+// removeTopic removes and returns a subscription, or returns nil if there is none.
 func (c *client) removeTopic(kind Kind, name string) *topic {
 	t := c.subscription(kind, name)
 	switch {
@@ -200,7 +201,7 @@ func (c *client) removeTopic(kind Kind, name string) *topic {
 	return t
 }
 
-// subscriptionNames are the client's subscriptions of a kind, in no order.
+// subscriptionNames returns the names of one kind that the client is subscribed to, unordered.
 func (c *client) subscriptionNames(kind Kind) (names []string) {
 	if c.firstTopic != nil && c.firstTopic.kind == kind {
 		names = append(names, c.firstTopic.name)

@@ -10,13 +10,12 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// This file is how clients move to another process: see tcp.Server.Upgrade. Those of the Redis
-// protocol, WebSockets and streams of events do, with their user, name and subscriptions, and
-// HTTP connections between two requests.
+// Clients move to a new process during tcp.Server.Upgrade: those of the Redis protocol, WebSockets
+// and event streams, with their user, name and subscriptions, and HTTP connections between two
+// requests.
 
-// clientStateVersion is of the form of what is saved: the format, whether replies keep their order,
-// what replies there are (or of a WebSocket, how many mistakes there were), the user and the
-// client's name, and then for each subscription its kind and name.
+// clientStateVersion is the version of the saved state: format, reply order, reply flags (of a
+// WebSocket the number of errors), user, client name, and the kind and name of each subscription.
 const clientStateVersion = 1
 
 var (
@@ -25,15 +24,15 @@ var (
 	errBadState          = errors.New("the state of a client is cut off or of another version")
 )
 
-// savedClient is what is saved of a client.
+// savedClient is the saved state of a client.
 type savedClient struct {
 	client
-	flagsOrErrors byte // flags, or mistakes
+	flagsOrErrors byte // replyFlags or consecutiveErrors
 	name          string
-	subscriptions saved.Reader // its subscriptions
+	subscriptions saved.Reader // encoded
 }
 
-// copyClient is the client in memory of its own.
+// copyClient returns a copy, so that the rest of s can be collected.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -58,8 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeClient reads what append has written, of a client that has one of some formats, up to the
-// subscriptions.
+// decodeClient decodes what appendState has written, up to the subscriptions. It fails if the
+// format is not between minFormat and maxFormat, or the user no longer exists.
 func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.Read(state)
 	version := r.Byte()
@@ -79,8 +78,8 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 	return s, nil
 }
 
-// restoreSubscriptions subscribes a client to what it was subscribed to in another process. There its patterns may have cost
-// less, which depends on the order in which they came.
+// restoreSubscriptions subscribes a client to the saved names. Pattern costs are not limited,
+// because they depend on the order of subscription and may have been lower in the old process.
 func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
@@ -103,10 +102,10 @@ func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) 
 func (h handler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
 	session, ok := c.Value().(*respSession)
 	if !ok {
-		return dst, nil // it has not said anything yet
+		return dst, nil // nothing received yet
 	}
 	if int(session.consecutiveErrors) >= h.hub.Limits.maxFailedLogins() {
-		return nil, errCommandIncomplete // it is about to close
+		return nil, errCommandIncomplete // about to close
 	}
 	saved := savedClient{client: session.client, flagsOrErrors: byte(session.replyFlags)}
 	if session.sessionDetails != nil {
@@ -135,7 +134,7 @@ func (h handler) Restore(c *tcp.Conn, state []byte) error {
 	return h.hub.restoreSubscriptions(&session.client, c.Ref(), &saved.subscriptions)
 }
 
-// SaveHandler implements tcp.HandlerMigrator: clients that speak HTTP have its handlers.
+// SaveHandler implements tcp.HandlerMigrator for connections that speak HTTP.
 func (h handler) SaveHandler(c *tcp.Conn, own tcp.Handler, dst []byte) ([]byte, error) {
 	return h.hub.httpHandler().SaveHandler(c, own, dst)
 }
@@ -159,7 +158,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 	saved, err := h.hub.decodeClient(state, formatWebSocket, formatWebSocket)
 	c := saved.copyClient()
 	c.consecutiveErrors = saved.flagsOrErrors
-	s.SetValue(c) // for Closed, in any case
+	s.SetValue(c) // even on error, for Closed
 	if err == nil {
 		err = h.hub.restoreSubscriptions(c, s.Ref(), &saved.subscriptions)
 	}
@@ -169,7 +168,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 	return err
 }
 
-// saveEventStream is web.Events.Save.
+// saveEventStream implements web.Events.Save.
 func (f *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
 	if client.isReplaying() {
@@ -178,11 +177,11 @@ func (f *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	return (&savedClient{client: *client}).appendState(dst), nil
 }
 
-// restoreEventStream is web.Events.Restore.
+// restoreEventStream implements web.Events.Restore.
 func (f *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
 	saved, err := f.hub.decodeClient(state, formatEvents, formatEvents)
 	client := saved.copyClient()
-	c.SetValue(client) // for Closed, in any case
+	c.SetValue(client) // even on error, for Closed
 	if err != nil {
 		return err
 	}

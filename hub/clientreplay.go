@@ -10,55 +10,56 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay is a client that is sent what it has missed, and then joins those who get what is
-// published. It is sent that in steps, each from the memory, with its lock for reading; the last one
-// holds the lock until the client has joined. A step is bounded in its work and in what it makes. The first
-// step is made at once, and is small: it sends all that is missing, or nothing. If something is left,
-// a goroutine makes the others, and sends no faster than the client reads. A client
-// that has no turn has nothing made for it, so waiting takes no memory. Until the goroutine ends, the
-// client's requests wait, and it is retained, so that a drain waits for it, and is not saved for
-// another process. It ends within Replay.Timeout.
+// clientReplay sends a client the messages that it has missed, and then adds it to the groups of
+// its topics. It works in steps, each of bounded work and output, which read the replay buffer
+// under its read lock. The last step holds the lock until the client has joined, so that no message
+// is missed or repeated.
+//
+// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs
+// the others no faster than the client reads. A client without a turn has nothing prepared, so
+// waiting takes no memory. Until the goroutine ends, within Replay.Timeout, the client's requests
+// wait, a drain waits for it, and it cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
 	ref          tcp.Ref
 	topics       []*topic // of one or more subscriptions
-	pos          Position // all up to it has been sent; without an epoch, nothing is missed
-	unissued     bool     // at has not been issued
-	lastValues   []byte   // the newest values, which go before all that is missed
+	pos          Position // everything up to it has been sent; without an epoch, nothing is missed
+	unissued     bool     // pos has never been issued
+	lastValues   []byte   // encoded newest values, sent before missed messages
 	topicsByName map[string]*topic
 	patterns     []topicPattern
 
-	pending replayStep // what the last step has made and nobody has been sent
+	pending replayStep // prepared by the last step and not sent yet
 
 	owners    []owner
-	queueSlot *fairLimit // that it is counted in: early or queue, of replayLimiters
+	queueSlot *fairLimit // early or queue of replayLimiters, if held
 	hasTurn   bool
-	// closeClient closes the client: it is to try again.
+	// closeClient closes the connection and asks the client to try again.
 	closeClient func(*tcp.Conn, error)
 }
 
-// topicPattern is a topic of a pattern.
+// topicPattern is a pattern subscription, compiled.
 type topicPattern struct {
 	*topic
 	glob
 }
 
-// replayStep is what a step has made.
+// replayStep is the output of a step.
 type replayStep struct {
 	buf            []byte
 	replayed, gaps int64
 	unissued       int64
 	delivery       deliveryCounts
-	startPos       Position // from where it has begun
+	startPos       Position // position before the step
 	startUnissued  bool
 }
 
-// stepLimits bound a step: the units of work, see tryUnits, and the bytes to send, of which the last message may be more
-// where one is allowed to be.
+// stepLimits bounds a step in work (see tryUnits) and output bytes, which the last message may
+// exceed unless allOrNothing.
 type stepLimits struct {
 	work, bytes  int
-	allOrNothing bool // it is made to the end or not at all
+	allOrNothing bool // a step that reaches a limit is discarded
 }
 
 var (
@@ -67,14 +68,16 @@ var (
 )
 
 const (
-	// messageLookupUnits is the work of looking at one message.
+	// messageLookupUnits is the work of examining one message.
 	messageLookupUnits = 8
-	// waitersPerTurn is how many clients may wait, for each that is sent something.
+	// waitersPerTurn is the number of clients that may wait for each turn.
 	waitersPerTurn = 64
-	// A client that does not take a step within stallTimeout gives its turn back.
+	// stallTimeout is how long a client with a turn may take to accept a step before it loses the
+	// turn.
 	stallTimeout = time.Second
-	// A client that has seen more than this node comes from another one. It waits; behind unknownPositionDelay it is asked
-	// whether there is such a message, and again as long as nobody knows. An answer holds for streamNewestTTL.
+	// A client that has seen more than this node comes from another node and waits. After
+	// unknownPositionDelay the stream is asked whether the position exists, and again until it
+	// answers. An answer is cached for streamNewestTTL.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -84,8 +87,9 @@ var (
 	errReplayTimeout  = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
 )
 
-// initPosition says from where on the client is going to get all; ok is false if that is not known. The newest
-// value of a topic, where these are kept, is what a client begins with that has seen nothing.
+// initPosition returns the position from which the client will get all messages; ok is false if it
+// is unknown. A client without a position starts now, with the last values of its topics if these
+// are kept.
 func (s *clientReplay) initPosition() (at Position, ok bool) {
 	r := s.hub.Replay
 	r.mu.RLock()
@@ -105,7 +109,8 @@ func (s *clientReplay) initPosition() (at Position, ok bool) {
 	return s.pos, true
 }
 
-// start makes the first step, and has a goroutine make the others, for a handler's call for c.
+// start runs the first step and, if messages are left, starts a goroutine for the others. It must
+// be called by the handler of c.
 func (s *clientReplay) start(c *tcp.Conn) error {
 	s.indexTopics()
 	if s.prepareStep(firstStepLimits) {
@@ -126,7 +131,7 @@ func (s *clientReplay) start(c *tcp.Conn) error {
 	s.client.ensureExtra().stopReplay = cancel
 	c.Retain()
 	if s.client.format == formatWebSocket {
-		c.Pause() // its requests wait
+		c.Pause() // requests wait
 	}
 	go s.runInBackground(ctx, cancel)
 	return nil
@@ -145,11 +150,11 @@ func (s *clientReplay) runInBackground(ctx context.Context, cancel context.Cance
 		c.Release()
 	})
 	if errors.Is(err, tcp.ErrFull) {
-		_ = s.ref.Close() // for which there is more room
+		_ = s.ref.Close() // closing succeeds even if the mailbox is full
 	}
 }
 
-// runSteps makes the steps that are left.
+// runSteps runs the remaining steps.
 func (s *clientReplay) runSteps(ctx context.Context) error {
 	for {
 		if err := s.sendPending(ctx); err != nil {
@@ -158,7 +163,7 @@ func (s *clientReplay) runSteps(ctx context.Context) error {
 		if err := s.waitForPosition(ctx); err != nil {
 			return err
 		}
-		if !s.unissued { // for which there is nothing to be sent
+		if !s.unissued { // otherwise there is nothing to send
 			if err := s.acquireTurn(ctx); err != nil {
 				return err
 			}
@@ -169,7 +174,8 @@ func (s *clientReplay) runSteps(ctx context.Context) error {
 	}
 }
 
-// prepareNextStep is step for a goroutine. Steps with patterns, which may cost much, are made one at a time.
+// prepareNextStep is prepareStep for the background goroutine. Steps with patterns may cost much
+// and run one at a time.
 func (s *clientReplay) prepareNextStep() (joined bool) {
 	if len(s.patterns) > 0 {
 		r := s.hub.Replay
@@ -179,8 +185,8 @@ func (s *clientReplay) prepareNextStep() (joined bool) {
 	return s.prepareStep(laterStepLimits)
 }
 
-// sendPending sends what the last step has made, as fast as the client reads. It ends a turn in which the client doesn't:
-// then the step is undone, and the next one waits until the client has read.
+// sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn,
+// the step is discarded, and the next one waits until the client has read.
 func (s *clientReplay) sendPending(ctx context.Context) error {
 	if len(s.pending.buf) == 0 {
 		return nil
@@ -201,7 +207,7 @@ func (s *clientReplay) sendPending(ctx context.Context) error {
 	return s.waitUntilRead(ctx)
 }
 
-// commitPending counts what the last step has made, which the client is sent.
+// commitPending counts the pending step as sent.
 func (s *clientReplay) commitPending() {
 	r := s.hub.Replay
 	r.replayed.Add(s.pending.replayed)
@@ -214,11 +220,11 @@ func (s *clientReplay) commitPending() {
 	if buf := s.pending.buf[:0]; cap(buf) <= 2*laterStepLimits.bytes {
 		s.pending = replayStep{buf: buf}
 	} else {
-		s.pending = replayStep{} // a large message has made it grow
+		s.pending = replayStep{} // don't keep a buffer that a large message has grown
 	}
 }
 
-// discardPending drops what the last step has made. The next one makes it again.
+// discardPending drops the pending step, which the next one repeats.
 func (s *clientReplay) discardPending() {
 	if s.pending.startPos != (Position{}) {
 		s.pos, s.unissued = s.pending.startPos, s.pending.startUnissued
@@ -226,7 +232,7 @@ func (s *clientReplay) discardPending() {
 	s.pending = replayStep{}
 }
 
-// The times between two looks at whether a client has read.
+// Interval between checks whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
 // waitUntilRead waits until the client has read most of what it was sent.
@@ -255,7 +261,7 @@ func (s *clientReplay) waitUntilRead(ctx context.Context) error {
 	}
 }
 
-// acquireTurn waits for a turn, unless it has one.
+// acquireTurn waits for a turn, unless the client has one.
 func (s *clientReplay) acquireTurn(ctx context.Context) error {
 	r := s.hub.Replay
 	limiters := r.initLimiters()
@@ -283,7 +289,6 @@ func (s *clientReplay) releaseTurn() {
 	}
 }
 
-// releaseTurnAndSlot gives the turn and the place back.
 func (s *clientReplay) releaseTurnAndSlot() {
 	s.releaseTurn()
 	if s.queueSlot != nil {
@@ -300,14 +305,15 @@ func (s *clientReplay) replayError(ctx context.Context, err error) error {
 	return fmt.Errorf("hub: no room for what the client has missed: %w", err)
 }
 
-// replayLimiters bound the resumptions. Each has a place in early until the node has come to where it is, so that
-// ids that were not issued hold up nobody else, then in queue, and there takes turns.
+// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its
+// position, so that positions that were never issued don't block others, and then in queue, where
+// replays take turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairLimit
 }
 
-// initLimiters returns the limits, which it makes of the fields first.
+// initLimiters returns the limiters, configured on the first call.
 func (r *Replay) initLimiters() *replayLimiters {
 	limiters := &r.limiters
 	limiters.once.Do(func() {
@@ -320,7 +326,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitForPosition waits until the node has come to where the client is. Where nobody has been, the client is astray.
+// waitForPosition waits until the node has reached the client's position, or sets unissued if no
+// node has.
 func (s *clientReplay) waitForPosition(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -341,7 +348,8 @@ func (s *clientReplay) waitForPosition(ctx context.Context) error {
 	}
 }
 
-// advancedUnlessReached gives a channel that is closed with the next message, if the node has not come to a position yet.
+// advancedUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed
+// with the next message.
 func (r *Replay) advancedUnlessReached(pos Position) (advanced <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,14 +362,14 @@ func (r *Replay) advancedUnlessReached(pos Position) (advanced <-chan struct{}) 
 	return r.advanced
 }
 
-// hasReached says whether a position is no news.
+// hasReached reports whether the node has all messages up to pos.
 func (r *Replay) hasReached(pos Position) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.reachedLocked(pos)
 }
 
-// streamNewestPosition is Cluster.Newest, of which one asks for all.
+// streamNewestPosition returns Cluster.Newest, cached for streamNewestTTL.
 func (h *Hub) streamNewestPosition(ctx context.Context) (Position, error) {
 	r := h.Replay
 	r.newestMu.Lock()
@@ -374,12 +382,11 @@ func (h *Hub) streamNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked says whether a client can go on behind a position. One of another stream is not waited for.
+// reachedLocked is hasReached with mu held. Positions of another stream count as reached.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
 
-// indexTopics prepares for finding the topics of a message.
 func (s *clientReplay) indexTopics() {
 	s.topicsByName = make(map[string]*topic)
 	for _, t := range s.topics {
@@ -391,8 +398,8 @@ func (s *clientReplay) indexTopics() {
 	}
 }
 
-// prepareStep makes what comes next, within limits. It reports whether it has sent that, as all that is missing, and
-// the client has joined.
+// prepareStep prepares the next step. It reports whether everything missing has been sent and the
+// client has joined its groups.
 func (s *clientReplay) prepareStep(limits stepLimits) (joined bool) {
 	r := s.hub.Replay
 	r.mu.RLock()
@@ -422,7 +429,7 @@ func (s *clientReplay) prepareStep(limits stepLimits) (joined bool) {
 	return s.sendAndJoin()
 }
 
-// appendMatching makes what a message is for the client. It returns the work.
+// appendMatching encodes m for each subscription that it matches and returns the work done.
 func (s *clientReplay) appendMatching(m *keptMessage) (work int) {
 	work = messageLookupUnits
 	if t := s.topicsByName[m.topic]; t != nil {
@@ -444,7 +451,8 @@ func (s *clientReplay) appendMessage(t *topic, m *keptMessage) {
 	s.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(s.pending.buf) - before})
 }
 
-// skipDropped tells the client of what it lacks that is gone, and goes on behind that.
+// skipDropped sends a gap if messages that the client lacks are no longer available, and continues
+// after them.
 func (s *clientReplay) skipDropped() {
 	r := s.hub.Replay
 	to := s.pos
@@ -468,7 +476,8 @@ func (s *clientReplay) skipDropped() {
 	}
 }
 
-// sendAndJoin has the client get what is published, if there is room for what is to come before.
+// sendAndJoin sends the pending step and adds the client to its groups. It reports false if there
+// is no space for the step.
 func (s *clientReplay) sendAndJoin() bool {
 	if len(s.pending.buf) > 0 {
 		if err := s.ref.Send(s.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -2,31 +2,31 @@ package hub
 
 import "slices"
 
-// command is a command of the Redis protocol, or a subcommand, whose name has a |.
+// command is a command of the Redis protocol, or a subcommand named "command|sub".
 type command struct {
 	name            string
-	id              uint16 // in numbered
-	arity           int    // of words, its name's included; -n for n and more
-	beforeAuth      bool   // is for clients, too, that have yet to say who they are
-	whileSubscribed bool   // is allowed for subscribers of version 2
-	ignoresReplyOff bool   // answers also when the client wants no replies, as messages do
+	id              uint16 // index in commandsByID
+	arity           int    // number of words with the name; -n means n or more
+	beforeAuth      bool   // allowed before authentication
+	whileSubscribed bool   // allowed for RESP2 clients with subscriptions
+	ignoresReplyOff bool   // replies even after CLIENT REPLY OFF
 	run             func(*commandBatch)
 
 	subcommands map[string]*command // nil if there are none
-	commandDoc                      // for COMMAND
+	commandDoc
 }
 
-// commandDoc is what a client may ask of a command.
+// commandDoc is a command's description for the COMMAND command.
 type commandDoc struct {
 	group, since, summary string
 	flags                 []string
 }
 
-// commands are all that the hub knows, by name.
+// commands holds all commands by name.
 var commands map[string]*command
 
-// commandsByID are the commands and their subcommands by number, so that a client's last one takes
-// few bytes. The first stands for none.
+// commandsByID lists commands and subcommands, so that a session stores its last command in 2
+// bytes. 0 means none.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -49,26 +49,26 @@ func init() {
 		&command{name: "select", arity: 2, run: (*commandBatch).handleSelect, commandDoc: connection("1.0.0", "Change the selected database")},
 		&command{name: "client", arity: -2, subcommands: newClientCommands(), commandDoc: connection("2.4.0", "A container for client connection commands")},
 
-		&command{name: "publish", arity: 3, run: func(t *commandBatch) { t.handlePublish(Topic) }, commandDoc: commandDoc{"pubsub", "2.0.0", "Post a message to a channel", []string{"pubsub", "loading", "stale", "fast"}}},
-		&command{name: "subscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleSubscribe(Topic, "subscribe") },
+		&command{name: "publish", arity: 3, run: func(b *commandBatch) { b.handlePublish(Topic) }, commandDoc: commandDoc{"pubsub", "2.0.0", "Post a message to a channel", []string{"pubsub", "loading", "stale", "fast"}}},
+		&command{name: "subscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Topic, "subscribe") },
 			commandDoc: pubsub("2.0.0", "Listen for messages published to the given channels")},
-		&command{name: "unsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleUnsubscribe(Topic, "unsubscribe") },
+		&command{name: "unsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Topic, "unsubscribe") },
 			commandDoc: pubsub("2.0.0", "Stop listening for messages posted to the given channels")},
-		&command{name: "psubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleSubscribe(Pattern, "psubscribe") },
+		&command{name: "psubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Pattern, "psubscribe") },
 			commandDoc: pubsub("2.0.0", "Listen for messages published to channels matching the given patterns")},
-		&command{name: "punsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleUnsubscribe(Pattern, "punsubscribe") },
+		&command{name: "punsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Pattern, "punsubscribe") },
 			commandDoc: pubsub("2.0.0", "Stop listening for messages posted to channels matching the given patterns")},
-		// There are no shards here: what they are in a cluster is a name space of its own.
-		&command{name: "spublish", arity: 3, run: func(t *commandBatch) { t.handlePublish(Sharded) }, commandDoc: pubsub("7.0.0", "Post a message to a shard channel")},
-		&command{name: "ssubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleSubscribe(Sharded, "ssubscribe") },
+		// There are no shards: sharded topics are merely a separate name space.
+		&command{name: "spublish", arity: 3, run: func(b *commandBatch) { b.handlePublish(Sharded) }, commandDoc: pubsub("7.0.0", "Post a message to a shard channel")},
+		&command{name: "ssubscribe", arity: -2, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleSubscribe(Sharded, "ssubscribe") },
 			commandDoc: pubsub("7.0.0", "Listen for messages published to the given shard channels")},
-		&command{name: "sunsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(t *commandBatch) { t.handleUnsubscribe(Sharded, "sunsubscribe") },
+		&command{name: "sunsubscribe", arity: -1, whileSubscribed: true, ignoresReplyOff: true, run: func(b *commandBatch) { b.handleUnsubscribe(Sharded, "sunsubscribe") },
 			commandDoc: pubsub("7.0.0", "Stop listening for messages posted to the given shard channels")},
 		&command{name: "pubsub", arity: -2, commandDoc: pubsub("2.8.0", "A container for Pub/Sub commands"), subcommands: indexCommands(
-			&command{name: "pubsub|channels", arity: -2, run: func(t *commandBatch) { t.handlePubsubChannels(Topic) }, commandDoc: pubsub("2.8.0", "List active channels")},
-			&command{name: "pubsub|shardchannels", arity: -2, run: func(t *commandBatch) { t.handlePubsubChannels(Sharded) }, commandDoc: pubsub("7.0.0", "List active shard channels")},
-			&command{name: "pubsub|numsub", arity: -2, run: func(t *commandBatch) { t.handlePubsubNumsub(Topic) }, commandDoc: pubsub("2.8.0", "Get the count of subscribers for channels")},
-			&command{name: "pubsub|shardnumsub", arity: -2, run: func(t *commandBatch) { t.handlePubsubNumsub(Sharded) }, commandDoc: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
+			&command{name: "pubsub|channels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Topic) }, commandDoc: pubsub("2.8.0", "List active channels")},
+			&command{name: "pubsub|shardchannels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Sharded) }, commandDoc: pubsub("7.0.0", "List active shard channels")},
+			&command{name: "pubsub|numsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Topic) }, commandDoc: pubsub("2.8.0", "Get the count of subscribers for channels")},
+			&command{name: "pubsub|shardnumsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Sharded) }, commandDoc: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
 			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handlePubsubNumpat, commandDoc: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
 			&command{name: "pubsub|help", arity: 2, run: (*commandBatch).handlePubsubHelp, commandDoc: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},
@@ -91,13 +91,13 @@ func init() {
 		&command{name: "flushdb", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from the current database")},
 		&command{name: "flushall", arity: -1, run: (*commandBatch).handleFlush, commandDoc: server("1.0.0", "Remove all keys from all databases")},
 
-		// A browser that has been made to send a request to this port says these words of HTTP.
+		// Words of an HTTP request that a web page may have made a browser send to this port.
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
 		&command{name: "host:", arity: -1, beforeAuth: true, whileSubscribed: true, run: (*commandBatch).closeUnexpectedHTTP},
 	)
 }
 
-// indexCommands makes an index of commands, or of subcommands by what is behind the |.
+// indexCommands assigns IDs and returns the commands by name, subcommands by the part after |.
 func indexCommands(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
@@ -108,10 +108,10 @@ func indexCommands(list ...*command) map[string]*command {
 	return m
 }
 
-// maxCommandNameBytes is that of any command.
+// maxCommandNameBytes is the length of the longest command name.
 const maxCommandNameBytes = 16
 
-// lookupCommand finds a command by its name in any case, without an allocation.
+// lookupCommand finds a command by its name in any case, without allocating.
 func lookupCommand(index map[string]*command, name []byte) *command {
 	var lower [maxCommandNameBytes]byte
 	if len(name) > len(lower) {
@@ -130,7 +130,7 @@ func appendLower(dst, text []byte) []byte {
 	return dst
 }
 
-// equalsFold says whether an argument is a word, given in lower case, in any case.
+// equalsFold reports whether arg equals lowerWord, ignoring ASCII case.
 func equalsFold(arg []byte, lowerWord string) bool {
 	if len(arg) != len(lowerWord) {
 		return false

@@ -16,7 +16,7 @@ func newClientCommands() map[string]*command {
 		return commandDoc{"connection", since, summary, []string{"noscript", "loading", "stale"}}
 	}
 	return indexCommands(
-		&command{name: "client|id", arity: 2, run: func(t *commandBatch) { t.writeInt(int(t.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
+		&command{name: "client|id", arity: 2, run: func(b *commandBatch) { b.writeInt(int(b.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
 		&command{name: "client|getname", arity: 2, run: (*commandBatch).handleClientGetname, commandDoc: doc("2.6.9", "Get the current connection name")},
 		&command{name: "client|setname", arity: 3, run: (*commandBatch).handleClientSetname, commandDoc: doc("2.6.9", "Set the current connection name")},
 		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
@@ -26,7 +26,7 @@ func newClientCommands() map[string]*command {
 		&command{name: "client|reply", arity: 3, run: (*commandBatch).handleClientReply, commandDoc: doc("3.2.0", "Instruct the server whether to reply to commands")},
 		&command{name: "client|no-evict", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.0.0", "Set client eviction mode for the current connection")},
 		&command{name: "client|no-touch", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.2.0", "Set whether commands change what is known of keys' use")},
-		&command{name: "client|getredir", arity: 2, run: func(t *commandBatch) { t.writeInt(-1) }, commandDoc: doc("6.0.0", "Get tracking notifications redirection client ID if any")},
+		&command{name: "client|getredir", arity: 2, run: func(b *commandBatch) { b.writeInt(-1) }, commandDoc: doc("6.0.0", "Get tracking notifications redirection client ID if any")},
 		&command{name: "client|help", arity: 2, run: (*commandBatch).handleClientHelp, commandDoc: doc("5.0.0", "Show helpful text about the different subcommands")},
 	)
 }
@@ -48,8 +48,8 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleClientSetinfo takes what a client library tells of itself, which is not kept: it would be
-// more than all else that there is of a client.
+// handleClientSetinfo accepts but does not store the client library's name and version, which would
+// take more memory than the rest of a session.
 func (b *commandBatch) handleClientSetinfo() {
 	switch {
 	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
@@ -78,7 +78,7 @@ func (b *commandBatch) handleClientReply() {
 
 func (b *commandBatch) handleClientInfo() { b.writeVerbatim(string(appendClientInfo(nil, b.conn))) }
 
-// appendClientInfo appends a line about a connection. It is for calls of the connection's handler.
+// appendClientInfo appends a line of CLIENT LIST. It must be called on the connection's event loop.
 func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 	var name string
 	var sub, psub, ssub int
@@ -116,7 +116,7 @@ func formatClientAddr(a netip.AddrPort, _ bool) string {
 	return a.String()
 }
 
-// clientFilter is which clients a command is about. What is zero does not matter.
+// clientFilter selects connections for CLIENT LIST and KILL. Zero fields match all.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
@@ -146,7 +146,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// clientTypeName is what Redis calls clients with and without subscriptions.
+// clientTypeName returns Redis's name for clients with or without subscriptions.
 func clientTypeName(h clientHolder, ok bool) string {
 	if ok && h.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
@@ -154,7 +154,8 @@ func clientTypeName(h clientHolder, ok bool) string {
 	return "normal"
 }
 
-// parseFilterOption reads an option with its value. It answers an error for a wrong one.
+// parseFilterOption sets the filter's field for an option. If the option is invalid, it replies
+// with an error and returns false.
 func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
@@ -190,7 +191,7 @@ func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byt
 	return true
 }
 
-// hasUser says whether there is a user of a name.
+// hasUser reports whether a user exists.
 func (h *Hub) hasUser(userName string) bool {
 	if h.Users == nil {
 		return userName == defaultUser
@@ -198,7 +199,7 @@ func (h *Hub) hasUser(userName string) bool {
 	return h.Users.roster().byName[userName] != nil
 }
 
-// handleClientList is CLIENT LIST [TYPE kind] or [ID id ...].
+// handleClientList handles CLIENT LIST [TYPE type | ID id ...].
 func (b *commandBatch) handleClientList() {
 	var filter clientFilter
 	switch args := b.args[2:]; {
@@ -224,7 +225,7 @@ func (b *commandBatch) handleClientList() {
 	b.replyInBackground(func(ctx context.Context, r *replyWriter) error { return r.listClients(ctx, srv, &filter, maxBytes) })
 }
 
-// listClients lists connections, as far as the list is not larger than most bytes.
+// listClients writes the matching connections, or an error if the list exceeds maxBytes.
 func (r *replyWriter) listClients(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
 	var mu sync.Mutex
 	var list []byte
@@ -252,7 +253,7 @@ func (r *replyWriter) listClients(ctx context.Context, srv *tcp.Server, filter *
 	return nil
 }
 
-// handleClientKill is CLIENT KILL addr, or with options.
+// handleClientKill handles CLIENT KILL, with an address or with options.
 func (b *commandBatch) handleClientKill() {
 	filter, legacyForm := clientFilter{exclude: b.ref}, len(b.args) == 3
 	if legacyForm {
@@ -272,7 +273,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// killClients closes connections, that of self behind the answer.
+// killClients closes the matching connections and writes the reply. It returns the reason for
+// closing the caller's own connection after the reply, if it matched.
 func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
@@ -304,7 +306,8 @@ func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server
 	return closeReason
 }
 
-// killClient closes a connection. Its subscriptions end at once: the peer's end may take a while.
+// killClient closes a connection. Its subscriptions end immediately, because the peer may take a
+// while to disconnect.
 func (h *Hub) killClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAll(holder.hubClient(), conn.Ref())

@@ -2,14 +2,14 @@ package hub
 
 import "errors"
 
-// redisVersion is that of the Redis whose commands these are. Clients choose by it what they send.
+// redisVersion is the Redis version that the commands follow. Clients adapt to it.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP, in the middle of the Redis protocol")
 
-// handlePing answers a subscriber of version 2 in the form of a message.
+// handlePing replies to RESP2 subscribers in the form of a message.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -41,11 +41,11 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a connection that sends HTTP behind its first bytes: a web page may have had a
-// browser send it, with commands in it.
+// closeUnexpectedHTTP closes a connection that sends HTTP after its first bytes: a web page may
+// have made a browser send it, with commands in it.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
-// handleReset is as if the connection had just begun.
+// handleReset restores the state of a new connection.
 func (b *commandBatch) handleReset() {
 	b.hub.unsubscribeAll(&b.client, b.ref)
 	b.setProtocolVersion(2)
@@ -74,7 +74,7 @@ func (b *commandBatch) handleSelect() {
 	}
 }
 
-// setUser has the client be a user, or, with nil, one that has a time to say who it is.
+// setUser sets the client's user. With nil, the client must authenticate before a deadline.
 func (b *commandBatch) setUser(u *user) {
 	if before := b.user; (before == nil) != (u == nil) {
 		d := authTimeout
@@ -86,8 +86,8 @@ func (b *commandBatch) setUser(u *user) {
 	b.user = u
 }
 
-// authenticate is what a client says who it is with: a password alone, which may be a token, or
-// with a name.
+// authenticate logs the client in with [password or token] or [name, password]. If that fails, it
+// replies with an error and returns false.
 func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error
@@ -121,7 +121,7 @@ func (b *commandBatch) handleAuth() {
 
 func (b *commandBatch) handleACLWhoami() { b.writeBulk(b.user.name) }
 
-// handleHello is HELLO [version [AUTH name password] [SETNAME name]].
+// handleHello handles HELLO [version [AUTH name password] [SETNAME name]].
 func (b *commandBatch) handleHello() {
 	version, credentials, name := 0, [][]byte(nil), []byte(nil)
 	if len(b.args) > 1 {
@@ -193,13 +193,11 @@ func (b *commandBatch) replyHello() {
 	b.writeArrayHeader(0)
 }
 
-// badClientNameReply answers names that are not nameable.
 const badClientNameReply = "ERR Client names cannot contain spaces, newlines or special characters."
 
-// maxClientNameBytes is the most bytes of a client's name.
 const maxClientNameBytes = 128
 
-// isValidClientName says whether a client may call itself so.
+// isValidClientName reports whether name is short enough and has printable ASCII characters only.
 func isValidClientName(name []byte) bool {
 	for _, c := range name {
 		if c < '!' || c > '~' {
@@ -209,12 +207,12 @@ func isValidClientName(name []byte) bool {
 	return len(name) <= maxClientNameBytes
 }
 
-// setClientName keeps a client's name, or forgets it.
+// setClientName sets the client's name; an empty one removes it.
 func (b *commandBatch) setClientName(name []byte) {
 	b.updateDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
 }
 
-// handleIgnoredOnOff says whether an argument is on or off, and answers an error otherwise.
+// handleIgnoredOnOff accepts on and off without effect.
 func (b *commandBatch) handleIgnoredOnOff() {
 	if !equalsFold(b.args[2], "on") && !equalsFold(b.args[2], "off") {
 		b.writeError(syntaxErrorReply)

@@ -7,11 +7,11 @@ import (
 	"slices"
 )
 
-// noChannelPermissionReply is Redis's answer to who may not use a topic.
+// noChannelPermissionReply is Redis's reply to a client without permission for a topic.
 const noChannelPermissionReply = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
 func (b *commandBatch) handlePublish(kind Kind) {
-	if b.subscriptionCount() > 0 { // its own message comes behind the replies before, and the number behind it
+	if b.subscriptionCount() > 0 { // earlier replies, the client's own message, then the count
 		b.flushReplies()
 	}
 	spentBefore := b.hub.patternIndex.spentWork.Load()
@@ -28,7 +28,7 @@ func (b *commandBatch) handlePublish(kind Kind) {
 	b.writeInt(n)
 }
 
-// replyRefusal answers an error of the hub.
+// replyRefusal writes an error of the hub as a reply.
 func (b *commandBatch) replyRefusal(err error) {
 	if errors.Is(err, errDenied) {
 		b.writeError(noChannelPermissionReply)
@@ -37,8 +37,8 @@ func (b *commandBatch) replyRefusal(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names that are given, or to none where one is denied. What a
-// limit ends, ends behind those that were still possible.
+// handleSubscribe subscribes to all names, or to none if one is denied. When a limit is reached,
+// earlier names stay subscribed.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -58,14 +58,14 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 			break
 		}
 		b.work++
-		if kind == Pattern { // it is compiled
+		if kind == Pattern { // compiled
 			b.work += len(b.confirmName) / patternBytesPerWork
 		}
 	}
 	b.finishMultiArgCommand()
 }
 
-// handleUnsubscribe unsubscribes from all names that are given, or from all of a kind.
+// handleUnsubscribe unsubscribes from the given names, or from all of a kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	b.confirmVerb = verb
@@ -103,7 +103,7 @@ func (b *commandBatch) unsubscribeFrom(kind Kind, name string) {
 	b.work++
 }
 
-// confirmSubscription tells of a subscription, before any message of it.
+// confirmSubscription writes a confirmation, ahead of any message of the topic.
 func (b *commandBatch) confirmSubscription(count int) {
 	b.writeConfirmation(count)
 	if b.repliesInMessageOrder {
@@ -118,7 +118,8 @@ func (b *commandBatch) writeConfirmation(count int) {
 	b.writeInt(count)
 }
 
-// argsAlreadyDone is how many arguments of the command an earlier turn has done.
+// argsAlreadyDone returns the number of arguments of this command that earlier batches have
+// processed.
 func (b *commandBatch) argsAlreadyDone() int {
 	if b.sessionDetails == nil {
 		return 0
@@ -126,8 +127,9 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget says whether the rest of the command, from an argument on, is for another turn: a
-// command may have a million arguments.
+// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used
+// up its budget; a later batch continues it. It reports whether the batch must stop. Commands may
+// have a million arguments.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) bool {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -140,13 +142,14 @@ func (b *commandBatch) yieldIfOverBudget(argsDone int) bool {
 	return b.stopped
 }
 
-// finishMultiArgCommand ends a command that pauses.
+// finishMultiArgCommand marks a command that may yield as complete.
 func (b *commandBatch) finishMultiArgCommand() {
 	b.updateDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
 	b.orderBehindMessages()
 }
 
-// orderBehindMessages has the replies from now on go the way of messages, if there may be some.
+// orderBehindMessages routes further replies through the mailbox if the client has subscriptions,
+// so that they stay ordered behind queued messages.
 func (b *commandBatch) orderBehindMessages() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -176,11 +179,11 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	}
 }
 
-// maxTopicsOnLoop is the most topics that are looked at on an event loop.
+// maxTopicsOnLoop is the largest topic list that is searched on an event loop.
 const maxTopicsOnLoop = 1000
 
-// writeTopicList is the topics that match a pattern, and others, if they are not larger than most bytes and there are
-// no more of them.
+// writeTopicList writes the table's topics that match a pattern and those of other hubs, or an
+// error if they exceed maxBytes or some were omitted.
 func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes int, remote []string, remoteOmitted int) {
 	var found []string
 	size, matcher := 0, compileGlob(pattern)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// processStart is when the process has, nearly.
+// processStart approximates the start time of the process.
 var processStart = time.Now()
 
 func (b *commandBatch) handleTime() {
@@ -23,45 +23,45 @@ func (b *commandBatch) handleTime() {
 	b.writeBulk(strconv.Itoa(now.Nanosecond() / 1000))
 }
 
-// handleFlush answers FLUSHDB and FLUSHALL: no keys are kept.
+// handleFlush accepts FLUSHDB and FLUSHALL: there are no keys.
 func (b *commandBatch) handleFlush() { b.writeOK() }
 
-// infoSections are those of INFO, in its order.
+// infoSections lists the sections of INFO in order.
 var infoSections = []struct {
 	name   string
-	fields func(t *commandBatch) []any // names, and values behind them
+	fields func(b *commandBatch) []any // alternating names and values
 }{
-	{"Server", func(t *commandBatch) []any {
+	{"Server", func(b *commandBatch) []any {
 		up := time.Since(processStart)
 		return []any{"redis_version", redisVersion, "server_name", "myriad", "redis_mode", "standalone", "os", runtime.GOOS,
 			"arch_bits", strconv.IntSize, "process_id", os.Getpid(),
 			"uptime_in_seconds", int(up.Seconds()), "uptime_in_days", int(up.Hours() / 24)}
 	}},
-	{"Clients", func(t *commandBatch) []any {
-		s := t.conn.Server().Stats()
+	{"Clients", func(b *commandBatch) []any {
+		s := b.conn.Server().Stats()
 		return []any{"connected_clients", s.Open, "maxclients", s.MaxConns, "blocked_clients", 0,
 			"clients_over_high_water", s.Paused}
 	}},
-	{"Memory", func(t *commandBatch) []any {
+	{"Memory", func(b *commandBatch) []any {
 		used := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 		metrics.Read(used)
-		return []any{"used_memory", used[0].Value.Uint64(), "maxmemory", 0, "mem_clients_buffers", t.conn.Server().Stats().Buffered}
+		return []any{"used_memory", used[0].Value.Uint64(), "maxmemory", 0, "mem_clients_buffers", b.conn.Server().Stats().Buffered}
 	}},
-	{"Persistence", func(t *commandBatch) []any { return []any{"loading", 0} }},
-	{"Stats", func(t *commandBatch) []any {
-		s := t.conn.Server().Stats()
-		return []any{"total_connections_received", s.Accepted, "total_commands_processed", t.hub.commandsRun.Load(),
+	{"Persistence", func(b *commandBatch) []any { return []any{"loading", 0} }},
+	{"Stats", func(b *commandBatch) []any {
+		s := b.conn.Server().Stats()
+		return []any{"total_connections_received", s.Accepted, "total_commands_processed", b.hub.commandsRun.Load(),
 			"total_net_input_bytes", s.BytesIn, "total_net_output_bytes", s.BytesOut, "rejected_connections", s.Refused.Total(),
-			"pubsub_channels", t.hub.topics.count.Load(), "pubsub_patterns", t.hub.patterns.count.Load(), "pubsubshard_channels", t.hub.sharded.count.Load(),
-			"pubsub_published", t.hub.published.Load(), "pubsub_delivered", t.hub.delivered.Load(),
+			"pubsub_channels", b.hub.topics.count.Load(), "pubsub_patterns", b.hub.patterns.count.Load(), "pubsubshard_channels", b.hub.sharded.count.Load(),
+			"pubsub_published", b.hub.published.Load(), "pubsub_delivered", b.hub.delivered.Load(),
 			"messages_dropped", s.Dropped, "slow_clients_closed", s.Closed.SlowConsumer + s.Closed.Write + s.Closed.Budget}
 	}},
-	{"Replication", func(t *commandBatch) []any { return []any{"role", "master", "connected_slaves", 0} }},
-	{"Cluster", func(t *commandBatch) []any { return []any{"cluster_enabled", 0} }},
-	{"Keyspace", func(t *commandBatch) []any { return nil }},
+	{"Replication", func(b *commandBatch) []any { return []any{"role", "master", "connected_slaves", 0} }},
+	{"Cluster", func(b *commandBatch) []any { return []any{"cluster_enabled", 0} }},
+	{"Keyspace", func(b *commandBatch) []any { return nil }},
 }
 
-// handleInfo is INFO [section ...].
+// handleInfo handles INFO [section ...].
 func (b *commandBatch) handleInfo() {
 	var text strings.Builder
 	for _, s := range infoSections {
@@ -82,7 +82,7 @@ func (b *commandBatch) handleInfo() {
 	b.writeVerbatim(text.String())
 }
 
-// handleConfigGet knows what clients ask for.
+// handleConfigGet knows the parameters that client libraries ask for.
 func (b *commandBatch) handleConfigGet() {
 	limits := b.conn.Server().Limits
 	values := map[string]string{
@@ -128,11 +128,12 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames is the most names that COMMAND INFO and COMMAND DOCS take: an answer is much longer
-// than they are.
+// maxCommandNames limits the arguments of COMMAND INFO and DOCS, because the reply is much longer
+// than the request.
 const maxCommandNames = 100
 
-// commandsFromArgs are the commands whose names are given, nil for what is none, or all without names.
+// commandsFromArgs returns the commands named by the arguments, nil for unknown ones, or all
+// commands without arguments. It writes an error reply if ok is false.
 func (b *commandBatch) commandsFromArgs() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {
@@ -152,7 +153,7 @@ func sortedCommands(byName map[string]*command) []*command {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *command) int { return cmp.Compare(a.name, b.name) })
 }
 
-// writeCommandInfo is a command as COMMAND INFO has it.
+// writeCommandInfo writes a command in the form of COMMAND INFO.
 func (b *commandBatch) writeCommandInfo(c *command) {
 	if c == nil {
 		b.writeNull()
@@ -165,7 +166,7 @@ func (b *commandBatch) writeCommandInfo(c *command) {
 	for _, f := range c.commandDoc.flags {
 		b.writeStatus(f)
 	}
-	b.writeInt(0) // keys: the first, the last, and the step
+	b.writeInt(0) // first key, last key, step
 	b.writeInt(0)
 	b.writeInt(0)
 	categories := aclCategories(c.name)
@@ -174,7 +175,7 @@ func (b *commandBatch) writeCommandInfo(c *command) {
 		b.writeStatus("@" + category)
 	}
 	b.writeSetHeader(0) // tips
-	b.writeSetHeader(0) // specifications of keys
+	b.writeSetHeader(0) // key specifications
 	if c.subcommands == nil {
 		b.writeSetHeader(0)
 		return
@@ -185,7 +186,7 @@ func (b *commandBatch) writeCommandInfo(c *command) {
 	}
 }
 
-// aclCategories are those of an ACL that a command is in.
+// aclCategories returns the ACL categories of a command.
 func aclCategories(commandName string) []string {
 	for _, c := range commandNames {
 		if c.name == commandName {

@@ -13,15 +13,15 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of a stream of events until it has begun: then it is the client alone.
+// eventSubscription is the Value of an event stream until it has started; then the Value is the
+// client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
-	since  Position    // behind which it begins, of what is kept
+	since  Position    // position after which to replay kept messages
 }
 
-// A stream whose connection ends tells the browser to wait for a time between these, so that
-// not all who lost theirs at one moment come back at one.
+// Range of the reconnect delay sent to browsers, random so that clients don't all return at once.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected the parameter topic, or pattern, or several", errEmptyName)
@@ -40,11 +40,12 @@ func (f *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
 		writeHTTPError(w, httpStatus(err), f.hub.countRefusal(err))
 		return
 	}
-	w.Header().Set("X-Accel-Buffering", "no") // nginx is not to wait for more
+	w.Header().Set("X-Accel-Buffering", "no") // disable nginx's buffering
 	_ = f.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopics says what is wrong with a stream's topics while that can be a status.
+// checkEventTopics validates the topics and rights while the response can still have an error
+// status.
 func (f *httpAPI) checkEventTopics(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -64,8 +65,9 @@ func (f *httpAPI) checkEventTopics(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart reads where a stream begins: a browser that comes again says which id it has had last, which
-// counts more than the parameter of the page's first request. It says so to a hub that keeps nothing, too.
+// parseReplayStart sets the start position. Last-Event-ID, which a reconnecting browser sends,
+// takes precedence over the parameter since, which is that of the first request. Without kept
+// topics, Last-Event-ID is ignored.
 func (f *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -83,8 +85,8 @@ func (f *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q ur
 	return err
 }
 
-// startEventStream subscribes a stream: who has its head gets all that is published from then on, or, of
-// what is kept, from its last id on.
+// startEventStream subscribes the stream. A client that has received the response head gets all
+// later messages, and kept ones after its last id.
 func (f *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
@@ -95,7 +97,7 @@ func (f *httpAPI) startEventStream(c *tcp.Conn) {
 	}
 }
 
-// subscribeEventStream subscribes a stream to its topics.
+// subscribeEventStream subscribes the stream to its topics and starts the replay of kept ones.
 func (f *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
 	replay := &clientReplay{hub: f.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: f.closeEventStream}
 	for k, names := range sub.names {
@@ -120,9 +122,9 @@ func (f *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) erro
 	return replay.start(c)
 }
 
-// closeEventStream tells a stream why it ends: the browser connects again.
+// closeEventStream sends the reason and closes the stream. The browser reconnects.
 func (f *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
-	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // of strings, which can't fail
+	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()
 }

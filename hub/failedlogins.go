@@ -11,31 +11,30 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file slows down guessing of passwords and tokens.
-
 var errTooManyFailedLogins = errors.New("hub: too many failed logins")
 
 const (
-	// addrLoginFactor is how many times MaxFailedLogins an address has in failedLoginWindow.
+	// addrLoginFactor times MaxFailedLogins are allowed for an address in failedLoginWindow.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
-	// failedLoginCloseDelay is how long a connection with too many failed logins stays, and is not read.
+	// failedLoginCloseDelay is how long a connection with too many failed logins stays open,
+	// unread.
 	failedLoginCloseDelay = time.Second
-	// failedLoginLogInterval is the least time between two lines of the log.
+	// failedLoginLogInterval is the minimum time between log lines.
 	failedLoginLogInterval = 10 * time.Second
 )
 
-// failedLoginLimiter are failed logins.
+// failedLoginLimiter slows down the guessing of passwords and tokens.
 type failedLoginLimiter struct {
-	rates addrRateLimits // addresses
+	rates addrRateLimits
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	lastLogged time.Time
-	notLogged  int // connections closed since, for which there is no line
+	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login of a client, which is nil for one that comes with each request, at an
-// address. It returns an error if the connection is to close for it.
+// recordFailedLogin counts a failed login of a client at addr. It returns an error if the
+// connection must close. c is nil for HTTP requests, which authenticate one by one.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) error {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -57,7 +56,7 @@ func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) err
 	return reason
 }
 
-// logClosedConn logs a connection that closes, unless there was a line a short time ago.
+// logClosedConn logs a closed connection, at most once in failedLoginLogInterval.
 func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +71,8 @@ func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, ad
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// recordFailedLogin counts a failed login. If there are too many, the client is not read any more, and
-// closes after a while.
+// handleFailedLogin counts a failed login. After too many, the client is no longer read and closes
+// after failedLoginCloseDelay.
 func (b *commandBatch) handleFailedLogin() {
 	addr, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addr.Addr()) == nil {
@@ -86,5 +85,5 @@ func (b *commandBatch) handleFailedLogin() {
 	}
 }
 
-// Timer implements tcp.TimerHandler: the delay of a client with too many failed logins is over.
+// Timer implements tcp.TimerHandler. It closes a client that had too many failed logins.
 func (h handler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

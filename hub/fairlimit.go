@@ -9,10 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairLimit admits at most max holders at a time, of these at most each for one user, and twice as many for one
-// address, because users may share a proxy. With spare, it admits no owner that holds as much as is free, so that
-// a few owners can't take all of it (Choudhury and Hahne: Dynamic Queue Length Thresholds, 1998). Of those that wait, it admits the one next whose owners have the least,
-// and that has waited longest. Its methods are safe for concurrent use.
+// fairLimit is a semaphore of size max that shares its capacity among owners: at most maxEach for
+// one user, and twice as many for one address, because users may share a proxy. With keepSpare, an
+// owner that holds as much as is free gets no more, so that a few owners cannot use up all capacity
+// (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A release admits the waiter whose
+// owners hold least, among equals the one that has waited longest. It is safe for concurrent use.
 type fairLimit struct {
 	max, maxEach int
 	keepSpare    bool
@@ -20,7 +21,7 @@ type fairLimit struct {
 	mu      sync.Mutex
 	count   int
 	held    map[owner]int
-	waiting []*fairWaiter // none of them can be admitted now
+	waiting []*fairWaiter // none can be admitted now
 }
 
 // owner is a user or a source address.
@@ -34,8 +35,8 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// clientOwners returns the owners that a client counts for: its user, and its address. Where everybody
-// is the same user, because the hub has none, only the address counts; a unix socket has none.
+// clientOwners returns the client's user and address as owners. The user is omitted in a hub
+// without users, the address for a Unix socket.
 func clientOwners(c *client, ref tcp.Ref) (owners []owner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, owner{user: c.user})
@@ -46,14 +47,14 @@ func clientOwners(c *client, ref tcp.Ref) (owners []owner) {
 	return owners
 }
 
-// tryAcquire admits a holder, and reports whether it could.
+// tryAcquire acquires capacity for the owners without waiting and reports whether it succeeded.
 func (l *fairLimit) tryAcquire(owners []owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tryAcquireLocked(owners)
 }
 
-// acquire waits until a holder is admitted, or ctx ends.
+// acquire waits for capacity until ctx ends. It returns the cause of ctx's end.
 func (l *fairLimit) acquire(ctx context.Context, owners []owner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {
@@ -74,7 +75,7 @@ func (l *fairLimit) acquire(ctx context.Context, owners []owner) error {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
-	if i < 0 { // it was admitted meanwhile
+	if i < 0 { // it was admitted before it could be removed
 		l.release(owners)
 	}
 	return context.Cause(ctx)
@@ -95,7 +96,7 @@ func (l *fairLimit) tryAcquireLocked(owners []owner) bool {
 	return true
 }
 
-// hasCapacity reports whether a holder can be admitted.
+// hasCapacity reports whether the owners can be admitted now.
 func (l *fairLimit) hasCapacity(owners []owner) bool {
 	return l.count < l.max && !slices.ContainsFunc(owners, func(o owner) bool {
 		limit := l.maxEach
@@ -109,7 +110,7 @@ func (l *fairLimit) hasCapacity(owners []owner) bool {
 	})
 }
 
-// release ends the time of a holder, and admits those that wait for it.
+// release returns the owners' capacity and admits waiters.
 func (l *fairLimit) release(owners []owner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +128,7 @@ func (l *fairLimit) release(owners []owner) {
 	}
 }
 
-// nextWaiter returns the index of the waiter to be admitted next, or -1.
+// nextWaiter returns the index of the waiter to admit next, or -1.
 func (l *fairLimit) nextWaiter() (next int) {
 	next, least := -1, 0
 	for i, w := range l.waiting {
@@ -142,7 +143,6 @@ func (l *fairLimit) nextWaiter() (next int) {
 	return next
 }
 
-// holderCount returns the number of holders.
 func (l *fairLimit) holderCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

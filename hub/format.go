@@ -10,20 +10,19 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// messageFormat is how a message is written for a client.
+// messageFormat is the encoding in which a client gets messages.
 type messageFormat uint8
 
 const (
-	formatRESP2     messageFormat = iota // an array of the Redis protocol
-	formatRESP3                          // a push of its version 3
-	formatWebSocket                      // a WebSocket's frame with a JSON object
-	formatEvents                         // a server-sent event with the same object
+	formatRESP2     messageFormat = iota // array
+	formatRESP3                          // push
+	formatWebSocket                      // WebSocket text frame with a JSON object
+	formatEvents                         // server-sent event with the same object
 	formatCount     = iota
 )
 
-// appendMessage appends a message of the topic name as the subscribers of t, which is that topic or
-// a pattern that matches it, get it. id is that of a message that is kept, which the Redis protocol has
-// no room for.
+// appendMessage appends a message published to the topic name, as subscribers of subscribed get it:
+// the same topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
 func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -48,7 +47,7 @@ func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string,
 	return appendBulk(appendBulk(dst, name), message)
 }
 
-// appendBulk appends a bulk string of the Redis protocol.
+// appendBulk appends a RESP bulk string.
 func appendBulk[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, '$')
 	dst = strconv.AppendInt(dst, int64(len(s)), 10)
@@ -57,7 +56,7 @@ func appendBulk[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// encodeMessageJSON is a message as JSON. What is not UTF-8 goes as base64.
+// encodeMessageJSON encodes a message as JSON, with base64 for data that is not UTF-8.
 func encodeMessageJSON(subscribed *topic, name string, message []byte, id string) []byte {
 	e := struct {
 		Op      string `json:"op"`
@@ -75,20 +74,20 @@ func encodeMessageJSON(subscribed *topic, name string, message []byte, id string
 	} else {
 		e.Base64 = base64.StdEncoding.EncodeToString(message)
 	}
-	p, _ := json.Marshal(e) // of strings, which can't fail
+	p, _ := json.Marshal(e) // strings only: can't fail
 	return p
 }
 
-// appendPosition appends that a client has got all up to a position, as far as the format has that.
+// appendPosition appends the position that the client has reached, for event streams only.
 func (f messageFormat) appendPosition(dst []byte, upTo Position) []byte {
 	if f != formatEvents {
 		return dst
 	}
-	return append(dst, "id: "+upTo.String()+"\n\n"...) // without data it is no event
+	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGap appends that some of what was published to topics up to a position is gone. There is one of
-// them, but for a stream. The Redis protocol has no such message.
+// appendGap appends a notice that messages up to a position are no longer available. Only event
+// streams may pass more than one topic. RESP has no such message.
 func (f messageFormat) appendGap(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst
@@ -104,17 +103,17 @@ func (f messageFormat) appendGap(dst []byte, topics []*topic, upTo Position) []b
 	} else if len(topics) == 1 {
 		e.Topic = t.name
 	}
-	p, _ := json.Marshal(e) // of strings, which can't fail
+	p, _ := json.Marshal(e) // strings only: can't fail
 	if f == formatWebSocket {
 		return append(dst, web.Frame(web.Text, p)...)
 	}
 	return append(dst, web.Event{ID: e.ID, Name: e.Op, Data: string(p)}.Bytes()...)
 }
 
-// bufferPool are for encoding messages.
+// bufferPool holds buffers for encoding messages.
 var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPooledBuffer is the largest buffer that is used again.
+// maxPooledBuffer is the largest buffer that is pooled.
 const maxPooledBuffer = 64 << 10
 
 func releaseBuffer(b *[]byte) {

@@ -7,35 +7,34 @@ import (
 	"strings"
 )
 
-// glob is a pattern by the rules of the Redis PSUBSCRIBE command: * and ? stand for any bytes and
-// any byte, [abc], [a-c] and [^a] for one byte of a set, and \ takes the next byte literally.
+// glob is a pattern by the rules of PSUBSCRIBE: * matches any bytes, ? any byte, [abc], [a-c] and
+// [^a] a byte of a set; \ escapes the next byte.
 //
-// The stars cut a pattern into segments, each of a fixed size. The first one is matched at the
-// beginning of a name, the last one at its end, and each of the others where it occurs first
-// behind the one before. So a match takes time proportional to the name's length and to the
-// words of its longest segment (see segment.find), whatever the pattern.
+// Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a
+// name, the last at its end, and each other one at its first occurrence after the one before.
+// Matching takes time proportional to the name's length and to the words of the longest segment
+// (see segment.findFirst), whatever the pattern.
 type glob struct {
 	pattern string
 	*globProgram
 }
 
-// globProgram is the compiled form of a glob that has more than literal bytes and stars.
+// globProgram is the compiled form of a glob with more than literal bytes and stars.
 type globProgram struct {
-	segments []segment // between stars; there is one more of them than of stars
-	size     int       // of all segments: the least length of a name
+	segments []segment // one more than there are stars
+	size     int       // of all segments: the minimum length of a name
 }
 
-// segment is the part of a pattern between two stars.
 type segment struct {
 	size    int
-	literal string // what it matches, if masks is nil
-	// class maps each byte to one of the classes of bytes that the segment can't tell apart, and
-	// masks has the positions at which the segment accepts a class, as bits of words() words.
+	literal string // the matched text if masks is nil
+	// class maps each byte to a class of bytes that the segment treats alike. masks holds, for each
+	// class, a bit mask of maskWords words of the positions that accept it.
 	class *[256]uint8
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Each text is one: a set without an end goes on to the end.
+// compileGlob compiles a pattern. Every text is valid: an unterminated set extends to the end.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
@@ -108,7 +107,7 @@ func (p *globProgram) matches(name string) bool {
 	return true
 }
 
-// newSegment compiles a segment.
+// newSegment compiles the elements between two stars.
 func newSegment(elements []element) segment {
 	s := segment{size: len(elements)}
 	literal := make([]byte, 0, len(elements))
@@ -125,12 +124,12 @@ func newSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks makes the classes and their masks. Class 0 is of the bytes that the segment accepts at
-// the positions of sets of more than half of all bytes, and at no others.
+// compileMasks builds the classes and masks. Class 0 has the bytes accepted exactly at positions
+// whose set contains more than half of all bytes.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
-	var differs [256][]uint64 // the positions at which a byte is not treated as usual
+	var differs [256][]uint64 // positions at which a byte differs from usual
 	for i := range elements {
 		word, bit := i/64, uint64(1)<<(i%64)
 		set := elements[i].set
@@ -174,10 +173,10 @@ func (s *segment) compileMasks(elements []element) {
 
 func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-// compiledBytes is how many bytes the class and masks take.
+// compiledBytes returns the memory of class and masks.
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
-// matchesText reports whether the segment matches text, which has its size.
+// matchesText reports whether the segment matches text, which must have the segment's size.
 func (s *segment) matchesText(text string) bool {
 	if s.masks == nil {
 		return text == s.literal
@@ -191,9 +190,9 @@ func (s *segment) matchesText(text string) bool {
 	return true
 }
 
-// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with
-// a state for each position, all of which it advances at once (Shift-And): after each byte, bit i
-// is set if the first i+1 positions match what ends there.
+// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an
+// automaton with a state for each position and advances all of them at once (Shift-And): after each
+// byte, bit i is set if the first i+1 positions match the text that ends there.
 func (s *segment) findFirst(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
@@ -230,11 +229,11 @@ func (s *segment) findFirst(name string) (end int) {
 	return -1
 }
 
-// element is what stands at one place of a pattern.
+// element matches one byte, or any bytes, of a name.
 type element struct {
 	kind    elementKind
-	literal byte    // of literalByte
-	set     byteSet // of byteFromSet
+	literal byte    // for literalByte
+	set     byteSet // for byteFromSet
 }
 
 type elementKind uint8
@@ -245,7 +244,7 @@ const (
 	anyBytes                // *
 )
 
-// parseElement reads the element that stands at p, and returns where the next one does.
+// parseElement parses the element at pos and returns the position of the next one.
 func parseElement(pattern string, pos int) (e element, next int) {
 	switch pattern[pos] {
 	case '*':
@@ -262,8 +261,8 @@ func parseElement(pattern string, pos int) (e element, next int) {
 	return element{literal: pattern[pos]}, pos + 1
 }
 
-// parseSet reads a set whose first byte stands at p. A set without an end goes on to the end
-// of the pattern.
+// parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the
+// pattern.
 func parseSet(pattern string, pos int) (e element, next int) {
 	e.kind = byteFromSet
 	not := pos < len(pattern) && pattern[pos] == '^'
@@ -288,10 +287,9 @@ func parseSet(pattern string, pos int) (e element, next int) {
 	return e, min(pos+1, len(pattern))
 }
 
-// byteSet is a set of bytes.
 type byteSet [4]uint64
 
-// addRange adds the bytes of a range, the last one included.
+// addRange adds the bytes from to to, inclusive.
 func (s *byteSet) addRange(from, to byte) {
 	for b := int(from); b <= int(to); b++ {
 		s[b/64] |= 1 << (b % 64)
@@ -307,7 +305,6 @@ func (s byteSet) len() (n int) {
 	return n
 }
 
-// all yields the bytes of the set.
 func (s byteSet) all(yield func(byte) bool) {
 	for i, w := range s {
 		for ; w != 0; w &= w - 1 {

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler is what a tcp.Server serves a hub with: on one port the Redis protocol, versions
-// 2 and 3, and HTTP with WebSockets and server-sent events. What a connection begins with says
-// which it is. Each call gives a Handler for the same hub.
+// Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with
+// WebSockets and server-sent events, and detects the protocol from a connection's first bytes. All
+// handlers of a hub are equivalent.
 func (h *Hub) Handler() tcp.Handler { return handler{hub: h} }
 
 type handler struct {
@@ -24,34 +24,34 @@ type handler struct {
 // respSession is the Value of a connection of the Redis protocol. It takes 48 bytes.
 type respSession struct {
 	client
-	*sessionDetails // nil if there are none
+	*sessionDetails // nil if unused
 	replyFlags
-	lastCommand uint16 // command: its number
+	lastCommand uint16 // ID, see commandsByID
 }
 
-// sessionDetails are what few sessions have.
+// sessionDetails is state that few sessions need.
 type sessionDetails struct {
 	clientName string        // by CLIENT SETNAME
-	progress   parseProgress // of a command that is not complete
-	argsDone   int           // how many arguments of a complete one are done, which goes on later
+	progress   parseProgress // of an incomplete command
+	argsDone   int           // arguments processed of a command that a later batch continues
 }
 
-// replyFlags are what there is to know about a session's replies.
 type replyFlags uint8
 
 const (
-	// repliesOff says that there are no replies (CLIENT REPLY OFF), skips that the next command
-	// has none.
+	// repliesOff suppresses all replies (CLIENT REPLY OFF), skipNextReply those of the next
+	// command.
 	repliesOff replyFlags = 1 << iota
 	skipNextReply
 )
 
 func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 
-// httpPrefixes are what an HTTP connection begins with. No command of Redis does.
+// httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP says whether in begins with HTTP; sure is false if it takes more bytes to know.
+// detectHTTP reports whether input begins with an HTTP request; sure is false if more bytes are
+// needed.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -66,7 +66,7 @@ func detectHTTP(input []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
-// authTimeout is how long a client has to say who it is, where it must.
+// authTimeout is how long a client may take to authenticate where it must.
 const authTimeout = time.Minute
 
 // Received implements tcp.Handler.
@@ -108,12 +108,12 @@ func (h handler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
 
-// Heartbeat implements tcp.HeartbeatHandler: the Redis protocol has none. WebSockets and
-// streams have their own.
+// Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and
+// event streams have their own.
 func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch is one call of Received. It has all that takes room while commands are run, so that an
-// idle session has none.
+// commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold
+// it.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -122,15 +122,15 @@ type commandBatch struct {
 	conn        *tcp.Conn
 	ref         tcp.Ref
 	command     *command
-	noReply     bool  // the command has no reply
-	commandsRun int64 // commands
-	work        int   // how much has been done
-	replyStart  int   // where in out the command's replies do
-	sentBytes   int   // bytes of replies
-	maxUnsent   int   // Limits.MaxUnsent
-	stopped     bool  // nothing more is read now
-	closing     bool  // the connection closes
-	// confirmVerb and name are what a confirmation tells, which confirmed makes: SUBSCRIBE and a topic.
+	noReply     bool // the command's reply is suppressed
+	commandsRun int64
+	work        int // spent, of maxBatchWork
+	replyStart  int // index in buf of the current command's reply
+	sentBytes   int
+	maxUnsent   int  // the server's limit
+	stopped     bool // read no more commands in this batch
+	closing     bool // the connection is closing
+	// confirmVerb and confirmName, such as subscribe and a topic, are written by onSubscribed.
 	confirmVerb, confirmName string
 	onSubscribed             func(count int)
 }
@@ -141,22 +141,23 @@ var batchPool = sync.Pool{New: func() any {
 	return t
 }}
 
-// Bounds of a turn. Where one is reached, other connections have their turn first.
+// Limits of a batch. After reaching one, it yields to other connections.
 const (
-	// maxFlushBytes is how many bytes of replies are put together, at most an eighth of
-	// Limits.MaxUnsent, of which a turn may send a quarter.
+	// maxFlushBytes is the size of replies that are sent together, at most 1/8 of Limits.MaxUnsent.
+	// A batch may send 1/4 of that limit.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is how many commands there are, with topics joined, one more for receiversPerWork
-	// receivers of a message, which are cheap, and one more for each replyBytesPerWork of a reply. A
-	// client that publishes several messages to a large topic at once has them all go out in one
-	// turn, so that each subscriber gets them in one send.
+	// maxBatchWork is the budget of a batch. A command or a subscription costs 1, and
+	// receiversPerWork receivers of a message or replyBytesPerWork bytes of a reply cost 1 more.
+	// Receivers are cheap, so that messages published together to a large topic go out in one batch
+	// and reach each subscriber in one send.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// One more is for matchUnitsPerWork units of work with patterns, and for patternBytesPerWork bytes of a new one.
+	// matchUnitsPerWork units of pattern work, or compiling patternBytesPerWork bytes of a pattern,
+	// cost 1 more.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
-	// maxPooledArgs is the most arguments whose room is used again.
+	// maxPooledArgs is the largest argument slice that is pooled.
 	maxPooledArgs = 4096
 )
 
@@ -184,7 +185,7 @@ func (b *commandBatch) returnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands that in has, and says how many bytes they are.
+// runCommands runs the commands at the beginning of input and returns their size.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for used < len(input) && !b.stopped {
 		n, err := b.readCommand(input[used:])
@@ -203,12 +204,12 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	}
 	b.flushReplies()
 	if b.repliesInMessageOrder && b.sentBytes >= b.flushSize() {
-		b.yield() // what is posted is not yet output, which would pause reading
+		b.yield() // posted replies don't count as output yet, so they would not pause reading
 	}
 	return used
 }
 
-// readCommand reads a command; n is 0 if it is not complete.
+// readCommand parses a command; n is 0 if it is incomplete.
 func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -220,7 +221,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateDetails sets something of the session's details. They are made only if there is something.
+// updateDetails calls set with the session's details. It allocates them only if create, and frees
+// them when empty.
 func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !create {
@@ -234,7 +236,7 @@ func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
 	}
 }
 
-// closeOnProtocolError answers what is no command, or one that is too long, which it counts, and closes the connection.
+// closeOnProtocolError replies with the error and closes the connection.
 func (b *commandBatch) closeOnProtocolError(cause error) {
 	if errors.Is(cause, tcp.ErrMessageTooLong) {
 		_ = b.hub.countRefusal(errMessageTooLong)
@@ -247,7 +249,6 @@ func (b *commandBatch) closeOnProtocolError(cause error) {
 	b.flushAndClose(cause)
 }
 
-// flushOrYieldIfNeeded sends replies when there are many, and lets others have their turn.
 func (b *commandBatch) flushOrYieldIfNeeded() {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -257,15 +258,16 @@ func (b *commandBatch) flushOrYieldIfNeeded() {
 	}
 }
 
-// flushSize is how many bytes of replies are put together.
+// flushSize returns the number of reply bytes to send together.
 func (b *commandBatch) flushSize() int { return min(maxFlushBytes, b.maxUnsent/8) }
 
-// overBudget says whether others are to have their turn.
+// overBudget reports whether the batch must yield.
 func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yield goes on in another call, when what was sent has become output of the connection.
+// yield ends the batch and continues in another call, after the sent replies have become output of
+// the connection.
 func (b *commandBatch) yield() {
 	b.flushReplies()
 	if b.stopped {
@@ -278,7 +280,7 @@ func (b *commandBatch) yield() {
 	}
 }
 
-// flushReplies sends the replies. Where the last is too large, those before it are not.
+// flushReplies sends the replies. If the last one is too large, the others are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendReplies(b.buf[:b.replyStart])
@@ -303,19 +305,19 @@ func (b *commandBatch) sendReplies(replies []byte) {
 	}
 }
 
-// closeOnSendError closes a connection for whose replies there is no room: without one of them the client
-// would take the next for it.
+// closeOnSendError closes the connection if a reply cannot be queued: a client would mistake the
+// next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
-// flushAndClose closes the connection, behind the replies.
+// flushAndClose sends the replies and closes the connection.
 func (b *commandBatch) flushAndClose(reason error) {
 	if b.flushReplies(); !b.closing {
 		b.unsubscribeAndClose(reason)
 	}
 }
 
-// unsubscribeAndClose closes the connection behind what has been sent. Its subscriptions end at once: the
-// peer's end may take a while.
+// unsubscribeAndClose closes the connection after everything sent. Subscriptions end immediately,
+// because the peer may take a while to disconnect.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAll(&b.client, b.ref)
@@ -328,8 +330,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the command that was read. It reports whether it is done: otherwise the rest of it
-// is for another turn.
+// runCommand runs the parsed command. It reports false if a later batch must continue it.
 func (b *commandBatch) runCommand() (done bool) {
 	b.work++
 	b.commandsRun++
@@ -354,7 +355,8 @@ func (b *commandBatch) runCommand() (done bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// resolveCommand finds the command of the arguments, or says why it may not be run.
+// resolveCommand returns the command for the arguments, or the error reply if it is unknown or not
+// allowed.
 func (b *commandBatch) resolveCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

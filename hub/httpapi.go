@@ -21,46 +21,45 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// httpAPI is the hub as browsers, and programs that speak HTTP, see it:
+// httpAPI serves browsers and other HTTP clients:
 //
-//	GET /                                  the page
-//	GET /ws                                a WebSocket: socket.go
-//	GET /events?topic=a&topic=b&pattern=p  server-sent events: events.go
+//	GET /                                  the web page
+//	GET /ws                                WebSocket, see websocket.go
+//	GET /events?topic=a&topic=b&pattern=p  server-sent events, see eventstream.go
 //	POST /publish?topic=a                  publish the body
 //	GET /topics?prefix=p&limit=100         the topics with the most subscribers
 //	GET /topics/a                          one topic
 //
-// Who asks is known by Authorization (Bearer, or Basic), by the parameter token, or by a
-// client certificate. Whatever answers is JSON, errors included.
+// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a
+// client certificate. Responses are JSON, including errors.
 //
-// A browser sends requests for any page of the web, and with them what it knows of its user.
-// So a page of another site may only show the hub's own page, unless Hub.Origins has it. Where
-// everybody may do everything, who comes from this machine has to call it by a name that is its
-// own.
+// A browser sends requests, with the user's credentials, for pages of any site. Therefore pages of
+// other sites may only show the hub's page, unless Hub.Origins lists them. In a hub without users,
+// local clients must use a host name that other sites cannot claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
 	hub         *Hub
 	origins     http.CrossOriginProtection
-	originHosts map[string]bool // hosts of origins
+	originHosts map[string]bool // hosts of Hub.Origins
 	sockets     web.WebSocket
 	streams     web.Events
 	scanSlots   chan struct{}
 }
 
 const (
-	// bodyTimeout is the most time for the body of a request.
+	// bodyTimeout limits the time to receive a request body.
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans is how many lists of topics are made, or the other hubs of a cluster asked, at a time; others
-	// wait for httpScanWait at most.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait
+	// for up to httpScanWait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
-	// The topics of a list, and the most bytes of those that the other hubs of a cluster tell of.
+	// Limits of a topic list, and of the bytes of names from other hubs.
 	defaultTopicLimit, maxTopicLimit = 100, 10_000
 	maxRemoteNameBytes               = 4 << 20
 )
 
-// httpHandler serves browsers.
+// httpHandler returns the handler of HTTP connections.
 func (h *Hub) httpHandler() *web.HTTP {
 	f := &h.api
 	f.once.Do(func() { f.init(h) })
@@ -76,8 +75,8 @@ func (f *httpAPI) init(h *Hub) {
 	f.sockets = web.WebSocket{
 		Handler:      socketHandler{f},
 		Subprotocols: []string{subprotocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // parameters has
-		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON takes more
+		CheckOrigin:  func(*http.Request) bool { return true }, // parseParams has checked it
+		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
 	}
 	f.streams = web.Events{Opened: f.startEventStream, Closed: f.handleEventStreamClosed, Save: f.saveEventStream, Restore: f.restoreEventStream}
 	f.http.Endpoints = map[string]web.Endpoint{"ws": &f.sockets, "events": &f.streams}
@@ -100,23 +99,23 @@ func (f *httpAPI) init(h *Hub) {
 	f.http.Handler, f.http.ReadTimeout = mux, bodyTimeout
 }
 
-// allowOrigins lets the pages of origins use the hub.
+// allowOrigins lets pages of the origins use the hub.
 func (f *httpAPI) allowOrigins(origins []string) error {
 	f.originHosts = make(map[string]bool)
 	for _, origin := range origins {
 		if err := f.origins.AddTrustedOrigin(origin); err != nil {
 			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", tcp.ErrBadConfig, err)
 		}
-		u, _ := url.Parse(origin) // as AddTrustedOrigin has
+		u, _ := url.Parse(origin) // AddTrustedOrigin has validated it
 		f.originHosts[strings.ToLower(u.Hostname())] = true
 	}
 	return nil
 }
 
-// checkOrigin says why a page of the request's origin may not use the hub.
+// checkOrigin returns an error if a page of the request's origin may not use the hub.
 func (f *httpAPI) checkOrigin(r *http.Request) error {
 	asked := *r
-	asked.Method = http.MethodPost // to GET it has no objection
+	asked.Method = http.MethodPost // Check accepts every GET
 	if f.origins.Check(&asked) != nil {
 		return fmt.Errorf("a page of another site asks, of origin %.100q; expected one of this server, or of Hub.Origins", r.Header.Get("Origin"))
 	}
@@ -126,8 +125,9 @@ func (f *httpAPI) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// isOwnHost says whether a host is no name that somebody else may have given this machine: a site
-// whose name means 127.0.0.1 (DNS rebinding) is, for a browser, where its own pages come from.
+// isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name
+// might be a foreign site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the
+// hub for that site.
 func (f *httpAPI) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -137,8 +137,8 @@ func (f *httpAPI) isOwnHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || f.originHosts[strings.ToLower(name)]
 }
 
-// parseParams are those of a request, which has no others than token and those named, and comes
-// from a page that may ask. If ok is false, it is answered.
+// parseParams checks the request's origin and returns its parameters, which must be token or one of
+// allowed. If ok is false, it has written an error.
 func (f *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := f.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -160,7 +160,7 @@ func (f *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ..
 	return q, true
 }
 
-// authenticate is parameters, and who asks.
+// authenticate is parseParams that also returns the user.
 func (f *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
 	if q, ok = f.parseParams(w, r, allowedParams...); !ok {
 		return nil, nil, false
@@ -176,7 +176,7 @@ func (f *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedPa
 	return u, q, true
 }
 
-// rejectLogin answers a request of nobody who is known, and closes the connection after too many failed logins.
+// rejectLogin writes the error, and closes the connection after too many failed logins.
 func (f *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
 	if srv := f.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && f.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
@@ -184,7 +184,7 @@ func (f *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error)
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders lets a page of an origin that may ask read the answer.
+// setCORSHeaders lets the page that sent the request read the response.
 func (f *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -193,7 +193,7 @@ func (f *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// servePreflight answers what a browser asks before it sends what a form could not.
+// servePreflight answers a browser's CORS preflight request.
 func (f *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 	if err := f.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -208,7 +208,7 @@ func (f *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("the client has not said who it is; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// requestUser is who sends a request; nil if that is yet to be said.
+// requestUser returns the user of a request, or nil if it must authenticate.
 func (f *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
 	h := f.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -229,7 +229,6 @@ func (f *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
 	return h.initialUser(r.TLS), nil
 }
 
-// writeHTTPError answers with an error.
 func writeHTTPError(w http.ResponseWriter, status int, err error) {
 	switch status {
 	case http.StatusServiceUnavailable:
@@ -240,7 +239,7 @@ func writeHTTPError(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, map[string]string{"error": err.Error()})
 }
 
-// httpStatus is the status of an error of the hub.
+// httpStatus returns the status code for an error of the hub.
 func httpStatus(err error) int {
 	switch {
 	case errors.Is(err, errEmptyName), errors.Is(err, errNameTooLong), errors.Is(err, errBadPosition):
@@ -258,7 +257,7 @@ func httpStatus(err error) int {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	p, _ := json.Marshal(v) // of structs and maps, which can't fail
+	p, _ := json.Marshal(v) // structs and maps: can't fail
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -267,7 +266,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(p, '\n'))
 }
 
-// singleParam is the parameter of a name, which has to be there once.
+// singleParam returns the parameter name, which must occur exactly once.
 func singleParam(q url.Values, name string) (string, error) {
 	if n := len(q[name]); n != 1 {
 		return "", fmt.Errorf("%w: the parameter %s is there %d times; expected it once", errEmptyName, name, n)
@@ -310,13 +309,13 @@ func (f *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
 }
 
-// remoteAddr is where a request comes from; the zero Addr by a unix socket.
+// remoteAddr returns the client's address, or the zero Addr for a Unix socket.
 func remoteAddr(r *http.Request) netip.Addr {
 	from, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return from.Addr()
 }
 
-// topicSubscribers is a topic with how many are subscribed to it by its name.
+// topicSubscribers is a topic and its number of direct subscribers.
 type topicSubscribers struct {
 	Topic       string `json:"topic"`
 	Subscribers int    `json:"subscribers"`
@@ -335,7 +334,7 @@ func (f *httpAPI) serveTopic(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, topicSubscribers{name, f.hub.clusterSubscriberCounts(r.Context(), Topic, []string{name})[0]})
 }
 
-// checkCountAllowed says why a user may not know how many subscribers a topic has.
+// checkCountAllowed returns an error if the user may not see the topic's number of subscribers.
 func (h *Hub) checkCountAllowed(u *user, name string) error {
 	if err := h.checkName(name); err != nil {
 		return h.countRefusal(err)
@@ -348,7 +347,7 @@ func (h *Hub) checkCountAllowed(u *user, name string) error {
 
 var errTooManyHTTPScans = fmt.Errorf("%d questions about topics are being answered; expected fewer at a time", maxHTTPScans)
 
-// limitScans is a handler of which few run at a time.
+// limitScans wraps a handler of which at most maxHTTPScans run at a time.
 func (f *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
@@ -388,10 +387,10 @@ func (f *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics are the topics with the most subscribers here, of those that begin with a prefix, and how
-// many of these there are.
+// largestLocalTopics returns up to limit topics with prefix that have the most subscribers on this
+// hub, and the total number of topics with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
-	largest = []topicSubscribers{} // in JSON not null
+	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.topics.eachName(func(name string, subscribers int) bool {
 		if strings.HasPrefix(name, prefix) {
 			total++
@@ -404,7 +403,7 @@ func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubsc
 	return topBySubscribers(largest, limit), total
 }
 
-// topBySubscribers leaves those with the most subscribers, in order.
+// topBySubscribers sorts topics by subscribers, largest first, and truncates them to limit.
 func topBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
 	slices.SortFunc(topics, func(a, b topicSubscribers) int {
 		return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
@@ -412,8 +411,8 @@ func topBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is largest of all hubs: of the topics that are among the largest of one of them. A topic that
-// no hub has told of counts once for each hub that has it.
+// largestClusterTopics is largestLocalTopics for all hubs, chosen from the largest topics of each.
+// In total, a topic that no hub has listed counts once for each hub that has it.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -437,8 +436,8 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	return topBySubscribers(largest, limit), total
 }
 
-// Largest are the topics with the most subscribers on this hub, of those that begin with a prefix, at most
-// limit or 10,000, the largest first; total is how many begin with it.
+// Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on
+// this hub, largest first, and the total number of topics with prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -1,16 +1,15 @@
-// Package hub is publish/subscribe for a million subscribers on one machine: clients of the
-// Redis protocol, WebSockets and server-sent events meet on the same topics, on one port.
+// Package hub implements publish/subscribe for a million subscribers on one machine. Redis clients,
+// WebSockets and server-sent events share topics on one port.
 //
-// It is an application of package tcp's public API. A subscriber takes no goroutine, and
-// a message is encoded once for all who get it in the same form:
+// It uses package tcp's public API only. Subscribers need no goroutine, and a message is encoded
+// once for all that get it in the same format:
 //
 //	h := &hub.Hub{}
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)
 //
-// Messages are kept for nobody: who is not subscribed when one is published does not get it,
-// but for the last value of a topic where Limits.LastValues asks for it, and what a Cluster keeps, where
-// Hub.Replay says so.
+// Messages reach current subscribers only. The exceptions are a topic's last value, with
+// Limits.LastValues, and messages kept by a Cluster, with Hub.Replay.
 package hub
 
 import (
@@ -22,38 +21,38 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Hub is a set of topics and their subscribers. Its fields are not changed once it serves.
-// The zero value is useful. Its methods are safe for concurrent use.
+// Hub is a set of topics and their subscribers. Its fields must not change after it starts to
+// serve. The zero value is ready to use. Methods are safe for concurrent use.
 type Hub struct {
-	// Limits bound what clients may ask for.
+	// Limits bound the resources of clients.
 	Limits Limits
-	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	// Users are allowed to use the hub. The default is nil: everybody may do everything.
 	Users *Users
-	// Origins are sites whose pages may use the hub from a browser, such as
-	// "https://example.com", beside the pages that it serves itself.
+	// Origins are further sites whose pages may use the hub from a browser, such as
+	// "https://example.com".
 	Origins []string
-	// Cluster joins the hub with others. The default is nil: it is alone.
+	// Cluster connects the hub with others. The default is nil: a single hub.
 	Cluster Cluster
-	// Replay keeps messages of a hub in a cluster for those who come again. The default is nil: none
-	// are kept, nor by a hub that is alone.
+	// Replay keeps messages for clients that reconnect. It needs a Cluster. The default is nil:
+	// none are kept.
 	Replay *Replay
 
 	topics, patterns, sharded topicTable
-	patternIndex              patternIndex // of patterns
+	patternIndex              patternIndex
 	patternCosts              patternCostByAddr
 	lastValues                lastValueCache
-	httpPublishRates          addrRateLimits // of addresses that publish by HTTP
+	httpPublishRates          addrRateLimits // by address, for HTTP
 	failedLogins              failedLoginLimiter
 	counters
-	slowScanMu  sync.Mutex   // for slow subscribers
-	commandsRun atomic.Int64 // commands
+	slowScanMu  sync.Mutex // held during Slow
+	commandsRun atomic.Int64
 	scans       scanLimiter
 	api         httpAPI
-	server      atomic.Pointer[tcp.Server] // by which it is served first; nil if by none
+	server      atomic.Pointer[tcp.Server] // the first server; nil before it starts
 }
 
-// Check says what is wrong with the hub's fields: its error wraps tcp.ErrBadConfig. A hub
-// of which it says something does not serve.
+// Check validates the fields. Its errors wrap tcp.ErrBadConfig. A hub that fails the check must not
+// serve.
 func (h *Hub) Check() error {
 	if err := h.Limits.validate(); err != nil {
 		return err
@@ -66,7 +65,7 @@ func (h *Hub) Check() error {
 	return new(httpAPI).allowOrigins(h.Origins)
 }
 
-// Errors of subscribing and publishing. Front ends tell them to their clients.
+// Errors of subscribing and publishing, which are sent to clients.
 var (
 	errEmptyName            = errors.New("a topic needs a name")
 	errNameTooLong          = errors.New("the name of the topic is too long")
@@ -79,10 +78,9 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe has a client get what is published to a topic. joined is called, with the number
-// of the client's subscriptions, before any message can be on its way to it, whether it is a
-// new subscription or not. Right behind it goes the topic's newest message, if it is kept and
-// the subscription is new. It is for one call at a time of each client.
+// subscribe subscribes a client to a name. It calls confirm with the client's number of
+// subscriptions before any message is sent, also if the client was already subscribed. A new
+// subscription to a topic then gets its last value, if kept. Calls for one client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.confirmedCount(kind))
@@ -105,7 +103,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// addSubscription counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
+// addSubscription checks rights and limits and records a subscription. The caller must add ref to
+// the topic's group.
 func (h *Hub) addSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func (h *Hub) addSubscription(c *client, ref tcp.Ref, kind Kind, name string, li
 	return t, nil
 }
 
-// removeSubscriber counts a client out among a topic's subscribers.
+// removeSubscriber undoes addSubscription in the table, the pattern index and the cluster.
 func (h *Hub) removeSubscriber(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
@@ -146,7 +145,7 @@ func (h *Hub) removeSubscriber(t *topic) {
 	}
 }
 
-// sendLastValue sends a topic's newest message to a client.
+// sendLastValue sends the topic's newest message to one client.
 func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 	message, ok := h.lastValues.get(t.name)
 	if !ok {
@@ -163,7 +162,7 @@ func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 	}
 }
 
-// unsubscribe ends a subscription. It reports whether there was one.
+// unsubscribe ends a subscription and reports whether there was one.
 func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) bool {
 	t := c.removeTopic(kind, name)
 	if t == nil {
@@ -178,7 +177,7 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) bool {
 	return true
 }
 
-// unsubscribeAll ends all subscriptions of a client.
+// unsubscribeAll ends the client's subscriptions and its replay.
 func (h *Hub) unsubscribeAll(c *client, ref tcp.Ref) {
 	if c.isReplaying() {
 		c.extra.stopReplay()

@@ -12,9 +12,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file keeps a hub the same in two processes while one takes the other's place. The server delivers
-// what is published in both: see fanOut. Counters and last values go along. In a cluster each process
-// delivers what comes from the other nodes, except while subscribers move: resumeClusterKind ends that pause.
+// Hub state during an upgrade. The server delivers published messages in both processes (see
+// fanOut). Counters and last values are transferred. In a cluster, each process delivers messages
+// of other nodes, except while subscribers move; resumeClusterKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
@@ -33,10 +33,11 @@ func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind is of a broadcast that ends a pause of the cluster, and is held as long as the others.
+// resumeClusterKind marks a broadcast that resumes the cluster. The server holds it like other
+// broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// resumeAfterHeldMessages ends the pause when what is held now is delivered.
+// resumeAfterHeldMessages resumes the cluster once the currently held messages have been delivered.
 func (h *Hub) resumeAfterHeldMessages(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
@@ -45,12 +46,12 @@ func (h *Hub) resumeAfterHeldMessages(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is of what SaveState writes: counters, as JSON, and what the cluster has to say, each behind its
-// length, and then for each topic whose last message is kept, those not used for longest first, both behind
-// their lengths.
+// hubStateVersion is the version of SaveState's format: counters as JSON, the cluster's state, and
+// the name and message of each last value, least recently used first. Each part is preceded by its
+// length.
 const hubStateVersion = 2
 
-// savedCounters are those of Stats that go on.
+// savedCounters are the counters that continue in the new process.
 type savedCounters struct {
 	Published, Delivered, Dropped, Evicted int64
 	Lost, LostBytes, DeliveredBytes        int64
@@ -59,7 +60,7 @@ type savedCounters struct {
 
 // SaveState implements tcp.StateMigrator.
 func (h handler) SaveState(w io.Writer) error {
-	for h.hub.published.Load() != h.hub.publishesStarted.Load() { // in this order: only begun may run ahead
+	for h.hub.published.Load() != h.hub.publishesStarted.Load() { // in this order: publishesStarted may run ahead
 		time.Sleep(50 * time.Microsecond)
 	}
 	var cluster []byte
@@ -124,7 +125,7 @@ func (h handler) RestoreState(r io.Reader) error {
 	}
 }
 
-// addSavedCounters has the counters begin with those of another process.
+// addSavedCounters adds the old process's counters.
 func (h *Hub) addSavedCounters(s savedCounters) {
 	h.countPublished(s.Published)
 	h.delivered.Add(s.Delivered)
@@ -134,7 +135,7 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.deliveredBytes.Add(s.DeliveredBytes)
 	counted := make(map[*int64]bool)
 	for i := range refusalCauses {
-		if n := refusalCauses[i].of(&s.Refused); !counted[n] { // some causes are counted together
+		if n := refusalCauses[i].of(&s.Refused); !counted[n] { // several causes share a counter
 			counted[n] = true
 			h.refused[i].Add(*n)
 		}
@@ -144,7 +145,8 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads bytes behind their length; io.EOF is before them.
+// readLengthPrefixed reads a length and that many bytes. It returns io.EOF only at the end of the
+// input.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
@@ -157,7 +159,7 @@ func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// listOldestFirst is every value, those that were not used for longest first.
+// listOldestFirst returns the values, least recently used first.
 func (l *lastValueCache) listOldestFirst() (values []lastValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,45 +7,45 @@ import (
 	"sync"
 )
 
-// lastValueCache keeps the newest message of topics, for those who subscribe later.
+// lastValueCache keeps the newest message of each topic for later subscribers.
 //
-// Who subscribes gets the confirmation, then the value that is the newest at that moment, and
-// then each message that is published from then on: none is left out, and none comes twice. For
-// that a lock, of the topic and some others, is held while a message becomes the newest and is
-// sent to the topic's subscribers, and while somebody is given the newest and joins them.
+// A subscriber gets the confirmation, then the newest value at that moment, then each later
+// message, without gaps or repeats. To ensure that, topicLock is held while a message is stored and
+// sent, and while a subscriber is sent the value and joins the group.
 type lastValueCache struct {
-	topicLocks [64]sync.Mutex // by topic; taken before mu
+	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	byName         map[string]*lastValue
-	newest, oldest *lastValue // by their use
+	newest, oldest *lastValue // by last use
 	bytes          int
-	peakCount      int // the most values since indexCommands was made, which does not shrink
+	peakCount      int // most entries since byName was allocated; maps don't shrink
 	evicted        int64
 }
 
-// lastValue is a topic's newest message, in the list of all by their use.
+// lastValue is a topic's newest message, an element of the list by last use.
 type lastValue struct {
 	name         string
-	message      []byte // does not change
+	message      []byte // immutable
 	newer, older *lastValue
 }
 
-// lastValueOverhead is what a value takes beside its name and message: itself, and on average 40 bytes
-// of the table.
+// lastValueOverhead is the memory of a value besides name and message: the struct and on average 40
+// bytes of the map.
 const lastValueOverhead = 64 + 40
 
-// memoryBytes is how many bytes of memory the value takes.
+// memoryBytes returns the memory of the value.
 func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock is the lock of a topic's order.
+// topicLock returns the lock that orders a topic's messages. Topics share locks.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend makes a message its topic's newest, and calls send before the topic's order goes on.
+// storeAndSend stores a message as its topic's newest and calls send while holding the topic's
+// lock.
 func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
@@ -54,8 +54,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// store makes a message its topic's newest. One that is too large for the limits leaves the
-// topic without a value: an older one would be wrong.
+// store stores a message as its topic's newest. A message that exceeds the limits removes the
+// topic's value, because an older one would be wrong.
 func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +63,7 @@ func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
 	if v != nil {
 		l.remove(v)
 	} else {
-		v = &lastValue{name: strings.Clone(topic)} // which may be part of a request
+		v = &lastValue{name: strings.Clone(topic)} // topic may be part of a request
 	}
 	v.message = append([]byte(nil), message...)
 	if v.memoryBytes() > limits.lastValueBytes() {
@@ -81,7 +81,7 @@ func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
 	}
 }
 
-// get is the newest message of a topic.
+// get returns the newest message of a topic and marks it as used.
 func (l *lastValueCache) get(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *lastValueCache) get(topic string) (message []byte, ok bool) {
 	return v.message, true
 }
 
-// insertNewest adds a value as the one that was used last.
+// insertNewest inserts a value as the most recently used.
 func (l *lastValueCache) insertNewest(v *lastValue) {
 	if l.byName == nil {
 		l.byName = make(map[string]*lastValue)

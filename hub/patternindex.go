@@ -11,27 +11,26 @@ import (
 	"unsafe"
 )
 
-// patternIndex finds the patterns that match a topic, without a look at all of them. A pattern
-// is kept under one of its literal runs: what it begins with, what it ends with, or one
-// between two of *, ? and [. A topic that it matches has that run at its beginning, at its
-// end, or somewhere. So a publish looks up what its topic begins and ends with, and has
-// within, by length, of those lengths that there are, and tries the patterns it finds.
+// patternIndex finds the patterns that match a topic without trying all. It stores each pattern
+// under one of its literal runs: its beginning, its end, or a run between two of *, ? and [. A
+// matching topic contains that run at its beginning, at its end, or anywhere. A publish therefore
+// looks up the topic's beginnings, ends and substrings of all lengths in use, and tries the
+// patterns that it finds.
 //
-// Of a pattern's runs that one is taken which the fewest patterns are kept under, so that a
-// run which many have in common is taken by few. Runs are known by their hash alone: a
-// pattern that is found by another's run does not match, and is no more than a try in vain.
+// Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect
+// many. Runs are identified by hash; a collision merely causes a failed try.
 //
-// The index bounds the work of a publish: see patternWork and lengthWork. No lock is held while
-// patterns are tried: chunks of a bucket do not change, and are copied for one that comes or goes.
+// The index bounds the work of a publish: see maxPublishWork and lengthWork. No lock is held while
+// patterns are tried: bucket chunks are immutable, and changes copy them.
 type patternIndex struct {
 	mu             sync.RWMutex
-	buckets        [runPlaceCount]map[uint64]bucket // by the hash of the run
-	runLengths     [runPlaceCount][]lengthWork      // by the length of the run
-	maxPublishWork atomic.Int64                     // at most of one publish; changed under mu
-	spentWork      atomic.Int64                     // work of all publishes
+	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
+	runLengths     [runPlaceCount][]lengthWork      // by length of the run
+	maxPublishWork atomic.Int64                     // upper bound for one publish; written under mu
+	spentWork      atomic.Int64                     // by all publishes
 }
 
-// runPlace is where a literal run is.
+// runPlace is where a literal run must occur in a topic.
 type runPlace int
 
 const (
@@ -41,22 +40,21 @@ const (
 	runPlaceCount = iota
 )
 
-// literalRun is a literal run of a pattern.
 type literalRun struct {
 	place runPlace
 	size  int
 	hash  uint64
 }
 
-// bucket is the patterns under one run: mostly one. Its chunks do not change once they are in the index, so
+// bucket holds the patterns under one run, usually one. Chunks in the index are immutable, so
 // publishers read them without a lock. All chunks but the last have chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
-	work   int // of all
+	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns that a change of a bucket copies, beside a pointer for each chunk.
+// chunkSize is the number of patterns that a change copies, besides a pointer for each chunk.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -64,7 +62,7 @@ type indexedPattern struct {
 	*globProgram
 }
 
-// withPattern returns the bucket with p in the slot b.size.
+// withPattern returns a copy of the bucket with p appended.
 func (b bucket) withPattern(p indexedPattern) bucket {
 	chunks := slices.Clone(b.chunks)
 	if b.size%chunkSize == 0 {
@@ -75,7 +73,7 @@ func (b bucket) withPattern(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// withoutSlot returns the bucket without the pattern in a slot, to which the last one moves.
+// withoutSlot returns a copy of the bucket in which the last pattern replaces the one in slot.
 func (b bucket) withoutSlot(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -94,7 +92,6 @@ func (b bucket) withoutSlot(slot int) bucket {
 	return bucket{chunks, b.size - 1, b.work}
 }
 
-// patternAt returns the pattern in a slot.
 func (b bucket) patternAt(slot int) indexedPattern { return b.chunks[slot/chunkSize][slot%chunkSize] }
 
 // slotOf returns the slot of a pattern, or -1.
@@ -113,17 +110,17 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is that of the hash of a run, the polynomial of its bytes, by which the hashes of
-// all parts of a text come from those of its beginnings.
+// hashBase is the random base of the polynomial hash, with which the hashes of all substrings
+// follow from those of prefixes.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns is the most runs of a pattern that are looked at between its first and its last.
+// maxInnerRuns limits the runs that are considered between a pattern's first and last.
 const maxInnerRuns = 16
 
-// indexedRunSize is how much of a run of n bytes is taken where it may be anywhere in a topic: there
-// are few sizes, because a topic is gone through for each of them.
+// indexedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few
+// sizes, because a publish goes through its topic for each.
 func indexedRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -135,12 +132,12 @@ func indexedRunSize(runSize int) int {
 	return size
 }
 
-// eachLiteralRun calls f for the literal runs under which a pattern may be kept, until it returns
-// false: what it begins with, always, and then what it ends with and others, if there are any.
+// eachLiteralRun calls yield for the runs under which a pattern may be stored, until it returns
+// false: always the beginning, then the end and inner runs, if any.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
-		ended   bool // there was a byte that is not literal
+		ended   bool // a wildcard has been seen
 		inner   int
 	)
 	yieldRun := func(at runPlace, s []byte) bool {
@@ -176,9 +173,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// add takes a pattern in, if the work of a publish stays within the limits, and that which the
-// pattern adds to it within the rest that its client has. It returns the pattern's cost, which
-// is that work and its share of memory. A pattern that is there has the cost that it has had.
+// add adds a pattern if the maximum work of a publish stays within the limits and the pattern's
+// cost within budget. It returns the cost: the added work plus a charge for memory. A pattern that
+// is already present keeps its cost.
 func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -189,7 +186,7 @@ func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err e
 	g := compileGlob(t.name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if t.indexed { // by another client, meanwhile
+	if t.indexed { // added by another client meanwhile
 		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
 	}
 	best, fewest := literalRun{}, -1
@@ -220,7 +217,7 @@ func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err e
 	return cost, nil
 }
 
-// checkPatternCost is the error for a client that has not enough left for a pattern's cost.
+// checkPatternCost returns an error if the cost exceeds the client's budget.
 func checkPatternCost(cost, budget int, limits Limits) error {
 	if cost <= max(budget, 0) {
 		return nil
@@ -228,7 +225,6 @@ func checkPatternCost(cost, budget int, limits Limits) error {
 	return fmt.Errorf("%w: the pattern costs %d, and the client has %d left of %d: its address and all clients together have limits, too", errPatternTooCostly, cost, max(budget, 0), limits.maxPatternCost())
 }
 
-// remove takes a pattern out.
 func (x *patternIndex) remove(t *topic, limits Limits) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -255,14 +251,14 @@ func (x *patternIndex) remove(t *topic, limits Limits) {
 	})
 }
 
-// replaceBucketWork notes that the work of the bucket of a run is another one, and returns by how much that
-// of a publish has become more.
+// replaceBucketWork records a change of a bucket's work and returns the increase of the maximum
+// work of a publish.
 func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, limits Limits) (added int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
 		*lengths = append(*lengths, lengthWork{})
 	}
-	maxBuckets := 1 // runs of one length that one name has
+	maxBuckets := 1 // number of such runs that one name can contain
 	if r.place == within {
 		maxBuckets = limits.maxName()
 	}
@@ -271,10 +267,10 @@ func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, lim
 	return added
 }
 
-// A unit of work is some 10 ns of a processor of 2020. Trying a pattern takes tryUnits, and one more for
-// each star. A unit is also maxSearchUnits bytes of a name in which a literal segment is searched,
-// maskWordsPerUnit words of the automaton of segment.find, anchorBytesPerUnit bytes that are compared with sets at
-// the name's beginning or end, and memoryBytesPerUnit bytes.
+// A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for
+// each star. The others are what one unit pays for: bytes of a name searched for a literal segment,
+// mask words (see segment.findFirst), bytes compared with sets at a name's beginning or end, and
+// bytes of memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -283,7 +279,7 @@ const (
 	memoryBytesPerUnit = 64
 )
 
-// maxMatchUnits is the most that it takes to try the pattern on a name.
+// maxMatchUnits returns the maximum work of trying the pattern on a name of maxNameBytes.
 func (g glob) maxMatchUnits(maxNameBytes int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
 	anchors := 0
@@ -305,7 +301,7 @@ func (g glob) maxMatchUnits(maxNameBytes int) int {
 	return tryUnits + stars + anchors + search
 }
 
-// maxSearchUnits is the work of find.
+// maxSearchUnits returns the maximum work of findFirst.
 func (s *segment) maxSearchUnits(maxNameBytes int) int {
 	if s.masks == nil {
 		return maxNameBytes / searchBytesPerUnit
@@ -313,7 +309,7 @@ func (s *segment) maxSearchUnits(maxNameBytes int) int {
 	return s.maskWords() * maxNameBytes / maskWordsPerUnit
 }
 
-// compiledBytes is how many bytes the compiled pattern takes, beside its text.
+// compiledBytes returns the memory of the compiled pattern, besides its text.
 func (g glob) compiledBytes() (n int) {
 	if g.globProgram != nil {
 		for i := range g.segments {
@@ -323,17 +319,17 @@ func (g glob) compiledBytes() (n int) {
 	return n
 }
 
-// lengthWork is the work of the buckets whose runs have one length.
+// lengthWork is the work of the buckets whose runs have the same length.
 type lengthWork struct {
-	levels []level // by work
-	work   int     // of those that one name has at most
+	levels []level // sorted by work
+	work   int     // maximum for one name
 }
 
-// level is how many buckets take the same work.
+// level is the number n of buckets with the same work.
 type level struct{ work, n int }
 
-// replaceBucketWork notes that the work of a bucket is another one; 0 is of one that is not there. It returns
-// by how much the work of a publish has become more, whose name has most of the buckets.
+// replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase
+// of the maximum work for a name that contains maxBuckets of the runs.
 func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added int) {
 	l.addBuckets(oldWork, -1)
 	l.addBuckets(newWork, 1)
@@ -360,13 +356,12 @@ func (l *lengthWork) addBuckets(work, n int) {
 	}
 }
 
-// matchScratch is what match needs for a while.
+// matchScratch is pooled memory for eachMatch.
 type matchScratch struct {
-	hashes     []uint64 // of the topic's beginnings, by length
+	hashes     []uint64 // of the topic's prefixes, by length
 	candidates []candidateBucket
 }
 
-// candidateBucket is a bucket with patterns to try.
 type candidateBucket struct {
 	hash uint64
 	bucket
@@ -374,10 +369,10 @@ type candidateBucket struct {
 
 var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
-// maxPooledMatchEntries is the most of each whose room is used again.
+// maxPooledMatchEntries is the largest slice that is pooled.
 const maxPooledMatchEntries = 4096
 
-// eachMatch calls f for each pattern that matches the name of a topic. It says how many it has
+// eachMatch calls yield for each pattern that matches name and returns the number of patterns
 // tried.
 func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
 	m := matchScratchPool.Get().(*matchScratch)
@@ -409,9 +404,9 @@ func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
 	return tried
 }
 
-// findCandidates finds the buckets of the runs that the name has.
+// findCandidates collects the buckets of all runs that occur in name.
 func (m *matchScratch) findCandidates(index *patternIndex, name string) {
-	power := uint64(1) // of hashBase, by the size
+	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
 		if index.hasRunsOfSize(atStart, size) {
 			m.addBucket(index.buckets[atStart], m.hashes[size])
@@ -424,7 +419,7 @@ func (m *matchScratch) findCandidates(index *patternIndex, name string) {
 			for at := range len(name) - size + 1 {
 				m.addBucket(index.buckets[within], m.substringHash(at, size, power))
 			}
-			// A run that the name has several times is tried once.
+			// A run that occurs several times is tried once.
 			runs := m.candidates[before:]
 			slices.SortFunc(runs, func(a, b candidateBucket) int { return cmp.Compare(a.hash, b.hash) })
 			runs = slices.CompactFunc(runs, func(a, b candidateBucket) bool { return a.hash == b.hash })
@@ -434,19 +429,18 @@ func (m *matchScratch) findCandidates(index *patternIndex, name string) {
 	}
 }
 
-// addBucket adds the patterns under a hash.
 func (m *matchScratch) addBucket(buckets map[uint64]bucket, hash uint64) {
 	if b, ok := buckets[hash]; ok {
 		m.candidates = append(m.candidates, candidateBucket{hash, b})
 	}
 }
 
-// hasRunsOfSize reports whether patterns are kept under runs of a size.
+// hasRunsOfSize reports whether the index has runs of this size.
 func (x *patternIndex) hasRunsOfSize(at runPlace, size int) bool {
 	return size < len(x.runLengths[at]) && len(x.runLengths[at][size].levels) > 0
 }
 
-// substringHash is the hash of a part of the name, where power is hashBase to the size.
+// substringHash returns the hash of the substring of name; power is hashBase to the size.
 func (m *matchScratch) substringHash(start, size int, power uint64) uint64 {
 	return m.hashes[start+size] - m.hashes[start]*power
 }

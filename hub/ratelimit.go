@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// rateLimit is how far somebody has used up what may be done, so many times in a span of time, and as many
-// times at once after a quiet one: up to a moment that is at most a span ahead.
+// rateLimit allows rate events per window, with bursts of as many. It is the time until which the
+// rate is used up, at most a window in the future.
 type rateLimit time.Time
 
-// allow says whether it may be done now, and if so, that it is.
+// allow reports whether an event is within the rate, and if so counts it.
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 	each, usedUntil := window/time.Duration(rate), time.Time(*p)
 	if usedUntil.Before(now) {
@@ -23,11 +23,11 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 	return true
 }
 
-// maxLimitedAddrs is the most addresses whose pace is known.
+// maxLimitedAddrs limits the addresses in an addrRateLimits.
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits are those of addresses. When there are too many, those go that have been quiet, and
-// others until half is left.
+// addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then
+// arbitrary ones until half remain.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -49,16 +49,17 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address that from counts as: of an IPv6 address its network of 64 bits.
+// clientNetwork returns the address that limits apply to: an IPv4 address, or the /64 network of an
+// IPv6 address.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr
 	}
-	network, _ := addr.WithZone("").Prefix(64) // of an IPv6 address, which can't fail
+	network, _ := addr.WithZone("").Prefix(64) // valid for IPv6: can't fail
 	return network.Addr()
 }
 
-// evict makes room.
+// evict makes space for new addresses.
 func (ps *addrRateLimits) evict(now time.Time) {
 	for from, p := range ps.byAddr {
 		if !time.Time(p).After(now) {

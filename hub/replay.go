@@ -13,35 +13,33 @@ import (
 	"time"
 )
 
-// Replay is which topics' newest messages are kept, for those who come again and say what they have
-// seen last. Its fields are not changed once the hub serves. The zero value of each but Topics means its
-// default; a negative value is an error.
+// Replay configures which messages are kept for clients that reconnect with the id of the last
+// message they have seen. Its fields must not change after the hub starts to serve. Zero fields
+// mean their defaults, except for Topics; negative values are errors.
 //
-// A stream of NATS puts the messages of all of these topics in one order, which is the same on all nodes,
-// and keeps them (Cluster.Keep). Each node has them delivered from there, and remembers them as long as
-// the stream does: so a replay asks nobody.
+// A NATS stream stores the messages of these topics in one order, the same on all nodes (see
+// Cluster.Keep). Every node receives them from the stream and keeps a copy in memory for as long as
+// the stream does, so a replay involves no other node.
 type Replay struct {
-	// Topics are names, or beginnings that end with a dot, a colon or a slash, and a *: such as
-	// news.today, news.* and chat:*. A * alone is all topics.
+	// Topics are names, or prefixes that end with ".", ":" or "/" followed by "*", such as
+	// news.today, news.* and chat:*. "*" means all topics.
 	Topics []string
-	// MaxBytes is the most bytes of the messages that are kept, each with its name and 100 bytes, on
-	// each node in memory and in the stream; MaxMessages how many they are, and MaxAge how old.
-	// When there are more, the oldest go. The defaults are 64 MiB, 1,000,000 and 1 hour; MaxAge is
-	// a second at the least.
+	// MaxBytes, MaxMessages and MaxAge limit the kept messages, on each node in memory and in the
+	// stream. A message counts with its name and 100 bytes. Beyond a limit, the oldest are dropped.
+	// The defaults are 64 MiB, 1,000,000 and 1 hour; MaxAge is at least 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays is the number of turns: as many clients are sent what they have missed at a time,
-	// and 64 times as many wait for a turn. Further ones have to try again. A client that has missed little needs
-	// no turn. One that does not take what it is sent gives its turn back after a second, and waits for another one
-	// when it has. The default is 64.
+	// MaxReplays limits concurrent replays. 64 times as many clients wait for a turn; further ones
+	// must try again. A client that has missed little needs no turn. A client that does not read
+	// loses its turn after a second and waits for another one. The default is 64.
 	MaxReplays int
-	// MaxReplaysEach is the number of these turns that one user may have at a time, and half of those that one address
-	// may have (for IPv6 a network of 64 bits); 64 times as many of its clients wait, but no more than as many as places are free. A hub without Users goes by the
-	// address alone. Where all clients have one user, or come through one proxy, MaxReplays is right. The default is a
-	// quarter of MaxReplays.
+	// MaxReplaysEach limits the concurrent replays of one user, and half those of one address or
+	// IPv6 /64 network; without Users only the address counts. Of its clients 64 times as many
+	// wait, but not more than there are free places. If all clients share a user or a proxy, set it
+	// to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout is the most time of a replay, with the wait for its turn. Who has not taken all by
-	// then is closed, and comes again for the rest. The default is 30 s.
+	// Timeout limits the time of a replay, including the wait for a turn. Then the client is
+	// closed, and may reconnect for the rest. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -51,12 +49,11 @@ func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
 func (r *Replay) maxReplaysEach() int    { return cmp.Or(r.MaxReplaysEach, (r.maxReplays()+3)/4) }
 func (r *Replay) timeout() time.Duration { return cmp.Or(r.Timeout, 30*time.Second) }
 
-// Bounds are MaxBytes, MaxMessages and MaxAge, or their defaults.
+// Bounds returns MaxBytes, MaxMessages and MaxAge with defaults applied.
 func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
 
-// validate says what is wrong.
 func (r *Replay) validate(limits Limits) error {
 	if len(r.Topics) == 0 {
 		return configError{errors.New("hub: Replay.Topics is empty; expected such as news.* or *")}
@@ -91,10 +88,11 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes is the most bytes of one of Topics, so that as a subject of NATS it is whole.
+// maxReplayTopicBytes limits an entry of Topics, so that its NATS subject is not shortened.
 const maxReplayTopicBytes = 256
 
-// keepsAny says whether the messages of a topic are kept, or those of some that a pattern may match.
+// keepsAny reports whether messages of a topic, or of some topic that a pattern may match, are
+// kept.
 func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -113,7 +111,7 @@ func (r *Replay) keepsAny(kind Kind, name string) bool {
 	})
 }
 
-// literalPrefix is what all topics begin with that a pattern matches.
+// literalPrefix returns the literal beginning of a pattern.
 func literalPrefix(pattern string) string {
 	if i := strings.IndexAny(pattern, `*?[\`); i >= 0 {
 		return pattern[:i]
@@ -121,7 +119,7 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// Keeps says whether all messages of a name are kept: those of a topic, or of all topics that a pattern matches.
+// Keeps reports whether all messages of a topic, or of all topics that a pattern matches, are kept.
 func (r *Replay) Keeps(kind Kind, name string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, name)
@@ -132,25 +130,26 @@ func (r *Replay) Keeps(kind Kind, name string) bool {
 	})
 }
 
-// keepsAny says whether the hub keeps messages of a name.
+// keepsAny is Replay.keepsAny, false without a Replay or a Cluster.
 func (h *Hub) keepsAny(kind Kind, name string) bool {
 	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
 }
 
-// Position is a place in the order of all messages that are kept. Clients have it as a text, their id.
+// Position is a place in the order of all kept messages. Clients know its text form as a message
+// id.
 type Position struct {
-	// Epoch is the stream's: lower-case letters and digits, at most 32. Another stream has another.
+	// Epoch identifies the stream: at most 32 lower-case letters and digits.
 	Epoch string
-	// Seq is the message's number in the stream.
+	// Seq is the message's sequence number in the stream.
 	Seq uint64
 }
 
-// String is the position as clients have it.
+// String returns the message id, such as k3x9-17.
 func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.Seq, 10) }
 
 var errBadPosition = errors.New("no position of a kept message")
 
-// parsePosition reads what String has written.
+// parsePosition parses the result of String.
 func parsePosition(text string) (p Position, err error) {
 	epoch, digits, ok := strings.Cut(text, "-")
 	seq, err := strconv.ParseUint(digits, 10, 64)
@@ -161,8 +160,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseClientPosition reads an id that a client gives. One that is further ahead of this node than the stream keeps messages
-// is of no message, whatever other nodes have seen.
+// parseClientPosition parses an id sent by a client. An id further ahead of this node than the
+// stream keeps messages cannot have been issued by any node and is rejected.
 func (r *Replay) parseClientPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -176,39 +175,37 @@ func (r *Replay) parseClientPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer is the messages that are kept. One goroutine of the cluster delivers them, one after the other,
-// and holds the lock while it remembers a message and sends it to those who have joined. Who joins
-// holds it for reading, while it is sent what it has missed last: so nothing is left out, and
-// nothing comes twice.
+// replayBuffer holds the kept messages. One goroutine of the cluster delivers them, and holds mu
+// while it stores a message and sends it to its groups. A client that joins holds mu for reading
+// during its last step, so that it neither misses a message nor gets one twice.
 type replayBuffer struct {
 	mu        sync.RWMutex
-	ready     bool     // what was there before has been loaded
+	ready     bool     // the messages from before the start are loaded
 	newestPos Position // of the newest message
-	firstSeq  uint64   // from this number on all are there
+	firstSeq  uint64   // all later messages are present
 	messages  []keptMessage
-	head      int // of messages, those before are gone
+	head      int // index of the oldest message; earlier elements are free
 	bytes     int
-	// newestDropped has the newest message that is gone of each topic; of topics that are not there it is at
-	// most floor.
+	// newestDropped is the sequence number of the newest dropped message of each topic. For other
+	// topics it is at most droppedFloor.
 	newestDropped map[string]uint64
 	droppedFloor  uint64
 	advanced      chan struct{} // closed with the next message; nil if nobody waits
 
-	newestMu        sync.Mutex // guards the next
-	streamNewest    Position   // of the stream, when it was asked for
+	newestMu        sync.Mutex // guards the next three
+	streamNewest    Position   // cached result of Cluster.Newest
 	streamNewestErr error
 	streamNewestAt  time.Time
 
-	limiters replayLimiters // by Replay.limited alone
+	limiters replayLimiters // access by initLimiters only
 
-	// patternStepMu is held while a goroutine makes a step for a client with patterns, so that all of these together take
-	// one processor at the most.
+	// patternStepMu serializes replay steps with patterns, so that together they use one processor
+	// at most.
 	patternStepMu sync.Mutex
 
 	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
 }
 
-// keptMessage is one that is remembered.
 type keptMessage struct {
 	seq   uint64
 	when  time.Time
@@ -217,26 +214,26 @@ type keptMessage struct {
 }
 
 const (
-	// keptMessageOverhead is what a message takes beside its name and data.
+	// keptMessageOverhead is the memory charged for a message besides name and data.
 	keptMessageOverhead = 100
-	// maxDroppedTopics is the most topics of which it is known what is gone.
+	// maxDroppedTopics limits newestDropped.
 	maxDroppedTopics = 1 << 16
 )
 
 func (m *keptMessage) memoryBytes() int { return len(m.topic) + len(m.data) + keptMessageOverhead }
 
-// KeptMessage is one of the stream.
+// KeptMessage is a message of the stream.
 type KeptMessage struct {
 	At    Position
-	Time  time.Time // when the stream has taken it
+	Time  time.Time // when the stream stored it
 	Topic string
-	Data  []byte // is not changed any more
-	// Old says that it is from before this node: it is remembered, and sent to nobody.
+	Data  []byte // must not change
+	// Old marks a message from before this node started: it is kept but not delivered.
 	Old bool
 }
 
-// Begin forgets all, for a stream whose messages from first on are going to be delivered. Until
-// Ready is called, clients that come again wait.
+// Begin clears the buffer for a stream whose messages from firstSeq on will be delivered. Until
+// Ready is called, reconnecting clients wait.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +241,7 @@ func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.messages, r.head, r.bytes, r.newestDropped, r.droppedFloor = nil, 0, 0, nil, firstSeq-1
 }
 
-// Ready says that all up to a number has been delivered.
+// Ready reports that all messages up to seq have been delivered.
 func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,14 +249,14 @@ func (r *Replay) Ready(seq uint64) {
 	r.signalAdvanced()
 }
 
-// At is the position of the newest message; ready is false as long as it is not known.
+// At returns the position of the newest message; ready is false until Ready has been called.
 func (r *Replay) At() (at Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// DeliverKept is Deliver for the next message of the stream.
+// DeliverKept keeps the next message of the stream and, unless it is old, delivers it like Deliver.
 func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -277,8 +274,8 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// skipToSeq notes that the numbers up to next have not come, because the stream has thrown them away: nobody
-// can have them any more, and those who are there have missed them.
+// skipToSeq handles messages before nextSeq that the stream has dropped: it clears the buffer and
+// sends a gap to current subscribers.
 func (r *Replay) skipToSeq(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
@@ -305,7 +302,7 @@ func (r *Replay) signalAdvanced() {
 	}
 }
 
-// Forget forgets what is too old.
+// Forget drops messages that exceed MaxAge.
 func (r *Replay) Forget(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -324,7 +321,6 @@ func (m *replayBuffer) add(message keptMessage) {
 	m.bytes += message.memoryBytes()
 }
 
-// dropOldest drops the oldest message.
 func (m *replayBuffer) dropOldest() {
 	old := &m.messages[m.head]
 	m.bytes -= old.memoryBytes()
@@ -342,14 +338,14 @@ func (m *replayBuffer) dropOldest() {
 	}
 }
 
-// messagesAfter are the messages behind a number.
+// messagesAfter returns the messages after a sequence number.
 func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// mayLack says whether some of a topic's messages behind a number may be gone, or of a pattern's.
+// mayLack reports whether messages of a topic or pattern after afterSeq may have been dropped.
 func (m *replayBuffer) mayLack(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
 		return afterSeq+1 < m.firstSeq
@@ -359,18 +355,17 @@ func (m *replayBuffer) mayLack(t *topic, afterSeq uint64) bool {
 
 // ReplayStats are the counters of a Replay.
 type ReplayStats struct {
-	// Ready says whether the messages that the stream has are there; Seq is the number of the
-	// newest one. Messages is how many are remembered now, and Bytes what they take.
+	// Ready is set once the stream's messages are loaded. Seq is the newest sequence number.
+	// Messages and Bytes are the current size of the buffer.
 	Ready           bool
 	Seq             uint64
 	Messages, Bytes int64
-	// Waiting is how many clients wait for their turn now, or are sent what they have missed.
-	// Replays counts those that had to, and Replayed the messages that were sent so; Gaps counts how
-	// often a client, or all of them, were told that something is gone, and Refused clients that
-	// were to try again.
+	// Waiting is the current number of clients that wait or are being replayed to. Replays counts
+	// replays that needed a turn, Replayed the messages sent in replays, Gaps the gap notices to
+	// one or all clients, and Refused the clients told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients that came with the id of no message yet, Stalled turns that ended because
-	// the client did not take what it was sent.
+	// Unissued counts clients with an id that was never issued, Stalled the turns ended because the
+	// client did not read.
 	Unissued, Stalled int64
 }
 

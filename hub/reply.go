@@ -2,7 +2,7 @@ package hub
 
 import "strconv"
 
-// replyWriter are answers to commands, of one version of the protocol.
+// replyWriter encodes replies in RESP2 or RESP3.
 type replyWriter struct {
 	buf   []byte
 	resp3 bool
@@ -17,7 +17,7 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// kinds of version 3 are arrays in version 2.
+// writeRESP3Header writes a header of a RESP3 type, or in RESP2 that of an array.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -33,7 +33,7 @@ func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
 func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
 
-// writeStatus is a text without line ends.
+// writeStatus writes a simple string. s must not contain line breaks.
 func (r *replyWriter) writeStatus(s string) {
 	r.buf = append(r.buf, '+')
 	r.buf = append(r.buf, s...)
@@ -50,7 +50,7 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim is for people.
+// writeVerbatim writes text for humans: a verbatim string, or in RESP2 a bulk string.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -62,8 +62,8 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError is an error that begins with its code. Line ends in it, of what the client has sent,
-// are left out.
+// writeError writes an error reply; text begins with the error code. Line breaks, which may come
+// from the client, become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {
@@ -76,7 +76,7 @@ func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeHelp is how to use a command with subcommands.
+// writeHelp writes the lines of a HELP subcommand.
 func (r *replyWriter) writeHelp(lines ...string) {
 	r.writeArrayHeader(len(lines))
 	for _, l := range lines {
@@ -84,7 +84,7 @@ func (r *replyWriter) writeHelp(lines ...string) {
 	}
 }
 
-// maxShownBytes is the most bytes of what a client has sent that an error repeats.
+// maxShownBytes limits the client's input that an error quotes.
 const maxShownBytes = 128
 
 func truncateForError(p []byte) string { return string(p[:min(len(p), maxShownBytes)]) }

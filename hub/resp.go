@@ -7,44 +7,43 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file reads the Redis protocol: commands as arrays of bulk strings, or as lines.
+// Parser of the Redis protocol: commands are arrays of bulk strings, or inline commands.
 //
-// A command is taken where it stands in the input, when all of it is there. Until then the
-// connection keeps the input, and the session where the next argument begins: however a
-// command drips in, each of its bytes is looked at twice, but for a few dozen of an argument's
-// head. That a command will not fit is found as soon as its lengths tell.
+// A command is parsed in place once it is complete. Until then the connection keeps the input, and
+// the session the start of the next argument. However slowly a command arrives, each byte is
+// examined twice, except for a few dozen of an argument's header. A command that is too long is
+// rejected as soon as its lengths are known.
 
-// Bounds of a command. What is more closes the connection, with Redis's error.
+// Limits of a command. Exceeding one closes the connection with Redis's error.
 const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
-	maxBulkBytes   = 512 << 20 // of Redis
-	// maxNumberBytes is the most bytes of a number with its line end.
+	maxBulkBytes   = 512 << 20 // as in Redis
+	// maxNumberBytes limits a number and its line end.
 	maxNumberBytes = 32
-	// minArgBytes is the fewest bytes of an argument: $0, its line end, and one behind nothing.
+	// minArgBytes is the size of an empty argument.
 	minArgBytes = 6
-	// Who has yet to say who it is may send commands of so many arguments, of so many bytes.
+	// Clients that have not authenticated yet are limited to fewer and shorter arguments.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is why a connection is closed that does not speak the protocol. Its text is
-// also the answer.
+// protocolError is a violation of the protocol, which closes the connection. Its text is also sent
+// to the client.
 type protocolError string
 
 func (e protocolError) Error() string {
 	return "hub: the client broke the Redis protocol: " + string(e)
 }
 
-// oversizedError is the protocolError of a command that is larger than Limits.MaxMessage.
+// oversizedError is the protocolError for a command that exceeds tcp.Limits.MaxMessage.
 type oversizedError struct{ protocolError }
 
 func (e oversizedError) Unwrap() []error { return []error{e.protocolError, tcp.ErrMessageTooLong} }
 
-// commandLimits are the bounds of a command's size.
 type commandLimits struct {
 	maxArgs, maxBytes int
-	maxArgBytes       int // of an argument of a stranger
+	maxArgBytes       int // if unauthenticated
 	unauthenticated   bool
 }
 
@@ -56,19 +55,18 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 	return b
 }
 
-// parseProgress is how far a command has been read that is not complete: pos is where the next argument
-// begins, or how much of a line has no end, and left how many arguments there are from there.
+// parseProgress is the state of an incomplete command. pos is the offset of the next argument, or
+// the length of an inline command without a line end so far.
 type parseProgress struct{ pos, argsLeft int32 }
 
-// commandReader takes commands from input.
 type commandReader struct {
 	commandLimits
-	args         [][]byte // of the command that was read last, within the input or unquoted
-	unquotedArgs []byte   // arguments of a line, without their quotes
+	args         [][]byte // of the last command; slices of the input or of unquotedArgs
+	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand reads the command that in begins with, and says how many bytes it has: 0 if it is not
-// complete. at is how far it was read before, and is set anew. A command may have no arguments.
+// parseCommand parses the command at the beginning of input and returns its size, 0 if it is
+// incomplete. It updates progress. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -76,7 +74,7 @@ func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (siz
 		return 0, err
 	}
 	*progress = parseProgress{}
-	if start.pos > 0 { // the first arguments have not been kept
+	if start.pos > 0 { // earlier calls did not keep the first arguments
 		r.args = r.args[:0]
 		size, err = r.parseFrom(input, &parseProgress{})
 	}
@@ -110,7 +108,7 @@ func (r *commandReader) parseFrom(input []byte, progress *parseProgress) (size i
 	return int(progress.pos), nil
 }
 
-// parseArg reads the argument that in begins with.
+// parseArg parses the argument at the beginning of input.
 func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size int, err error) {
 	if err := r.checkCommandSize(int(progress.pos), int(progress.argsLeft)); err != nil || len(input) == 0 {
 		return 0, err
@@ -141,8 +139,8 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkCommandSize answers an error if a command that has so many arguments left at pos is larger than it
-// may be.
+// checkCommandSize returns an error if a command with argsLeft arguments from pos on must exceed
+// the limit.
 func (r *commandReader) checkCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -150,7 +148,7 @@ func (r *commandReader) checkCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine reads a decimal number and its line end. size is 0 if that is not there yet.
+// parseNumberLine parses a decimal number and its line end. size is 0 if it is incomplete.
 func parseNumberLine(input []byte) (n, size int, ok bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -163,7 +161,7 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// parseRedisInt is the value of a number as Redis takes it: without a plus sign or leading zeros.
+// parseRedisInt parses an integer as Redis does: without a plus sign or leading zeros.
 func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
@@ -181,7 +179,7 @@ func parseRedisInt(s []byte) (n int, ok bool) {
 	return n, true
 }
 
-// parseInline reads a command that is a line.
+// parseInline parses an inline command.
 func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size int, err error) {
 	limit := min(maxInlineBytes, r.maxBytes)
 	end := bytes.IndexByte(input[progress.pos:min(len(input), limit)], '\n')
@@ -199,9 +197,9 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline cuts a line into arguments at its white space. In double quotes, \n, \r, \t, \a, \b and
-// \xHH stand for a byte, and \ before another for that; in single quotes only \'. It reports
-// whether all quotes end, and with their argument.
+// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and
+// \xHH stand for a byte and \ escapes any other; in single quotes only \' is special. It reports
+// whether quotes are balanced and end with their argument.
 func (r *commandReader) splitInline(line []byte) (ok bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -229,8 +227,8 @@ func (r *commandReader) splitInline(line []byte) (ok bool) {
 	}
 }
 
-// appendQuotedArg appends the rest of an argument to unquoted, from its first quote on, and gives what is
-// behind it.
+// appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and
+// returns the rest of the line.
 func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, ok bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -255,7 +253,7 @@ func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, ok bool) {
 	return line, true
 }
 
-// decodeQuotedByte is the byte that a quoted text begins with, and how many bytes it is written in.
+// decodeQuotedByte decodes the first byte of quoted text and returns its encoded size.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// cleanUpClosedClient ends all subscriptions of a client whose connection has closed, and counts what it has lost.
+// cleanUpClosedClient ends the subscriptions of a closed client, and counts its unsent output as
+// lost if it was closed for being slow.
 func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
 	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
@@ -26,41 +27,39 @@ func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
 	h.unsubscribeAll(c, conn.Ref())
 }
 
-// ErrBusy is why Hub.Slow does not look: it does already.
+// ErrBusy is returned by Hub.Slow while another scan runs.
 var ErrBusy = errors.New("hub: somebody looks for slow subscribers already; expected one at a time")
 
-// Slow is what Hub.Slow has found.
+// Slow is the result of Hub.Slow.
 type Slow struct {
-	// Clients is how many have subscriptions, Waiting how many of these have output that
-	// waits, Behind how many so much that they are not read from (tcp.Limits.HighWater),
-	// Missed how many have lost messages (SlowConsumer DropMessage), and Bytes what waits for
-	// all of them.
+	// Clients is the number of clients with subscriptions. Of these, Waiting have unsent output,
+	// Behind so much that they are not read from (tcp.Limits.HighWater), and Missed have lost
+	// messages (SlowConsumer DropMessage). Bytes is the total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top are the ten for whom most waits, and then those who have lost most.
+	// Top are the ten clients with the most unsent output, then the most lost messages.
 	Top []SlowClient
 }
 
-// SlowClient is a subscriber that does not take what is sent to it.
+// SlowClient is a subscriber that does not keep up.
 type SlowClient struct {
-	ID   uint64 // that of Ref.ID, and of CLIENT LIST
-	Addr string // empty for a unix socket
+	ID   uint64 // as in tcp.Ref.ID and CLIENT LIST
+	Addr string // empty for a Unix socket
 	User string
-	// Topic is one of its topics or patterns, of so many Subscriptions.
+	// Topic is one of the client's topics or patterns.
 	Topic         string
 	Subscriptions int
-	// Pending is how many bytes wait for it, Dropped how many messages it has lost.
+	// Pending is the unsent output in bytes, Dropped the number of lost messages.
 	Pending int
 	Dropped int64
 }
 
-// maxSlowListed is how many are told of.
+// maxSlowListed limits Slow.Top.
 const maxSlowListed = 10
 
-// Slow looks for the subscribers that do not take what is sent to them. It looks at every
-// connection of srv, on its event loop, as Server.Each does, whose errors it has; with a
-// million that takes a few hundred milliseconds of processor time. One look is under way at a
-// time: further ones fail with ErrBusy.
+// Slow finds subscribers that do not keep up. It examines every connection of srv on its event
+// loop, as tcp.Server.Each does, and returns its errors. A million connections take a few hundred
+// milliseconds of processor time. Only one scan runs at a time; others fail with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -68,7 +67,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	defer h.slowScanMu.Unlock()
 	var mu sync.Mutex
 	var s Slow
-	ended := false // after an error, calls may still come
+	ended := false // after an error, calls may still arrive
 	err := srv.Each(ctx, func(c *tcp.Conn) {
 		v, ok := c.Value().(clientHolder)
 		if !ok || v.hubClient().subscriptionCount() == 0 {
@@ -86,11 +85,11 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// operatorScanTimeout bounds a look of Operator.
+// operatorScanTimeout limits a scan by Operator.
 const operatorScanTimeout = 10 * time.Second
 
-// Operator shows, as JSON, what an operator of a hub that srv serves has to know: its Stats and
-// what Slow finds, or the error. It asks nobody who they are: it is for admin.Config.Pages.
+// Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow
+// for srv. It does not authenticate; it is meant for admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)
@@ -98,7 +97,7 @@ func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 		var shown struct {
 			Stats Stats
 			Slow  Slow
-			Error string `json:",omitempty"` // why nobody, or not everybody, was looked at
+			Error string `json:",omitempty"` // of an incomplete scan
 		}
 		var err error
 		if shown.Slow, err = h.Slow(ctx, srv); err != nil {
@@ -108,11 +107,10 @@ func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		to := json.NewEncoder(w)
 		to.SetIndent("", "  ")
-		_ = to.Encode(shown) // the peer may have gone
+		_ = to.Encode(shown) // fails if the peer has gone
 	})
 }
 
-// addClient counts a subscriber.
 func (s *Slow) addClient(conn *tcp.Conn, client *client) {
 	s.Clients++
 	pending, dropped := conn.Pending(), conn.Dropped()

@@ -6,35 +6,35 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind tells what a name is of.
+// Kind is the kind of a name.
 type Kind uint8
 
-// The kinds of names.
+// Kinds of names.
 const (
 	Topic Kind = iota
 	Pattern
-	Sharded   // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
+	Sharded   // a topic of SSUBSCRIBE and SPUBLISH, in a separate name space
 	kindCount = iota
 )
 
-// topic is a topic, or a pattern, that has subscribers: a group for each format in which
-// they get messages. Most have one format.
+// topic is a topic or pattern with subscribers. It has a group of connections for each message
+// format. Most topics need only one.
 type topic struct {
 	name string
 
-	// first is the format of the first subscriber, whose group is inline; others has the
-	// groups of the other formats. A group that is there stays.
+	// firstGroup has the subscribers with firstFormat, otherGroups those with other formats. Groups
+	// are never removed.
 	firstGroup  tcp.Group
 	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
-	slotHash    uint32 // of the name: where it is in its table
-	subscribers int32  // subscribers; guarded by the table's lock
-	cost        uint32 // of a pattern that is in the index; guarded by its lock
+	slotHash    uint32 // determines its slot in the table
+	subscribers int32  // guarded by the table shard's lock
+	cost        uint32 // of an indexed pattern; guarded by the index's lock
 	kind        Kind
 	firstFormat messageFormat
-	indexed     bool // a pattern is in the index; guarded by its lock
+	indexed     bool // the pattern is in the index; guarded by its lock
 }
 
-// groupFor is the topic's group for a format. It is made if it is not there.
+// groupFor returns the topic's group for a format, creating it if needed.
 func (t *topic) groupFor(format messageFormat) *tcp.Group {
 	if format == t.firstFormat {
 		return &t.firstGroup
@@ -55,8 +55,8 @@ func (t *topic) groupFor(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts is to how many subscribers a message is on its way, with how many bytes in all, and for how many there was
-// no room.
+// deliveryCounts are the subscribers that a message was queued for, the bytes queued, and the
+// subscribers without space for it.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -65,7 +65,6 @@ func (t *deliveryCounts) add(more deliveryCounts) {
 	t.dropped += more.dropped
 }
 
-// countDelivery adds a message to the counters.
 func (c *counters) countDelivery(delivery deliveryCounts) {
 	c.delivered.Add(int64(delivery.sent))
 	c.deliveredBytes.Add(int64(delivery.bytes))
@@ -74,18 +73,19 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 	}
 }
 
-// sendMessage sends a message of a topic, which may be t or one that t matches.
+// sendMessage sends a message published to the topic name, which is t or matches the pattern t.
 func (t *topic) sendMessage(name string, message []byte, id string) deliveryCounts {
-	return t.broadcastEncoded(func(f messageFormat, to []byte) []byte { return f.appendMessage(to, t, name, message, id) })
+	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, name, message, id) })
 }
 
-// sendGap tells all subscribers that some of what was published up to a position is gone.
+// sendGap tells all subscribers that messages up to a position are no longer available.
 func (t *topic) sendGap(upTo Position) {
-	t.broadcastEncoded(func(f messageFormat, to []byte) []byte { return f.appendGap(to, []*topic{t}, upTo) })
+	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGap(dst, []*topic{t}, upTo) })
 }
 
-// broadcastEncoded sends what encode appends for each format, if it appends something.
-func (t *topic) broadcastEncoded(encode func(format messageFormat, sendTo []byte) []byte) (all deliveryCounts) {
+// broadcastEncoded calls encode for each format with subscribers, and sends the result to them
+// unless it is empty.
+func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer releaseBuffer(b)
 	sendTo := func(format messageFormat, g *tcp.Group) {

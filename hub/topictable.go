@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// topicTable is all topics, or all patterns, that have subscribers, in parts by the hash of the
-// name, each with a lock of its own.
+// topicTable holds all topics of one kind that have subscribers, in shards by the hash of the name.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -25,7 +24,7 @@ var hashSeed = maphash.MakeSeed()
 
 func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
 
-// find is the topic of a name, or nil if nobody has subscribed to it.
+// find returns a topic, or nil if it has no subscribers.
 func (ts *topicTable) find(name string) *topic {
 	if ts.count.Load() == 0 {
 		return nil
@@ -37,7 +36,6 @@ func (ts *topicTable) find(name string) *topic {
 	return p.topics.find(name, hash)
 }
 
-// subscriberCount is how many a name has.
 func (ts *topicTable) subscriberCount(name string) int {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -49,7 +47,8 @@ func (ts *topicTable) subscriberCount(name string) int {
 	return 0
 }
 
-// addSubscriber counts a subscriber of a name in, and gives its topic. It reports whether it is the first.
+// addSubscriber increments the number of subscribers of a topic, which it creates if needed. first
+// reports whether it was 0.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -71,7 +70,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber counts a subscriber out. It reports whether it was the last.
+// removeSubscriber decrements the number of subscribers and removes the topic with the last one.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -85,7 +84,7 @@ func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	return true
 }
 
-// eachTopic calls f for every topic, in no order. f must not subscribe.
+// eachTopic calls f for every topic, unordered. f must not subscribe.
 func (ts *topicTable) eachTopic(f func(*topic)) {
 	for i := range ts.shards {
 		p := &ts.shards[i]
@@ -99,7 +98,7 @@ func (ts *topicTable) eachTopic(f func(*topic)) {
 	}
 }
 
-// eachName calls f for every topic, in no order, until it returns false. f must not subscribe.
+// eachName calls f for every topic, unordered, until f returns false. f must not subscribe.
 func (ts *topicTable) eachName(f func(name string, subscribers int) bool) {
 	for i := range ts.shards {
 		if !ts.shards[i].eachName(f) {
@@ -119,22 +118,21 @@ func (p *tableShard) eachName(f func(name string, subscribers int) bool) bool {
 	return true
 }
 
-// topicSet is a hash table of topics by their names, with linear probing: each is at the slot
-// that its hash means, or as close behind it as there was room. A topic takes some 12 bytes in
-// it, where a map takes 40.
+// topicSet is a hash table of topics by name with linear probing: each topic is in its home slot or
+// as close after it as possible. It takes about 12 bytes per topic, a map 40.
 type topicSet struct {
 	slots []*topic
-	tags  []uint8 // of the topics in the slots; 0 if there is none
+	tags  []uint8 // of the topics in slots; 0 means free
 	count int
 }
 
-// minSlots is how many slots there are at the least.
 const minSlots = 8
 
-// homeSlot is where a search for a hash begins.
+// homeSlot returns the slot where a search for a hash begins.
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash gives what the place and the tag of a hash come from. The rest tells the part.
+// splitHash returns the parts of a hash that determine slot and tag. Other bits select the table
+// shard.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -159,7 +157,7 @@ func (s *topicSet) find(name string, hash uint64) *topic {
 	return nil
 }
 
-// add adds a topic that is not there.
+// add adds a topic, which must not be present.
 func (s *topicSet) add(t *topic, hash uint64) {
 	var tag uint8
 	t.slotHash, tag = splitHash(hash)
@@ -170,7 +168,7 @@ func (s *topicSet) add(t *topic, hash uint64) {
 	s.count++
 }
 
-// insert puts a topic in a free slot.
+// insert stores a topic in the first free slot from its home slot on.
 func (s *topicSet) insert(t *topic, tag uint8) {
 	i := s.homeSlot(t.slotHash)
 	for s.tags[i] != 0 {
@@ -190,8 +188,8 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove takes a topic out that is there. Those behind it close the gap, as far as they may
-// be there.
+// remove removes a topic, which must be present. Later topics move into the gap if they may be
+// there.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {
@@ -209,7 +207,7 @@ func (s *topicSet) remove(t *topic) {
 	}
 }
 
-// slotDistance is how far b is behind a.
+// slotDistance returns the number of slots from from to to, wrapping around.
 func (s *topicSet) slotDistance(from, to int) int {
 	if to < from {
 		to += len(s.slots)

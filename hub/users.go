@@ -20,35 +20,34 @@ var (
 	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked is why a connection is closed whose user has lost what it uses: see Hub.Enforce.
+// ErrRevoked closes connections whose user has lost its rights: see Hub.Enforce.
 var ErrRevoked = errors.New("hub: the user is gone, or may not have a subscription any more")
 
-// Users are who may use a Hub, and for what, as an ACL file of Redis says it. docs/hub.md has
-// the rules that are known. The zero value has no users: nobody comes in. Its methods are safe
-// for concurrent use.
+// Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the
+// supported rules. The zero value has no users: everybody is rejected. Methods are safe for
+// concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
 }
 
-// roster is all users at one moment. It does not change.
+// roster is an immutable set of users.
 type roster struct {
 	byName     map[string]*user
 	byPassword map[passwordHash]*user
 }
 
-// passwordHash is the SHA-256 of a password.
 type passwordHash [sha256.Size]byte
 
-// ReadUsers reads an ACL file, of 64 MiB and 1,000,000 users at the most. Its error names the line.
+// ReadUsers reads an ACL file of at most 64 MiB and 1,000,000 users. Errors name the line.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
 }
 
-// Reload takes the users of another ACL file instead. If that has an error, nothing changes.
-// Clients keep their user, as long as there is one of that name, and have its new rights from
-// now on; Hub.Enforce ends what they may have no longer.
+// Reload replaces the users with those of another ACL file. On an error nothing changes. Clients
+// whose user still exists get its new rights immediately; Hub.Enforce closes those that have lost
+// rights they use.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -84,24 +83,24 @@ func (u *Users) roster() *roster {
 	return new(roster)
 }
 
-// user is who a client is. Its account is looked at whenever it does something, so that a
-// change holds at once. A client without a user, which has yet to say who it is, may do nothing.
+// user is a client's user. Its account is loaded for every action, so that changes apply
+// immediately. A client without a user has not authenticated yet and may do nothing.
 type user struct {
 	name    string
-	account atomic.Pointer[account] // nil once the user is gone
+	account atomic.Pointer[account] // nil once the user has been removed
 }
 
-// anyone is the user of clients of a hub that has no users: it may do everything.
+// anyone is the user of all clients in a hub without users. It may do everything.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
 	u.account.Store(&account{enabled: true, noPassword: true, selectors: []selector{allowAll}})
 	return u
 }()
 
-// defaultUser is the name of the user that a client has that has not said who it is.
+// defaultUser is the name of the user of clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount is the user's account, nil if it has none that is on.
+// activeAccount returns the user's account, or nil if it is off or removed.
 func (u *user) activeAccount() *account {
 	if u == nil {
 		return nil
@@ -112,7 +111,7 @@ func (u *user) activeAccount() *account {
 	return nil
 }
 
-// mayRun says whether the user may use a command, such as publish or client|kill, at all.
+// mayRun reports whether the user may use a command, such as publish or client|kill, on some topic.
 func (u *user) mayRun(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -129,8 +128,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s *selector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe goes by Redis's rule for a pattern: it must be, byte by byte, one of those
-// that the user has.
+// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal
+// one of the user's patterns byte by byte.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *selector) bool {
 		switch kind {
@@ -143,7 +142,7 @@ func (u *user) maySubscribe(kind Kind, name string) bool {
 	})
 }
 
-// anySelector says whether one of the user's selectors allows something.
+// anySelector reports whether a selector of the user's account satisfies predicate.
 func (u *user) anySelector(predicate func(*selector) bool) bool {
 	if a := u.activeAccount(); a != nil {
 		for i := range a.selectors {
@@ -155,7 +154,7 @@ func (u *user) anySelector(predicate func(*selector) bool) bool {
 	return false
 }
 
-// unauthenticatedUser is the user of a client that has not said who it is: nil, if it must.
+// unauthenticatedUser returns the user of clients that have not authenticated, or nil if they must.
 func (h *Hub) unauthenticatedUser() *user {
 	if h.Users == nil {
 		return anyone
@@ -167,7 +166,7 @@ func (h *Hub) unauthenticatedUser() *user {
 	return u
 }
 
-// authenticatePassword is the user of a name and password.
+// authenticatePassword returns the user with a name and password.
 func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	if h.Users == nil {
 		if name == defaultUser {
@@ -192,12 +191,12 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	return u, nil
 }
 
-// authenticateToken is the user of a token, which is the password of one user alone.
+// authenticateToken returns the user whose password is the token. Passwords are unique.
 func (h *Hub) authenticateToken(token string) (*user, error) {
 	if h.Users == nil {
 		return nil, h.countRefusal(errWrongCredentials)
 	}
-	// What the time of looking up tells is of the digest, from which nobody learns the token.
+	// The time of the lookup depends on the hash, which does not reveal the token.
 	u := h.Users.roster().byPassword[sha256.Sum256([]byte(token))]
 	if u.activeAccount() == nil {
 		return nil, h.countRefusal(errWrongCredentials)
@@ -205,8 +204,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert is the user who shows a certificate that TLS has verified: the one that has the
-// name which is its subject's CommonName, and the rule cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate, if it has
+// the rule cert.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
@@ -218,8 +217,8 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	return u, nil
 }
 
-// initialUser is the user of a connection that has said nothing yet: that of its certificate, if
-// it has shown one that is a user's, and otherwise the newcomer. state is nil without TLS.
+// initialUser returns the user of a new connection: that of its verified certificate, otherwise
+// unauthenticatedUser. tlsState is nil without TLS.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
@@ -229,14 +228,14 @@ func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	return h.unauthenticatedUser()
 }
 
-// clientHolder is the Value of a client's connection: a *client, or what embeds one.
+// clientHolder is the Value of a client's connection: a *client, or a type that embeds one.
 type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes, with ErrRevoked, the clients whose user is gone or off, or has a
-// subscription that it may not have any more: after Users.Reload. It says how many. Each is
-// looked at on its event loop, as Server.Each does, whose errors it has.
+// Enforce closes, with ErrRevoked, the clients whose user is removed or off, or that have a
+// subscription which their user no longer may have. Call it after Users.Reload. It examines
+// connections like tcp.Server.Each, returns its errors, and the number of closed clients.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
 	err = srv.Each(ctx, func(c *tcp.Conn) {
@@ -251,7 +250,8 @@ func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err err
 	return int(n.Load()), err
 }
 
-// hasRevokedAccess says whether the client has what its user may not have.
+// hasRevokedAccess reports whether the client's user is gone or may not have one of its
+// subscriptions.
 func (c *client) hasRevokedAccess() bool {
 	if c.user == nil {
 		return false
@@ -269,7 +269,7 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-// activeUser is a user of that name, nil if there is none.
+// activeUser returns the user with a name, or nil if it does not exist or is off.
 func (h *Hub) activeUser(name string) *user {
 	if h.Users == nil {
 		return anyone

@@ -18,7 +18,7 @@ var pageCSS string
 //go:embed page/page.js
 var pageJS string
 
-// renderPage is the page as it is served.
+// renderPage renders the web page once.
 var renderPage = sync.OnceValue(func() []byte {
 	var b bytes.Buffer
 	if err := (page.Application{Title: "Hub", Body: pageHTML, Style: pageCSS, Script: pageJS}).WriteHTML(&b); err != nil {

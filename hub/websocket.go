@@ -17,9 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is what is spoken on WebSockets, also where no subprotocol was agreed on: each
-// message is a JSON object with its op. A client's may have an id, a number or a string, which
-// the reply to it has, too:
+// subprotocol is spoken on WebSockets, also if none was negotiated. Each message is a JSON object
+// with an op. A request may have an id, a number or a string, which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -30,29 +29,29 @@ import (
 //	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
 //	{"op":"ping"}                           {"op":"pong"}
 //
-// count is how many subscriptions the client has. A message to publish that is no text comes as
-// base64 instead of data; auth may have user and password instead of token. What can't be done
-// is answered with {"op":"error","error":"..."}, and messages are as event has them.
+// count is the client's number of subscriptions. Data that is not text is published as base64
+// instead of data. auth accepts user and password instead of token. A failed request gets
+// {"op":"error","error":"..."}. encodeMessageJSON defines messages.
 //
-// Messages of topics that Hub.Replay keeps have an id, and subscribed says since which id all are going to
-// come: that of the request, or the newest. Where some of them are gone there is, before the others,
-// {"op":"gap","topic":"a","id":"k3-9"}, with the last id that may be missing.
+// Messages of topics that Hub.Replay keeps have an id. Their subscribed reply has since, the id
+// after which all messages follow: that of the request, or the newest. If some are no longer
+// available, {"op":"gap","topic":"a","id":"k3-9"} precedes the others, with the last id that may be
+// missing.
 //
-// Once a client has subscribed, replies and messages come in order: subscribed before the first
-// message, and none behind unsubscribed.
+// After the first subscription, replies and messages are ordered: subscribed precedes a topic's
+// first message, and none follows unsubscribed.
 const subprotocol = "myriad.hub.v1"
 
 const (
-	// maxBadRequests is how many messages in a row may be no valid request, or a wrong
-	// credential, before the socket is closed.
+	// maxBadRequests closes a socket after that many successive invalid requests or failed logins.
 	maxBadRequests = 16
-	// maxIDBytes is the most bytes of an id.
+	// maxIDBytes limits a request's id.
 	maxIDBytes = 64
-	// closeTryAgainLater is a close code that RFC 6455 has no name for: the IANA's registry does.
+	// closeTryAgainLater is registered with IANA, not defined by RFC 6455.
 	closeTryAgainLater = 1013
 )
 
-// socketRequest is a client's message.
+// socketRequest is a message from a client.
 type socketRequest struct {
 	Op       string          `json:"op"`
 	ID       json.RawMessage `json:"id"`
@@ -66,7 +65,6 @@ type socketRequest struct {
 	Since    *string         `json:"since"`
 }
 
-// socketReply is the answer to it.
 type socketReply struct {
 	Op          string          `json:"op"`
 	Topic       *string         `json:"topic,omitempty"`
@@ -80,9 +78,8 @@ type socketReply struct {
 	ID          json.RawMessage `json:"id,omitempty"`
 }
 
-// socketOp is what a request may ask for.
 type socketOp struct {
-	allowedFields []string // that it may have, beside op and id
+	allowedFields []string // besides op and id
 	handle        func(socketConn, *socketRequest) error
 }
 
@@ -95,14 +92,15 @@ var socketOps = map[string]socketOp{
 	"unsubscribe": {[]string{"topic", "pattern"}, socketConn.handleUnsubscribe},
 }
 
-// errBadRequest is wrapped by what is wrong with a request by itself.
+// errBadRequest is wrapped by errors of malformed requests.
 var errBadRequest = errors.New("bad request")
 
 func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest reads a request and says what is wrong with it; its id is there as far as it is known.
+// parseSocketRequest parses and validates a request. With an error, the request has the id if it
+// was readable.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -140,7 +138,7 @@ func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	return request, op, nil
 }
 
-// describeJSONError is an error of package json in the words of the protocol.
+// describeJSONError rewords an error of encoding/json for clients.
 func describeJSONError(err error) string {
 	var typeErr *json.UnmarshalTypeError
 	switch {
@@ -155,12 +153,12 @@ func describeJSONError(err error) string {
 	return fmt.Sprintf("%.200s", text)
 }
 
-// isValidRequestID says whether an id is none, a number or a string.
+// isValidRequestID reports whether id is absent, a number or a string, and short enough.
 func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
 
-// presentFields are the names of what the request has, beside op and id.
+// presentFields returns the names of the request's fields besides op and id.
 func (q *socketRequest) presentFields() (names []string) {
 	for _, f := range []struct {
 		name string
@@ -176,7 +174,7 @@ func (q *socketRequest) presentFields() (names []string) {
 	return names
 }
 
-// subscriptionTarget is what a request is to subscribe to.
+// subscriptionTarget returns the topic or pattern of a request, which must have exactly one.
 func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
@@ -200,7 +198,6 @@ func (f *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	_ = f.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
 }
 
-// socketHandler is the web.SocketHandler of all sockets.
 type socketHandler struct{ *httpAPI }
 
 // Opened implements web.SocketHandler.
@@ -229,21 +226,20 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	}
 }
 
-// socketConn is a socket during the call for a request.
+// socketConn is a WebSocket and its client while a request is handled.
 type socketConn struct {
 	hub    *Hub
 	socket web.Socket
 	client *client
 }
 
-// encodeFor writes the reply to a request.
+// encodeFor encodes the reply to a request.
 func (r socketReply) encodeFor(request *socketRequest) []byte {
 	r.ID = request.ID
-	p, _ := json.Marshal(r) // of strings and numbers, which can't fail
+	p, _ := json.Marshal(r) // strings and numbers: can't fail
 	return p
 }
 
-// sendReply sends the reply to a request.
 func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	p := reply.encodeFor(request)
 	if !s.client.repliesInMessageOrder {
@@ -255,7 +251,8 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendError tells of an error, and closes the socket if there were too many mistakes.
+// sendError sends an error reply, and closes the socket after too many bad requests or failed
+// logins.
 func (s socketConn) sendError(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
@@ -348,10 +345,11 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	return nil
 }
 
-// maxMatchWorkBeforeYield is the work with the patterns of one publish after which other connections have their turn.
+// maxMatchWorkBeforeYield is the pattern work of a publish after which the socket yields to other
+// connections.
 const maxMatchWorkBeforeYield = 10_000
 
-// yieldBeforeNextRequest lets other connections have their turn before the next message.
+// yieldBeforeNextRequest pauses the socket until other connections of its loop have been served.
 func (s socketConn) yieldBeforeNextRequest() {
 	c := s.socket.Conn()
 	c.Pause()
@@ -377,7 +375,8 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to what is kept, with what is missed since a position.
+// subscribeWithReplay subscribes to a kept topic or a pattern and replays messages since the
+// request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

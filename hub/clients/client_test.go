@@ -94,7 +94,7 @@ func (c *client) expectMessage(want string) {
 
 // A library makes clients. They end with the test.
 type library struct {
-	name    string
+	name      string
 	newClient func(t testing.TB, url string, protocol int) *client
 }
 
