@@ -19,18 +19,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A client is a library, on which each test calls the same. Its calls are subscribe,
-// psubscribe, unsubscribe and punsubscribe with one name; publish with a channel and a
-// message, which says how many got it; reset, which gives a connection a name, resets it and
-// says what was answered and the name; and any other command of the server.
+// client is a Redis client library behind a common interface. Calls are subscribe, psubscribe,
+// unsubscribe and punsubscribe with one name; publish with a channel and a message, which returns
+// the number of receivers; reset, which names and resets a connection and returns the reply and the
+// remaining name; and any other command.
 type client struct {
 	t    testing.TB
 	call func(words ...string) (string, error)
-	// confirmed are answers to (un)subscribing, messages the messages, in their order.
+	// confirmed receives confirmations, messages the messages, each in order.
 	confirmed, messages chan event
 }
 
-// event is what a server sends to a subscriber.
+// event is a push from the server to a subscriber.
 type event struct {
 	Event                  string
 	Pattern, Channel, Data []byte
@@ -43,7 +43,7 @@ func (e event) String() string {
 	return fmt.Sprintf("%q: %q", e.Channel, e.Data)
 }
 
-// maxUnreadEvents is how many events of a client a test may leave unread.
+// maxUnreadEvents limits the events that a test may leave unread.
 const maxUnreadEvents = 10_000
 
 func newClient(t testing.TB) *client {
@@ -62,7 +62,7 @@ func (c *client) addEvent(e event) {
 	}
 }
 
-// mustCall is a call that may not fail.
+// mustCall is call, failing the test on an error.
 func (c *client) mustCall(words ...string) string {
 	c.t.Helper()
 	value, err := c.call(words...)
@@ -72,7 +72,7 @@ func (c *client) mustCall(words ...string) string {
 	return value
 }
 
-// callAndConfirm is a call of (un)subscribing, and waits until the server has confirmed it.
+// callAndConfirm calls a subscription command and waits for its confirmation.
 func (c *client) callAndConfirm(op, name string) {
 	c.t.Helper()
 	c.mustCall(op, name)
@@ -84,7 +84,7 @@ func (c *client) callAndConfirm(op, name string) {
 	}
 }
 
-// expectMessage wants the next message.
+// expectMessage waits for the next message.
 func (c *client) expectMessage(want string) {
 	c.t.Helper()
 	if got := testkit.Receive(c.t, c.messages, "the message "+want); got.String() != want {
@@ -92,7 +92,7 @@ func (c *client) expectMessage(want string) {
 	}
 }
 
-// A library makes clients. They end with the test.
+// library creates clients, which end with the test.
 type library struct {
 	name      string
 	newClient func(t testing.TB, url string, protocol int) *client
@@ -111,7 +111,7 @@ var libraries = []library{
 	}},
 }
 
-// forEachLibrary runs a test on each library with each protocol, on a server of its own.
+// forEachLibrary runs a test for each library and protocol version, with a server each.
 func forEachLibrary(t *testing.T, users []string, test func(*testing.T, *server, func(url string) *client)) {
 	for _, l := range libraries {
 		for protocol := 2; protocol <= 3; protocol++ {
@@ -123,7 +123,7 @@ func forEachLibrary(t *testing.T, users []string, test func(*testing.T, *server,
 	}
 }
 
-// installDir is the folder that the script install has filled.
+// installDir returns the folder that the script install has filled.
 func installDir(t testing.TB) string {
 	dir := os.Getenv("MYRIAD_CLIENTS")
 	if dir == "" {
@@ -132,8 +132,8 @@ func installDir(t testing.TB) string {
 	return dir
 }
 
-// startClientProgram is a client that is a program. A line to it is a JSON array of a call's words, each in
-// base64; a line from it is {"value": ...} or {"error": ...}, or an event.
+// startClientProgram starts a client in a program. It writes lines with a JSON array of a call's
+// words in base64. It reads lines with {"value": ...}, {"error": ...}, or an event.
 func startClientProgram(t testing.TB, args ...string) *client {
 	c := newClient(t)
 	cmd := exec.Command(args[0], args[1:]...)
@@ -155,7 +155,7 @@ func startClientProgram(t testing.TB, args ...string) *client {
 		Value, Error string
 	}
 	answers := make(chan answer, 1)
-	go func() { // ends with the program, at the latest
+	go func() { // ends with the program at the latest
 		defer close(answers)
 		for lines := json.NewDecoder(bufio.NewReader(out)); ; {
 			var a answer
@@ -173,7 +173,7 @@ func startClientProgram(t testing.TB, args ...string) *client {
 		}
 	}()
 	t.Cleanup(func() {
-		in.Close() // and so it ends
+		in.Close() // ends the program
 		for range answers {
 		}
 		if err := cmd.Wait(); err != nil {
@@ -181,7 +181,7 @@ func startClientProgram(t testing.TB, args ...string) *client {
 		}
 	})
 	c.call = func(words ...string) (string, error) {
-		raw := make([][]byte, len(words)) // JSON has them in base64
+		raw := make([][]byte, len(words)) // JSON encodes them in base64
 		for i, w := range words {
 			raw[i] = []byte(w)
 		}
@@ -197,7 +197,6 @@ func startClientProgram(t testing.TB, args ...string) *client {
 	return c
 }
 
-// newGoRedisClient is a client of go-redis.
 func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 	c := newClient(t)
 	options, err := redis.ParseURL(url)
@@ -205,7 +204,7 @@ func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 		t.Fatal(err)
 	}
 	options.Protocol = protocol
-	options.MaxRetries = -1 // an error is to be seen
+	options.MaxRetries = -1 // show all errors
 	r := redis.NewClient(options)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	pubsub := r.Subscribe(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestEachOther has every library's client, with each protocol, subscribe to one channel, and
-// publish what all of them get.
+// TestEachOther has the clients of all libraries and protocol versions subscribe to one channel and
+// publish to each other.
 func TestEachOther(t *testing.T) {
 	s := startServer(t)
 	var all []*client
@@ -22,7 +22,7 @@ func TestEachOther(t *testing.T) {
 	for _, c := range all {
 		c.callAndConfirm("subscribe", "meeting")
 	}
-	var payload bytes.Buffer // every byte, and more than one read takes
+	var payload bytes.Buffer // every byte, longer than one read
 	for i := range 100_000 {
 		payload.WriteByte(byte(i))
 	}
@@ -79,7 +79,7 @@ func TestUnsubscribe(t *testing.T) {
 	})
 }
 
-// TestRestart: when the server is there again, the libraries subscribe again by themselves.
+// TestRestart checks that libraries resubscribe after a server restart.
 func TestRestart(t *testing.T) {
 	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
 		if s.cmd == nil {
@@ -107,7 +107,7 @@ func TestReset(t *testing.T) {
 		if got := c.mustCall("reset"); got != "RESET " {
 			t.Errorf("after RESET a connection has answered %q, want no name", got)
 		}
-		if got := c.mustCall("ping"); got != "PONG" && got != "True" { // redis-py says so
+		if got := c.mustCall("ping"); got != "PONG" && got != "True" { // redis-py returns True
 			t.Errorf("PING is answered with %q", got)
 		}
 	})

@@ -13,27 +13,27 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// requireProgram is a program of the system.
+// requireProgram skips the test if a program is not installed.
 func requireProgram(t *testing.T, name, pkg string) {
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skipf("there is no %s: install Debian's package %s", name, pkg)
 	}
 }
 
-// redisTool is a call of redis-cli or redis-benchmark with the server's address.
+// redisTool returns a call of redis-cli or redis-benchmark with the server's address.
 func (s *server) redisTool(name string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(s.addr)
 	return exec.CommandContext(timeoutContext(s.t), name, append([]string{"-h", host, "-p", port}, args...)...)
 }
 
-// timeoutContext ends after testkit.Timeout, and with the test.
+// timeoutContext returns a context that ends after testkit.Timeout and with the test.
 func timeoutContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// runRedisCLI runs redis-cli to its end, and returns what it has written to each of its outputs.
+// runRedisCLI runs redis-cli and returns its standard output and standard error.
 func (s *server) runRedisCLI(in string, args ...string) (out, errors string) {
 	cmd := s.redisTool("redis-cli", args...)
 	var o, e bytes.Buffer
@@ -50,7 +50,7 @@ func TestRedisCLI(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		in   string
-		want string // what the output begins with
+		want string // prefix of the output
 	}{
 		{args: []string{"ping"}, want: "PONG\n"},
 		{args: []string{"-3", "ping"}, want: "PONG\n"},
@@ -91,7 +91,7 @@ func TestRedisCLIPipe(t *testing.T) {
 	}
 }
 
-// TestRedisCLISubscribe has redis-cli subscribe, and another publish.
+// TestRedisCLISubscribe subscribes with one redis-cli and publishes with another.
 func TestRedisCLISubscribe(t *testing.T) {
 	requireProgram(t, "redis-cli", "redis-tools")
 	s := startServer(t)
@@ -126,7 +126,7 @@ func TestRedisCLISubscribe(t *testing.T) {
 	}
 }
 
-// startRedisCLI starts redis-cli and gives its lines; end ends it.
+// startRedisCLI starts redis-cli and returns its output lines; end stops it.
 func (s *server) startRedisCLI(args ...string) (lines <-chan string, end func()) {
 	cmd := s.redisTool("redis-cli", args...)
 	out, err := cmd.StdoutPipe()
@@ -181,14 +181,14 @@ func TestRedisCLIUsers(t *testing.T) {
 	}
 }
 
-// TestNetcat types commands as people do.
+// TestNetcat sends inline commands, as people type them.
 func TestNetcat(t *testing.T) {
 	requireProgram(t, "nc", "netcat-openbsd")
 	s := startServer(t)
 	host, port, _ := net.SplitHostPort(s.addr)
 	cmd := exec.CommandContext(timeoutContext(t), "nc", host, port)
 	cmd.Stdin = strings.NewReader("PING\nPUBLISH a \"b c\"\nSUBSCRIBE a\nPING\nQUIT\n")
-	out, err := cmd.Output() // it ends when the server closes
+	out, err := cmd.Output() // exits when the server closes
 	const want = "+PONG\r\n:0\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n+OK\r\n"
 	if err != nil || string(out) != want {
 		t.Errorf("nc says %q, %v; want %q", out, err, want)

@@ -19,17 +19,17 @@ import (
 
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
 
-// server is what the clients connect to.
+// server is the server that clients connect to.
 type server struct {
 	addr string
 	t    testing.TB
-	cmd  *exec.Cmd // nil where it was not started here
+	cmd  *exec.Cmd // nil for an external server
 	args []string
 	log  bytes.Buffer
 }
 
-// startServer starts a server that ends with the test. Users are lines of its file of users;
-// without any everybody may do everything.
+// startServer starts a server that stops with the test. users are lines of an ACL file; without
+// any, everybody may do everything.
 func startServer(t testing.TB, users ...string) *server {
 	if *against != "hub" && *against != "redis-server" {
 		if len(users) > 0 {
@@ -57,7 +57,7 @@ func startServer(t testing.TB, users ...string) *server {
 	return s
 }
 
-// startProcess starts the server's process.
+// startProcess starts the server's process and waits until it listens.
 func (s *server) startProcess() {
 	s.t.Helper()
 	s.cmd = exec.Command(s.args[0], s.args[1:]...)
@@ -74,7 +74,7 @@ func (s *server) startProcess() {
 	})
 }
 
-// stopProcess stops the server and waits for it.
+// stopProcess stops the process and waits for it.
 func (s *server) stopProcess() {
 	if s.cmd == nil {
 		return
@@ -86,7 +86,7 @@ func (s *server) stopProcess() {
 	s.cmd = nil
 }
 
-// url is the server's for a user; without a name for nobody in particular.
+// url returns the server's URL for a user; without a name, for the default user.
 func (s *server) url(user, password string) string {
 	if user == "" && password == "" {
 		return "redis://" + s.addr
@@ -94,7 +94,7 @@ func (s *server) url(user, password string) string {
 	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
 }
 
-// buildMyriad is the path of the command myriad, built once.
+// buildMyriad builds the command myriad once and returns its path.
 var buildMyriad = sync.OnceValues(func() (string, error) {
 	return testserver.Build(buildDir, filepath.Join("..", ".."), "./tools/myriad")
 })
@@ -107,7 +107,7 @@ func hubBinary(t testing.TB) string {
 	return path
 }
 
-// buildDir is a folder for what is built.
+// buildDir holds built programs.
 var buildDir string
 
 func TestMain(m *testing.M) {

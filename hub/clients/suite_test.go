@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestRedisPySuite runs redis-py's own tests of publishing and subscribing, those that
-// left-out.txt names excepted.
+// TestRedisPySuite runs redis-py's own pub/sub tests, except those in left-out.txt.
 func TestRedisPySuite(t *testing.T) {
 	installDir(t)
 	for _, file := range []string{"tests/test_pubsub.py", "tests/test_asyncio/test_pubsub.py"} {
@@ -24,8 +23,8 @@ func TestRedisPySuite(t *testing.T) {
 	}
 }
 
-// maxAttempts is how often a test of theirs may fail before it has: many wait for an answer for
-// 0.2 s and no longer, which is short on a busy machine. What differs fails each time.
+// maxAttempts is how often to try a test: many wait for 0.2 s only, which is short on a busy
+// machine. A real difference fails every time.
 const maxAttempts = 3
 
 func runPytestFile(t *testing.T, file, protocol string) {
@@ -69,7 +68,7 @@ func runPytestFile(t *testing.T, file, protocol string) {
 	}
 }
 
-// collectTests is the tests of a file.
+// collectTests returns pytest's list of the tests in a file.
 func collectTests(t *testing.T, file string, args ...string) string {
 	out, err := runPytest(t, append(args, "-p", "no:cacheprovider", "--collect-only", file)...)
 	if err != nil {
@@ -78,7 +77,7 @@ func collectTests(t *testing.T, file string, args ...string) string {
 	return out
 }
 
-// runPytest runs pytest on redis-py's tests.
+// runPytest runs pytest on redis-py's tests and returns its output.
 func runPytest(t *testing.T, args ...string) (string, error) {
 	dir := installDir(t)
 	cmd := exec.Command(filepath.Join(dir, "python", "bin", "python"), append([]string{"-m", "pytest", "-q", "-rsf"}, args...)...)

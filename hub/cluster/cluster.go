@@ -1,13 +1,13 @@
-// Package cluster joins hubs through NATS, so that who publishes to one reaches the subscribers
-// of all:
+// Package cluster connects hubs through NATS, so that a message published to one reaches the
+// subscribers of all:
 //
 //	h := &hub.Hub{}
 //	node, err := cluster.Start(h, cluster.Config{URLs: []string{"nats://10.0.0.1:4222"}})
 //	...
 //	defer node.Close()
 //
-// Messages are delivered at most once. Those that get lost are counted, where they should have
-// arrived: each has a number, by its topic and the node that it was published to.
+// Messages are delivered at most once. Each has a sequence number for its topic and publishing
+// node, by which receivers count lost messages.
 package cluster
 
 import (
@@ -29,62 +29,63 @@ import (
 	"github.com/myriad-go/myriad/hub/natsd"
 )
 
-// Config is how a hub joins a cluster: by URLs of a cluster of NATS, or by Peers that form one.
+// Config configures a node. Either URLs name the servers of an existing NATS cluster, or Peers
+// forms one.
 type Config struct {
-	// URLs are servers of NATS, such as nats://user:password@10.0.0.1:4222, nats://token@host,
-	// or tls://host.
+	// URLs are NATS servers, such as nats://user:password@10.0.0.1:4222, nats://token@host, or
+	// tls://host.
 	URLs []string
-	// Creds is a file with the credentials of a user of NATS, and TLS what the servers are to
-	// be connected to with. The defaults are "" and nil: what URLs say.
+	// Creds is the file with the credentials of a NATS user, and TLS configures connections to the
+	// servers. The defaults are "" and nil: as the URLs say.
 	Creds string
 	TLS   *tls.Config
 
-	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
+	// Peers makes the hubs form a NATS cluster themselves. The default is nil.
 	Peers *Peers
 
-	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps; with three, one of them
-	// may go. The default is 1, and 3 with Peers; the most is 5.
+	// Replicas is the number of NATS servers that store messages kept by Hub.Replay; with three,
+	// one may fail. The default is 1, or 3 with Peers; the maximum is 5.
 	Replicas int
 
-	// Name is the node's, for people. The default is the host's name.
+	// Name is shown to people. The default is the host name.
 	Name string
-	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
-	// tcp.Server.Upgrade; not with Peers. The node delivers and sends nothing before the hub's clients
-	// have come, or a minute is over. The default is "": a new node.
+	// Origin is the Node.Origin of the process whose hub this one takes over during
+	// tcp.Server.Upgrade. The node neither delivers nor sends until the clients have moved, for a
+	// minute at most. It cannot be used with Peers. The default is "": a new node.
 	Origin string
-	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
-	// default is 64 KiB, as that of hub.Limits.
+	// MaxMessage limits a message in bytes, and configures the server with Peers. The default is 64
+	// KiB, as in hub.Limits.
 	MaxMessage int
-	// MaxWaiting and MaxWaitingBytes are the most messages, and bytes of these, that wait to be
-	// passed on, as while there is no connection; further ones are lost, and counted. As many wait to
-	// be kept, of Hub.Replay; further ones are refused. The defaults are 65,536 and 16 MiB.
+	// MaxWaiting and MaxWaitingBytes limit the messages that wait to be sent, for example without a
+	// connection. Further messages are lost and counted. The same limits apply to messages waiting
+	// to be stored for Hub.Replay; further ones are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects is the most subjects of NATS that are subscribed to. A hub with more topics
-	// takes the messages of all topics. The default is 100,000.
+	// MaxSubjects limits the subscribed NATS subjects. A hub with more topics receives the messages
+	// of all topics. The default is 100,000.
 	MaxSubjects int
-	// Linger is how long a subject stays subscribed to after its last subscriber has gone. The
-	// default is 5 s.
+	// Linger is how long a subject stays subscribed after its last subscriber has left. The default
+	// is 5 s.
 	Linger time.Duration
-	// Warn is told what goes wrong, a line each, at most a few a second, and the same one once a minute; and of a hub
-	// with Peers, when others join it, and when it is alone again. It is called from several goroutines at once. The
-	// default is nil: nobody is told.
+	// Warn is called for problems, at most a few times a second and once a minute for the same
+	// line. With Peers, it also reports when the first other hub joins and the last one leaves. It
+	// must be safe for concurrent use. The default is nil.
 	Warn func(line string)
 }
 
-// Peers are hubs that form a cluster, each with a server of NATS inside.
+// Peers are hubs that form a cluster, each with an embedded NATS server.
 type Peers struct {
-	// Addr is a host and port to listen on for the others, Advertise how they reach it, where
-	// that is another.
+	// Addr is the host and port to listen on for other servers, Advertise the address by which they
+	// reach it, if different.
 	Addr, Advertise string
-	// Join are addresses of others. Further ones are learnt from those.
+	// Join are addresses of other servers, which also tell of further ones.
 	Join []string
-	// Secret is what all of a cluster share. Without TLS it is sent in clear.
+	// Secret is shared by the whole cluster. Without TLS it is sent unencrypted.
 	Secret string
-	// TLS is what they talk with each other in, for both ends. The default is nil: in clear.
+	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Dir is where a hub with a Replay has what its server of NATS keeps, and who that is: it is the
-	// node's own, and stays. The servers decide by the majority, of those that Join names first, or
-	// that have ever come. Its default is "": nothing is kept.
+	// Dir stores the messages and the identity of the NATS server of a hub with a Replay. It must
+	// persist and belong to one node. Servers decide by majority, of those in Join first, later of
+	// all that have ever joined. The default is "": nothing is stored.
 	Dir string
 }
 
@@ -95,11 +96,11 @@ const (
 	writeTimeout           = 5 * time.Second
 	minReconnectDelay      = 100 * time.Millisecond
 	reconnectJitter        = 400 * time.Millisecond
-	closeTimeout           = 2 * time.Second // to send what waits
+	closeTimeout           = 2 * time.Second // to send waiting messages
 	maxOriginBytes         = 64              // bytes
-	headerReserve          = 4 << 10         // of a message, beside its data
-	sequenceHeader         = "Myriad"        // origin, era and number of a message
-	topicHeader            = "Myriad-Topic"  // all tokens of a name that is too long for a subject
+	headerReserve          = 4 << 10         // space for headers in a message
+	sequenceHeader         = "Myriad"        // origin, era and sequence number of a message
+	topicHeader            = "Myriad-Topic"  // escaped name that is too long for a subject
 	defaultMaxWaiting      = 1 << 16
 	defaultMaxWaitingBytes = 16 << 20
 	defaultMaxSubjects     = 100_000
@@ -108,15 +109,15 @@ const (
 	serverMaxPayload       = 64 << 20
 )
 
-// Node is a hub's part in a cluster. Its methods are safe for concurrent use.
+// Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
-// The event loops of the hub put messages into the outbox, from which one goroutine passes them
-// on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
-// and delivers it, one message at a time, so that each publisher's order stays. Two more are those of presence.
+// The hub's event loops enqueue messages in the outbox, from which one goroutine sends them to
+// NATS. Another maintains the subscriptions for the hub's topics. A third delivers received
+// messages one by one, which preserves each publisher's order. Two more run the presence.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
-	origin   string // of messages: random, of each start
+	origin   string // random for each start, unless taken over
 	server   *natsd.Server
 	natsConn *nats.Conn
 
@@ -124,24 +125,24 @@ type Node struct {
 	subscriptions *subscriptions
 	inbox         *inbox
 	presence      *presence
-	publisher     *streamPublisher // and stream: nil if nothing is kept
+	publisher     *streamPublisher // publisher and stream are nil without Replay
 	stream        *replayStream
 
-	// What nats.Conn knows of these it tells only when it is not busy connecting.
+	// Copies of nats.Conn's state, whose methods block while it connects.
 	connected  atomic.Bool
-	maxPayload atomic.Int64 // of the server that was connected to last
+	maxPayload atomic.Int64 // of the last connected server
 
 	sent, disconnects atomic.Int64
 	warnings          warningLimiter
-	reconnected       chan struct{} // has room for one
+	reconnected       chan struct{} // capacity 1
 	stopped           chan struct{}
 	goroutines        sync.WaitGroup
 	closeOnce         sync.Once
 }
 
-// Start joins a hub to a cluster, and is to be called before the hub serves: it sets its field
-// Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
-// error says what can't get better. Close ends it.
+// Start connects a hub to a cluster and sets its field Cluster. Call it before the hub serves. NATS
+// servers that are unreachable are retried for as long as the node runs; errors are permanent
+// problems. Call Close to stop the node.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
 		return nil, err
@@ -168,7 +169,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.subscriptions = &subscriptions{
 		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: n.warnings.warnf,
 		linger: cmp.Or(c.Linger, defaultLinger), maxSubjects: cmp.Or(c.MaxSubjects, defaultMaxSubjects),
-		alwaysAll: h.Limits.LastValues > 0, // which have to be those of all nodes
+		alwaysAll: h.Limits.LastValues > 0, // last values must be those of all nodes
 		wake:      make(chan struct{}, 1), subjects: make(map[string]*subjectState),
 	}
 	n.presence = newPresence(n)
@@ -243,7 +244,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// connect connects to NATS, which it starts if it is the hub's own.
+// connect starts the embedded NATS server, with Peers, and connects to NATS.
 func (n *Node) connect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -302,7 +303,7 @@ func (n *Node) connect() (err error) {
 	return nil
 }
 
-// handleConnected goes on sending.
+// handleConnected updates the state and wakes the sender.
 func (n *Node) handleConnected(nc *nats.Conn, event string) {
 	n.maxPayload.Store(nc.MaxPayload())
 	n.connected.Store(true)
@@ -324,7 +325,7 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// Addr is where the server of a hub with Peers listens for the others; "" without.
+// Addr returns the address on which the embedded server listens for others, or "" without Peers.
 func (n *Node) Addr() string {
 	if n.server == nil {
 		return ""
@@ -356,7 +357,7 @@ func (n *Node) Keep(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream says whether all messages of a name come by the stream.
+// comesByStream reports whether all messages of a name arrive through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
 }
@@ -364,7 +365,7 @@ func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 // Changed implements hub.Cluster.
 func (n *Node) Changed(kind hub.Kind, name string) { n.subscriptions.queueNameCheck(kind, name) }
 
-// sendOutbox passes messages on, until the outbox is closed and empty or the time to close is over.
+// sendOutbox sends messages until the outbox is closed and empty, or the node has stopped.
 func (n *Node) sendOutbox() {
 	var batch []outgoing
 	for {
@@ -383,7 +384,8 @@ func (n *Node) sendOutbox() {
 	}
 }
 
-// publishMessage passes one message on, as soon as there is a connection.
+// publishMessage publishes a message, waiting for a connection if needed. It reports false if the
+// message is lost.
 func (n *Node) publishMessage(m *outgoing) bool {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
@@ -422,9 +424,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster, within a few seconds: messages that wait are passed on if there is a
-// connection. The hub goes on alone, and what is published to it from then on reaches its own
-// subscribers only.
+// Close leaves the cluster within a few seconds, after sending waiting messages if connected. The
+// hub continues alone.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()
@@ -445,7 +446,8 @@ func (n *Node) Close() {
 	})
 }
 
-// waitUntilSent waits until what waits is with NATS, while there is a connection and time.
+// waitUntilSent waits until NATS has all waiting messages, the connection is lost, or the timeout
+// expires.
 func (n *Node) waitUntilSent(timeout time.Duration) {
 	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {

@@ -7,28 +7,26 @@ import (
 	"sync"
 )
 
-// gapDetector knows the newest number of each topic by each origin, and so what is missing, and what
-// comes twice. What it knows is bounded: of a topic that it has forgotten, the next message is
-// the first again.
+// gapDetector finds missing and duplicate messages by the last sequence number of each topic and
+// source. Its memory is bounded. For a topic that it has forgotten, the next message counts as the
+// first.
 //
-// It keeps two generations: when the younger one is full, it becomes the older one, and what was
-// in that and not been used since is forgotten. So a message that comes by two subscriptions, one
-// right behind the other, is always known the second time.
+// Topics are kept in two generations. When the younger one is full, it replaces the older one,
+// whose topics unused since then are forgotten. Therefore a message that arrives by two
+// subscriptions in quick succession is always recognized as a duplicate.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
 	period     uint32
-	isGone     func(origin string) bool // a node; nil for none
+	isGone     func(origin string) bool // reports whether a node may be forgotten; nil: never
 }
 
-// maxTopicsPerGeneration is the most topics of a generation.
 const maxTopicsPerGeneration = 1 << 17
 
-// topicSequences are those of a topic.
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the newest number by an origin. It was seen in a period: in another one, no
-// loss is concluded from it.
+// sourceSequence is the last sequence number of a source: an origin with its era. Losses are only
+// counted if it was recorded in the current period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -36,13 +34,13 @@ type sourceSequence struct {
 }
 
 const (
-	// maxSourcesPerTopic is the most origins of a topic; then the one that came first is forgotten.
+	// maxSourcesPerTopic limits the sources of a topic; beyond it, the first one is forgotten.
 	maxSourcesPerTopic = 64
-	// maxSourceBytes is the most bytes of an origin with its era.
+	// maxSourceBytes limits an origin with its era.
 	maxSourceBytes = maxOriginBytes + 32
 )
 
-// parseSequence takes a number to pieces; origin is as nodes call themselves, source with the era.
+// parseSequence parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
 func parseSequence(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -53,8 +51,8 @@ func parseSequence(text string) (source, origin string, number uint64, ok bool) 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// record notes that a message has come. It says how many before it are missing, and whether it has
-// come before.
+// record records a received message. It returns the number of messages missing before it, and
+// whether it is a duplicate.
 func (g *gapDetector) record(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,8 +76,8 @@ func (g *gapDetector) record(subject, source string, number uint64) (missing uin
 	return 0, false
 }
 
-// evictSources makes room for a source that is new: nodes that are gone are forgotten, and eras of its own but for the
-// newest, in which another process may still publish.
+// evictSources makes space for a new source. It removes nodes that are gone, and all but the newest
+// era of the source's origin, in which another process may still publish.
 func (g *gapDetector) evictSources(t *topicSequences, source string) {
 	origin, _, _ := strings.Cut(source, ".")
 	eras := 0
@@ -112,8 +110,9 @@ func (g *gapDetector) sequencesOf(subject string) *topicSequences {
 	return t
 }
 
-// noteUnsubscribed notes that a subject is not subscribed to any more: what is missing from now on was not
-// meant to come, unless another subscription covers it. A wildcard is every subject.
+// noteUnsubscribed starts a new period for a subject that is no longer subscribed to, so that
+// messages missed from now on don't count as lost, unless another subscription covers it. A
+// wildcard applies to all subjects.
 func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,7 +141,7 @@ func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject st
 	}
 }
 
-// movePeriod moves the numbers that were seen in a period to another one.
+// movePeriod moves sequence numbers recorded in one period to another.
 func (t *topicSequences) movePeriod(from, to uint32) {
 	for i := range t.sources {
 		if t.sources[i].period == from {

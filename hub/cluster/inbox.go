@@ -14,42 +14,40 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox takes messages as they come, and delivers them to the hub's subscribers. While some wait,
-// it does not read from NATS, which so sees that this node is slow, keeps what it has room for,
-// and cuts the connection off when there is more. What is lost by that the numbers tell.
+// inbox queues received messages and delivers them to the hub's subscribers. While its queue is
+// full it does not read from NATS, which then buffers and finally closes the connection. Sequence
+// numbers reveal the messages lost by that.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
-	spaceFreed chan struct{} // there is some again; has room for one
+	spaceFreed chan struct{} // capacity 1
 	gaps       gapDetector
 
 	received, duplicates, lost atomic.Int64
 	mu                         sync.Mutex
-	nodes                      map[string]*nodeInfo // by origin
+	nodes                      map[string]*nodeInfo // by origin; guarded by mu
 
-	confirmingSubscription atomic.Bool // a subscription is to be confirmed, and nothing is delivered yet
+	confirmingSubscription atomic.Bool // nothing is delivered until the server confirms a subscription
 
 	pauseRequests chan chan struct{} // each is closed when the pause has begun
-	resumed       chan struct{}      // with mu; ends a pause: nil without
+	resumed       chan struct{}      // guarded by mu; closed at the end of a pause, nil without one
 }
 
-// nodeInfo is what is known of another node.
 type nodeInfo struct {
 	hub.NodeStats
 	lastSeen time.Time
 }
 
 const (
-	// maxQueued is the most messages that wait while more are read; one read has readSize bytes
-	// at the most, in which there are fewer messages than the rest of the room.
+	// maxQueued is the queue length beyond which no more is read. One read returns at most readSize
+	// bytes, whose messages fit in the rest of the queue.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
-	// maxQueuedUnconfirmed is maxQueued until the subscription of a node that delivers nothing yet is confirmed: the
-	// confirmation may come behind messages. The rest of the room is still enough for a read.
+	// maxQueuedUnconfirmed replaces maxQueued until a subscription is confirmed, because the
+	// confirmation may follow many messages.
 	maxQueuedUnconfirmed = readSize / 16
-	// maxNodes is the most other nodes that are kept in mind.
-	maxNodes = 256
+	maxNodes             = 256
 )
 
 func newInbox(n *Node) *inbox {
@@ -59,7 +57,7 @@ func newInbox(n *Node) *inbox {
 	return in
 }
 
-// waitForSpace waits until there are few messages.
+// waitForSpace waits until the queue is short enough to read more.
 func (in *inbox) waitForSpace() {
 	for n := len(in.messages); n > maxQueuedUnconfirmed || n > maxQueued && !in.confirmingSubscription.Load(); n = len(in.messages) {
 		select {
@@ -70,7 +68,7 @@ func (in *inbox) waitForSpace() {
 	}
 }
 
-// deliverLoop delivers until done is closed.
+// deliverLoop delivers messages until done is closed.
 func (in *inbox) deliverLoop(done <-chan struct{}) {
 	in.waitForResume(done)
 	for {
@@ -89,7 +87,7 @@ func (in *inbox) deliverLoop(done <-chan struct{}) {
 	}
 }
 
-// deliverNext delivers a message that was taken, and has more read when few are left.
+// deliverNext delivers a message and lets more be read when the queue is short.
 func (in *inbox) deliverNext(m *nats.Msg) {
 	in.deliver(m)
 	if len(in.messages) <= maxQueued {
@@ -106,13 +104,13 @@ func (in *inbox) deliver(m *nats.Msg) {
 		in.node.warnings.warnf("the subject %.100q is no topic of a hub", m.Subject)
 		return
 	}
-	if in.node.comesByStream(k, name) { // it comes by the stream
+	if in.node.comesByStream(k, name) { // delivered from the stream
 		in.duplicates.Add(1)
 		return
 	}
 	switch source, origin, number, numbered := parseSequence(m.Header.Get(sequenceHeader)); {
 	case numbered && origin == in.node.origin:
-		// It comes by a connection that this node has given up, whose end a server has yet to see.
+		// Sent on a connection that this node has given up, which a server has not noticed yet.
 		in.duplicates.Add(1)
 		return
 	case numbered:
@@ -128,7 +126,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 			node.Lost += int64(missing)
 		}
 		in.mu.Unlock()
-	case !in.node.subscriptions.isWidestMatch(m.Sub.Subject, m.Subject): // of a program that is no hub
+	case !in.node.subscriptions.isWidestMatch(m.Sub.Subject, m.Subject): // from a program that is not a hub
 		in.duplicates.Add(1)
 		return
 	}
@@ -136,7 +134,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 	in.node.hub.Deliver(k, name, m.Data)
 }
 
-// messageTopic is the topic of a message.
+// messageTopic returns the topic of a message from its subject or its topicHeader.
 func messageTopic(subject string, header nats.Header) (k hub.Kind, name string, ok bool) {
 	if full := header.Get(topicHeader); full != "" {
 		i := strings.Index(subject, ".") + len(".t.")
@@ -145,7 +143,7 @@ func messageTopic(subject string, header nats.Header) (k hub.Kind, name string, 
 	return parseTopicSubject(subject)
 }
 
-// nodeLocked is what is known of an origin; nil if there is no room. It is for who holds mu.
+// nodeLocked returns the state of a node, creating it if there is space, or nil. mu must be held.
 func (in *inbox) nodeLocked(origin string) *nodeInfo {
 	n := in.nodes[origin]
 	if n == nil {
@@ -163,7 +161,7 @@ func (in *inbox) addStats(s *hub.ClusterStats) {
 	now := time.Now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	byName := make(map[string]hub.NodeStats) // several, if a node has started anew
+	byName := make(map[string]hub.NodeStats) // a restarted node has several origins
 	for _, n := range in.nodes {
 		of := byName[n.Name]
 		of.Name = n.Name
@@ -176,7 +174,7 @@ func (in *inbox) addStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// throttledConn is a connection to NATS that is read from while there is room for what comes.
+// throttledConn is a connection to NATS that is only read while the inbox has space.
 type throttledConn struct {
 	net.Conn
 	inbox *inbox
@@ -187,7 +185,7 @@ func (c throttledConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes a connection that has not taken something in time: nats.Conn would try again.
+// Write closes the connection on an error such as a timeout. nats.Conn would try again.
 func (c throttledConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
@@ -196,7 +194,7 @@ func (c throttledConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// throttledDialer connects to servers elsewhere.
+// throttledDialer dials external servers.
 type throttledDialer struct {
 	net.Dialer
 	inbox *inbox
@@ -211,7 +209,7 @@ func (d *throttledDialer) Dial(network, address string) (net.Conn, error) {
 	return throttledConn{c, d.inbox}, nil
 }
 
-// throttledInProcess connects to a server in this process.
+// throttledInProcess connects to the embedded server.
 type throttledInProcess struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

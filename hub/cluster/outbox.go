@@ -7,31 +7,30 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox is the messages that wait to be passed on, in the order in which they were published.
-// Event loops put them in, and do not wait; the sender takes them out. It has a bound on their
-// number and their bytes: there is no room for what comes then, which is lost.
+// outbox queues messages to be sent, in order of publication. Event loops enqueue without waiting;
+// one sender dequeues. Messages beyond its limits are lost.
 type outbox struct {
 	maxMessages, maxBytes int
 
 	mu        sync.Mutex
-	available *sync.Cond // there is something, or it is closed
-	queued    []outgoing // what the sender has taken is not in it
-	bytes     int        // in first, and of what the sender has taken and not sent
-	inFlight  int        // messages that the sender has taken and not sent
+	available *sync.Cond // signals messages, or the end
+	queued    []outgoing // not yet dequeued
+	bytes     int        // of queued and in-flight messages
+	inFlight  int        // dequeued but not completed
 	sequencer sequencer
 	lost      int64
-	paused    bool // the sender gets nothing until release or close
+	paused    bool // dequeueAll waits until unpause or close
 	closed    bool
 }
 
-// outgoing is a message that waits.
+// outgoing is a message to be sent.
 type outgoing struct {
 	subject, id string
-	escapedName string // if the subject does not tell it
+	escapedName string // "" if the subject contains it
 	data        []byte
 }
 
-// memoryBytes is about what it takes of memory.
+// memoryBytes estimates the memory of the message.
 func (m *outgoing) memoryBytes() int {
 	return len(m.subject) + len(m.id) + len(m.escapedName) + len(m.data) + 100
 }
@@ -42,8 +41,8 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueue adds a message. One for which there is no room takes a number, too: the others see by it
-// that they have lost something.
+// enqueue adds a message. A message that does not fit also uses up a sequence number, by which
+// receivers notice the loss.
 func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -66,7 +65,7 @@ func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
 	}
 }
 
-// dequeueAll waits for messages and gives all that there are, with room for the next. It gives none
+// dequeueAll waits for messages and returns all. It stores later ones in reuse. It returns none
 // once the outbox is closed and empty.
 func (o *outbox) dequeueAll(reuse []outgoing) []outgoing {
 	o.mu.Lock()
@@ -80,7 +79,7 @@ func (o *outbox) dequeueAll(reuse []outgoing) []outgoing {
 	return taken
 }
 
-// unpause ends what held has begun. It reports whether the outbox was held.
+// unpause ends a pause and reports whether there was one.
 func (o *outbox) unpause() (wasPaused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -89,7 +88,7 @@ func (o *outbox) unpause() (wasPaused bool) {
 	return wasPaused
 }
 
-// complete says what has become of a message that was taken.
+// complete records whether a dequeued message was sent.
 func (o *outbox) complete(m *outgoing, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +99,7 @@ func (o *outbox) complete(m *outgoing, ok bool) {
 	}
 }
 
-// close has nothing more put in.
+// close makes the outbox drop further messages.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,19 +113,17 @@ func (o *outbox) stats() (waiting, bytes, unsent int64) {
 	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
 }
 
-// sequencer are those of the newest message of each topic that this node has published to. When
-// there are too many, all begin again, for an origin of another name.
+// sequencer numbers this node's messages by topic. Beyond maxSequencedTopics, all numbers restart
+// in a new era.
 type sequencer struct {
 	origin string
 	era    int
 	newest map[string]uint64 // by subject
 }
 
-// maxSequencedTopics is the most topics whose messages are numbered on.
 const maxSequencedTopics = 1 << 18
 
-// nextSequence is the number of the next message: the origin, a space, and how many there were before
-// and this one.
+// nextSequence returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
 func (n *sequencer) nextSequence(subject string) string {
 	number, ok := n.newest[subject]
 	if !ok && len(n.newest) >= maxSequencedTopics || n.newest == nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence tells the other nodes of this one, once a second, hears of them, and answers what they ask about
-// its names. One goroutine tells and hears, another answers, so that what takes long to answer leaves nobody
-// taken for gone. A question that comes while too many wait is not answered.
+// presence announces this node once a second, tracks other nodes, and answers their queries about
+// this hub's names. Queries have a goroutine of their own, so that slow answers don't delay
+// announcements. Queries beyond maxQueuedQueries are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
 	queries       chan *nats.Msg
-	hasPeers      bool // another node is there
+	hasPeers      bool // another node is present
 }
 
 const (
@@ -28,14 +28,14 @@ const (
 	absenceTimeout         = 3500 * time.Millisecond
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
-	maxNodeNameBytes       = 128 // bytes of a node's
-	// forgetNodeAfter is how long a node is kept in mind that is not heard of, and forgetSequencesAfter how long the numbers
-	// of its messages are, where other nodes publish.
+	maxNodeNameBytes       = 128
+	// A node is forgotten after forgetNodeAfter without an announcement. Its sequence numbers may
+	// be evicted after forgetSequencesAfter.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
 
-// announcement is what a node says of itself.
+// announcement is what a node publishes about itself.
 type announcement struct {
 	Origin        string
 	Name          string
@@ -43,9 +43,9 @@ type announcement struct {
 	Gone          bool
 }
 
-// query is one about the names of a kind: how many subscribers Of has, or, where it is nil,
-// which names match Pattern, of so many bytes at the Most; or, where Largest is above 0, which topics that begin
-// with Pattern have the most subscribers, so many of them. Names are bytes, not text.
+// query asks for the number of subscribers of each name in Of or, if Of is nil, for names of at
+// most Most bytes: those that match Pattern or, if Largest > 0, the Largest topics with prefix
+// Pattern and the most subscribers. Names are arbitrary bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -54,7 +54,7 @@ type query struct {
 	Largest int
 }
 
-// queryAnswer has the Counts of the names, or the Names and how many More there are.
+// queryAnswer has the Counts for Of, or the Names and the number of further ones.
 type queryAnswer struct {
 	Counts []int
 	Names  [][]byte
@@ -71,7 +71,7 @@ func (p *presence) subscribe(subject string, to chan *nats.Msg) {
 	}
 }
 
-// answerQueries answers questions until done is closed.
+// answerQueries answers queries until done is closed.
 func (p *presence) answerQueries(done <-chan struct{}) {
 	p.subscribe(querySubject, p.queries)
 	for {
@@ -84,7 +84,7 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 	}
 }
 
-// announceLoop tells and hears until done is closed.
+// announceLoop sends and receives announcements until done is closed.
 func (p *presence) announceLoop(done <-chan struct{}) {
 	p.subscribe(announceSubject, p.announcements)
 	tick := time.NewTicker(announceInterval)
@@ -107,7 +107,8 @@ func (p *presence) announceLoop(done <-chan struct{}) {
 	}
 }
 
-// logPeerChange says when a node that forms a cluster with Peers has got company, and when it is alone again.
+// logPeerChange logs, with Peers, when the first other node appears and when the last one
+// disappears.
 func (p *presence) logPeerChange() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
@@ -122,7 +123,8 @@ func (p *presence) logPeerChange() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement tells of this node; what can't be told now is told again in a second.
+// publishAnnouncement announces this node. Errors are ignored, because the next announcement
+// follows in a second.
 func (p *presence) publishAnnouncement(gone bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: gone, Subscriptions: p.node.hub.Subscriptions(),
@@ -136,16 +138,16 @@ func (p *presence) handleAnnouncement(data []byte) {
 	var of announcement
 	switch {
 	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOriginBytes:
-	case of.Origin == p.node.origin: // another process of this node
+	case of.Origin == p.node.origin: // sent by another process of this node
 		if of.Gone {
 			p.announce()
 		}
 	case p.node.inbox.updateNode(of):
-		p.announce() // it is to know this one at once, too
+		p.announce() // let it know this node, too
 	}
 }
 
-// updateNode notes what a node has said of itself. It reports whether that is new.
+// updateNode records an announcement and reports whether the node is new.
 func (in *inbox) updateNode(announced announcement) (isNew bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -162,13 +164,14 @@ func (in *inbox) updateNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes forgets nodes that have not been heard of for long.
+// forgetAbsentNodes removes nodes that have been absent for long, or for a shorter time if there
+// are many.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for origin, n := range in.nodes {
 		if n.lastSeen.IsZero() {
-			n.lastSeen = now.Add(-absenceTimeout) // it has sent a message, and nothing of itself
+			n.lastSeen = now.Add(-absenceTimeout) // known by a message, not by an announcement
 		}
 		if away := now.Sub(n.lastSeen); away > forgetNodeAfter || away > absenceTimeout && len(in.nodes) > maxNodes/2 {
 			delete(in.nodes, origin)
@@ -176,7 +179,8 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// isGone says whether a node has not been heard of for so long that its numbers may be forgotten.
+// isGone reports whether a node has been absent for so long that its sequence numbers may be
+// evicted.
 func (in *inbox) isGone(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -184,7 +188,7 @@ func (in *inbox) isGone(origin string) bool {
 	return n == nil || !n.lastSeen.IsZero() && time.Since(n.lastSeen) > forgetSequencesAfter
 }
 
-// countPresentNodes is how many other nodes are there.
+// countPresentNodes returns the number of other nodes.
 func (in *inbox) countPresentNodes() (n int) {
 	now := time.Now()
 	in.mu.Lock()
@@ -197,7 +201,6 @@ func (in *inbox) countPresentNodes() (n int) {
 	return n
 }
 
-// answerQuery answers a question.
 func (p *presence) answerQuery(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) != nil || q.Kind > hub.Sharded {
@@ -216,7 +219,7 @@ func (p *presence) answerQuery(m *nats.Msg) {
 	}
 }
 
-// namesFor are those that a question is about.
+// namesFor returns the names that a query asks for.
 func (p *presence) namesFor(q query) (names [][]byte, omitted int) {
 	found := boundedNames{bytesLeft: min(q.Most, p.node.maxNameBytes())}
 	if q.Largest > 0 {
@@ -240,14 +243,14 @@ func (p *presence) namesFor(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames are names that there is room for, and how many more there were.
+// boundedNames collects names up to a number of bytes and counts the others.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
 	omitted   int
 }
 
-// encodedNameSize is what a name takes in a message, before it is longer in base64.
+// encodedNameSize estimates the size of a name in a message before base64.
 func encodedNameSize(name string) int { return len(name) + 8 }
 
 func (s *boundedNames) add(name string) {
@@ -258,10 +261,11 @@ func (s *boundedNames) add(name string) {
 	s.names = append(s.names, name)
 }
 
-// maxNameBytes is the most bytes of names in a question or an answer.
+// maxNameBytes limits the names in a query or an answer.
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryNodes asks all other nodes, and calls f with each answer until all have answered or ctx ends.
+// queryNodes sends a query to all other nodes, and calls handle for each answer until all have
+// answered or ctx ends.
 func (n *Node) queryNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
@@ -289,7 +293,7 @@ func (n *Node) queryNodes(ctx context.Context, q query, handle func(queryAnswer)
 	}
 }
 
-// Subscribers implements hub.Cluster. It asks for as many at a time as fit into a message.
+// Subscribers implements hub.Cluster. It splits the names into queries that fit into a message.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) []int {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

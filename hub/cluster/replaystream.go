@@ -19,38 +19,39 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is what NATS keeps for hub.Replay. It captures the subjects of these topics, whoever publishes to
-// them. One goroutine reads all of it, in its order, and has the hub remember and deliver each message: first
-// what was there before, then what comes. What fails is tried again behind the newest message that
-// the hub has; so nothing is left out, and nothing comes twice.
+// replayStream is the NATS stream for hub.Replay. It captures the subjects of its topics, whoever
+// publishes to them. One goroutine reads it in order and passes each message to the hub: first
+// those from before the start, then new ones. After an error it continues after the hub's newest
+// message, so that none is missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
 	config         jetstream.StreamConfig
-	configured     bool   // it is as config says
-	loadUpTo       uint64 // what was there before
-	loaded         bool   // the hub has that
-	truncatedTries int    // how often the newest message was older than one that the hub has
-	consumed       uint64 // messages of the consumer
+	configured     bool   // the stream has been created or updated
+	loadUpTo       uint64 // last message from before the start
+	loaded         bool   // the hub has it
+	truncatedTries int    // how often the stream's newest message was older than the hub's
+	consumed       uint64 // messages read from the consumer
 }
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout is how long NATS has for an answer about a stream.
+	// apiTimeout limits a request to the stream API.
 	apiTimeout = 5 * time.Second
-	// A node that is gone has its consumer deleted behind consumerIdleTimeout. One that hears nothing for twice consumerHeartbeat
-	// begins another one.
+	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears
+	// nothing for 2 * consumerHeartbeat creates another one.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
-	// maxPulledMessages is the most messages of the stream that are on their way to a node.
+	// maxPulledMessages limits the messages in flight to a node.
 	maxPulledMessages = 512
-	// streamRetryDelay is from one failure to the next try.
+	// streamRetryDelay is the delay after an error.
 	streamRetryDelay = 250 * time.Millisecond
 	maxReplicas      = 5
-	// maxTruncatedTries is how often a stream that has lost its newest messages is not believed.
+	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest
+	// messages.
 	maxTruncatedTries = 40
-	// loadCheckDelay is how long what was there before is loaded until it is looked at again.
+	// loadCheckDelay is how long to load old messages before checking whether they still exist.
 	loadCheckDelay = 10 * time.Second
 )
 
@@ -81,8 +82,8 @@ func (c Config) replicas() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadServerName is the name of the server whose directory it is, by which the others know it again; a new one has
-// the name that is given.
+// loadServerName returns the server's name stored in dir, by which other servers recognize it. If
+// there is none, it stores newName.
 func loadServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -98,7 +99,8 @@ func loadServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// streamSubjects are those of topics, without those that others cover: a stream has none twice.
+// streamSubjects returns the subjects of topics without those covered by others, because subjects
+// of a stream must not overlap.
 func streamSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -118,7 +120,7 @@ func streamSubjects(topics []string) (subjects []string) {
 	return subjects
 }
 
-// publish has the stream take a message.
+// publish stores a message in the stream and waits for the confirmation.
 func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
 	defer cancel()
@@ -133,7 +135,7 @@ func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 	return err
 }
 
-// readLoop reads until ctx ends.
+// readLoop reads the stream until ctx ends, with retries.
 func (s *replayStream) readLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.readUntilError(ctx)
@@ -147,7 +149,7 @@ func (s *replayStream) readLoop(ctx context.Context) {
 	}
 }
 
-// readUntilError reads until something fails.
+// readUntilError reads the stream until an error occurs.
 func (s *replayStream) readUntilError(ctx context.Context) error {
 	if err := s.ensureStream(ctx); err != nil {
 		return err
@@ -170,7 +172,7 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	}
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
-	if !s.loaded { // it is looked at again what there is to load
+	if !s.loaded { // check again which old messages remain
 		defer time.AfterFunc(loadCheckDelay, func() { s.stopLoading(messages) }).Stop()
 	}
 	for s.consumed = 0; ; {
@@ -184,15 +186,15 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	}
 }
 
-// stopLoading has the stream looked at again if the hub does not have yet what was there before: that may have
-// become too old meanwhile.
+// stopLoading stops reading if old messages are still being loaded; they may have expired
+// meanwhile.
 func (s *replayStream) stopLoading(messages jetstream.MessagesContext) {
 	if _, ready := s.node.hub.Replay.At(); !ready {
 		messages.Stop()
 	}
 }
 
-// deleteConsumer deletes a consumer, if that can be done at once.
+// deleteConsumer deletes a consumer if the node is connected.
 func (s *replayStream) deleteConsumer(c jetstream.Consumer) {
 	if !s.node.connected.Load() {
 		return
@@ -214,12 +216,13 @@ func (n *Node) Newest(ctx context.Context) (hub.Position, error) {
 	return hub.Position{Epoch: streamEpoch(info), Seq: info.State.LastSeq}, nil
 }
 
-// streamEpoch is when a stream was made, which no other one shares.
+// streamEpoch returns the creation time of a stream, which identifies it.
 func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStream makes the stream, or looks at what has become of it.
+// ensureStream creates the stream or examines its state, and resets the replay buffer if the stream
+// has changed.
 func (s *replayStream) ensureStream(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -236,19 +239,19 @@ func (s *replayStream) ensureStream(ctx context.Context) error {
 	r := s.node.hub.Replay
 	first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
 	switch at, _ := r.At(); {
-	case at.Epoch == epoch && at.Seq > last && s.truncatedTries < maxTruncatedTries: // a new leader may not have read all yet
+	case at.Epoch == epoch && at.Seq > last && s.truncatedTries < maxTruncatedTries: // a new leader may still be catching up
 		s.truncatedTries++
 		return fmt.Errorf("the newest message is %d, and was %d", last, at.Seq)
 	case at.Epoch == "" || at.Epoch == epoch && at.Seq > last:
 		s.loadUpTo, s.loaded = last, false
 		r.Begin(epoch, first)
-	case at.Epoch != epoch: // what it has nobody has got
+	case at.Epoch != epoch: // the new stream's messages are new to all clients
 		s.node.warnings.warnf("the stream is another one")
 		s.loadUpTo, s.loaded = 0, false
 		r.Begin(epoch, first)
 	}
 	s.truncatedTries = 0
-	if !s.loaded && first > s.loadUpTo { // nothing is left of what was there
+	if !s.loaded && first > s.loadUpTo { // all old messages are gone
 		s.loaded = true
 		r.Begin(epoch, first)
 		r.Ready(first - 1)

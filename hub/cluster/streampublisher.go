@@ -14,10 +14,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher is the messages that wait to be taken by the stream. Event loops put them in, and do not wait;
-// some goroutines have the stream take them, and try again until it has, or the time of a message is
-// over. Of a topic one message is under way at a time, so that they keep their order; each has an id, by which
-// the stream takes it once. It has a bound on their number and their bytes: what comes then is refused.
+// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without
+// waiting; goroutines publish and retry until NATS confirms or the message times out. Only one
+// message of a topic is in flight, which preserves order. Message ids prevent duplicates. Messages
+// beyond the limits are rejected.
 type streamPublisher struct {
 	maxMessages, maxBytes int
 	origin                string
@@ -25,22 +25,22 @@ type streamPublisher struct {
 	warn                  func(format string, v ...any)
 
 	mu         sync.Mutex
-	available  *sync.Cond            // there is something, or it is closed
-	topics     map[string][]outgoing // that wait, by subject; the first one may be under way
-	ready      []string              // subjects of which none is under way
+	available  *sync.Cond            // signals messages, or the end
+	topics     map[string][]outgoing // queues by subject; the first message may be in flight
+	ready      []string              // subjects with messages but none in flight
 	waiting    int
 	bytes      int
-	lastNumber uint64 // of the newest message
+	lastNumber uint64
 	lost       int64
-	paused     bool // nothing is taken until release or close
+	paused     bool // dequeue waits until unpause or close
 	closed     bool
 }
 
 const (
-	// publisherGoroutines is how many messages are under way at a time.
+	// publisherGoroutines is the number of messages in flight.
 	publisherGoroutines = 64
-	// publishTimeout is how long a message is tried, and publishAttemptTimeout one time. The stream knows a message again for
-	// twice as long.
+	// publishTimeout limits the time to publish a message, publishAttemptTimeout one attempt. The
+	// stream recognizes duplicates for twice as long.
 	publishTimeout        = time.Minute
 	publishAttemptTimeout = 5 * time.Second
 	publishRetryDelay     = 100 * time.Millisecond
@@ -52,7 +52,7 @@ func newStreamPublisher(origin string, maxMessages, maxBytes int) *streamPublish
 	return k
 }
 
-// enqueue adds a message, if there is room.
+// enqueue adds a message. It fails if a limit is exceeded.
 func (k *streamPublisher) enqueue(topic string, message []byte) error {
 	subject, long := topicSubject(hub.Topic, topic)
 	m := outgoing{subject: subject, data: append([]byte(nil), message...)}
@@ -79,8 +79,8 @@ func (k *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message of which no other of its topic is under way. ok is false when there is none and
-// the keeper is closed.
+// dequeue waits for a message whose topic has none in flight. ok is false once the publisher is
+// closed and empty.
 func (k *streamPublisher) dequeue() (m outgoing, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +95,6 @@ func (k *streamPublisher) dequeue() (m outgoing, ok bool) {
 	return k.topics[subject][0], true
 }
 
-// unpause ends what held has begun.
 func (k *streamPublisher) unpause() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,7 +102,8 @@ func (k *streamPublisher) unpause() {
 	k.available.Broadcast()
 }
 
-// complete says what has become of a message that was taken.
+// complete removes a dequeued message and readies the next one of its topic. With an error, the
+// message counts as lost.
 func (k *streamPublisher) complete(m *outgoing, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,7 +123,7 @@ func (k *streamPublisher) complete(m *outgoing, err error) {
 	k.available.Signal()
 }
 
-// publishLoop has the stream take messages until the keeper is closed and none is left, or ctx ends.
+// publishLoop publishes messages until the publisher is closed and empty, or ctx ends.
 func (k *streamPublisher) publishLoop(ctx context.Context) {
 	for {
 		m, ok := k.dequeue()
@@ -134,7 +134,7 @@ func (k *streamPublisher) publishLoop(ctx context.Context) {
 	}
 }
 
-// publishWithRetries has the stream take a message.
+// publishWithRetries publishes a message, retrying until publishTimeout.
 func (k *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) error {
 	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -156,13 +156,13 @@ func (k *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 	}
 }
 
-// isRetryable says whether an error may be none the next time.
+// isRetryable reports whether publishing may succeed later.
 func isRetryable(err error) bool {
 	var refused *jetstream.APIError
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)
 }
 
-// close has nothing more put in.
+// close makes enqueue fail.
 func (k *streamPublisher) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// A topic is a subject of NATS: its name in tokens, which end behind each dot, colon and slash,
-// so that the patterns of a level are a wildcard of NATS. A dot is left out, as the tokens of a
-// subject have one between them anyway. A byte that a subject may not have, or that would be
-// taken for something else, is % and two digits; a token without any is % alone. A name that
-// is too long for a subject has the hash of all of it for its end, and travels in the header.
+// A topic's NATS subject is its name in tokens, which end after each dot, colon and slash, so that
+// patterns of one level map to a wildcard. Dots are omitted, because a dot separates tokens anyway.
+// Bytes that a subject must not contain, or that are ambiguous, become % and two hex digits; an
+// empty token becomes %. A name that is too long ends in a hash of the whole name, which is sent in
+// a header.
 //
 //	news.sport   myriad.t.news.sport
 //	chat:7       myriad.t.chat:.7
@@ -23,12 +23,11 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens is the most tokens of a name. A separator behind them is a byte like others,
-	// but a dot is escaped.
+	// maxTokens limits the tokens of a name. Later separators are ordinary bytes, dots escaped.
 	maxTokens = 16
-	// maxSubjectBytes is the most bytes of a name in a subject, with less than half of the 4 KiB that
-	// a server of NATS takes as a line. One with more has its beginning, of at most as much
-	// less hashSize, as far as tokens are whole.
+	// maxSubjectBytes limits an escaped name in a subject, to less than half of the 4 KiB that a
+	// NATS server accepts as a line. A longer name is cut after a whole token to leave space for
+	// hashSize.
 	maxSubjectBytes = 1024
 	hashMark        = "%%"
 	hashSize        = len(hashMark) + 2*sha256.Size
@@ -43,13 +42,13 @@ func subjectPrefix(kind hub.Kind) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// isUnescaped says whether a byte stands for itself in a subject.
+// isUnescaped reports whether a byte stands for itself in a subject.
 func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeTokens writes a name, or the beginning of one, as tokens with dots between them. last is where
-// the last token begins.
+// escapeTokens escapes a name, or the beginning of one, as tokens separated by dots. last is the
+// offset of the last token.
 func escapeTokens(name string) (text string, last int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -77,7 +76,7 @@ func escapeTokens(name string) (text string, last int) {
 	return string(out), last
 }
 
-// topicSubject is the subject of a topic. long says that it is not all of the name.
+// topicSubject returns the subject of a topic. hashed reports whether the name is cut and hashed.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeTokens(name)
 	if len(text) <= maxSubjectBytes {
@@ -88,7 +87,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject is the topic of a subject that is all of its name; ok is false if it is none.
+// parseTopicSubject returns the topic of an unhashed subject; ok is false for other subjects.
 func parseTopicSubject(subject string) (k hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -102,8 +101,8 @@ func parseTopicSubject(subject string) (k hub.Kind, name string, ok bool) {
 	return k, name, ok
 }
 
-// unescapeTokens gives the name of tokens. Those that a node of another kind has made may be others
-// than tokens would write.
+// unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not
+// produce.
 func unescapeTokens(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
@@ -114,7 +113,7 @@ func unescapeTokens(text string) (name string, ok bool) {
 			}
 		case b != '%':
 			out = append(out, b)
-		case i+1 == len(text) || text[i+1] == '.': // a token without bytes
+		case i+1 == len(text) || text[i+1] == '.': // empty token
 			if i > 0 && text[i-1] != '.' {
 				return "", false
 			}
@@ -133,8 +132,8 @@ func unescapeTokens(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// patternSubject is a subject with a wildcard for the topics that a pattern matches, and
-// mostly others: it has the whole tokens with which they all begin.
+// patternSubject returns a subject, usually with a wildcard, that covers all topics that match a
+// pattern. It consists of the whole tokens of the pattern's literal prefix.
 func patternSubject(pattern string) string {
 	var literal []byte
 	whole := true

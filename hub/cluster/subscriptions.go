@@ -10,67 +10,67 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the subjects of those names that the hub has subscribers for. Event
-// loops note names that have got their first subscriber or lost their last; a goroutine looks
-// what is the case by then, and does it. A subject whose last subscriber has gone stays
-// for the time of the linger, so that one that comes and goes is no burden.
+// subscriptions subscribes to the subjects of all names with subscribers on the hub. Event loops
+// queue names that have got their first subscriber or lost their last; a goroutine then checks
+// their current state. A subject without subscribers stays subscribed for the linger time, to avoid
+// churn.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
 	messages       chan *nats.Msg
-	onUnsubscribed func(subject string, covered func(string) bool) // is not subscribed to any more
+	onUnsubscribed func(subject string, covered func(string) bool) // called after unsubscribing
 	warn           func(format string, v ...any)
 	linger         time.Duration
-	maxSubjects    int // subjects; with more, all are subscribed to
+	maxSubjects    int // beyond it, all topics are subscribed to
 	alwaysAll      bool
-	comesByStream  func(hub.Kind, string) bool // what comes by the stream
-	forceAll       atomic.Bool                 // for now
+	comesByStream  func(hub.Kind, string) bool // names to skip
+	forceAll       atomic.Bool                 // temporarily
 
 	mu       sync.Mutex
 	changed  map[topicName]struct{}
-	checkAll bool // there were too many changes: look at all names
+	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// What follows is the goroutine's, but for the lock of those who count.
+	// Only the maintain goroutine writes the fields below, holding countMu where others read them.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
-	allTopicSubs []*nats.Subscription // for all topics: nil if they are not subscribed to
-	idle         []idleSubject        // in the order of their time
-	replaced     []*nats.Subscription // those to all topics if every is nil, otherwise those to each
-	replacedAt   time.Time            // when those that have replaced them were in effect
+	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to
+	idle         []idleSubject        // ordered by time
+	replaced     []*nats.Subscription // superseded subscriptions, to be removed after replaceDelay
+	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is how long a subscription stays when the one that replaces it is in effect. A server of NATS looks up
-// which subscriptions a message is for, and then delivers it to each, but not to one that has been unsubscribed in
-// between. So a message is lost if all that it was looked up for have been, even if others are in effect. That a new
-// subscription is in effect tells nothing of such a message: it may come by a route, whose
-// goroutine in the server is another one. So no subscription is left within this time, even if there is another switch.
+// replaceDelay is how long a superseded subscription stays after its replacement has taken effect.
+// A NATS server looks up a message's subscriptions and then delivers to each, skipping those
+// unsubscribed meanwhile. A message is lost if all that were found have been, even if newer ones
+// exist. That a new subscription is in effect says nothing about such a message, because routes
+// have goroutines of their own. Therefore no subscription is removed earlier, even if the mode
+// switches again.
 const replaceDelay = 250 * time.Millisecond
 
-// topicName is that of a topic or pattern.
 type topicName struct {
 	kind hub.Kind
 	text string
 }
 
-// subjectState is one that is subscribed to, for names of which there are several if they are patterns.
+// subjectState is a subscribed subject with the names that need it, several in case of patterns.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
-	unusedSince  time.Time // nobody is there for it; zero if somebody is
-	expiryQueued bool      // it is in that list
+	unusedSince  time.Time // zero if it has names
+	expiryQueued bool      // it is in subscriptions.idle
 }
 
-// idleSubject is a subject that nobody is there for, since a time.
+// idleSubject is a subject that became unused at a time.
 type idleSubject struct {
 	subject string
 	since   time.Time
 }
 
-// maxChangedNames is the most names that wait to be looked at.
+// maxChangedNames limits the queue of changed names.
 const maxChangedNames = 1 << 16
 
-// queueNameCheck has a name looked at.
+// queueNameCheck queues a name whose first subscriber has come or whose last has left.
 func (in *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
 	in.mu.Lock()
 	if len(in.changed) >= maxChangedNames {
@@ -90,7 +90,7 @@ func (in *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
 	}
 }
 
-// maintain does so until done is closed.
+// maintain updates the subscriptions until done is closed.
 func (in *subscriptions) maintain(done <-chan struct{}) {
 	tick := time.NewTicker(min(max(in.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
@@ -110,7 +110,7 @@ func (in *subscriptions) maintain(done <-chan struct{}) {
 	}
 }
 
-// checkChangedNames looks at the names that were noted.
+// checkChangedNames updates the subscriptions for the queued names.
 func (in *subscriptions) checkChangedNames() {
 	in.mu.Lock()
 	changed, checkAll := in.changed, in.checkAll
@@ -125,7 +125,7 @@ func (in *subscriptions) checkChangedNames() {
 	}
 }
 
-// checkAllNames looks at the names that the hub has, and those that it had.
+// checkAllNames updates the subscriptions for all names, current and former.
 func (in *subscriptions) checkAllNames() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
@@ -154,7 +154,7 @@ func (in *subscriptions) checkAllNames() {
 	}
 }
 
-// setHasSubscribers says whether a name has subscribers.
+// setHasSubscribers updates the subscription for a name.
 func (in *subscriptions) setHasSubscribers(n topicName, hasSubscribers bool) {
 	if in.comesByStream != nil && in.comesByStream(n.kind, n.text) {
 		return
@@ -190,7 +190,7 @@ func (in *subscriptions) setHasSubscribers(n topicName, hasSubscribers bool) {
 	}
 }
 
-// scheduleExpiry has expire look at a subject, once.
+// scheduleExpiry queues a subject for unsubscribeExpired, once.
 func (in *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
 	if !s.expiryQueued {
 		s.expiryQueued = true
@@ -211,8 +211,8 @@ func (in *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// unsubscribeExpired unsubscribes from subjects that nobody has been there for, for the time of the linger,
-// and from everything when that is not needed any more.
+// unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from
+// superseded subscriptions, and from all topics when that is no longer needed.
 func (in *subscriptions) unsubscribeExpired(now time.Time) {
 	for len(in.idle) > 0 && now.Sub(in.idle[0].since) >= in.linger {
 		i := in.idle[0]
@@ -225,7 +225,7 @@ func (in *subscriptions) unsubscribeExpired(now time.Time) {
 		if s.unusedSince.IsZero() {
 			continue
 		}
-		if now.Sub(s.unusedSince) < in.linger { // somebody has been there since
+		if now.Sub(s.unusedSince) < in.linger { // used again since
 			in.scheduleExpiry(i.subject, s)
 			continue
 		}
@@ -242,8 +242,7 @@ func (in *subscriptions) unsubscribeExpired(now time.Time) {
 	}
 }
 
-// fitsPerTopicSubscriptions says whether the hub's names are, by half of the bound, few enough to be subscribed to
-// one by one.
+// fitsPerTopicSubscriptions reports whether the hub has at most half of maxSubjects names.
 func (in *subscriptions) fitsPerTopicSubscriptions() bool {
 	n := 0
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
@@ -259,7 +258,6 @@ func (in *subscriptions) unsubscribe(sub *nats.Subscription) {
 	in.onUnsubscribed(sub.Subject, in.isSubscribedTo)
 }
 
-// unsubscribeReplaced unsubscribes from all that others have taken the place of, at the same time.
 func (in *subscriptions) unsubscribeReplaced() {
 	for _, sub := range in.replaced {
 		in.unsubscribe(sub)
@@ -267,8 +265,8 @@ func (in *subscriptions) unsubscribeReplaced() {
 	in.replaced = nil
 }
 
-// setSubscribeAll subscribes to all topics, instead of to each, or to each again. The first may be at any time, and
-// takes subscriptions back that are still there; the second is for when nothing is replaced.
+// setSubscribeAll switches between subscribing to all topics and to each. Switching on is always
+// allowed and reuses superseded subscriptions; switching off requires that none is superseded.
 func (in *subscriptions) setSubscribeAll(on bool) {
 	if on == (in.allTopicSubs != nil) {
 		return
@@ -306,32 +304,33 @@ func (in *subscriptions) setSubscribeAll(on bool) {
 	in.waitUntilEffective()
 }
 
-// waitUntilEffective waits until the new subscriptions are in effect, and what came by the old ones before has been read: what
-// is on its way when these are left is dropped. A connection on which that takes longer than its bound has
-// been given up. Meanwhile the hub gets all topics, by a new subscription or by an old one.
+// waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the
+// old ones have been read, because unsubscribing drops messages in flight. A connection that takes
+// longer has been given up. Meanwhile the old or the new subscriptions receive all topics.
 func (in *subscriptions) waitUntilEffective() {
 	for range maxPings + 1 {
 		if in.natsConn.FlushTimeout(pingInterval) == nil || !in.natsConn.IsConnected() {
 			break
 		}
 	}
-	// nats-server 2.15 may keep a list that it looked up before the new subscriptions for its routes (in
-	// getAccAndResultFromCache the generation is read behind the list). Any later subscription has it drop that.
+	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes,
+	// because getAccAndResultFromCache reads the generation after the list. Any later subscription
+	// invalidates that cache.
 	if sub, err := in.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
 		_ = sub.Unsubscribe()
 	}
 	in.replacedAt = time.Now()
 }
 
-// subjectCount says how many subjects are subscribed to, and whether they are all.
+// subjectCount returns the number of subscribed subjects, and whether they cover all topics.
 func (in *subscriptions) subjectCount() (n int64, all bool) {
 	in.countMu.Lock()
 	defer in.countMu.Unlock()
 	return int64(len(in.subjects) + len(in.allTopicSubs)), in.allTopicSubs != nil
 }
 
-// isWidestMatch says whether, of the subjects that are subscribed to and match one, a subscription is the
-// one with the fewest tokens: a message without a number is passed on for that one alone.
+// isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A
+// message without a sequence number is delivered for that one only.
 func (in *subscriptions) isWidestMatch(subscription, subject string) bool {
 	in.countMu.Lock()
 	defer in.countMu.Unlock()
@@ -342,10 +341,11 @@ func (in *subscriptions) isWidestMatch(subscription, subject string) bool {
 	if wide := in.widestWildcard(subject); wide != "" {
 		return subscription == wide
 	}
-	return !all // which is replaced
+	return !all // superseded
 }
 
-// widestWildcard is the wildcard with the fewest tokens that is subscribed to and matches a subject; "" if there is none.
+// widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or
+// "".
 func (in *subscriptions) widestWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {
@@ -357,7 +357,7 @@ func (in *subscriptions) widestWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a subject is subscribed to, by itself or by a wildcard, not counting replaced subscriptions.
+// isSubscribedTo reports whether a subject is covered by a subscription that is not superseded.
 func (in *subscriptions) isSubscribedTo(subject string) bool {
 	return in.allTopicSubs != nil || in.subjects[subject] != nil || in.widestWildcard(subject) != ""
 }

@@ -10,33 +10,36 @@ import (
 	"github.com/myriad-go/myriad/internal/saved"
 )
 
-// This file is how a node goes on in another process, which takes the hub's clients over: see
-// hub.ClusterMigrator. Both have the node's origin, so that neither delivers the other's messages, and number their
-// own apart. The new one is subscribed to everything before the old one pauses, and delivers nothing: what
-// comes waits in it, and with NATS when there is much. When the clients have moved it delivers what the old one
-// has not, by the numbers that this one has seen. The old one does so to the clients that have stayed.
+// A node continues in another process that takes over the hub's clients: see hub.ClusterMigrator.
+// Both processes have the node's origin, so neither delivers the other's messages, but different
+// eras for their sequence numbers. The new process subscribes to all topics before the old one
+// pauses, and delivers nothing: messages wait in its inbox, and in NATS. Once the clients have
+// moved, it delivers what the old process had not, judging by the sequence numbers. The old process
+// does the same for clients that stayed.
 //
-// What NATS had sent to the old process before the new one was subscribed comes to the old one alone, which may be behind.
-// So Pause delivers everything that is on its way by then.
+// Messages that NATS sent to the old process before the new one subscribed reach the old one only.
+// Therefore Pause delivers everything in flight.
 //
-// The new process sends nothing before that either. A client may publish in the old process, move, and publish
-// in the new one while its first message still waits in the old outbox. So Resume in the old process, which comes
-// first, returns when NATS has all that was published there, and Resume in the new one releases its outbox.
+// The new process sends nothing before Resume either. Otherwise a client might publish in the old
+// process, move, and publish in the new one while its first message still waits in the old outbox.
+// Resume in the old process runs first and returns once NATS has all its messages; Resume in the
+// new one then releases its outbox.
 
 const (
-	// pauseFlushTimeout bounds how long Pause waits for what is on its way from NATS, and Resume, in the old process, until
-	// NATS has what was published there.
+	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in
+	// the old process for sending its own.
 	pauseFlushTimeout = 2 * time.Second
-	// maxPauseDuration is the most time of a pause.
+	// maxPauseDuration ends a pause that nobody resumes.
 	maxPauseDuration = time.Minute
 )
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin names the node for a process that takes its hub over: see Config.Origin.
+// Origin returns the value for Config.Origin of a process that takes over the hub.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeForTakeover subscribes to everything: what the clients are subscribed to is not known yet.
+// subscribeForTakeover subscribes to all topics, because the clients' subscriptions are not known
+// yet.
 func (n *Node) subscribeForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)
@@ -47,7 +50,7 @@ func (n *Node) subscribeForTakeover() {
 // Pause implements hub.ClusterMigrator.
 func (n *Node) Pause() (state []byte) {
 	if n.connected.Load() {
-		_ = n.natsConn.FlushTimeout(pauseFlushTimeout) // its answer comes behind what was on its way
+		_ = n.natsConn.FlushTimeout(pauseFlushTimeout) // its reply follows messages in flight
 	}
 	n.inbox.pause()
 	return n.inbox.gaps.saveState()
@@ -70,7 +73,7 @@ func (n *Node) Resume() {
 	}
 }
 
-// pause returns when what waits has been delivered, and nothing is being delivered any more.
+// pause delivers the queued messages and returns when delivery has stopped.
 func (in *inbox) pause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
@@ -89,7 +92,7 @@ func (in *inbox) pause() {
 	}
 }
 
-// resume ends a pause. It reports whether there was one.
+// resume ends a pause and reports whether there was one.
 func (in *inbox) resume() (paused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -101,7 +104,7 @@ func (in *inbox) resume() (paused bool) {
 	return true
 }
 
-// waitForResume waits for the end of a pause, if there is one.
+// waitForResume waits until the current pause ends, if any.
 func (in *inbox) waitForResume(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
@@ -120,8 +123,8 @@ func (in *inbox) waitForResume(done <-chan struct{}) {
 	}
 }
 
-// saveState writes what is known: for each topic its subject, how many origins it has, and of each its name, its newest
-// number, and whether a loss is concluded from that.
+// saveState encodes for each topic the subject and, for each source, its name, last sequence
+// number, and whether it belongs to the current period.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,7 +143,7 @@ func (g *gapDetector) saveState() (state []byte) {
 
 var errBadState = errors.New("cluster: the state of a node is cut off or of another version")
 
-// restoreState takes it, before anything else is known.
+// restoreState decodes the result of saveState into an empty detector.
 func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

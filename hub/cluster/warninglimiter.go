@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// warningLimiter passes lines on: at most maxWarningsPerSecond a second, and each at most once in repeatInterval. It is safe for
-// concurrent use.
+// warningLimiter passes lines to a sink: at most maxWarningsPerSecond, and the same line once in
+// repeatInterval. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
 
 	mu          sync.Mutex
 	windowStart time.Time
-	shown       int // in that second
-	suppressed  int // because too many were
+	shown       int // in this second
+	suppressed  int // in this second
 	known       map[string]*shownWarning
 }
 
 // shownWarning is a line that was passed on.
 type shownWarning struct {
 	shownAt    time.Time
-	suppressed int // how often it has come since
+	suppressed int // repeats since
 }
 
 const (
 	maxWarningsPerSecond = 5
 	repeatInterval       = time.Minute
-	// maxKnownWarnings is the most lines that are known. When there are more, all are forgotten.
+	// maxKnownWarnings limits the remembered lines. When exceeded, all are forgotten.
 	maxKnownWarnings = 256
 )
 
-// variableNumbers is what tells lines apart that are about the same: numbers of connections and of attempts, and ports
-// of clients.
+// variableNumbers matches the parts in which repeats of a line differ: connection and attempt
+// numbers, and client ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
-// warnf passes on what has gone wrong.
+// warnf passes on a problem.
 func (w *warningLimiter) warnf(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), false) }
 
-// logChange passes on what has changed. What goes wrong from then on is news.
+// logChange passes on a change of state, after which problems are shown again.
 func (w *warningLimiter) logChange(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), true) }
 
 func (w *warningLimiter) emit(line string, isChange bool) {

@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// logger passes on what a server warns of.
+// logger passes on the server's warnings and errors.
 type logger struct {
 	warn func(line string)
 
 	mu        sync.Mutex
-	fatalText string // it has given up
+	fatalText string // of the first fatal error
 }
 
 func (l *logger) warnf(format string, v ...any) {
@@ -21,15 +21,15 @@ func (l *logger) warnf(format string, v ...any) {
 }
 
 var (
-	// routeRejected and refused are what a server says of another one, of which it knows the address, when their
-	// secrets differ. Who connects does so from a port that means nothing.
+	// routeRejected and routeRefused match the server's lines about another server whose secret
+	// differs. The port of an incoming connection is meaningless.
 	routeRejected = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
 	routeRefused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
-	// clientRefused is what a server says of a client whose token is wrong or missing.
+	// clientRefused matches the line about a client with a wrong or missing token.
 	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
-// explainServerLine returns what a line of nats-server means, where that does not say so.
+// explainServerLine rewords lines of nats-server that don't state the problem.
 func explainServerLine(line string) string {
 	if m := routeRejected.FindStringSubmatch(line); m != nil {
 		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
@@ -49,7 +49,7 @@ func (l *logger) fatalError() string {
 	return l.fatalText
 }
 
-// Fatalf implements server.Logger: of a server in a program it ends nothing.
+// Fatalf implements server.Logger. It records the error instead of exiting.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +58,7 @@ func (l *logger) Fatalf(format string, v ...any) {
 	}
 }
 
-// The others of server.Logger.
+// Other methods of server.Logger.
 func (l *logger) Warnf(format string, v ...any)  { l.warnf(format, v...) }
 func (l *logger) Errorf(format string, v ...any) { l.warnf(format, v...) }
 func (l *logger) Noticef(string, ...any)         {}
