@@ -20,8 +20,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// successorAddr is the variable by which a process of this test is a hub that takes another's
-// place, until its standard input ends.
+// successorAddr is the environment variable that makes this test binary run a hub that takes over,
+// until its standard input ends.
 const successorAddr = "MYRIAD_TEST_HUB"
 
 func TestMain(m *testing.M) {
@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 
 const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +@all &news* &n?\nuser gone on >secret2 +@all &*\n"
 
-// serveUpgradableHub serves a hub with a further user whose name the successor does not have. upgrade
-// has that take its place, and waits until it has so many connections.
+// serveUpgradableHub serves a hub with one more user than its successor. upgrade starts the
+// successor and expects it to take over that many connections.
 func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int)) {
 	t.Helper()
 	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}
@@ -78,8 +78,8 @@ func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int
 	}
 }
 
-// TestMigrates upgrades a hub: subscribers keep their subscriptions, patterns, user and name, and
-// half a command. One whose user is gone is closed.
+// TestMigrates checks that subscribers keep subscriptions, user, name and half a command in an
+// upgrade, and that clients whose user is gone are closed.
 func TestMigrates(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
 	clients := map[string]*bufio.Reader{}
@@ -116,8 +116,7 @@ func TestMigrates(t *testing.T) {
 	expectLine(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
 }
 
-// TestFrontMigrates upgrades a hub with WebSockets and streams of events, one of each whose user
-// is gone, and with an HTTP connection between two requests.
+// TestFrontMigrates upgrades a hub with WebSockets, event streams and an idle HTTP connection.
 func TestFrontMigrates(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
 	ann, former, mistaken := dialWebSocket(t, addr, "?token=secret"), dialWebSocket(t, addr, "?token=secret3"), dialWebSocket(t, addr, "")
@@ -154,14 +153,13 @@ func TestFrontMigrates(t *testing.T) {
 	expectUpTo(t, stream, `"data":"to nx"}`)
 	ann.sendText(`{"op":"unsubscribe","topic":"news"}`)
 	ann.expectText(`{"op":"unsubscribed","topic":"news","count":1}`)
-	ann.sendText(`{"op":"subscribe","topic":"other"}`) // which ann may not
+	ann.sendText(`{"op":"subscribe","topic":"other"}`) // not allowed for ann
 	ann.expectText(`{"op":"error","error":"no permission"}`)
 	mistaken.sendText(`{}`)
 	mistaken.Read(mistaken.ctx)
 	mistaken.expectClose(websocket.StatusPolicyViolation)
 }
 
-// expectLine reads up to a line that ends with what is wanted, expectUpTo up to what is wanted.
 func expectLine(t *testing.T, in *bufio.Reader, want string) {
 	t.Helper()
 	expectUpTo(t, in, want+"\r\n")

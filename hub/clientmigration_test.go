@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestState has states refused that are cut off, of another version, or of another kind of client.
 func TestState(t *testing.T) {
 	good := []byte{clientStateVersion, byte(formatRESP3), 1, 0, 3, 'a', 'n', 'n', 0}
 	users := mustReadUsers("user ann on >secret +@all &*\n")
@@ -30,14 +29,14 @@ func TestState(t *testing.T) {
 	}
 }
 
-// FuzzState reads whatever another process may have sent of a client: what is taken is saved as the
-// same again, and has all its subscriptions, until it leaves.
+// FuzzState decodes arbitrary client states. Accepted ones must encode to an equivalent state and
+// leave no subscriptions behind.
 func FuzzState(f *testing.F) {
 	some := &savedClient{client: client{format: formatEvents, repliesInMessageOrder: true, user: &user{name: "u"}, firstTopic: &topic{name: "a"}}, flagsOrErrors: 3, name: "n"}
 	some.client.addTopic(&topic{name: "b*", kind: Pattern})
 	f.Add(some.appendState(nil))
 	f.Add([]byte{clientStateVersion, byte(formatRESP3), 1, 0, 1, 'u', 0, byte(Sharded), 1, 's'})
-	f.Add([]byte{clientStateVersion, byte(formatEvents), 1, 0, 1, 'u', 0, 0, 1, 's', 0, 1, 's', 0, 1, 's'}) // one thrice
+	f.Add([]byte{clientStateVersion, byte(formatEvents), 1, 0, 1, 'u', 0, 0, 1, 's', 0, 1, 's', 0, 1, 's'}) // three times the same
 	f.Fuzz(func(t *testing.T, state []byte) {
 		h := &Hub{}
 		s, err := h.decodeClient(state, formatRESP2, formatEvents)

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// fakeKeepingCluster is a cluster that keeps messages, and has no other nodes.
+// fakeKeepingCluster is a Cluster that keeps messages and has no other nodes.
 type fakeKeepingCluster struct {
 	Cluster
 	h     *Hub
 	mu    sync.Mutex
 	at    Position
 	full  bool
-	asked int // for the newest
-	other int // messages that are published and not kept
+	asked int // calls of Newest
+	other int // messages published but not kept
 }
 
 func (s *fakeKeepingCluster) Publish(Kind, string, []byte) error { s.other++; return nil }
@@ -46,8 +46,7 @@ func (s *fakeKeepingCluster) Keep(topic string, message []byte) error {
 	return nil
 }
 
-// newReplayHub is a hub that keeps what is published to topics that begin with k. and to one more, and has
-// got 3 messages before.
+// newReplayHub returns a hub that keeps the topics k.* and one, and has three old messages.
 func newReplayHub(r *Replay) *Hub {
 	r.Topics = []string{"k.*", "one"}
 	h := &Hub{Replay: r}
@@ -70,7 +69,6 @@ func (h *Hub) publishAll(t testing.TB, topic string, messages ...string) {
 	}
 }
 
-// TestReplaySocket has sockets say since when they want what is kept.
 func TestReplaySocket(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -82,7 +80,7 @@ func TestReplaySocket(t *testing.T) {
 			}
 		}
 		said(`{"op":"subscribe","topic":"k.a","id":1}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3","id":1}`)
-		said(`{"op":"subscribe","topic":"k.a","since":"e-1"}`, `{"op":"subscribed","topic":"k.a","count":1}`) // it is subscribed already
+		said(`{"op":"subscribe","topic":"k.a","since":"e-1"}`, `{"op":"subscribed","topic":"k.a","count":1}`) // already subscribed
 		said(`{"op":"publish","topic":"k.a","data":"x"}`, `{"op":"message","id":"e-4","topic":"k.a","data":"x"}`, `{"op":"published","topic":"k.a","receivers":1}`)
 		said(`{"op":"subscribe","topic":"k.old","since":"e-1"}`, `{"op":"subscribed","topic":"k.old","count":2,"since":"e-1"}`,
 			`{"op":"message","id":"e-2","topic":"k.old","data":"2"}`, `{"op":"message","id":"e-3","topic":"k.old","data":"3"}`)
@@ -116,7 +114,6 @@ func TestReplaySocket(t *testing.T) {
 	})
 }
 
-// eventStreamClient reads a stream of events.
 type eventStreamClient struct {
 	net.Conn
 	*bufio.Reader
@@ -131,7 +128,7 @@ func openEvents(t testing.TB, addr, query, lastID string) eventStreamClient {
 	return eventStreamClient{nc, in}
 }
 
-// nextEvent gives the lines of the next event that has an id, after a space each.
+// nextEvent returns the lines of the next event with an id, separated by spaces.
 func (r eventStreamClient) nextEvent() (event string, err error) {
 	for {
 		line, err := r.ReadString('\n')
@@ -158,8 +155,6 @@ func (r eventStreamClient) expectEvents(t testing.TB, want ...string) {
 	}
 }
 
-// TestReplayEvents has streams of events begin with what came behind their last id, in one order
-// for all topics.
 func TestReplayEvents(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, addr string) {
 		s := openEvents(t, addr, "topic=k.a&topic=k.b&topic=k.a&topic=other&pattern=?.b", "")
@@ -183,7 +178,6 @@ func TestReplayEvents(t *testing.T) {
 	})
 }
 
-// setFull has the shelf take nothing more.
 func (s *fakeKeepingCluster) setFull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fakeOtherHubs are the other hubs of a cluster, in this process. They answer when wait lets them.
+// fakeOtherHubs is a Cluster of hubs in this process, which answer after release is closed.
 type fakeOtherHubs struct {
 	Cluster
 	hubs    []*Hub
-	release chan struct{} // closed, or nil
+	release chan struct{} // nil: answer immediately
 }
 
 func (n *fakeOtherHubs) waitForRelease(ctx context.Context) {
@@ -64,7 +64,7 @@ func (n *fakeOtherHubs) Largest(ctx context.Context, prefix string, limit, _ int
 	return names, omitted
 }
 
-// subscribeNames subscribes to names, each as often as it is there.
+// subscribeNames adds a subscriber for each name, which may repeat.
 func subscribeNames(t *testing.T, h *Hub, kind Kind, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -74,7 +74,6 @@ func subscribeNames(t *testing.T, h *Hub, kind Kind, names ...string) {
 	}
 }
 
-// newHubInClusterOfThree is a hub in a cluster with two others.
 func newHubInClusterOfThree(t *testing.T) *Hub {
 	a, b, c := &Hub{}, &Hub{}, &Hub{}
 	subscribeNames(t, a, Topic, "t1", "t1", "t2", "a")
@@ -87,7 +86,6 @@ func newHubInClusterOfThree(t *testing.T) *Hub {
 	return a
 }
 
-// TestPresenceOfAll has what is asked about topics answered for all hubs.
 func TestPresenceOfAll(t *testing.T) {
 	forEachModel(t, func() *Hub { return newHubInClusterOfThree(t) }, func(t *testing.T, h *Hub, addr string) {
 		for query, want := range map[string]string{
@@ -95,7 +93,7 @@ func TestPresenceOfAll(t *testing.T) {
 			"/topics/none":     `{"topic":"none","subscribers":0}`,
 			"/topics":          `{"topics":[{"topic":"t3","subscribers":5},{"topic":"t1","subscribers":4},{"topic":"t2","subscribers":3},{"topic":"a","subscribers":1},{"topic":"t4","subscribers":1}],"total":5}`,
 			"/topics?prefix=a": `{"topics":[{"topic":"a","subscribers":1}],"total":1}`,
-			// t1 of the second hub, and t1, t3 and t4 of the third, are not told of: they count again.
+			// The second hub's t1, and the third's t1, t3 and t4, are not listed and count again.
 			"/topics?prefix=t&limit=1": `{"topics":[{"topic":"t3","subscribers":5}],"total":7}`,
 		} {
 			if _, have := doRequest(t, "GET", "http://"+addr+query, ""); strings.TrimSpace(have) != want {
@@ -105,7 +103,7 @@ func TestPresenceOfAll(t *testing.T) {
 		p := dialWebSocket(t, addr, "")
 		p.sendText(`{"op":"count","topic":"t3","id":7}`)
 		p.expectText(`{"op":"count","topic":"t3","subscribers":5,"id":7}`)
-		for range 100 { // in order, whoever answers
+		for range 100 { // replies must keep their order
 			p.sendText(`{"op":"count","topic":"t1"}`)
 			p.sendText(`{"op":"ping"}`)
 		}
@@ -118,8 +116,8 @@ func TestPresenceOfAll(t *testing.T) {
 	})
 }
 
-// TestPatternsOfAll: NUMPAT counts a pattern once, on however many hubs it is, as far as the others have told of
-// it; CHANNELS is refused where they could not tell of all.
+// TestPatternsOfAll checks that NUMPAT counts each listed pattern once on all hubs, and that
+// CHANNELS fails if a list was cut.
 func TestPatternsOfAll(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -127,7 +125,7 @@ func TestPatternsOfAll(t *testing.T) {
 	p.Send("PUBSUB NUMPAT\r\nPUBSUB CHANNELS a*\r\n")
 	p.Expect(":4\r\n*1\r\n$1\r\na\r\n")
 
-	// Of 40 bytes, 10 are for an answer: there is no room for the long one, which so counts twice.
+	// 10 of 40 bytes are for an answer, so the long pattern is not listed and counts twice.
 	s = serveVirtual(t, h, tcp.Limits{MaxUnsent: 40})
 	p = s.Dial()
 	p.Send("PUBSUB NUMPAT\r\n")
@@ -139,7 +137,6 @@ func TestPatternsOfAll(t *testing.T) {
 	p.Expect("-ERR the answer would have more than 100 bytes; ask with a pattern that fewer topics match\r\n")
 }
 
-// TestAskingBound has as many clients ask the other hubs as may, by WebSocket and by HTTP, and one more.
 func TestAskingBound(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	answered := make(chan struct{})
@@ -171,7 +168,6 @@ func TestAskingBound(t *testing.T) {
 	expectResponse(t, 200, `"subscribers":4`, "GET", "http://"+addr+"/topics/t1", "")
 }
 
-// TestSilentHubs: who does not answer in time is not in the sum.
 func TestSilentHubs(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	h.Cluster.(*fakeOtherHubs).hubs = nil

@@ -19,7 +19,6 @@ import (
 
 const wrongLogin = "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
 
-// serveWithUserAnn serves a hub with the user ann, without a network.
 func serveWithUserAnn(t *testing.T, limits Limits) (h *Hub, s *tcptest.Server, log *bytes.Buffer) {
 	t.Helper()
 	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\n"))
@@ -30,8 +29,6 @@ func serveWithUserAnn(t *testing.T, limits Limits) (h *Hub, s *tcptest.Server, l
 	return h, tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
-// A connection has so many failed logins in a row: then it is not read for a second, and closes. It is counted
-// and logged.
 func TestFailedLogins(t *testing.T) {
 	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 3})
 	p := s.Dial()
@@ -55,8 +52,6 @@ func TestFailedLogins(t *testing.T) {
 	}
 }
 
-// An address has ten times as many in a minute, on all of its connections, of which few are logged; the right password
-// is taken, and another address has its own.
 func TestFailedLoginsOfAddress(t *testing.T) {
 	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 2})
 	from := netip.MustParseAddrPort("192.0.2.1:1000")
@@ -96,7 +91,6 @@ func TestFailedLoginsOfAddress(t *testing.T) {
 	}
 }
 
-// By HTTP and on a WebSocket too many failed logins close the connection.
 func TestFailedLoginsOfFront(t *testing.T) {
 	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n"))
 	if err != nil {

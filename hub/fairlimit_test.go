@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// replayFixture is a hub that keeps more than a client takes at once, and its clients, in virtual time.
+// replayFixture is a hub with a backlog larger than a client takes at once, in virtual time.
 type replayFixture struct {
 	*testing.T
 	h *Hub
@@ -21,9 +21,8 @@ type replayFixture struct {
 	n int
 }
 
-const backlog = 40 // messages, of 60 KiB
+const backlog = 40 // messages of 60 KiB
 
-// runWithBacklog calls f in a bubble.
 func runWithBacklog(t *testing.T, r *Replay, f func(c *replayFixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newReplayHub(r)
@@ -39,8 +38,8 @@ func runWithBacklog(t *testing.T, r *Replay, f func(c *replayFixture)) {
 	})
 }
 
-// connectForReplay has a client of a user connect from an address, which it shares with nobody if that is "", for what came behind
-// an id.
+// connectForReplay connects a client of a user and requests messages since an id. An empty addrText
+// means an address of its own.
 func (c *replayFixture) connectForReplay(user, addrText, since string, reads bool) *tcptest.Peer {
 	c.n++
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(c.n >> 8), byte(c.n)})
@@ -51,7 +50,7 @@ func (c *replayFixture) connectForReplay(user, addrText, since string, reads boo
 	if !reads {
 		p.StopReading()
 	}
-	auth := map[string]string{"eve": "ZXZlOg==", "bob": "Ym9iOg=="}[user] // and an empty password
+	auth := map[string]string{"eve": "ZXZlOg==", "bob": "Ym9iOg=="}[user] // with an empty password
 	if auth != "" {
 		auth = "Authorization: Basic " + auth + "\r\n"
 	}
@@ -59,7 +58,7 @@ func (c *replayFixture) connectForReplay(user, addrText, since string, reads boo
 	return p
 }
 
-// measureReplay says how long it takes until a client has got the backlog; it is less than a minute.
+// measureReplay returns the time until the client has received the backlog, at most a minute.
 func (c *replayFixture) measureReplay(p *tcptest.Peer) time.Duration {
 	c.Helper()
 	began, last := time.Now(), fmt.Sprintf("id: e-%d\n", backlog+3)
@@ -77,7 +76,7 @@ func (c *replayFixture) measureReplay(p *tcptest.Peer) time.Duration {
 	return 0
 }
 
-// advance lets what is due happen, for a time.
+// advance runs due events for a time.
 func (c *replayFixture) advance(d time.Duration) {
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
 		synctest.Wait()
@@ -88,8 +87,8 @@ func (c *replayFixture) advance(d time.Duration) {
 	}
 }
 
-// TestReplayShares: 80 clients of a user, or of an address, that read nothing hold up nobody else, and those of the same
-// user for some seconds.
+// TestReplayShares checks that 80 stalled clients of one user or address don't delay others, and
+// their own kind by seconds only.
 func TestReplayShares(t *testing.T) {
 	for name, test := range map[string]struct{ evil, from, good, at string }{
 		"user":                  {"eve", "", "bob", ""},
@@ -123,7 +122,6 @@ func TestReplayShares(t *testing.T) {
 	}
 }
 
-// A client that does not read loses its turn, and has all when it reads again.
 func TestReplayStall(t *testing.T) {
 	runWithBacklog(t, &Replay{MaxReplays: 1}, func(c *replayFixture) {
 		p := c.connectForReplay("eve", "", "e-3", false)
@@ -144,8 +142,8 @@ func TestReplayStall(t *testing.T) {
 	})
 }
 
-// As many clients of a user as it has a share for wait; those of others do besides, and a client that goes leaves its
-// place to others.
+// TestReplayQueueShare checks that a user's clients can't use up the queue, and that closed clients
+// leave it.
 func TestReplayQueueShare(t *testing.T) {
 	runWithBacklog(t, &Replay{MaxReplays: 8}, func(c *replayFixture) {
 		const share = (waitersPerTurn + 1) * 2
@@ -168,8 +166,8 @@ func TestReplayQueueShare(t *testing.T) {
 	})
 }
 
-// TestReplayUnissued: as many clients as may wait, with ids that were not issued, hold up nobody. An id that can't be issued yet is
-// refused, and one that may be is waited for, apart from those who wait for a turn.
+// TestReplayUnissued checks that clients with ids that were never issued don't block others.
+// Impossible ids are rejected; possible ones wait in a queue of their own.
 func TestReplayUnissued(t *testing.T) {
 	const turns = 8
 	const all = (waitersPerTurn + 1) * turns
@@ -195,7 +193,7 @@ func TestReplayUnissued(t *testing.T) {
 		}
 	})
 	runWithBacklog(t, &Replay{MaxReplays: turns}, func(c *replayFixture) {
-		c.h.Users = nil // so that no share is in the way
+		c.h.Users = nil // no share limits them
 		var early []*tcptest.Peer
 		for range all {
 			early = append(early, c.connectForReplay("", "", "e-1000", true))
@@ -207,7 +205,7 @@ func TestReplayUnissued(t *testing.T) {
 		if took := c.measureReplay(c.connectForReplay("", "", "e-3", true)); took > 50*time.Millisecond {
 			t.Errorf("somebody else waits for %v", took)
 		}
-		c.h.Cluster.(*fakeKeepingCluster).asked = 1 // so that it answers
+		c.h.Cluster.(*fakeKeepingCluster).asked = 1 // so that Newest answers
 		c.advance(unknownPositionDelay + streamNewestTTL)
 		if s := c.h.Stats().Replay; s.Waiting != 0 || s.Unissued != all || s.Refused != 0 {
 			t.Errorf("%+v; expected %d ids that were not issued", s, all)
@@ -220,7 +218,8 @@ func TestReplayUnissued(t *testing.T) {
 	})
 }
 
-// Of those who wait the one is admitted next whose owners have the least. Who stops waiting takes nothing.
+// TestFairLimit checks that the waiter whose owners hold least is admitted next, and that a
+// cancelled one holds nothing.
 func TestFairLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := fairLimit{max: 4, maxEach: 2}
@@ -242,7 +241,7 @@ func TestFairLimit(t *testing.T) {
 				t.Fatalf("%s, %d holders; expected %s, %d", have, l.holderCount(), want, n)
 			}
 		}
-		for _, name := range []string{"a1", "a2", "a3", "a4"} { // a has a share of 2
+		for _, name := range []string{"a1", "a2", "a3", "a4"} { // the share of a is 2
 			wait(t.Context(), name, a)
 		}
 		wants("a1 a2", 2)
@@ -256,11 +255,11 @@ func TestFairLimit(t *testing.T) {
 		if l.tryAcquire(a) || l.tryAcquire(c) {
 			t.Error("a fifth is admitted")
 		}
-		l.release(a) // of those who wait a has 1, c 2, and b 3
+		l.release(a) // the owners of waiters hold: a 1, c 2, b 3
 		wants("a1 a2 b1 c1 a3", 4)
-		l.release(b) // a has its share of 2, c 1, and b, which has come before, as many
+		l.release(b) // a has its share of 2, c holds 1, and so does b, which has waited longer
 		wants("a1 a2 b1 c1 a3 b2", 4)
-		cancel() // c2 and c3 go
+		cancel() // c2 and c3 stop waiting
 		synctest.Wait()
 		l.release(c)
 		wants("a1 a2 b1 c1 a3 b2", 3)
@@ -276,7 +275,7 @@ func TestFairLimit(t *testing.T) {
 	})
 }
 
-// An address has twice the share of a user.
+// TestFairLimitAddress checks that an address has twice the share of a user.
 func TestFairLimitAddress(t *testing.T) {
 	l := fairLimit{max: 100, maxEach: 3}
 	here := owner{addr: netip.MustParseAddr("192.0.2.1")}
@@ -287,8 +286,8 @@ func TestFairLimitAddress(t *testing.T) {
 	}
 }
 
-// A step is bounded in the work of patterns, and what it makes is dropped where it can't be sent: a client that waits
-// holds no messages.
+// TestReplayStepBounds checks that steps are limited in work and output, and that discarded output
+// is released.
 func TestReplayStepBounds(t *testing.T) {
 	h := &Hub{Replay: &Replay{Topics: []string{"*"}}}
 	r := h.Replay
@@ -323,7 +322,7 @@ func TestReplayStepBounds(t *testing.T) {
 	if s.discardPending(); s.pos.Seq != 0 || s.pending.buf != nil {
 		t.Errorf("what is left when it is undone is %d bytes, at %v", len(s.pending.buf), s.pos)
 	}
-	for range 2 { // the newest values go first, and again where that is undone
+	for range 2 { // newest values go first, and are repeated after a discard
 		s.lastValues = []byte("newest")
 		if s.prepareStep(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
 			t.Errorf("a step makes %.20q; want the newest values first", s.pending.buf)
@@ -340,7 +339,7 @@ func TestReplayStepBounds(t *testing.T) {
 	}
 }
 
-// A few owners leave room for others, however many places they ask for.
+// TestSpareLimit checks that a few greedy owners leave capacity for others.
 func TestSpareLimit(t *testing.T) {
 	l := fairLimit{max: 4160, maxEach: 1040, keepSpare: true}
 	for i := range byte(8) {

@@ -10,12 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// nondeterministic matches inputs whose answers are not the same each time: of the clock, of counters and
-// memory, and lists that goroutines make.
+// nondeterministic matches inputs whose output varies with time, counters, memory or goroutines.
 var nondeterministic = regexp.MustCompile(`(?i)time|info|list|kill|/`)
 
-// FuzzCommands sends any bytes, as a whole and in parts, with a subscriber beside that gets
-// what is published. Nothing panics, the answers are the same, and nothing is left.
+// FuzzCommands sends arbitrary bytes, whole and in parts. Output must not depend on the parts, and
+// no subscription may remain.
 func FuzzCommands(f *testing.F) {
 	for _, in := range []string{
 		"PING\r\nSUBSCRIBE a b\r\nPING x\r\nUNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n",
@@ -31,7 +30,7 @@ func FuzzCommands(f *testing.F) {
 		f.Add(in, 5)
 	}
 	f.Fuzz(func(t *testing.T, in string, part int) {
-		if len(in) > 4000 || strings.Count(strings.ToLower(in), "auth") >= 10 { // which closes, after a time
+		if len(in) > 4000 || strings.Count(strings.ToLower(in), "auth") >= 10 { // too many logins close the client later
 			return
 		}
 		whole, heard := outputsInParts(t, in, len(in))
@@ -44,8 +43,8 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// outputsInParts are those to an input that comes in parts of so many bytes, and what a subscriber to
-// all hears meanwhile.
+// outputsInParts returns what the client and a subscriber to everything receive for input sent in
+// parts.
 func outputsInParts(t *testing.T, input string, partSize int) (client, subscriber string) {
 	later := nondeterministic.MatchString(input)
 	h := new(Hub)

@@ -13,7 +13,7 @@ func checkGlobMatch(t *testing.T, pattern, name string) {
 	}
 }
 
-// A compiled pattern matches what the plain matcher says, with segments of one and several words.
+// TestGlob compares compiled patterns, with segments of one and several words, with naiveGlobMatch.
 func TestGlob(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {
@@ -29,7 +29,7 @@ func TestGlob(t *testing.T) {
 		checkGlobMatch(t, pattern.String(), string(name))
 		checkGlobMatch(t, "*"+strings.ReplaceAll(pattern.String(), "*", "")+"*", string(name))
 	}
-	// Each byte is a class of its own, none is, or all are one.
+	// Each byte has a class of its own, none has, or all share one.
 	var all [256]byte
 	var sets strings.Builder
 	for b := range all {
@@ -43,7 +43,6 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-// FuzzGlob compares the compiled matcher with the plain one.
 func FuzzGlob(f *testing.F) {
 	f.Add("a*[b-c]?\\*d*", "abxc*d")
 	f.Add("*"+strings.Repeat("[ab]", 70)+"[^c]*", strings.Repeat("ab", 80))
@@ -56,8 +55,8 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// slowPatterns are patterns that a matcher which tries each place takes long for, n of them, with names that no literal
-// part tells apart. Another seed gives others.
+// slowPatterns returns n patterns that are expensive to match and share no distinguishing literal
+// part. They vary with the seed.
 func slowPatterns(seed uint64, n int) (all []string) {
 	r := rand.New(rand.NewPCG(7, seed))
 	for range n {
@@ -70,12 +69,10 @@ func slowPatterns(seed uint64, n int) (all []string) {
 	return all
 }
 
-// naiveGlobMatch is the reference for glob: it goes through the pattern byte by byte. It reports whether a pattern, by the rules of the Redis PSUBSCRIBE command,
-// matches a name: * and ? for any bytes and any byte, [abc], [a-c] and [^a] for one of a set,
-// and \ before a byte that stands for itself. It takes time in proportion to the product of
-// the lengths at the most.
+// naiveGlobMatch is the reference implementation of glob. It takes time proportional to the product
+// of the lengths.
 func naiveGlobMatch(pattern, name string) bool {
-	star, retry := -1, 0 // where to go on when what is behind the last * fails
+	star, retry := -1, 0 // where to continue after a mismatch
 	p, n := 0, 0
 	for n < len(name) {
 		if p < len(pattern) {
@@ -101,8 +98,7 @@ func naiveGlobMatch(pattern, name string) bool {
 	return p == len(pattern)
 }
 
-// naiveMatchByte matches one byte against what stands at p, which is no *, and says where the
-// pattern goes on.
+// naiveMatchByte matches one byte against the element at pos, which is not *.
 func naiveMatchByte(pattern string, pos int, b byte) (ok bool, next int) {
 	switch pattern[pos] {
 	case '?':
@@ -117,8 +113,7 @@ func naiveMatchByte(pattern string, pos int, b byte) (ok bool, next int) {
 	return pattern[pos] == b, pos + 1
 }
 
-// naiveMatchSet matches a byte against a set whose first byte stands at p. A set without an end
-// goes to the end of the pattern.
+// naiveMatchSet matches a byte against the set whose first byte is at pos.
 func naiveMatchSet(pattern string, pos int, b byte) (ok bool, next int) {
 	not := pos < len(pattern) && pattern[pos] == '^'
 	if not {

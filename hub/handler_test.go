@@ -15,12 +15,13 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// confirmationRESP2 is what version 2 tells of a subscription.
+// confirmationRESP2 returns the RESP2 confirmation of a subscription.
 func confirmationRESP2(verb, name string, count int) string {
 	return "*3\r\n" + string(appendBulk(appendBulk(nil, verb), name)) + ":" + strconv.Itoa(count) + "\r\n"
 }
 
-// confirmationsRESP2 are those of names, which count from n in steps.
+// confirmationsRESP2 returns the confirmations of names, whose counts start at n and change by
+// step.
 func confirmationsRESP2(verb string, names []string, n, step int) string {
 	var b strings.Builder
 	for i, name := range names {
@@ -35,7 +36,7 @@ func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: limits})
 }
 
-// expectNoSubscriptions fails the test if a topic, pattern or subscription is left.
+// expectNoSubscriptions fails the test if a topic, pattern or subscription remains.
 func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
 	for k := range Kind(kindCount) {
@@ -84,7 +85,7 @@ func TestProtocolErrors(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestHalfSent: what a client has begun to say when it goes is as if it had not.
+// TestHalfSent checks that an incomplete command of a closed client has no effect.
 func TestHalfSent(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -104,7 +105,7 @@ func TestHalfSent(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestManyTopics has one command subscribe to more than the connection may be owed at a time.
+// TestManyTopics subscribes to more topics in one command than MaxUnsent can confirm.
 func TestManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
@@ -138,8 +139,7 @@ func TestManyTopics(t *testing.T) {
 	}
 }
 
-// TestManyTopicsUnread is the same for a client that does not read: what it is owed is
-// bounded, and nobody closes it.
+// TestManyTopicsUnread checks that unread confirmations are limited without closing the client.
 func TestManyTopicsUnread(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
@@ -155,15 +155,15 @@ func TestManyTopicsUnread(t *testing.T) {
 	if left := h.topics.count.Load(); left == 0 || left > n/2 {
 		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
 	}
-	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command itself, and MaxUnsent
+	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command and MaxUnsent
 		t.Errorf("%d bytes are kept for one client", kept)
 	}
 	p.StartReading()
 	p.Expect(confirmationsRESP2("subscribe", words[1:], 1, 1))
 }
 
-// TestUnread: a client that sends much and reads late has little kept for it, and gets all its answers, before it has
-// subscribed and after, be its commands long or only their answers.
+// TestUnread checks that a client which sends much and reads late gets all replies with limited
+// memory.
 func TestUnread(t *testing.T) {
 	srv := &tcp.Server{Handler: new(Hub).Handler()}
 	s := tcptest.NewServer(t, srv)
@@ -193,8 +193,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a reply for which there is no room closes the connection, and what was accepted
-// before is sent.
+// TestNoRoom checks that a reply without space closes the connection after earlier replies.
 func TestNoRoom(t *testing.T) {
 	h := new(Hub)
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
@@ -213,7 +212,7 @@ func TestNoRoom(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestDrain: a subscriber is told nothing, and closed.
+// TestDrain checks that a drain closes subscribers without output.
 func TestDrain(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -239,7 +238,6 @@ func TestClientList(t *testing.T) {
 	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
 }
 
-// TestClientListTooLong answers an error instead of part of a list.
 func TestClientListTooLong(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
@@ -254,7 +252,6 @@ func TestClientListTooLong(t *testing.T) {
 	p.Expect("$")
 }
 
-// TestManyNames: topics that are too many for an event loop are listed by a goroutine.
 func TestManyNames(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -285,7 +282,6 @@ func TestManyNames(t *testing.T) {
 	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
 }
 
-// TestLaterBound has as many clients ask for lists as may, and one more.
 func TestLaterBound(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -311,7 +307,6 @@ func TestLaterBound(t *testing.T) {
 	p.Expect("$")
 }
 
-// TestDrainWaitsForList: who has asked for a list gets it, though the server ends.
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -328,7 +323,7 @@ func TestDrainWaitsForList(t *testing.T) {
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestQuit: a client that has quit is no subscriber any more, though it does not close.
+// TestQuit checks that QUIT ends subscriptions even if the peer does not disconnect.
 func TestQuit(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -341,7 +336,7 @@ func TestQuit(t *testing.T) {
 	a.ExpectClosed(nil)
 }
 
-// countingHandler counts how often it is called for input.
+// countingHandler counts calls of Received.
 type countingHandler struct {
 	handler
 	calls *int
@@ -352,7 +347,7 @@ func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	return h.handler.Received(c, in)
 }
 
-// TestWork: who publishes much to many lets others have their turn in between.
+// TestWork checks that large publishes yield to other connections.
 func TestWork(t *testing.T) {
 	h, calls := new(Hub), 0
 	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
@@ -365,12 +360,11 @@ func TestWork(t *testing.T) {
 	n := 3 * maxBatchWork / (1 + receivers/receiversPerWork)
 	p.Send(strings.Repeat("PUBLISH a x\r\n", n))
 	p.Expect(strings.Repeat(":500\r\n", n))
-	if calls != 3 && calls != 4 { // the last may have a rest
+	if calls != 3 && calls != 4 { // the last batch may be split
 		t.Errorf("the work of three turns was done in %d calls", calls)
 	}
 }
 
-// TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
 func TestStrangerTime(t *testing.T) {
 	s := serveVirtual(t, newHubWithUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()

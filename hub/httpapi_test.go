@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestRoutes has each request of the front answered, in order of what they do to the hub.
 func TestRoutes(t *testing.T) {
 	rows := []struct {
 		method, path, body string
@@ -86,8 +85,7 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// TestOrigins has pages of the hub itself, of origins that it lists, and of others ask for each
-// route.
+// TestOrigins requests each route from pages of the hub, of allowed origins, and of others.
 func TestOrigins(t *testing.T) {
 	const friend = "https://friend.example"
 	forEachModel(t, func() *Hub { return &Hub{Origins: []string{friend, "http://localhost:3000"}} }, func(t *testing.T, h *Hub, addr string) {
@@ -127,7 +125,7 @@ func TestOrigins(t *testing.T) {
 					{"POST", "/publish?topic=a", row.fields, 200},
 					{"GET", "/topics", row.fields, 200},
 					{"GET", "/topics/a", row.fields, 200},
-					{"HEAD", "/events?topic=a", row.fields, 405}, // which is asked behind the origin
+					{"HEAD", "/events?topic=a", row.fields, 405}, // checked after the origin
 					{"HEAD", "/ws", upgrade, 405},
 					{"OPTIONS", "/publish", preflight, 204},
 				} {
@@ -168,7 +166,6 @@ func headerFromPairs(fields []string) http.Header {
 	return h
 }
 
-// TestBadOrigin refuses an origin that none can be.
 func TestBadOrigin(t *testing.T) {
 	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
 		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
@@ -178,8 +175,8 @@ func TestBadOrigin(t *testing.T) {
 	}
 }
 
-// TestRebinding has a browser of this machine that takes it for another site's refused, where
-// nobody has to say who he is.
+// TestRebinding checks that local requests with a foreign host name are rejected in a hub without
+// users.
 func TestRebinding(t *testing.T) {
 	users, err := ReadUsers(strings.NewReader("user default on nopass +@all &*"))
 	if err != nil {
@@ -201,7 +198,6 @@ func TestRebinding(t *testing.T) {
 	})
 }
 
-// TestPublishByPost has a message reach who is subscribed, and half of one nobody.
 func TestPublishByPost(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -224,7 +220,6 @@ func TestPublishByPost(t *testing.T) {
 	})
 }
 
-// TestSlowBody gives up a body that does not come.
 func TestSlowBody(t *testing.T) {
 	if d := (&Hub{}).httpHandler().ReadTimeout; d != bodyTimeout {
 		t.Errorf("the time for a body is %v", d)
@@ -243,10 +238,9 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-// TestTopics lists the topics with the most subscribers.
 func TestTopics(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
-		const one, all = 30, 40 // topics with one subscriber, and in all
+		const one, all = 30, 40 // topics with one subscriber, all topics
 		for i := range 2 {
 			p := dialWebSocket(t, addr, "")
 			for n := range all {
@@ -304,7 +298,6 @@ func TestTopics(t *testing.T) {
 	})
 }
 
-// TestEvents has streams get what is published to their topics, and nothing else.
 func TestEvents(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		nc, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n")
@@ -346,7 +339,6 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestEventsRefused tells a stream that there is no room for its topics.
 func TestEventsRefused(t *testing.T) {
 	for name, limits := range map[string]Limits{"subscriptions": {MaxSubscriptions: 1}, "topics": {MaxTopics: 1}} {
 		t.Run(name, func(t *testing.T) {

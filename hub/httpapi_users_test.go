@@ -30,7 +30,7 @@ user bob on >bob's (+publish &b) (+subscribe &c)
 user carl on cert +subscribe +@pubsub &c
 `
 
-// TestFrontUsers has each way to say who one is, on each route, and what each user may do.
+// TestFrontUsers checks each way to authenticate and each right on each route.
 func TestFrontUsers(t *testing.T) {
 	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	basic := []string{"Authorization", "Basic YW5uOmFubidz"} // ann:ann's
@@ -56,7 +56,7 @@ func TestFrontUsers(t *testing.T) {
 		{"POST", "/publish?topic=b", bearer("bob's"), 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=c", bearer("bob's"), 403, errDenied.Error()},
 		{"GET", "/events?topic=b", bearer("ann's"), 403, errDenied.Error()},
-		{"GET", "/events?pattern=a", bearer("ann's"), 403, errDenied.Error()}, // Redis's rule: a* alone
+		{"GET", "/events?pattern=a", bearer("ann's"), 403, errDenied.Error()}, // as in Redis, only a* itself
 		{"GET", "/events?topic=a&topic=b", bearer("ann's"), 403, errDenied.Error()},
 		{"GET", "/topics", bearer("ann's"), 200, `"total":0`},
 		{"GET", "/topics", bearer("bob's"), 403, errDenied.Error()},
@@ -101,7 +101,6 @@ func TestFrontUsers(t *testing.T) {
 	})
 }
 
-// TestFrontReload closes sockets and streams whose user is gone.
 func TestFrontReload(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
@@ -129,7 +128,7 @@ func TestFrontReload(t *testing.T) {
 	}
 }
 
-// testCA makes certificates.
+// testCA issues certificates.
 type testCA struct {
 	t    testing.TB
 	cert *x509.Certificate
@@ -143,7 +142,7 @@ func newTestCA(t testing.TB) *testCA {
 	return a
 }
 
-// issueCert makes a key and its certificate, which a signs, or itself.
+// issueCert returns a key and its certificate, signed by signer or self-signed.
 func (a *testCA) issueCert(name string, signer *testCA) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -181,7 +180,6 @@ func (a *testCA) certPool() *x509.CertPool {
 	return p
 }
 
-// TestFrontCertificates has clients known by their certificates.
 func TestFrontCertificates(t *testing.T) {
 	a := newTestCA(t)
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.serverKeyPair("server")}, ClientCAs: a.certPool(), ClientAuth: tls.VerifyClientCertIfGiven}

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestTranscripts has the hub answer, under each model, what redis-server has.
+// TestTranscripts checks that the hub replies like redis-server, under each model.
 func TestTranscripts(t *testing.T) {
 	forEachTranscript(t, func(t *testing.T, _ string, s *transcript) {
 		for _, model := range tcp.Models() {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestSaved has counters and last values go from one hub to another, in the order of their use, as
-// far as that has room.
+// TestSaved checks that counters and last values move to another hub in order of use, within its
+// limits.
 func TestSaved(t *testing.T) {
 	old := &Hub{Limits: Limits{LastValues: 3, MaxName: 10}}
 	for i, name := range []string{"a", "b", "c", "d", "b"} {
@@ -67,7 +67,7 @@ func TestSaved(t *testing.T) {
 	}
 }
 
-// TestSaveStateWaits has the state saved only when every delivery is complete that has begun before.
+// TestSaveStateWaits checks that SaveState waits for started deliveries.
 func TestSaveStateWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(Hub)
@@ -87,7 +87,6 @@ func TestSaveStateWaits(t *testing.T) {
 	})
 }
 
-// TestPublishedKinds has nothing published by a kind that is none.
 func TestPublishedKinds(t *testing.T) {
 	h := new(Hub)
 	for _, k := range []Kind{Topic, Pattern, Sharded, kindCount} {

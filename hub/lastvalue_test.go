@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Who subscribes to a topic gets its newest message right behind the confirmation, once; a
-// pattern's subscribers do not.
+// TestLastValue checks that a topic's subscribers get its newest message once, after the
+// confirmation, and a pattern's don't.
 func TestLastValue(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 10}} }, func(t *testing.T, h *Hub, addr string) {
 		publish := func(message string, want int) {
@@ -39,7 +39,8 @@ func TestLastValue(t *testing.T) {
 	})
 }
 
-// While messages are published, who subscribes gets one, and each behind it, once.
+// TestLastValueGapless checks that subscribers get the newest message and each later one during
+// publishing.
 func TestLastValueGapless(t *testing.T) {
 	const messages, peers = 2000, 8
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 1}} }, func(t *testing.T, h *Hub, addr string) {
@@ -76,11 +77,10 @@ func TestLastValueGapless(t *testing.T) {
 	})
 }
 
-// smallValue is what a value of one byte takes, with a name of one byte.
+// smallValue is the size of a value with a name and a message of one byte.
 var smallValue = (&lastValue{name: "a", message: make([]byte, 1, 8)}).memoryBytes()
 
-// The bytes that are accounted are those of the heap, within a quarter, for messages of any size, when they
-// are replaced, and when there are fewer than there were.
+// TestLastValueMemory checks that the accounted bytes are within a quarter of the heap's growth.
 func TestLastValueMemory(t *testing.T) {
 	for _, size := range []int{0, 10, 100, 1000} {
 		const n = 20_000
@@ -114,7 +114,6 @@ func TestLastValueMemory(t *testing.T) {
 	}
 }
 
-// What is kept has a bound, in topics and in bytes: those go that were not used for longest.
 func TestLastValueBounds(t *testing.T) {
 	kept := func(h *Hub) string {
 		var names []string
@@ -126,7 +125,7 @@ func TestLastValueBounds(t *testing.T) {
 	large, huge := strings.Repeat("4", smallValue), strings.Repeat("6", 3*smallValue)
 	for _, c := range []struct {
 		limits  Limits
-		script  string // topic, and message; a topic alone is subscribed to
+		script  string // topic and message to publish; a topic alone is subscribed to
 		want    string
 		evicted int64
 	}{

@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// A limit that can't be is an error that names it, and what was expected.
 func TestCheck(t *testing.T) {
 	if err := new(Hub).Check(); err != nil {
 		t.Errorf("a hub without limits: %v", err)
@@ -41,7 +40,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// publishAsClient publishes as a client does.
 func (h *Hub) publishAsClient(c *client, name string) error {
 	err := h.authorizePublish(c.user, c.allowPublish, Topic, name, nil)
 	if err == nil {
@@ -50,7 +48,6 @@ func (h *Hub) publishAsClient(c *client, name string) error {
 	return err
 }
 
-// publishFromAddr publishes as a request of an address does.
 func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
 	withinRate := func(now time.Time, rate int) bool { return h.httpPublishRates.allow(addr, now, rate, time.Second) }
 	err := h.authorizePublish(anyone, withinRate, Topic, name, nil)
@@ -65,8 +62,7 @@ func (h *Hub) subscribeWithoutConn(c *client, kind Kind, name string) error {
 	return h.subscribe(c, tcp.Ref{}, kind, name, func(int) {})
 }
 
-// Each limit is reached: what is beyond it is refused, with an error that says it, and
-// counted; the rest goes on, and what was refused leaves nothing behind.
+// TestLimits checks that each limit rejects with its error, is counted, and leaves nothing behind.
 func TestLimits(t *testing.T) {
 	full := func(h *Hub, names ...string) *client {
 		c := &client{user: anyone}
@@ -119,13 +115,13 @@ func TestLimits(t *testing.T) {
 				client        *client
 				pattern, want string
 			}{
-				{a, "*", ""}, {a, "**", ""}, // 5 and 6: without a literal run all are tried
+				{a, "*", ""}, {a, "**", ""}, // cost 5 and 6: without a literal run they are always tried
 				{a, "***", "costs 7, and the client has 0 left of 11: its address and all clients together have limits, too"},
-				{b, "x1*", ""}, // 5, and the next one nothing: a name begins with one of them
+				{b, "x1*", ""}, // cost 5, the next one 0: a name has only one of these prefixes
 				{a, "x2*", ""},
 				{b, "***", "costs 7, and the client has 6 left of 11: its address and all clients together have limits, too"},
 				{c, "***", "would take 23, at most 20 are allowed"},
-				{c, "*", ""}, // is there, and costs each client the same
+				{c, "*", ""}, // present, and costs each client the same
 			} {
 				e := h.subscribeWithoutConn(step.client, Pattern, step.pattern)
 				if step.want == "" && e != nil || step.want != "" && (e == nil || !strings.HasSuffix(e.Error(), step.want)) {
@@ -165,7 +161,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A client, and an address that publishes by HTTP, publishes so many messages a second.
 func TestPublishRate(t *testing.T) {
 	const rate = 3
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +201,7 @@ func TestPublishRate(t *testing.T) {
 	})
 }
 
-// Addresses whose pace is known are bounded: those that are quiet go first.
+// TestPaces checks that rate-limited addresses are bounded and idle ones evicted first.
 func TestPaces(t *testing.T) {
 	var ps addrRateLimits
 	begin := time.Now()
@@ -227,8 +222,8 @@ func TestPaces(t *testing.T) {
 	}
 }
 
-// Heartbeats are for WebSockets and streams: a Redis client gets none, and is not closed for its
-// silence.
+// TestHeartbeat checks that WebSockets and event streams get heartbeats, and silent Redis clients
+// stay open without.
 func TestHeartbeat(t *testing.T) {
 	s := tcptest.NewServer(t, &tcp.Server{
 		Handler: new(Hub).Handler(), Heartbeat: tcp.Heartbeat{Interval: time.Second, MaxMissed: 1},
@@ -253,7 +248,6 @@ func TestHeartbeat(t *testing.T) {
 	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
 }
 
-// A client's subscriptions are what it has subscribed to and not left, whichever was first.
 func TestClient(t *testing.T) {
 	h := &Hub{}
 	c := &client{user: anyone}

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// checkedIndex is a patternIndex beside all of its patterns.
+// checkedIndex is a patternIndex with a map of all its patterns.
 type checkedIndex struct {
 	patternIndex
 	all map[string]*topic
@@ -43,7 +43,7 @@ func (x *checkedIndex) removePattern(pattern string) {
 	}
 }
 
-// checkMatches compares what the index finds for a name with what a look at all patterns does.
+// checkMatches compares the index's matches with a naive search.
 func (x *checkedIndex) checkMatches(t *testing.T, name string) {
 	t.Helper()
 	var found, want []string
@@ -60,7 +60,6 @@ func (x *checkedIndex) checkMatches(t *testing.T, name string) {
 	}
 }
 
-// removeAllAndCheckEmpty says what is left of an index without patterns.
 func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
 	t.Helper()
 	for pattern := range maps.Clone(x.all) {
@@ -81,7 +80,7 @@ func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
 	}
 }
 
-// randomText is n bytes of an alphabet.
+// randomText returns n random bytes of an alphabet.
 func randomText(r *rand.Rand, alphabet string, n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -90,7 +89,6 @@ func randomText(r *rand.Rand, alphabet string, n int) string {
 	return string(b)
 }
 
-// The index finds what a look at all patterns finds, while patterns come and go.
 func TestPatternIndex(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
@@ -108,7 +106,7 @@ func TestPatternIndex(t *testing.T) {
 	}
 }
 
-// manyPatterns are of three forms, n in all.
+// manyPatterns returns n patterns of three forms.
 func manyPatterns(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf([]string{"user.%d.*", "*.%d.log", "a*%d*b"}[i%3], i))
@@ -116,7 +114,6 @@ func manyPatterns(n int) (all []string) {
 	return all
 }
 
-// A publish tries few patterns, whatever many have in common.
 func TestPatternsTried(t *testing.T) {
 	var x checkedIndex
 	for _, p := range manyPatterns(30_000) {
@@ -134,8 +131,8 @@ func TestPatternsTried(t *testing.T) {
 	x.removeAllAndCheckEmpty(t)
 }
 
-// The index bounds what a publish tries: patterns of one run add up, of those of different runs of
-// one length a name has one, or as many as fit in. What goes takes its work along.
+// TestPatternWork checks the maximum work: patterns of one run add up; of different runs of one
+// length, a name contains one, or as many as fit.
 func TestPatternWork(t *testing.T) {
 	l := Limits{MaxName: 20}
 	var x patternIndex
@@ -156,7 +153,7 @@ func TestPatternWork(t *testing.T) {
 	put(one, "aa*", "ab*", "ac*")
 	put(2*one, "abc*")
 	put(3*one, "*ab", "*ac")
-	put(4*one, "*") // which has no literal run
+	put(4*one, "*") // no literal run
 	put(5*one+1, "**")
 	for _, p := range all {
 		x.remove(p, l)
@@ -167,9 +164,9 @@ func TestPatternWork(t *testing.T) {
 	}
 }
 
-// TestPatternBombs has attackers subscribe to patterns for which a publish would take seconds. They are refused beyond the
-// limit of a client, that of an address, which other clients of that address share, and that of all clients. A publish does
-// not try more, and others go on.
+// TestPatternBombs subscribes to patterns with which a publish would take seconds. They are
+// rejected by the limits of a client, of an address and of all clients, and other clients are not
+// affected.
 func TestPatternBombs(t *testing.T) {
 	for name, test := range map[string]struct {
 		limits    Limits
@@ -210,7 +207,7 @@ func TestPatternBombs(t *testing.T) {
 	}
 }
 
-// Publishes that take long on a loop let others have their turn in between.
+// TestPatternPublishYields checks that expensive publishes yield to other connections.
 func TestPatternPublishYields(t *testing.T) {
 	const publishes = 50
 	h, calls := new(Hub), 0
@@ -231,7 +228,7 @@ func TestPatternPublishYields(t *testing.T) {
 	}
 }
 
-// TestPatternBucket adds and removes the patterns of one run in any order: readers of an older bucket see no change.
+// TestPatternBucket checks that changes of a bucket don't affect readers of an older copy.
 func TestPatternBucket(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var x checkedIndex
@@ -281,7 +278,7 @@ func patternNames(buckets []bucket) (names []string) {
 	return names
 }
 
-// TestPatternBucketCopies checks that a change of a large bucket copies a 16th of it at most.
+// TestPatternBucketCopies checks that a change copies at most 1/16 of a large bucket.
 func TestPatternBucketCopies(t *testing.T) {
 	const n, changes = 16384, 100
 	var b bucket
@@ -300,12 +297,12 @@ func TestPatternBucketCopies(t *testing.T) {
 	}
 }
 
-// FuzzPatterns compares the index with a look at all patterns. Lines are patterns, those
-// that begin with - go again, and the last one is the topic.
+// FuzzPatterns compares the index with a naive search. Lines are patterns to add, those with - are
+// removed again, the last one is the topic.
 func FuzzPatterns(f *testing.F) {
 	f.Add("a*\n*b\n-a*\na*b*c\nabc")
 	f.Add("[a-c]x\n\\*x\n[^\nx*[\n*x")
-	long := strings.Repeat("0123456789", 10) // only a part of a long run is looked up
+	long := strings.Repeat("0123456789", 10) // only a part of a long run is hashed
 	many := "*" + long + "*\n*x" + long + "y*\n" + long + "*\n*" + long + "\n?" + long + "?\n*aa*\n*a*a*\n" + strings.Repeat("*b", 40) + "*\n"
 	for _, name := range []string{long, "x" + long + "y", "-" + long + "-", long[1:], strings.Repeat("a", 50), strings.Repeat("b", 40), strings.Repeat("b", 39), ""} {
 		f.Add(many + name)

@@ -15,7 +15,7 @@ import (
 
 var recordFlag = flag.Bool("record", false, "have redis-server answer all of testdata/redis again, and write the answers there")
 
-// TestRedisServer keeps the transcripts true: redis-server answers as they say.
+// TestRedisServer checks the transcripts against redis-server.
 func TestRedisServer(t *testing.T) {
 	version, err := exec.Command("redis-server", "--version").Output()
 	if err != nil {
@@ -56,8 +56,8 @@ func forEachTranscript(t *testing.T, do func(*testing.T, string, *transcript)) {
 	}
 }
 
-// runAllModes replays a case under both protocols in each chopping, each time on the server of
-// the address.
+// runAllModes runs a case with both protocol versions in each write mode, each time on the server
+// at address.
 func (e *transcriptCase) runAllModes(t *testing.T, hub bool, address func(testing.TB) string) {
 	for _, how := range []writeMode{whole, bytewise, pipelined} {
 		if how == pipelined && !e.usesOneConn() {
@@ -71,8 +71,7 @@ func (e *transcriptCase) runAllModes(t *testing.T, hub bool, address func(testin
 	}
 }
 
-// startRedis starts redis-server with users, and has it end with the test. The address is
-// that of a Unix socket.
+// startRedis starts redis-server with users and returns its Unix socket. It stops with the test.
 func startRedis(t *testing.T, users []string) string {
 	dir := t.TempDir()
 	socket, acl := filepath.Join(dir, "s"), filepath.Join(dir, "users.acl")

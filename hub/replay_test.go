@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestReplaySeam has clients cut off while much is published, and go on at the other of two hubs, of which
-// one is late: each gets every message of its topics once, and in order.
+// TestReplaySeam disconnects clients during publishing, which continue at one of two hubs, of which
+// one lags. Each must get every message of its topics once, in order.
 func TestReplaySeam(t *testing.T) {
 	const messages, clients, topics = 3000, 6, 3
 	for _, model := range tcp.Models() {
@@ -87,10 +87,10 @@ func TestReplaySeam(t *testing.T) {
 	}
 }
 
-// receivedMessage is a message of a socket or a stream.
+// receivedMessage is a message on a WebSocket or event stream.
 type receivedMessage struct{ Op, ID, Topic, Data string }
 
-// readEventMessages reads some messages from a stream, and cuts it off.
+// readEventMessages reads messages from an event stream and disconnects.
 func readEventMessages(t testing.TB, addr, lastID string, maxMessages int, f func(id, data string) error) error {
 	s := openEvents(t, addr, "topic=k.0&topic=k.1&topic=k.2", lastID)
 	defer s.Close()
@@ -101,7 +101,7 @@ func readEventMessages(t testing.TB, addr, lastID string, maxMessages int, f fun
 		}
 		_, data, ok := strings.Cut(event, "data: ")
 		if !ok {
-			continue // a position
+			continue // only sets the id
 		}
 		var m receivedMessage
 		if err := json.Unmarshal([]byte(data), &m); err != nil || m.Op != "message" {
@@ -115,7 +115,7 @@ func readEventMessages(t testing.TB, addr, lastID string, maxMessages int, f fun
 	return nil
 }
 
-// readSocketMessages does so with a WebSocket, by a pattern.
+// readSocketMessages reads messages from a WebSocket, by a pattern, and disconnects.
 func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f func(id, data string) error) error {
 	p := dialWebSocket(t, addr, "")
 	defer func() { _ = p.CloseNow() }()
@@ -140,8 +140,8 @@ func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f fu
 	return nil
 }
 
-// TestReplayMemory has so many messages and bytes kept, of such an age. Who lacks what is gone is told,
-// and nobody else.
+// TestReplayMemory checks the limits of kept messages in number, bytes and age, and for whom
+// dropped ones are missing.
 func TestReplayMemory(t *testing.T) {
 	began := time.Now()
 	put := func(h *Hub, seq uint64, topic string, size int) {
@@ -173,7 +173,7 @@ func TestReplayMemory(t *testing.T) {
 	}
 	wants(h, 991, 10, 10*(len("busy")+1+keptMessageOverhead))
 	lacks(h, Topic, "quiet", 0, true)
-	lacks(h, Topic, "quiet", 1, false) // whatever is gone of others
+	lacks(h, Topic, "quiet", 1, false) // whatever other topics lack
 	lacks(h, Topic, "busy", 989, true)
 	lacks(h, Topic, "busy", 990, false)
 	lacks(h, Pattern, "q*", 989, true)
@@ -205,12 +205,12 @@ func TestReplayMemory(t *testing.T) {
 	if n := len(h.Replay.newestDropped); n > maxDroppedTopics {
 		t.Errorf("of %d topics it is known what is gone; expected %d at the most", n, maxDroppedTopics)
 	}
-	lacks(h, Topic, "a", 2, true) // it is not known any more, so it may be
+	lacks(h, Topic, "a", 2, true) // possibly, since it is unknown
 	lacks(h, Topic, "a", maxDroppedTopics+9, false)
 }
 
-// TestReplayGaps: what a node is late for, because the stream has thrown it away, those who are there are told,
-// too; what the memory has thrown away, those who come again.
+// TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and
+// reconnecting ones of those dropped from memory.
 func TestReplayGaps(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{MaxMessages: 2}) }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -244,15 +244,15 @@ func TestReplayGaps(t *testing.T) {
 		q.expectText(`{"op":"gap","id":"e-11","topic":"k.a"}`)
 		q.expectText(`{"op":"message","id":"e-12","topic":"k.a","data":"2"}`)
 		q.expectText(`{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
-		q.sendText(`{"op":"subscribe","topic":"k.b","since":"e-10"}`) // of which nothing is gone
+		q.sendText(`{"op":"subscribe","topic":"k.b","since":"e-10"}`) // nothing is dropped of it
 		q.expectText(`{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`)
 		q.sendText(`{"op":"ping"}`)
 		q.expectText(`{"op":"pong"}`)
 	})
 }
 
-// TestReplayLong has a client that has missed much more than may wait for it get all of it, as it reads, and
-// a request that it has made meanwhile answered behind.
+// TestReplayLong checks a replay that exceeds MaxUnsent, and that later requests are answered after
+// it.
 func TestReplayLong(t *testing.T) {
 	const messages = 200
 	serveSlowConsumers(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
@@ -282,13 +282,12 @@ func TestReplayLong(t *testing.T) {
 	})
 }
 
-// TestReplayTurns: so many are sent what they have missed at a time, so many wait for that, and others are
-// to try again; so is who does not take it in time.
+// TestReplayTurns checks that replays beyond the queue are rejected, and slow ones time out.
 func TestReplayTurns(t *testing.T) {
 	const ahead = `{"op":"subscribe","topic":"k.a","since":"e-4"}`
 	t.Run("waiting", func(t *testing.T) {
 		h := newReplayHub(&Replay{MaxReplays: 1})
-		h.Replay.Begin("e", 1) // it is not ready, so all wait
+		h.Replay.Begin("e", 1) // not ready, so all wait
 		addr, _ := serveHub(t, tcp.Goroutine, h)
 		var waiting []wsClient
 		for range waitersPerTurn + 1 {
@@ -319,7 +318,7 @@ func TestReplayTurns(t *testing.T) {
 			for range 100 {
 				h.publishAll(t, "k.a", string(bytes.Repeat([]byte("x"), 60<<10)))
 			}
-			openEvents(t, addr, "topic=k.a", "e-3") // and does not read
+			openEvents(t, addr, "topic=k.a", "e-3") // and never read
 			testkit.WaitFor(t, "its time is over", func() bool { return h.Stats().Replay.Refused == 1 })
 			waitForSubscribers(t, h, "k.a", 0)
 		})
@@ -333,7 +332,7 @@ func TestReplayTurns(t *testing.T) {
 	})
 }
 
-// A hub of which something is not known yet has clients join without a position.
+// TestReplayNotReady checks that clients can subscribe while the newest position is unknown.
 func TestReplayNotReady(t *testing.T) {
 	h := newReplayHub(&Replay{})
 	h.Replay.Begin("e", 1)
@@ -345,7 +344,8 @@ func TestReplayNotReady(t *testing.T) {
 	p.expectText(`{"op":"message","id":"e-4","topic":"k.a","data":"x"}`)
 }
 
-// With last values, who has seen nothing begins with the newest one, and who comes again does not.
+// TestReplayLastValues checks that clients without a position start with the last value, and
+// reconnecting ones don't.
 func TestReplayLastValues(t *testing.T) {
 	h := newReplayHub(&Replay{})
 	h.Limits.LastValues = 10

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// BenchmarkCommands runs commands that come pipelined, 100 at once, without a network: what
-// parsing and running them costs, with the way of messages and replies through a connection.
+// BenchmarkCommands measures parsing and running pipelined commands, 100 at once, without a
+// network.
 func BenchmarkCommands(b *testing.B) {
 	const batch = 100
 	message := strings.Repeat("x", 64)

@@ -8,8 +8,7 @@ import (
 	"unsafe"
 )
 
-// parseAll is what a reader makes of an input: commands, each as its quoted arguments, and what
-// ends them.
+// parseAll parses an input and formats its commands and the final error.
 func parseAll(in string, limits commandLimits) string {
 	var b strings.Builder
 	r := commandReader{commandLimits: limits}
@@ -26,8 +25,8 @@ func parseAll(in string, limits commandLimits) string {
 	return b.String()
 }
 
-// parseInParts is parsed for an input that comes in parts of so many bytes. Each command is
-// looked at as a connection does it: from its beginning, with more behind it each time.
+// parseInParts is parseAll for an input that arrives in parts. Like a connection, it parses each
+// command from its beginning with more input each time.
 func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) string {
 	var b strings.Builder
 	r := commandReader{commandLimits: limits}
@@ -67,7 +66,7 @@ func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) s
 
 const wrong = "hub: the client broke the Redis protocol: "
 
-// parseCases are inputs, and what they mean to a reader of 2,000 bytes.
+// parseCases are inputs and their results with a limit of 1999 bytes.
 var parseCases = []struct{ in, want string }{
 	{"*1\r\n$4\r\nPING\r\n", `["PING"] `},
 	{"*2\r\n$4\r\nPING\r\n$0\r\n\r\n", `["PING" ""] `},
@@ -126,8 +125,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestDrip reads a command of 100,000 arguments byte by byte, and counts the arguments that
-// are read: each once, and once more when all are there.
+// TestDrip parses a command byte by byte and checks that arguments are parsed twice at most.
 func TestDrip(t *testing.T) {
 	const n = 100_000
 	in := []byte("*100000\r\n" + strings.Repeat("$0\r\n\r\n", n))
@@ -152,7 +150,7 @@ func TestDrip(t *testing.T) {
 	}
 }
 
-// FuzzReader: how an input is split does not matter.
+// FuzzReader checks that the result does not depend on how the input is split.
 func FuzzReader(f *testing.F) {
 	for _, row := range parseCases {
 		f.Add(row.in, 3)
@@ -184,14 +182,13 @@ func TestSniff(t *testing.T) {
 	}
 }
 
-// TestSessionSize: a million idle sessions are a million of these.
 func TestSessionSize(t *testing.T) {
 	if n := unsafe.Sizeof(respSession{}); n > 48 {
 		t.Errorf("a session takes %d bytes, want at most 48", n)
 	}
 }
 
-// TestCommandsAndRights: rules of an ACL file know each command.
+// TestCommandsAndRights checks that ACL rules know every command.
 func TestCommandsAndRights(t *testing.T) {
 	var all func(map[string]*command)
 	all = func(m map[string]*command) {
@@ -217,7 +214,6 @@ func TestCommandsAndRights(t *testing.T) {
 	}
 }
 
-// A client that has not authenticated may send few arguments, and short ones.
 func TestStrangers(t *testing.T) {
 	s := newCommandLimits(1<<20, true)
 	for in, want := range map[string]string{

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// serveSlowConsumers serves a hub on each model until the test ends.
+// serveSlowConsumers serves a hub with each model and small buffers.
 func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, srv *tcp.Server, addr string)) {
 	t.Helper()
 	for _, model := range tcp.Models() {
@@ -32,8 +32,6 @@ func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h
 	}
 }
 
-// Who does not take what is sent to it is found, with its address, its topic, and what it has
-// lost.
 func TestSlow(t *testing.T) {
 	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		dialAndSend(t, addr, "PING\r\n")
@@ -99,7 +97,6 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// One look is under way at a time, and one that can't be says why.
 func TestSlowBusy(t *testing.T) {
 	h := &Hub{}
 	srv := &tcp.Server{}
@@ -117,7 +114,7 @@ func TestSlowBusy(t *testing.T) {
 	}
 }
 
-// Enforce closes those whose user is gone, or has lost what they have, and no others.
+// TestEnforce checks that only clients whose user is gone or has lost a right are closed.
 func TestEnforce(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
 	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
@@ -162,8 +159,8 @@ func TestEnforce(t *testing.T) {
 	})
 }
 
-// What waits for a subscriber when it is closed because it reads too slowly is counted as lost: by each front, and not
-// when it goes by itself.
+// TestLost checks that unsent output counts as lost for clients closed for slowness, not for those
+// that leave.
 func TestLost(t *testing.T) {
 	for front, in := range map[string]string{
 		"Redis": "SUBSCRIBE a\r\n", "WebSocket": webSocketHandshake + maskedTextFrame(`{"op":"subscribe","topic":"a"}`), "events": "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n",

@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestStress has clients subscribe, publish, leave and be killed as chance has it, under each
-// model. Nobody gets a message of a topic before the confirmation of SUBSCRIBE or behind that
-// of UNSUBSCRIBE, each publisher's messages come in order, and in the end nothing is left.
+// TestStress subscribes, publishes, leaves and kills at random. Nobody may get a message before its
+// SUBSCRIBE or after its UNSUBSCRIBE is confirmed, each publisher's messages must be ordered, and
+// nothing may remain.
 func TestStress(t *testing.T) {
 	clients, steps := 100, 100
 	if testing.Short() {
@@ -27,7 +27,7 @@ func TestStress(t *testing.T) {
 	}
 	for _, model := range append(tcp.Models(), tcp.Auto) {
 		steps := steps
-		if model == tcp.Auto { // its workers take longer
+		if model == tcp.Auto { // its workers are slower
 			steps /= 5
 		}
 		t.Run(model, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// clientAddrs are the addresses of clients, of which some are gone.
+// clientAddrs are the addresses of clients, some of them gone.
 type clientAddrs struct {
 	mu    sync.Mutex
 	addrs []string
@@ -63,25 +63,26 @@ func (c *clientAddrs) add(addr string) {
 	c.addrs = append(c.addrs, addr)
 }
 
-// randomRecent is one of those that have come last.
+// randomRecent returns a random one of the last addresses.
 func (c *clientAddrs) randomRecent(r *rand.Rand) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.addrs[len(c.addrs)-1-r.IntN(min(len(c.addrs), 100))]
 }
 
-// stressClient is a client, on one connection after another.
+// stressClient is a client with one connection after another.
 type stressClient struct {
 	t      testing.TB
-	name   string // the address of its connection
+	name   string // its address
 	crowd  *clientAddrs
 	rand   *rand.Rand
-	topics map[string]bool // kinds and names of those it has, as it has been told
-	last   map[string]int  // the number of each publisher's last message, by subscription
+	topics map[string]bool // confirmed subscriptions
+	last   map[string]int  // last message number by subscription and publisher
 	sent   int
 }
 
-// runConn does some steps on a connection, and ends it in one way or another. It says how many.
+// runConn runs up to maxSteps commands on a connection, ends it at random, and returns their
+// number.
 func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -100,7 +101,7 @@ func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 		_, _ = s.readValue(r)
 	}
 	for steps < maxSteps {
-		// A few commands at once, and a PING, whose answer ends what they are answered with.
+		// A few commands, then a PING that marks the end of their replies.
 		var in strings.Builder
 		n := 1 + s.rand.IntN(5)
 		for range n {
@@ -112,7 +113,7 @@ func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 			return steps // killed
 		}
 		if s.rand.IntN(40) == 0 {
-			return steps // in the middle of all
+			return steps // before reading replies
 		}
 		for end := false; !end; {
 			v, err := s.readValue(r)
@@ -130,7 +131,7 @@ func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 
 const stressTopics = 10
 
-// randomCommand is one by chance. Names begin with a letter for patterns to match.
+// randomCommand returns a random command. Names begin with a letter for patterns to match.
 func (s *stressClient) randomCommand() string {
 	name := string(rune('a'+s.rand.IntN(stressTopics/2))) + strconv.Itoa(s.rand.IntN(2))
 	switch s.rand.IntN(12) {
@@ -151,13 +152,13 @@ func (s *stressClient) randomCommand() string {
 			return testkit.Command("CLIENT", "KILL", "ADDR", s.crowd.randomRecent(s.rand))
 		}
 		return testkit.Command("PUBSUB", "NUMSUB", "a0", name)
-	default: // of a subscriber with version 2 it is refused
+	default: // rejected for RESP2 subscribers
 		s.sent++
 		return testkit.Command("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
 	}
 }
 
-// handleReply takes a value that has come, and says whether it is the answer to PING.
+// handleReply checks a received value and reports whether it is the reply to PING.
 func (s *stressClient) handleReply(v []string) (end bool) {
 	switch v[0] {
 	case "subscribe", "psubscribe":
@@ -195,7 +196,7 @@ func (s *stressClient) checkMessage(subscription, topic, text string) {
 	s.last[key] = n
 }
 
-// readValue reads a value: the words of an array or push, or one word. No word begins as a length does.
+// readValue reads a value and returns its words.
 func (s *stressClient) readValue(r *bufio.Reader) (words []string, err error) {
 	text, err := testkit.ReadRESP(r)
 	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {

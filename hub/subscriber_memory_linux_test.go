@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestFrontMemory measures what idle subscribers take of the heap: clients are bare
-// descriptors, which take none.
+// TestFrontMemory measures the heap per idle subscriber. Clients are bare descriptors, which need
+// none.
 func TestFrontMemory(t *testing.T) {
 	const n, warm = 4000, 1000
 	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
@@ -35,11 +35,11 @@ func TestFrontMemory(t *testing.T) {
 	}
 	for _, model := range tcp.Models() {
 		if model == tcp.Goroutine {
-			continue // a goroutine each
+			continue // one goroutine each
 		}
 		for _, row := range rows {
 			t.Run(model+"/"+row.name, func(t *testing.T) {
-				// What else the process keeps only adds: the least of three counts.
+				// The smallest of three measurements is the most accurate.
 				each := int64(math.MaxInt64)
 				for try := 0; try < 3 && each > row.most; try++ {
 					each = min(each, heapPerSubscriber(t, model, row.text, warm, n))
@@ -53,10 +53,10 @@ func TestFrontMemory(t *testing.T) {
 	}
 }
 
-// connectBatch is how many subscribers come at a time, which bounds what a loop keeps for bursts.
+// connectBatch is the number of simultaneous connects, which limits memory for bursts.
 const connectBatch = 200
 
-// heapPerSubscriber returns the heap in bytes for each of n more subscribers after warm ones.
+// heapPerSubscriber returns the heap bytes for each of n subscribers after warm ones.
 func heapPerSubscriber(t *testing.T, model string, text func(i int) string, warm, n int) int64 {
 	t.Helper()
 	h := &Hub{}

@@ -9,11 +9,10 @@ import (
 	"unsafe"
 )
 
-// collidingHash is a hash whose place has few values, so that many topics want one.
+// collidingHash returns hashes with few home slots.
 func collidingHash(name string) uint64 { return maphash.String(hashSeed, name) & 0xf00000000000ffff }
 
-// A topicSet has the topics that were added and not removed, however they collide, and gives
-// its memory back.
+// TestTopicSet adds and removes colliding topics and checks that memory is released.
 func TestTopicSet(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, hash := range []func(string) uint64{collidingHash, func(name string) uint64 { return maphash.String(hashSeed, name) }} {
@@ -71,7 +70,6 @@ func liveHeapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The memory of each topic of a million is that of a topic, and little more.
 func TestTopicMemory(t *testing.T) {
 	if size := unsafe.Sizeof(topic{}); size > 80 {
 		t.Errorf("a topic has %d bytes, want at most 80", size)
@@ -93,7 +91,7 @@ func TestTopicMemory(t *testing.T) {
 	if each > 100 {
 		t.Errorf("%d bytes of heap for each of %d topics, want at most 100", each, n)
 	}
-	if ts.find(names[n-1]) == nil { // ts lives until here
+	if ts.find(names[n-1]) == nil { // keeps ts alive
 		t.Error("a topic is missing")
 	}
 }

@@ -15,57 +15,54 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// A transcript is a file of testdata/redis: what clients send to a server and, to the
-// byte, what redis-server answers. Its lines are:
+// transcript is a file of testdata/redis: requests, and to the byte the replies of redis-server.
+// Its lines are:
 //
 //	# a comment
-//	user NAME RULES              a line of the server's file of users
-//	== NAME                      a case: on new connections
+//	user NAME RULES              a line of the server's ACL file
+//	== NAME                      a case, with new connections
 //	> WORD "A WORD"              a command, sent as an array of bulk strings
 //	>> BYTES                     bytes, sent as they are
-//	< VALUE                      a value that comes back
-//	<~ REGEXP                    a value that matches
+//	< VALUE                      an expected value
+//	<~ REGEXP                    a regular expression for a value
 //	< closed                     the server closes the connection
-//	^ VALUE, ^~ REGEXP           what the hub answers in place of the value before, on purpose
-//	^ nothing                    the hub does not send the value before
+//	^ VALUE, ^~ REGEXP           what the hub deliberately replies instead of the value above
+//	^ nothing                    the hub does not send the value above
 //
-// Bytes are escaped as in Go's strings. A case has connections a, b, c ...: a letter
-// before the sign says which, none is a. Each case runs twice, after HELLO 2 and after
-// HELLO 3; a digit 2 or 3 before the sign of an answer restricts it to one of them.
-// The next request is made when all answers to the one before have come; those that have
-// to be in one write are one line of bytes.
+// Bytes are escaped as in Go strings. A letter before the sign selects one of the case's
+// connections; the default is a. Each case runs after HELLO 2 and after HELLO 3; a digit 2 or 3
+// before a reply's sign restricts it to one. A request is sent after all replies to the previous
+// one; requests for a single write must be one line of bytes.
 type transcript struct {
-	comment []string // what the file begins with, before an empty line
+	comment []string // before the first empty line
 	users   []string
 	cases   []*transcriptCase
 }
 
-// transcriptCase is a case.
 type transcriptCase struct {
 	comment  []string
 	name     string
 	requests []*caseRequest
 }
 
-// caseRequest is a request with all that comes back, on any connection.
+// caseRequest is a request and the replies on all connections.
 type caseRequest struct {
 	conn    string // a letter
-	line    string // as it stands in the file
+	line    string // as in the file
 	bytes   []byte
 	answers []expectedReply
 }
 
 type expectedReply struct {
 	conn    string
-	resp    int // 2 or 3, or 0 for both
+	resp    int // 0 for both
 	want    expectedValue
-	hubWant *expectedValue // of the hub
+	hubWant *expectedValue // the hub's deliberate deviation
 }
 
-// expectedValue is what one value has to be.
 type expectedValue struct {
 	regexp *regexp.Regexp
-	text   string // escaped, or the regexp's
+	text   string // escaped, or a regular expression
 }
 
 func (w expectedValue) matches(value string) bool {
@@ -76,8 +73,8 @@ func (w expectedValue) matches(value string) bool {
 }
 
 const (
-	closed  = "closed"  // the value that stands for the end of a connection
-	nothing = "nothing" // in place of a value: it does not come
+	closed  = "closed"  // stands for the end of a connection
+	nothing = "nothing" // stands for no value
 )
 
 func escapeText(s string) string {
@@ -171,7 +168,7 @@ func parseTranscript(file string) (*transcript, error) {
 	return s, nil
 }
 
-// encodeCommand is words, quoted where they have spaces, as an array of bulk strings.
+// encodeCommand encodes words, quoted if they contain spaces, as an array of bulk strings.
 func encodeCommand(line string) ([]byte, error) {
 	var words []string
 	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
@@ -197,7 +194,7 @@ func encodeCommand(line string) ([]byte, error) {
 	return b, nil
 }
 
-// caseConns are the connections of a case, made when they are first used.
+// caseConns are the connections of a case, opened on first use.
 type caseConns struct {
 	t    testing.TB
 	addr string
@@ -223,7 +220,7 @@ func (cs *caseConns) conn(name string) *clientConn {
 		if err != nil {
 			cs.t.Fatal(err)
 		}
-		// A server that wants a password first says so; the case begins there.
+		// A server that requires a password says so; the case begins there.
 		if v[0] != '%' && !strings.HasPrefix(v, "-NOAUTH") {
 			cs.t.Fatalf("HELLO 3 is answered with %q", v)
 		}
@@ -231,7 +228,6 @@ func (cs *caseConns) conn(name string) *clientConn {
 	return c
 }
 
-// openNames are those of the connections that there are.
 func (cs *caseConns) openNames() []string {
 	var names []string
 	for n := range cs.open {
@@ -241,7 +237,7 @@ func (cs *caseConns) openNames() []string {
 	return names
 }
 
-// closeAll says that no more requests come, and wants the server's end with nothing before it.
+// closeAll ends all connections and fails the test if further output arrives.
 func (cs *caseConns) closeAll() {
 	cs.t.Helper()
 	for _, name := range cs.openNames() {
@@ -256,26 +252,26 @@ func (cs *caseConns) closeAll() {
 	}
 }
 
-// readValue reads the connection's next value; its end is one as well.
+// readValue reads the next value, closed at the end.
 func (c *clientConn) readValue() (string, error) {
 	v, err := testkit.ReadRESP(c.R)
-	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset where bytes were not read any more
+	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset if input was left unread
 		c.done = true
 		return closed, nil
 	}
 	return v, err
 }
 
-// A chopping is how the bytes of a case's requests are written.
+// writeMode is how the requests of a case are written.
 type writeMode string
 
 const (
-	whole     writeMode = "whole"     // each request in one write
-	bytewise  writeMode = "bytewise"  // each byte in a write of its own
-	pipelined writeMode = "pipelined" // all of the case's requests in one write; of one connection only
+	whole     writeMode = "whole"     // each request at once
+	bytewise  writeMode = "bytewise"  // each byte separately
+	pipelined writeMode = "pipelined" // all requests at once; for a single connection
 )
 
-// runCase runs a case and compares what comes back.
+// runCase runs a case and compares the replies.
 func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode writeMode, hub bool) {
 	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
 	defer cs.closeAll()
@@ -314,12 +310,12 @@ func (tu *caseRequest) send(cs *caseConns, how writeMode) {
 	c := cs.conn(tu.conn)
 	for part := range slices.Chunk(tu.bytes, step) {
 		if _, err := c.Write(part); err != nil {
-			return // the server has closed; its answers say whether it should have
+			return // closed; the replies show whether that is expected
 		}
 	}
 }
 
-// usesOneConn says whether all requests and answers are of one connection.
+// usesOneConn reports whether all requests are on the same connection.
 func (e *transcriptCase) usesOneConn() bool {
 	for _, t := range e.requests {
 		if t.conn != "a" {
@@ -329,8 +325,8 @@ func (e *transcriptCase) usesOneConn() bool {
 	return true
 }
 
-// recordReplies has a server answer, and takes its answers in place of those that stand there.
-// A regexp stays where it matches.
+// recordReplies replaces the expected replies by those of a server, except regular expressions that
+// match.
 func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
 	answers := make([][2][]expectedReply, len(e.requests))
 	for p := range 2 {
@@ -348,7 +344,7 @@ func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
 	}
 }
 
-// recordQuietTime is how long a server that is recorded sends nothing when it has said all.
+// recordQuietTime without output marks the end of a server's replies.
 const recordQuietTime = 50 * time.Millisecond
 
 func (c *clientConn) readReplies(t *testing.T, name string, resp int) []expectedReply {
@@ -370,8 +366,7 @@ func (c *clientConn) readReplies(t *testing.T, name string, resp int) []expected
 
 var greeting = regexp.MustCompile(`(?s)(.*\$7\r\nversion\r\n).*(\$5\r\nproto\r\n:[23]\r\n\$2\r\nid\r\n:)[0-9]+(.*)`)
 
-// toExpectedValue is a value as it is to come again: the answer to HELLO has another ID each time,
-// and a server's version.
+// toExpectedValue returns the expected form of a reply: that to HELLO varies in ID and version.
 func toExpectedValue(value string) expectedValue {
 	m := greeting.FindStringSubmatch(value)
 	if m == nil {
@@ -382,7 +377,7 @@ func toExpectedValue(value string) expectedValue {
 	return expectedValue{text: text, regexp: regexp.MustCompile(`(?s)^(?:` + text + `)$`)}
 }
 
-// setReplies sets the answers: those of both protocols that are the same become one.
+// setReplies sets the expected replies, merging those that are equal for both protocol versions.
 func (tu *caseRequest) setReplies(heard [2][]expectedReply) {
 	before := tu.answers
 	tu.answers = nil

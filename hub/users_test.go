@@ -11,7 +11,6 @@ import (
 	"testing"
 )
 
-// newHubWithUsers is a hub with the users of an ACL file.
 func newHubWithUsers(t *testing.T, file string) *Hub {
 	t.Helper()
 	u, err := ReadUsers(strings.NewReader(file))
@@ -21,8 +20,8 @@ func newHubWithUsers(t *testing.T, file string) *Hub {
 	return &Hub{Users: u}
 }
 
-// isAllowed says whether a user may do something: "publish NAME", "subscribe NAME", "psubscribe
-// PATTERN", or run a command.
+// isAllowed reports whether a user may "publish NAME", "subscribe NAME", "psubscribe PATTERN", or
+// run a command.
 func isAllowed(u *user, action string) bool {
 	switch verb, name, named := strings.Cut(action, " "); {
 	case !named:
@@ -72,7 +71,6 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// The errors of a file say the line, what is wrong, and what was expected.
 func TestUsersErrors(t *testing.T) {
 	sum := strings.Repeat("ab", sha256.Size)
 	for file, want := range map[string]string{
@@ -100,7 +98,6 @@ func TestUsersErrors(t *testing.T) {
 	}
 }
 
-// A file is read as far as its bounds go.
 func TestUsersBounds(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
 	for want, limit := range map[string]aclLimits{
@@ -181,8 +178,8 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// A client keeps its user when the file is read again, and has its new rights at once. A
-// file with an error changes nothing.
+// TestReload checks that clients keep their user with its new rights, and that a file with an error
+// changes nothing.
 func TestReload(t *testing.T) {
 	h := newHubWithUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
 	alice, _ := h.authenticatePassword("alice", "a")
@@ -227,7 +224,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// FuzzUsers reads any file: it gives users, or an error with a line.
+// FuzzUsers checks that any file yields users or an error with a line.
 func FuzzUsers(f *testing.F) {
 	for _, seed := range []string{
 		"user default on nopass ~* &* +@all", "user a on >x (+publish &a.*) (+subscribe &b)", "# no\n\nuser a off #00 !00 cert", "user a (", "user a ( )", "user a ()",

@@ -16,7 +16,7 @@ import (
 
 func newPlainHub() *Hub { return &Hub{} }
 
-// TestSocketTalk has each operation answered, and messages come in order with the answers.
+// TestSocketTalk checks each operation and the order of messages and replies.
 func TestSocketTalk(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -50,8 +50,7 @@ func TestSocketTalk(t *testing.T) {
 	})
 }
 
-// TestSocketMistakes has each wrong request answered with what was wrong, the socket being of
-// use afterwards.
+// TestSocketMistakes checks the error for each bad request, and that the socket stays usable.
 func TestSocketMistakes(t *testing.T) {
 	h := &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}}
 	long := strings.Repeat("x", 101)
@@ -132,7 +131,6 @@ func TestSocketMistakes(t *testing.T) {
 	})
 }
 
-// TestSocketManyMistakes closes a socket that makes nothing but mistakes.
 func TestSocketManyMistakes(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxFailedLogins: maxBadRequests}} }, func(t *testing.T, h *Hub, addr string) {
 		for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
@@ -150,14 +148,13 @@ func TestSocketManyMistakes(t *testing.T) {
 			p.expectClose(websocket.StatusPolicyViolation)
 		}
 		p := dialWebSocket(t, addr, "")
-		for range 2 * maxBadRequests { // what is refused for other reasons is no mistake
+		for range 2 * maxBadRequests { // other rejections don't count
 			p.sendText(`{"op":"publish","topic":"","data":"x"}`)
 			p.expectText(`{"op":"error","error":"*`)
 		}
 	})
 }
 
-// TestSocketSize has the longest message go through, and a longer frame close the socket.
 func TestSocketSize(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxMessage: 100_000}} }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -175,8 +172,8 @@ func TestSocketSize(t *testing.T) {
 	})
 }
 
-// TestSocketLeaves ends subscriptions with their socket, however that ends, and half a request
-// does nothing.
+// TestSocketLeaves checks that subscriptions end with their socket and that half a request has no
+// effect.
 func TestSocketLeaves(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		gone, closed := dialWebSocket(t, addr, ""), dialWebSocket(t, addr, "")
@@ -209,9 +206,8 @@ func TestSocketLeaves(t *testing.T) {
 	})
 }
 
-// TestSocketPipelined has requests that come at once answered in order.
 func TestSocketPipelined(t *testing.T) {
-	const n = 3000 // more than a turn of a loop takes
+	const n = 3000 // more than a loop handles in one iteration
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		sent := make(chan error, 1)
@@ -233,7 +229,6 @@ func TestSocketPipelined(t *testing.T) {
 	})
 }
 
-// TestSocketFull closes a socket for whose replies there is no room.
 func TestSocketFull(t *testing.T) {
 	h := &Hub{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxUnsent: 2000}})
@@ -252,13 +247,12 @@ func TestSocketFull(t *testing.T) {
 const webSocketHandshake = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 
-// maskedTextFrame is a short text as a client's frame, whose mask is 0.
+// maskedTextFrame returns a short text frame of a client with mask 0.
 func maskedTextFrame(text string) string {
 	return string([]byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}) + text
 }
 
-// FuzzSocketOps has any text answered: an error or not, in valid JSON, and no subscription or
-// message comes of a request that is refused.
+// FuzzSocketOps checks that any text is parsed into a valid operation or a short error.
 func FuzzSocketOps(f *testing.F) {
 	for _, seed := range []string{
 		`{"op":"ping","id":1}`, `{"op":"subscribe","topic":"a"}`, `{"op":"subscribe","pattern":"a*","id":"x"}`,

@@ -17,14 +17,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// serveHub serves a hub until the test ends, or until stop is called.
+// serveHub serves a hub until the test ends or stop is called.
 func serveHub(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
 	h.httpHandler().ErrorLog = log.New(io.Discard, "", 0)
 	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
 }
 
-// forEachModel calls f with the address of a hub's front, for each model.
+// forEachModel runs f with a served hub for each model.
 func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
 	t.Helper()
 	for _, model := range tcp.Models() {
@@ -36,7 +36,7 @@ func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub,
 	}
 }
 
-// wsClient is a WebSocket's client.
+// wsClient is a WebSocket client.
 type wsClient struct {
 	t   testing.TB
 	ctx context.Context
@@ -66,7 +66,7 @@ func (p wsClient) sendText(message string) {
 	}
 }
 
-// expectText wants a message: all of it, or with a * at its end what it begins with.
+// expectText expects a message; a final * in want matches any rest.
 func (p wsClient) expectText(want string) {
 	p.t.Helper()
 	kind, have, err := p.Read(p.ctx)
@@ -76,7 +76,6 @@ func (p wsClient) expectText(want string) {
 	}
 }
 
-// expectClose wants a close with a code.
 func (p wsClient) expectClose(code websocket.StatusCode) {
 	p.t.Helper()
 	if kind, m, err := p.Read(p.ctx); websocket.CloseStatus(err) != code {
@@ -84,7 +83,7 @@ func (p wsClient) expectClose(code websocket.StatusCode) {
 	}
 }
 
-// doRequest sends a request and gives the answer with its body.
+// doRequest sends an HTTP request and returns the response and its body.
 func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -107,7 +106,7 @@ func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.
 	return res, string(b)
 }
 
-// expectResponse sends a request and wants a status, and a body that has a text.
+// expectResponse sends an HTTP request and expects a status and a body that contains text.
 func expectResponse(t testing.TB, status int, text, method, url, body string, fields ...string) *http.Response {
 	t.Helper()
 	res, have := doRequest(t, method, url, body, fields...)
@@ -117,7 +116,7 @@ func expectResponse(t testing.TB, status int, text, method, url, body string, fi
 	return res
 }
 
-// dialAndSend is a connection on which a test writes what it wants.
+// dialAndSend opens a connection and sends text.
 func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -125,13 +124,13 @@ func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	return c.Conn, c.R
 }
 
-// waitForSubscribers waits until a topic has so many subscribers.
+// waitForSubscribers waits until a topic has n subscribers.
 func waitForSubscribers(t testing.TB, h *Hub, name string, n int) {
 	t.Helper()
 	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.topics.subscriberCount(name) == n })
 }
 
-// waitForTotalSubscribers waits until all topics have so many subscribers together.
+// waitForTotalSubscribers waits until all topics together have n subscribers.
 func (h *Hub) waitForTotalSubscribers(t testing.TB, n int) {
 	t.Helper()
 	testkit.WaitFor(t, "not all have subscribed", func() bool {

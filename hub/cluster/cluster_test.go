@@ -23,14 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testNode is a hub that serves, and its node.
+// testNode is a serving hub and its node.
 type testNode struct {
 	*hub.Hub
 	node *Node
 	addr string
 }
 
-// startTestNode has a hub serve in a cluster until the test ends.
+// startTestNode serves a hub in a cluster until the test ends.
 func startTestNode(t *testing.T, h *hub.Hub, c Config) *testNode {
 	t.Helper()
 	c.Warn = func(line string) { t.Log(line) }
@@ -44,7 +44,7 @@ func startTestNode(t *testing.T, h *hub.Hub, c Config) *testNode {
 	return &testNode{h, node, addr}
 }
 
-// peersConfig gives the configuration of a hub that forms a cluster with others.
+// peersConfig returns the configuration of a hub that forms a cluster with others.
 func peersConfig(join ...*testNode) Config {
 	p := &Peers{Addr: "127.0.0.1:0", Secret: "s3cret"}
 	for _, other := range join {
@@ -53,7 +53,7 @@ func peersConfig(join ...*testNode) Config {
 	return Config{Peers: p, Linger: 50 * time.Millisecond}
 }
 
-// startThreePeers are hubs that form a cluster.
+// startThreePeers starts three hubs that form a cluster.
 func startThreePeers(t *testing.T) [3]*testNode {
 	t.Helper()
 	a := startTestNode(t, new(hub.Hub), peersConfig())
@@ -66,7 +66,7 @@ func startThreePeers(t *testing.T) [3]*testNode {
 	return all
 }
 
-// waitForNodes waits until a node knows so many others.
+// waitForNodes waits until a node knows that many others.
 func (p *testNode) waitForNodes(t *testing.T, others int) {
 	t.Helper()
 	testkit.WaitFor(t, fmt.Sprintf("%d other nodes", others), func() bool {
@@ -74,7 +74,6 @@ func (p *testNode) waitForNodes(t *testing.T, others int) {
 	})
 }
 
-// redisClient is one of the Redis protocol.
 type redisClient struct {
 	*testkit.Conn
 }
@@ -84,13 +83,12 @@ func (p *testNode) dial(t *testing.T) *redisClient {
 	return &redisClient{testkit.Dial(t, p.addr)}
 }
 
-// sendCommand sends a command.
 func (c *redisClient) sendCommand(t *testing.T, args ...string) {
 	t.Helper()
 	c.Send(testkit.Command(args...))
 }
 
-// readReply reads one answer, as words.
+// readReply reads one reply as words.
 func (c *redisClient) readReply(t *testing.T) (words []string) {
 	t.Helper()
 	line := strings.TrimSpace(c.ReadLine())
@@ -110,7 +108,7 @@ func (c *redisClient) readReply(t *testing.T) (words []string) {
 	return []string{line}
 }
 
-// expectReply does a command, and wants an answer.
+// expectReply sends a command, unless args is empty, and expects a reply.
 func (c *redisClient) expectReply(t *testing.T, want string, args ...string) {
 	t.Helper()
 	got := ""
@@ -119,14 +117,14 @@ func (c *redisClient) expectReply(t *testing.T, want string, args ...string) {
 			c.sendCommand(t, args...)
 		}
 		got = strings.Join(c.readReply(t), " ")
-		return got == want || len(args) == 0 || args[0] != "PUBSUB" // which other nodes may answer too late
+		return got == want || len(args) == 0 || args[0] != "PUBSUB" // retry: other nodes may have answered too late
 	}, func() string { return fmt.Sprintf("%q: got %q; expected %q", args, got, want) })
 	if got != want {
 		t.Fatalf("%q: got %q; expected %q", args, got, want)
 	}
 }
 
-// waitForSubscription waits until what a place is subscribed to is known everywhere.
+// waitForSubscription waits until the publishers' servers know a subscription of subscriber.
 func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, text string, publishers ...*testNode) {
 	t.Helper()
 	subject := patternSubject(text)
@@ -138,10 +136,10 @@ func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, text
 		defer subscriber.node.subscriptions.countMu.Unlock()
 		return subscriber.node.subscriptions.subjects[subject] != nil || subscriber.node.subscriptions.allTopicSubs != nil
 	})
-	// Behind the subscription goes a probe, back and forth: routes keep its order.
+	// Routes keep the order, so a probe that arrives proves that the subscription has, too.
 	for _, p := range publishers {
 		if p == subscriber {
-			continue // it does not hear itself
+			continue // it does not receive its own messages
 		}
 		probe := nats.NewInbox()
 		sub, err := subscriber.node.natsConn.SubscribeSync(probe)
@@ -157,8 +155,8 @@ func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, text
 	}
 }
 
-// A message that is published to one hub comes to the subscribers of all, once and in order, be
-// they of topics, of patterns, or of both, and the answer is how many are of that hub.
+// TestPublish checks that a message reaches the subscribers of all hubs, to topics, patterns or
+// both, once and in order.
 func TestPublish(t *testing.T) {
 	all := startThreePeers(t)
 	publisher := all[0].dial(t)
@@ -199,7 +197,7 @@ func TestPublish(t *testing.T) {
 				sharded++
 			}
 		}
-		c.expectReply(t, "unsubscribe news.a :1", "UNSUBSCRIBE", "news.a") // nothing comes before it
+		c.expectReply(t, "unsubscribe news.a :1", "UNSUBSCRIBE", "news.a") // nothing precedes it
 	}
 	for i, p := range all {
 		s := p.Stats().Cluster
@@ -212,7 +210,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// A name may be any bytes, and long.
+// TestNames checks names of arbitrary bytes and long ones.
 func TestNames(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	b := startTestNode(t, new(hub.Hub), peersConfig(a))
@@ -226,8 +224,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A node is subscribed to what it has subscribers for, and to that for a while after the last has
-// gone; with very many topics, to all.
+// TestInterest checks that a node subscribes to what it has subscribers for, lingers, and
+// subscribes to all topics if there are too many.
 func TestInterest(t *testing.T) {
 	c := peersConfig()
 	c.MaxSubjects = 8
@@ -244,7 +242,7 @@ func TestInterest(t *testing.T) {
 	one.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	two.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	one.expectReply(t, "psubscribe b.* :2", "PSUBSCRIBE", "b.*")
-	two.expectReply(t, "psubscribe b.?x :2", "PSUBSCRIBE", "b.?x") // of the same subject
+	two.expectReply(t, "psubscribe b.?x :2", "PSUBSCRIBE", "b.?x") // same subject
 	subjects("two subjects", 2, false)
 	one.expectReply(t, "unsubscribe a :1", "UNSUBSCRIBE", "a")
 	began := time.Now()
@@ -264,7 +262,7 @@ func TestInterest(t *testing.T) {
 	subjects("each subject again", 4, false)
 }
 
-// startNATS is a server of NATS that can be stopped and started again.
+// startNATS starts a NATS server.
 func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: addr, MaxPayload: maxPayload})
@@ -275,8 +273,8 @@ func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 	return s
 }
 
-// While there is no connection messages wait, as many as there is room for. Those that do not
-// come are counted on both sides.
+// TestReconnect checks that messages wait without a connection, up to the limit, and lost ones are
+// counted on both sides.
 func TestReconnect(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	addr := s.Addr().String()
@@ -314,7 +312,7 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// A node starts where NATS can't be reached yet, and joins when it can.
+// TestLateServer checks that a node starts before NATS is reachable.
 func TestLateServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -332,7 +330,7 @@ func TestLateServer(t *testing.T) {
 	testkit.WaitFor(t, "it is sent", func() bool { s := a.Stats().Cluster; return s.Connected && s.Sent == 1 && s.Waiting == 0 })
 }
 
-// What the cluster can't carry is refused, and reaches nobody.
+// TestTooLong checks that a message too long for the cluster is rejected and not delivered.
 func TestTooLong(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 8<<10)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
@@ -346,7 +344,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Programs that are no hubs publish, too: their messages have no numbers, and come once.
+// TestForeign checks that messages of other programs, without sequence numbers, are delivered once.
 func TestForeign(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
@@ -362,7 +360,7 @@ func TestForeign(t *testing.T) {
 	defer nc.Close()
 	_ = a.node.natsConn.Flush()
 	own := &nats.Msg{Subject: "myriad.t.a.b", Header: nats.Header{sequenceHeader: {a.node.origin + ".1 1"}}}
-	if err := nc.PublishMsg(own); err != nil { // as by a connection that it has given up
+	if err := nc.PublishMsg(own); err != nil { // as if from a connection given up earlier
 		t.Fatal(err)
 	}
 	for _, text := range []string{"1", "2"} {
@@ -374,7 +372,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// The newest message of a topic is that of the whole cluster.
+// TestLastValues checks that a last value may come from another node.
 func TestLastValues(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	b := startTestNode(t, &hub.Hub{Limits: hub.Limits{LastValues: 10}}, peersConfig(a))
@@ -387,7 +385,7 @@ func TestLastValues(t *testing.T) {
 	c.expectReply(t, "message a 1")
 }
 
-// A wrong password does not get better by waiting.
+// TestWrongToken checks that a wrong password is a permanent error.
 func TestWrongToken(t *testing.T) {
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: "s3cret"})
 	if err != nil {
@@ -428,8 +426,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Of warnings that come thick and fast a few are passed on, and it is said that there were others. One that is repeated
-// is passed on once a minute, whatever the number of its connection is, or when something has changed.
+// TestWarnings checks the limits of warnings, and that repeats are recognized despite varying
+// numbers.
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// The outbox has a bound on messages and one on bytes, for what is taken and not sent, too.
+// TestOutboxBounds checks the limits of messages and bytes, including those in flight.
 func TestOutboxBounds(t *testing.T) {
 	o := newOutbox("me", 3, 1000)
 	put := func(size int) { o.enqueue(hub.Topic, "a", make([]byte, size)) }
@@ -43,12 +43,12 @@ func TestOutboxBounds(t *testing.T) {
 		t.Errorf("%d bytes are left", bytes)
 	}
 	put(10)
-	if got := o.dequeueAll(taken); len(got) != 1 || got[0].id != "me.1 7" { // those that were lost have numbers
+	if got := o.dequeueAll(taken); len(got) != 1 || got[0].id != "me.1 7" { // lost ones have used up numbers
 		t.Errorf("%+v", got)
 	}
 	o.paused = true
 	put(10)
-	o.close() // which ends that, too
+	o.close() // also ends the pause
 	put(10)
 	if got := o.dequeueAll(nil); len(got) != 1 {
 		t.Errorf("a closed outbox that was held gives %+v; expected what was put in before", got)
@@ -58,7 +58,7 @@ func TestOutboxBounds(t *testing.T) {
 	}
 }
 
-// Numbers begin again, under another name, when there are too many topics.
+// TestNumbersBound checks that numbering restarts in a new era if there are too many topics.
 func TestNumbersBound(t *testing.T) {
 	n := sequencer{origin: "me"}
 	for i := range maxSequencedTopics {
@@ -80,7 +80,7 @@ func TestGaps(t *testing.T) {
 			t.Fatalf("%s %d: %d missing, again %v; expected %d, %v", subject, number, missing, again, wantMissing, wantAgain)
 		}
 	}
-	sees("a", "x", 5, 0, false) // the first
+	sees("a", "x", 5, 0, false) // the first one
 	sees("a", "x", 5, 0, true)
 	sees("a", "x", 6, 0, false)
 	sees("a", "x", 9, 2, false)
@@ -88,7 +88,7 @@ func TestGaps(t *testing.T) {
 	sees("a", "y", 1, 0, false)
 	sees("b", "x", 1, 0, false)
 	nothing := func(string) bool { return false }
-	g.noteUnsubscribed("a", nothing) // nothing is concluded from what has not come meanwhile
+	g.noteUnsubscribed("a", nothing) // messages missed meanwhile don't count
 	sees("a", "x", 9, 0, true)
 	sees("a", "x", 20, 0, false)
 	sees("a", "x", 22, 1, false)
@@ -98,14 +98,14 @@ func TestGaps(t *testing.T) {
 	sees("b", "x", 9, 0, true)
 	g.noteUnsubscribed("unknown", nothing)
 	b := func(subject string) bool { return subject == "b" }
-	g.noteUnsubscribed(">", b) // another subscription covers it
+	g.noteUnsubscribed(">", b) // covered by another subscription
 	sees("b", "x", 11, 1, false)
 	sees("a", "x", 24, 0, false)
 	g.noteUnsubscribed("b", b)
 	sees("b", "x", 13, 1, false)
 }
 
-// What is known of numbers is bounded, by topics and by origins; what is used stays.
+// TestGapsBounds checks that topics and sources are bounded and used ones stay.
 func TestGapsBounds(t *testing.T) {
 	var g gapDetector
 	g.record("used", "x", 1)
@@ -137,7 +137,7 @@ func TestGapsBounds(t *testing.T) {
 	}
 }
 
-// Of a node that starts a thousand times nothing grows: what was known of the times before is forgotten.
+// TestManyRestarts checks that a node that restarts a thousand times leaves bounded state.
 func TestManyRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{hub: new(hub.Hub), stopped: make(chan struct{})}
@@ -179,8 +179,7 @@ func TestParseNumber(t *testing.T) {
 	}
 }
 
-// Of changes that come faster than they are looked at so many are kept; then all names are
-// looked at.
+// TestChangedBound checks that too many changed names lead to a check of all.
 func TestChangedBound(t *testing.T) {
 	in := &subscriptions{hub: new(hub.Hub), wake: make(chan struct{}, 1), subjects: make(map[string]*subjectState)}
 	for i := range maxChangedNames {
@@ -201,7 +200,7 @@ func TestChangedBound(t *testing.T) {
 	}
 }
 
-// A subject that comes and goes is noted once for its end, which is put off.
+// TestLinger checks that a subject that comes and goes is queued once and expires late.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const linger = time.Second
@@ -210,7 +209,7 @@ func TestLinger(t *testing.T) {
 		in.subjects["myriad.t.a"] = &subjectState{sub: new(nats.Subscription), names: map[topicName]struct{}{a: {}}}
 		left := 0
 		in.onUnsubscribed = func(string, func(string) bool) { left++ }
-		in.warn = func(string, ...any) {} // that there is no such subscription
+		in.warn = func(string, ...any) {} // the subscription does not exist
 		for range 5 {
 			in.setHasSubscribers(a, false)
 			time.Sleep(linger / 2)
@@ -234,8 +233,8 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A subscription that is replaced stays for a while: a server may deliver by it alone what it was about to
-// when the other one came. What comes by both is one message.
+// TestReplaced checks that a superseded subscription stays for replaceDelay and does not deliver
+// twice.
 func TestReplaced(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -279,8 +278,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// A node that switches once more leaves no subscription before its time: it takes those to all topics back, and
-// subscribes to each again when nothing is replaced.
+// TestSwitchingBack checks that switching the mode again reuses superseded subscriptions and
+// removes none early.
 func TestSwitchingBack(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -321,7 +320,6 @@ func TestSwitchingBack(t *testing.T) {
 	}
 }
 
-// So many nodes are kept in mind, and those that are gone make room.
 func TestNodesBound(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
@@ -350,7 +348,7 @@ func TestNodesBound(t *testing.T) {
 	}
 }
 
-// While messages wait nothing more is read.
+// TestPace checks that nothing is read while messages are queued.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{stopped: make(chan struct{})}
@@ -376,7 +374,6 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// So many questions wait, and further ones are not answered.
 func TestQuestionsBound(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	nc, err := s.Connect()
@@ -411,7 +408,6 @@ func TestQuestionsBound(t *testing.T) {
 	p.node.goroutines.Wait()
 }
 
-// A question that does not fit is not answered; one about nothing neither.
 func TestBadQuestions(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {

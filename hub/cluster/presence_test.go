@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// What is asked about topics is answered for all nodes.
 func TestPresence(t *testing.T) {
 	all := startThreePeers(t)
 	for i, p := range all {
@@ -33,20 +32,20 @@ func TestPresence(t *testing.T) {
 	c.expectReply(t, ":3", "PUBSUB", "NUMPAT")
 }
 
-// What does not fit into a message of NATS is asked for in several, or counted.
+// TestPresenceBounds checks that queries are split to fit into messages and omitted names counted.
 func TestPresenceBounds(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 8<<10)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	a, b := startTestNode(t, new(hub.Hub), c), startTestNode(t, new(hub.Hub), c)
 	a.waitForNodes(t, 1)
-	const size, n = 100, 100 // 10,800 of 4,096 bytes: 37 names are told of
+	const size, n = 100, 100 // 10,800 bytes; 4,096 fit 37 names
 	client := b.dial(t)
 	names := make([]string, 0, n+1)
 	for i := range n {
 		names = append(names, fmt.Sprintf("%0*d", size, i))
 		client.expectReply(t, fmt.Sprintf("subscribe %s :%d", names[i], i+1), "SUBSCRIBE", names[i])
 	}
-	names = append(names, strings.Repeat("long", 3000)) // fits into none, and others are asked for behind it
+	names = append(names, strings.Repeat("long", 3000)) // fits into no query
 	for i, count := range a.node.Subscribers(t.Context(), hub.Topic, append(names[n:], names[:n]...)) {
 		if want := min(i, 1); count != want {
 			t.Fatalf("name %d has %d subscribers; expected %d", i, count, want)

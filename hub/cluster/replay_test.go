@@ -26,13 +26,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
-// newReplayHub is a hub that keeps the messages of topics that begin with k.
+// newReplayHub returns a hub that keeps the topics k.*.
 func newReplayHub(r *hub.Replay) *hub.Hub {
 	r.Topics = []string{"k.*"}
 	return &hub.Hub{Replay: r}
 }
 
-// startNATSWithStreams is a server of NATS that keeps streams.
+// startNATSWithStreams starts a NATS server with JetStream.
 func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
@@ -43,28 +43,28 @@ func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	return s
 }
 
-// waitForReplayReady waits until a node has what the stream has.
+// waitForReplayReady waits until a node has loaded the stream.
 func (p *testNode) waitForReplayReady(t *testing.T) {
 	t.Helper()
 	testkit.WaitFor(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
 }
 
-// replayVisitor is a client that is cut off again and again, and goes on at another node.
+// replayVisitor is a client that is disconnected repeatedly and continues at another node.
 type replayVisitor struct {
-	kind   string           // socket or events
-	last   string           // id
-	had    map[string][]int // numbers by publisher
+	kind   string           // "socket" or "events"
+	last   string           // last id
+	had    map[string][]int // message numbers by publisher
 	count  int
 	visits int
-	ids    map[string]string // what came with an id
+	ids    map[string]string // data by id
 }
 
-// readMessages connects to some node, reads at most so many messages, and cuts the connection off.
+// readMessages connects to a node, reads up to maxMessages, and disconnects.
 func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessages, total int) error {
 	v.visits++
 	next, cut, err := v.open(ctx, addr)
 	if err != nil {
-		return nil // such as a node that is gone: the next one
+		return nil // the node may be gone: try another one
 	}
 	defer cut()
 	for ; maxMessages > 0 && v.count < total; maxMessages-- {
@@ -77,7 +77,7 @@ func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessag
 			return fmt.Errorf("%s: %w", text, err)
 		}
 		if m.Op == "error" {
-			return nil // it is to try again
+			return nil // told to try again
 		}
 		if m.Op != "message" {
 			return fmt.Errorf("%s", text)
@@ -141,8 +141,8 @@ func (v *replayVisitor) open(ctx context.Context, addr string) (next func() (str
 	}, func() { res.Body.Close() }, nil
 }
 
-// publishAndVisit has each place publish so many messages, while visitors come and go, and wants each visitor to
-// get all of them once, those of each publisher and topic in order. meanwhile is called when half is published.
+// publishAndVisit publishes messages on each node while visitors come and go. Each visitor must get
+// all messages once, ordered by publisher and topic. meanwhile is called after half of them.
 func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, meanwhile func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
@@ -168,7 +168,7 @@ func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, m
 						half.Done()
 						return
 					}
-					time.Sleep(time.Millisecond) // it is full
+					time.Sleep(time.Millisecond) // the queue is full
 				}
 				if n == messages/2 {
 					half.Done()
@@ -197,8 +197,8 @@ func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, m
 	all.Wait()
 }
 
-// Clients that are cut off go on at another node, and get each message once, in the order of its
-// publisher; so does a Redis client that stays.
+// TestReplay checks that disconnected clients continue at other nodes without missing or repeating
+// messages, as does a Redis client that stays.
 func TestReplay(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
@@ -210,10 +210,10 @@ func TestReplay(t *testing.T) {
 	}
 	const messages = 500
 	stays := places[1].dial(t)
-	stays.expectReply(t, "psubscribe * :1", "PSUBSCRIBE", "*") // to which what is kept comes twice
+	stays.expectReply(t, "psubscribe * :1", "PSUBSCRIBE", "*") // matches kept topics, whose messages arrive twice
 	waitForSubscription(t, places[1], hub.Pattern, "*", places[0])
 	publishAndVisit(t, places, 6, messages, func() {
-		if _, err := places[0].Publish("other", []byte("x")); err != nil { // is not kept
+		if _, err := places[0].Publish("other", []byte("x")); err != nil { // not kept
 			t.Error(err)
 		}
 	})
@@ -233,7 +233,7 @@ func TestReplay(t *testing.T) {
 	if others != 1 {
 		t.Errorf("%d messages that are not kept came; expected 1", others)
 	}
-	if n := places[2].Stats().Cluster.Subjects; n != 0 { // what is kept takes none
+	if n := places[2].Stats().Cluster.Subjects; n != 0 { // kept topics need none
 		t.Errorf("%d subjects are subscribed to; expected 0", n)
 	}
 	for i, p := range places {
@@ -241,17 +241,17 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
 		}
 	}
-	late := startTestNode(t, newReplayHub(&hub.Replay{}), c) // has what was there before
+	late := startTestNode(t, newReplayHub(&hub.Replay{}), c) // loads the old messages
 	late.waitForReplayReady(t)
 	if s := late.Stats(); s.Replay.Messages != 3*messages || s.Delivered != 0 || s.Cluster.Received != 0 {
 		t.Errorf("a node that comes later: %+v", s.Replay)
 	}
 }
 
-// A server of NATS that is stopped and started again has kept the messages; what is published meanwhile
-// waits, and then is refused.
+// TestReplayRestart checks that a restarted NATS server has kept messages, and that messages wait
+// or are rejected meanwhile.
 func TestReplayRestart(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	dir := t.TempDir()
 	s := startNATSWithStreams(t, dir)
 	addr := s.Addr().String()
@@ -298,7 +298,7 @@ func TestReplayRestart(t *testing.T) {
 	if at.Seq != 5 {
 		t.Errorf("the newest message is %v; expected 5", at)
 	}
-	// A stream that is another one has all given anew.
+	// A new stream delivers everything again.
 	nc, err := again.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +321,7 @@ func TestReplayRestart(t *testing.T) {
 	c.expectReply(t, "message k.a 6")
 }
 
-// What the stream has thrown away a client that comes again is told of.
+// TestReplayGap checks that clients are told of messages that the stream has dropped.
 func TestReplayGap(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
@@ -359,9 +359,8 @@ func TestReplayGap(t *testing.T) {
 	}
 }
 
-// Messages have an age.
 func TestReplayAge(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
 	p := startTestNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	p.waitForReplayReady(t)
@@ -372,7 +371,8 @@ func TestReplayAge(t *testing.T) {
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
 
-// A program that is no hub publishes to what is kept, and to subjects that are no topics; names may be long.
+// TestReplayForeign checks messages of other programs, to kept topics and invalid subjects, and
+// long names.
 func TestReplayForeign(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
@@ -401,7 +401,7 @@ func TestReplayForeign(t *testing.T) {
 	}
 }
 
-// Servers of NATS without JetStream, or of another mind, are told of.
+// TestReplayConfig checks the error without JetStream, and the stream's subjects.
 func TestReplayConfig(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	node, err := Start(newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
@@ -420,8 +420,8 @@ func TestReplayConfig(t *testing.T) {
 	}
 }
 
-// The keeper takes so many messages and bytes, keeps the order of a topic, tries again what may get better,
-// and gives up what can't.
+// TestKeeper checks the limits of a streamPublisher, its order per topic, retries, and permanent
+// errors.
 func TestKeeper(t *testing.T) {
 	k := newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
@@ -474,7 +474,7 @@ func TestKeeper(t *testing.T) {
 	if len(k.topics) != 0 {
 		t.Errorf("%d topics are left", len(k.topics))
 	}
-	// What is not stored in time is given up, and at the end at once.
+	// Messages that time out are lost; the end of ctx ends retries immediately.
 	k = newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
 	k.publish = func(ctx context.Context, _ *outgoing) error { <-ctx.Done(); return ctx.Err() }
@@ -490,7 +490,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// startThreeNATSWithStreams are servers of NATS that keep what they have on all three.
+// startThreeNATSWithStreams starts a NATS cluster with JetStream.
 func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []string) {
 	t.Helper()
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
@@ -508,7 +508,7 @@ func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []st
 	return servers, urls
 }
 
-// With replicas a server of NATS may go, the leader of the stream among them, and nothing is missed.
+// TestReplayServerKilled checks that with replicas nothing is lost when the stream's leader stops.
 func TestReplayServerKilled(t *testing.T) {
 	servers, urls := startThreeNATSWithStreams(t)
 	var places []*testNode
@@ -540,10 +540,10 @@ func TestReplayServerKilled(t *testing.T) {
 	}
 }
 
-// Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
-// another goes, and nothing is missed.
+// TestReplayPeers checks that hubs that form a cluster keep messages while nodes leave and return
+// under their own name.
 func TestReplayPeers(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var dirs []string
 	start := func(i int) *testNode {

@@ -45,7 +45,8 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// A long name has a bounded subject of its own, under the wildcards of its beginning.
+// TestLongSubjects checks that long names have distinct bounded subjects under the wildcards of
+// their prefix.
 func TestLongSubjects(t *testing.T) {
 	long := "news.a:" + strings.Repeat("x", 5000)
 	a, isLong := topicSubject(hub.Topic, long+"1")
@@ -79,7 +80,7 @@ func TestPatternSubjects(t *testing.T) {
 	}
 }
 
-// subjectCovers says whether a subject with or without a wildcard at its end matches another.
+// subjectCovers reports whether a subject, possibly with a wildcard, matches another.
 func subjectCovers(wide, subject string) bool {
 	if begin, ok := strings.CutSuffix(wide, allSuffix); ok {
 		return strings.HasPrefix(subject, begin) && len(subject) > len(begin)
@@ -87,7 +88,8 @@ func subjectCovers(wide, subject string) bool {
 	return wide == subject
 }
 
-// Names and subjects are one to one, and what a pattern matches its subject does.
+// TestSubjectsAtRandom checks that names and subjects map one to one, and that a pattern's subject
+// covers its matches.
 func TestSubjectsAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const bytes = "ab.:/*?[]\\^-% >\xff"

@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// A node that takes over delivers what the one before it has not, behind Resume; neither delivers what the other
-// publishes, and for the others they are one.
+// TestTakeOver checks that a new process delivers what the old one has not, that neither delivers
+// the other's messages, and that other nodes see one node.
 func TestTakeOver(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Linger: 50 * time.Millisecond}
@@ -51,11 +51,11 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%+v; expected it to be subscribed to everything at once", s)
 	}
 	waitForSubscription(t, next, hub.Topic, "a", far)
-	publish(4, 6) // come to both
+	publish(4, 6) // reach both
 	wants(before, 4, 6)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
 	state := old.node.Pause()
-	old.node.Pause() // pauses already
+	old.node.Pause() // already paused
 	publish(7, 9)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
 	behind := next.dial(t)
@@ -67,7 +67,7 @@ func TestTakeOver(t *testing.T) {
 		p.node.Resume()
 		p.node.Resume()
 	}
-	wants(before, 7, 9) // who has stayed
+	wants(before, 7, 9) // clients that stayed
 	wants(behind, 7, 9)
 	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
 	old.dial(t).expectReply(t, ":1", "PUBLISH", "a", "by old")
@@ -77,7 +77,7 @@ func TestTakeOver(t *testing.T) {
 	there := far.dial(t)
 	there.expectReply(t, "subscribe b :1", "SUBSCRIBE", "b")
 	waitForSubscription(t, far, hub.Topic, "b", old, next)
-	for _, p := range []*testNode{old, next, old} { // whose numbers are apart
+	for _, p := range []*testNode{old, next, old} { // their eras differ
 		p.dial(t).expectReply(t, ":0", "PUBLISH", "b", "here")
 		there.expectReply(t, "message b here")
 	}
@@ -94,10 +94,10 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// What is published in the old process reaches the others before what is published in the new one, also if it
-// waits on its way to NATS while its publisher moves.
+// TestTakeOverOrder checks that messages of the old process precede those of the new one, even if
+// they wait on their way to NATS.
 func TestTakeOverOrder(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
 	for what, topic := range map[string]string{"passed on": "a", "kept": "k.a"} {
 		t.Run(what, func(t *testing.T) { testTakeOverOrderOf(t, s.Addr().String(), topic) })
@@ -155,7 +155,8 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 	}
 }
 
-// A node that is behind when another process is to take over delivers what was sent to it before that was subscribed.
+// TestTakeOverBehind checks that a lagging old process delivers what it was sent before the new one
+// subscribed.
 func TestTakeOverBehind(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
@@ -202,11 +203,11 @@ func TestTakeOverBehind(t *testing.T) {
 	}
 }
 
-// blockableProxy is a way to a server on which what clients send, or what comes down to them, can be stopped.
+// blockableProxy is a proxy to a server whose directions can be blocked.
 type blockableProxy struct {
 	addr     string
 	up, down sync.RWMutex
-	sent     atomic.Int64 // reads of what clients have sent
+	sent     atomic.Int64 // reads from clients
 }
 
 func startBlockableProxy(t *testing.T, to string) *blockableProxy {
@@ -256,8 +257,8 @@ func forward(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
 	}
 }
 
-// A node that takes over hears that it is subscribed to everything also when more messages come before that than
-// otherwise wait unread.
+// TestTakeOverConfirmed checks that a new process sees its subscription confirmed after more
+// messages than are otherwise queued.
 func TestTakeOverConfirmed(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
@@ -277,7 +278,7 @@ func TestTakeOverConfirmed(t *testing.T) {
 	}
 }
 
-// busyServer is a server of NATS that has many messages, in several reads, ahead of each confirmation but the first.
+// busyServer is a NATS server that sends many messages before each PONG but the first.
 type busyServer struct{}
 
 const busyMessages = 20 * maxQueued
@@ -301,7 +302,7 @@ func (busyServer) InProcessConn() (net.Conn, error) {
 	return client, nil
 }
 
-// What is known of numbers is the same in another process.
+// TestGapsSaved checks that a gapDetector's state survives saving.
 func TestGapsSaved(t *testing.T) {
 	var from gapDetector
 	from.record("a", "x.1", 5)
@@ -337,7 +338,7 @@ func TestGapsSaved(t *testing.T) {
 	}
 }
 
-// A pause that nobody ends does by itself.
+// TestPauseBound checks that a pause ends by itself.
 func TestPauseBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -361,13 +362,14 @@ func TestPauseBound(t *testing.T) {
 		}
 		n.inbox.pause()
 		close(n.stopped)
-		n.goroutines.Wait() // in a pause, too
+		n.goroutines.Wait() // during a pause
 		n.inbox.resume()
 		n.inbox.pause()
 	})
 }
 
-// A message that is lost while a node goes from all topics to each is counted where the topic is subscribed to all the time.
+// TestSwitchingCounts checks that losses are counted for topics that stay subscribed while the mode
+// switches.
 func TestSwitchingCounts(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Origin: "near", Linger: 4 * time.Millisecond}
@@ -399,8 +401,7 @@ func TestSwitchingCounts(t *testing.T) {
 	}
 }
 
-// A node that is subscribed to all topics, and to each again, misses nothing of one that it is subscribed to all
-// the time.
+// TestSwitching checks that a topic that stays subscribed misses nothing while the mode switches.
 func TestSwitching(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	c := peersConfig(a)
@@ -420,7 +421,7 @@ func TestSwitching(t *testing.T) {
 				return
 			default:
 			}
-			behind := n-b.node.inbox.received.Load() >= 1000 // a slow machine is not to be overloaded
+			behind := n-b.node.inbox.received.Load() >= 1000 // don't overload slow machines
 			if !behind {
 				if _, err := a.Publish("a", strconv.AppendInt(nil, n, 10)); err != nil {
 					t.Error(err)

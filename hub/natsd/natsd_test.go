@@ -34,7 +34,7 @@ func connect(t *testing.T, s *Server) *nats.Conn {
 	return nc
 }
 
-// A server that nobody else reaches serves its own process.
+// TestAlone checks a server that only its own process can reach.
 func TestAlone(t *testing.T) {
 	s := startServer(t, Config{Token: "s3cret"})
 	if s.Addr() != nil || s.ClusterAddr() != nil {
@@ -56,7 +56,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Clients from elsewhere have to show the token.
+// TestToken checks that external clients need the token.
 func TestToken(t *testing.T) {
 	s := startServer(t, Config{Addr: "127.0.0.1:0", Token: "s3cret"})
 	nc, err := nats.Connect(s.Addr().String(), nats.Token("s3cret"))
@@ -70,7 +70,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Servers that share a secret find each other, one through the other, and lose who leaves.
+// TestCluster checks that servers with the same secret find each other, also indirectly, and notice
+// when one leaves.
 func TestCluster(t *testing.T) {
 	a := startServer(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret"}})
 	joined := &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret", Join: []string{a.ClusterAddr().String()}}
@@ -106,12 +107,11 @@ func TestCluster(t *testing.T) {
 		}})
 	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
 	}
-	if n := a.OtherServerCount(); n != 1 { // the stranger itself takes it for one until it is turned away
+	if n := a.OtherServerCount(); n != 1 { // the stranger counts until it is rejected
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)
 	}
 }
 
-// Streams are kept over a restart.
 func TestStreams(t *testing.T) {
 	c := Config{StoreDir: t.TempDir(), MaxStore: 1 << 20}
 	s, err := Start(c)
@@ -138,7 +138,6 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// What is wrong is said, and at once.
 func TestErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
