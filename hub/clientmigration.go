@@ -135,8 +135,8 @@ func (h handler) Restore(c *tcp.Conn, state []byte) error {
 }
 
 // SaveHandler implements tcp.HandlerMigrator for connections that speak HTTP.
-func (h handler) SaveHandler(c *tcp.Conn, own tcp.Handler, dst []byte) ([]byte, error) {
-	return h.hub.httpHandler().SaveHandler(c, own, dst)
+func (h handler) SaveHandler(c *tcp.Conn, connHandler tcp.Handler, dst []byte) ([]byte, error) {
+	return h.hub.httpHandler().SaveHandler(c, connHandler, dst)
 }
 
 // RestoreHandler implements tcp.HandlerMigrator.
@@ -169,7 +169,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 }
 
 // saveEventStream implements web.Events.Save.
-func (f *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
+func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
 	if client.isReplaying() {
 		return nil, errReplayInProgress
@@ -178,12 +178,12 @@ func (f *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 }
 
 // restoreEventStream implements web.Events.Restore.
-func (f *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
-	saved, err := f.hub.decodeClient(state, formatEvents, formatEvents)
+func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
+	saved, err := api.hub.decodeClient(state, formatEvents, formatEvents)
 	client := saved.copyClient()
 	c.SetValue(client) // even on error, for Closed
 	if err != nil {
 		return err
 	}
-	return f.hub.restoreSubscriptions(client, c.Ref(), &saved.subscriptions)
+	return api.hub.restoreSubscriptions(client, c.Ref(), &saved.subscriptions)
 }

@@ -78,9 +78,9 @@ func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int
 	}
 }
 
-// TestMigrates checks that subscribers keep subscriptions, user, name and half a command in an
+// TestRedisClientsMigrate checks that subscribers keep subscriptions, user, name and half a command in an
 // upgrade, and that clients whose user is gone are closed.
-func TestMigrates(t *testing.T) {
+func TestRedisClientsMigrate(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
 	clients := map[string]*bufio.Reader{}
 	conns := map[string]net.Conn{}
@@ -116,8 +116,8 @@ func TestMigrates(t *testing.T) {
 	expectLine(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
 }
 
-// TestFrontMigrates upgrades a hub with WebSockets, event streams and an idle HTTP connection.
-func TestFrontMigrates(t *testing.T) {
+// TestHTTPClientsMigrate upgrades a hub with WebSockets, event streams and an idle HTTP connection.
+func TestHTTPClientsMigrate(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
 	ann, former, mistaken := dialWebSocket(t, addr, "?token=secret"), dialWebSocket(t, addr, "?token=secret3"), dialWebSocket(t, addr, "")
 	ann.sendText(`{"op":"subscribe","topic":"news"}`)

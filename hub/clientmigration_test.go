@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-func TestState(t *testing.T) {
+func TestInvalidClientStateRejected(t *testing.T) {
 	good := []byte{clientStateVersion, byte(formatRESP3), 1, 0, 3, 'a', 'n', 'n', 0}
 	users := mustReadUsers("user ann on >secret +@all &*\n")
 	for n := 1; n < len(good); n++ {
@@ -29,9 +29,9 @@ func TestState(t *testing.T) {
 	}
 }
 
-// FuzzState decodes arbitrary client states. Accepted ones must encode to an equivalent state and
+// FuzzClientState decodes arbitrary client states. Accepted ones must encode to an equivalent state and
 // leave no subscriptions behind.
-func FuzzState(f *testing.F) {
+func FuzzClientState(f *testing.F) {
 	some := &savedClient{client: client{format: formatEvents, repliesInMessageOrder: true, user: &user{name: "u"}, firstTopic: &topic{name: "a"}}, flagsOrErrors: 3, name: "n"}
 	some.client.addTopic(&topic{name: "b*", kind: Pattern})
 	f.Add(some.appendState(nil))

@@ -87,168 +87,168 @@ var (
 	errReplayTimeout  = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
 )
 
-// initPosition returns the position from which the client will get all messages; ok is false if it
+// initStartPosition returns the position from which the client will get all messages; ok is false if it
 // is unknown. A client without a position starts now, with the last values of its topics if these
 // are kept.
-func (s *clientReplay) initPosition() (at Position, ok bool) {
-	r := s.hub.Replay
+func (cr *clientReplay) initStartPosition() (at Position, ok bool) {
+	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if s.pos.Epoch != "" {
-		return s.pos, true
+	if cr.pos.Epoch != "" {
+		return cr.pos, true
 	}
 	if !r.ready {
 		return Position{}, false
 	}
-	s.pos = r.newestPos
-	for _, t := range s.topics {
-		if message, kept := s.hub.lastValues.get(t.name); kept && t.kind == Topic {
-			s.lastValues = s.client.format.appendMessage(s.lastValues, t, t.name, []byte(message), "")
+	cr.pos = r.newestPos
+	for _, t := range cr.topics {
+		if message, kept := cr.hub.lastValues.get(t.name); kept && t.kind == Topic {
+			cr.lastValues = cr.client.format.appendMessage(cr.lastValues, t, t.name, []byte(message), "")
 		}
 	}
-	return s.pos, true
+	return cr.pos, true
 }
 
-// start runs the first step and, if messages are left, starts a goroutine for the others. It must
+// startReplay runs the first step and, if messages are left, starts a goroutine for the others. It must
 // be called by the handler of c.
-func (s *clientReplay) start(c *tcp.Conn) error {
-	s.indexTopics()
-	if s.prepareStep(firstStepLimits) {
+func (cr *clientReplay) startReplay(c *tcp.Conn) error {
+	cr.indexSubscriptions()
+	if cr.runStep(firstStepLimits) {
 		return nil
 	}
-	s.discardPending()
-	r := s.hub.Replay
-	s.owners, s.queueSlot = clientOwners(s.client, s.ref), &r.initLimiters().queue
-	if !r.hasReached(s.pos) {
-		s.queueSlot = &r.initLimiters().early
+	cr.rollBackPending()
+	r := cr.hub.Replay
+	cr.owners, cr.queueSlot = clientOwners(cr.client, cr.ref), &r.initLimiters().queue
+	if !r.hasReached(cr.pos) {
+		cr.queueSlot = &r.initLimiters().early
 	}
-	if !s.queueSlot.tryAcquire(s.owners) {
+	if !cr.queueSlot.tryAcquire(cr.owners) {
 		r.refused.Add(1)
 		return errTooManyReplays
 	}
 	r.replays.Add(1)
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout())
-	s.client.ensureExtra().stopReplay = cancel
+	cr.client.ensureExtra().stopReplay = cancel
 	c.Retain()
-	if s.client.format == formatWebSocket {
+	if cr.client.format == formatWebSocket {
 		c.Pause() // requests wait
 	}
-	go s.runInBackground(ctx, cancel)
+	go cr.runInBackground(ctx, cancel)
 	return nil
 }
 
-func (s *clientReplay) runInBackground(ctx context.Context, cancel context.CancelFunc) {
+func (cr *clientReplay) runInBackground(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
-	closeReason := s.runSteps(ctx)
-	s.releaseTurnAndSlot()
-	err := s.ref.Do(func(c *tcp.Conn) {
-		s.client.finishReplay()
+	closeReason := cr.runSteps(ctx)
+	cr.releaseTurnAndSlot()
+	err := cr.ref.Do(func(c *tcp.Conn) {
+		cr.client.finishReplay()
 		if closeReason != nil {
-			s.closeClient(c, closeReason)
+			cr.closeClient(c, closeReason)
 		}
 		c.Resume()
 		c.Release()
 	})
 	if errors.Is(err, tcp.ErrFull) {
-		_ = s.ref.Close() // closing succeeds even if the mailbox is full
+		_ = cr.ref.Close() // closing succeeds even if the mailbox is full
 	}
 }
 
 // runSteps runs the remaining steps.
-func (s *clientReplay) runSteps(ctx context.Context) error {
+func (cr *clientReplay) runSteps(ctx context.Context) error {
 	for {
-		if err := s.sendPending(ctx); err != nil {
+		if err := cr.sendPending(ctx); err != nil {
 			return err
 		}
-		if err := s.waitForPosition(ctx); err != nil {
+		if err := cr.waitForPosition(ctx); err != nil {
 			return err
 		}
-		if !s.unissued { // otherwise there is nothing to send
-			if err := s.acquireTurn(ctx); err != nil {
+		if !cr.unissued { // otherwise there is nothing to send
+			if err := cr.acquireTurn(ctx); err != nil {
 				return err
 			}
 		}
-		if s.prepareNextStep() {
+		if cr.runBackgroundStep() {
 			return nil
 		}
 	}
 }
 
-// prepareNextStep is prepareStep for the background goroutine. Steps with patterns may cost much
+// runBackgroundStep is runStep for the background goroutine. Steps with patterns may cost much
 // and run one at a time.
-func (s *clientReplay) prepareNextStep() (joined bool) {
-	if len(s.patterns) > 0 {
-		r := s.hub.Replay
+func (cr *clientReplay) runBackgroundStep() (joined bool) {
+	if len(cr.patterns) > 0 {
+		r := cr.hub.Replay
 		r.patternStepMu.Lock()
 		defer r.patternStepMu.Unlock()
 	}
-	return s.prepareStep(laterStepLimits)
+	return cr.runStep(laterStepLimits)
 }
 
 // sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn,
 // the step is discarded, and the next one waits until the client has read.
-func (s *clientReplay) sendPending(ctx context.Context) error {
-	if len(s.pending.buf) == 0 {
+func (cr *clientReplay) sendPending(ctx context.Context) error {
+	if len(cr.pending.buf) == 0 {
 		return nil
 	}
 	sendCtx, cancel := context.WithTimeout(ctx, stallTimeout)
-	err := s.ref.SendWait(sendCtx, s.pending.buf)
+	err := cr.ref.SendWait(sendCtx, cr.pending.buf)
 	cancel()
 	switch {
 	case err == nil:
-		s.commitPending()
+		cr.markPendingSent()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
-		return s.replayError(ctx, err)
+		return cr.timeoutOrSendError(ctx, err)
 	}
-	s.discardPending()
-	s.releaseTurn()
-	s.hub.Replay.stalled.Add(1)
-	return s.waitUntilRead(ctx)
+	cr.rollBackPending()
+	cr.releaseTurn()
+	cr.hub.Replay.stalled.Add(1)
+	return cr.waitUntilRead(ctx)
 }
 
-// commitPending counts the pending step as sent.
-func (s *clientReplay) commitPending() {
-	r := s.hub.Replay
-	r.replayed.Add(s.pending.replayed)
-	r.gaps.Add(s.pending.gaps)
-	r.unissued.Add(s.pending.unissued)
-	if s.pending.delivery.sent > 0 {
-		s.hub.countDelivery(s.pending.delivery)
+// markPendingSent counts the pending step as sent.
+func (cr *clientReplay) markPendingSent() {
+	r := cr.hub.Replay
+	r.replayed.Add(cr.pending.replayed)
+	r.gaps.Add(cr.pending.gaps)
+	r.unissued.Add(cr.pending.unissued)
+	if cr.pending.delivery.sent > 0 {
+		cr.hub.countDelivery(cr.pending.delivery)
 	}
-	s.lastValues = nil
-	if buf := s.pending.buf[:0]; cap(buf) <= 2*laterStepLimits.bytes {
-		s.pending = replayStep{buf: buf}
+	cr.lastValues = nil
+	if buf := cr.pending.buf[:0]; cap(buf) <= 2*laterStepLimits.bytes {
+		cr.pending = replayStep{buf: buf}
 	} else {
-		s.pending = replayStep{} // don't keep a buffer that a large message has grown
+		cr.pending = replayStep{} // don't keep a buffer that a large message has grown
 	}
 }
 
-// discardPending drops the pending step, which the next one repeats.
-func (s *clientReplay) discardPending() {
-	if s.pending.startPos != (Position{}) {
-		s.pos, s.unissued = s.pending.startPos, s.pending.startUnissued
+// rollBackPending drops the pending step, which the next one repeats.
+func (cr *clientReplay) rollBackPending() {
+	if cr.pending.startPos != (Position{}) {
+		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
 	}
-	s.pending = replayStep{}
+	cr.pending = replayStep{}
 }
 
 // Interval between checks whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
 // waitUntilRead waits until the client has read most of what it was sent.
-func (s *clientReplay) waitUntilRead(ctx context.Context) error {
+func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
 	pending := make(chan int, 1)
 	for wait := minReadPoll; ; wait = min(2*wait, maxReadPoll) {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return s.replayError(ctx, ctx.Err())
+			return cr.timeoutOrSendError(ctx, ctx.Err())
 		}
-		switch err := s.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
+		switch err := cr.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
 		case errors.Is(err, tcp.ErrFull):
 			continue
 		case err != nil:
-			return s.replayError(ctx, err)
+			return cr.timeoutOrSendError(ctx, err)
 		}
 		select {
 		case n := <-pending:
@@ -256,50 +256,50 @@ func (s *clientReplay) waitUntilRead(ctx context.Context) error {
 				return nil
 			}
 		case <-ctx.Done():
-			return s.replayError(ctx, ctx.Err())
+			return cr.timeoutOrSendError(ctx, ctx.Err())
 		}
 	}
 }
 
 // acquireTurn waits for a turn, unless the client has one.
-func (s *clientReplay) acquireTurn(ctx context.Context) error {
-	r := s.hub.Replay
+func (cr *clientReplay) acquireTurn(ctx context.Context) error {
+	r := cr.hub.Replay
 	limiters := r.initLimiters()
-	if s.queueSlot == &limiters.early {
-		s.releaseTurnAndSlot()
-		if !limiters.queue.tryAcquire(s.owners) {
+	if cr.queueSlot == &limiters.early {
+		cr.releaseTurnAndSlot()
+		if !limiters.queue.tryAcquire(cr.owners) {
 			r.refused.Add(1)
 			return errTooManyReplays
 		}
-		s.queueSlot = &limiters.queue
+		cr.queueSlot = &limiters.queue
 	}
-	if !s.hasTurn {
-		if err := limiters.turns.acquire(ctx, s.owners); err != nil {
-			return s.replayError(ctx, err)
+	if !cr.hasTurn {
+		if err := limiters.turns.acquire(ctx, cr.owners); err != nil {
+			return cr.timeoutOrSendError(ctx, err)
 		}
-		s.hasTurn = true
+		cr.hasTurn = true
 	}
 	return nil
 }
 
-func (s *clientReplay) releaseTurn() {
-	if s.hasTurn {
-		s.hasTurn = false
-		s.hub.Replay.initLimiters().turns.release(s.owners)
+func (cr *clientReplay) releaseTurn() {
+	if cr.hasTurn {
+		cr.hasTurn = false
+		cr.hub.Replay.initLimiters().turns.release(cr.owners)
 	}
 }
 
-func (s *clientReplay) releaseTurnAndSlot() {
-	s.releaseTurn()
-	if s.queueSlot != nil {
-		s.queueSlot.release(s.owners)
-		s.queueSlot = nil
+func (cr *clientReplay) releaseTurnAndSlot() {
+	cr.releaseTurn()
+	if cr.queueSlot != nil {
+		cr.queueSlot.release(cr.owners)
+		cr.queueSlot = nil
 	}
 }
 
-func (s *clientReplay) replayError(ctx context.Context, err error) error {
+func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		s.hub.Replay.refused.Add(1)
+		cr.hub.Replay.refused.Add(1)
 		return errReplayTimeout
 	}
 	return fmt.Errorf("hub: no room for what the client has missed: %w", err)
@@ -328,29 +328,29 @@ func (r *Replay) initLimiters() *replayLimiters {
 
 // waitForPosition waits until the node has reached the client's position, or sets unissued if no
 // node has.
-func (s *clientReplay) waitForPosition(ctx context.Context) error {
+func (cr *clientReplay) waitForPosition(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
 	for {
-		advanced := s.hub.Replay.advancedUnlessReached(s.pos)
-		if advanced == nil || s.unissued {
+		advanced := cr.hub.Replay.nextMessageChanUnlessReached(cr.pos)
+		if advanced == nil || cr.unissued {
 			return nil
 		}
-		s.releaseTurn()
+		cr.releaseTurn()
 		select {
 		case <-advanced:
 		case <-queryTicker.C:
-			newest, err := s.hub.streamNewestPosition(ctx)
-			s.unissued = err == nil && newest.Epoch == s.pos.Epoch && newest.Seq < s.pos.Seq && s.hub.Replay.hasReached(newest)
+			newest, err := cr.hub.cachedNewestPosition(ctx)
+			cr.unissued = err == nil && newest.Epoch == cr.pos.Epoch && newest.Seq < cr.pos.Seq && cr.hub.Replay.hasReached(newest)
 		case <-ctx.Done():
-			return s.replayError(ctx, ctx.Err())
+			return cr.timeoutOrSendError(ctx, ctx.Err())
 		}
 	}
 }
 
-// advancedUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed
+// nextMessageChanUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed
 // with the next message.
-func (r *Replay) advancedUnlessReached(pos Position) (advanced <-chan struct{}) {
+func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.reachedLocked(pos) {
@@ -369,8 +369,8 @@ func (r *Replay) hasReached(pos Position) bool {
 	return r.reachedLocked(pos)
 }
 
-// streamNewestPosition returns Cluster.Newest, cached for streamNewestTTL.
-func (h *Hub) streamNewestPosition(ctx context.Context) (Position, error) {
+// cachedNewestPosition returns Cluster.Newest, cached for streamNewestTTL.
+func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	r := h.Replay
 	r.newestMu.Lock()
 	defer r.newestMu.Unlock()
@@ -387,106 +387,106 @@ func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
 
-func (s *clientReplay) indexTopics() {
-	s.topicsByName = make(map[string]*topic)
-	for _, t := range s.topics {
+func (cr *clientReplay) indexSubscriptions() {
+	cr.topicsByName = make(map[string]*topic)
+	for _, t := range cr.topics {
 		if t.kind == Pattern {
-			s.patterns = append(s.patterns, topicPattern{t, compileGlob(t.name)})
+			cr.patterns = append(cr.patterns, topicPattern{t, compileGlob(t.name)})
 		} else {
-			s.topicsByName[t.name] = t
+			cr.topicsByName[t.name] = t
 		}
 	}
 }
 
-// prepareStep prepares the next step. It reports whether everything missing has been sent and the
+// runStep prepares the next step. It reports whether everything missing has been sent and the
 // client has joined its groups.
-func (s *clientReplay) prepareStep(limits stepLimits) (joined bool) {
-	r := s.hub.Replay
+func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
+	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if s.pos.Epoch == "" {
+	if cr.pos.Epoch == "" {
 		if !r.ready {
-			return s.sendAndJoin()
+			return cr.sendPendingAndJoinGroups()
 		}
-		s.pos = r.newestPos
+		cr.pos = r.newestPos
 	}
-	if !r.reachedLocked(s.pos) && !s.unissued {
+	if !r.reachedLocked(cr.pos) && !cr.unissued {
 		return false
 	}
-	s.pending.startPos, s.pending.startUnissued = s.pos, s.unissued
-	s.pending.buf = append(s.pending.buf, s.lastValues...)
-	s.skipDropped()
+	cr.pending.startPos, cr.pending.startUnissued = cr.pos, cr.unissued
+	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
+	cr.appendGapAndSkipDropped()
 	work := 0
-	for _, m := range r.messagesAfter(s.pos.Seq) {
-		if work >= limits.work || len(s.pending.buf) >= limits.bytes || limits.allOrNothing && len(s.pending.buf)+len(m.data) > limits.bytes {
+	for _, m := range r.messagesAfter(cr.pos.Seq) {
+		if work >= limits.work || len(cr.pending.buf) >= limits.bytes || limits.allOrNothing && len(cr.pending.buf)+len(m.data) > limits.bytes {
 			return false
 		}
-		s.pos.Seq = m.seq
-		work += s.appendMatching(&m)
+		cr.pos.Seq = m.seq
+		work += cr.appendForMatchingSubscriptions(&m)
 	}
-	s.pos = r.newestPos
-	s.pending.buf = s.client.format.appendPosition(s.pending.buf, s.pos)
-	return s.sendAndJoin()
+	cr.pos = r.newestPos
+	cr.pending.buf = cr.client.format.appendPosition(cr.pending.buf, cr.pos)
+	return cr.sendPendingAndJoinGroups()
 }
 
-// appendMatching encodes m for each subscription that it matches and returns the work done.
-func (s *clientReplay) appendMatching(m *keptMessage) (work int) {
+// appendForMatchingSubscriptions encodes m for each subscription that it matches and returns the work done.
+func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
-	if t := s.topicsByName[m.topic]; t != nil {
-		s.appendMessage(t, m)
+	if t := cr.topicsByName[m.topic]; t != nil {
+		cr.appendMessage(t, m)
 	}
-	for i := range s.patterns {
-		g := &s.patterns[i]
+	for i := range cr.patterns {
+		g := &cr.patterns[i]
 		if work += g.maxMatchUnits(len(m.topic)); g.matches(m.topic) {
-			s.appendMessage(g.topic, m)
+			cr.appendMessage(g.topic, m)
 		}
 	}
 	return work
 }
 
-func (s *clientReplay) appendMessage(t *topic, m *keptMessage) {
-	before := len(s.pending.buf)
-	s.pending.buf = s.client.format.appendMessage(s.pending.buf, t, m.topic, m.data, s.pos.String())
-	s.pending.replayed++
-	s.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(s.pending.buf) - before})
+func (cr *clientReplay) appendMessage(t *topic, m *keptMessage) {
+	before := len(cr.pending.buf)
+	cr.pending.buf = cr.client.format.appendMessage(cr.pending.buf, t, m.topic, m.data, cr.pos.String())
+	cr.pending.replayed++
+	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// skipDropped sends a gap if messages that the client lacks are no longer available, and continues
+// appendGapAndSkipDropped sends a gap if messages that the client lacks are no longer available, and continues
 // after them.
-func (s *clientReplay) skipDropped() {
-	r := s.hub.Replay
-	to := s.pos
+func (cr *clientReplay) appendGapAndSkipDropped() {
+	r := cr.hub.Replay
+	to := cr.pos
 	switch {
-	case s.unissued:
+	case cr.unissued:
 		to = r.newestPos
-		s.pending.unissued++
-	case s.pos.Epoch != r.newestPos.Epoch:
+		cr.pending.unissued++
+	case cr.pos.Epoch != r.newestPos.Epoch:
 		to = Position{r.newestPos.Epoch, r.firstSeq - 1}
 	default:
-		for _, t := range s.topics {
-			if r.mayLack(t, s.pos.Seq) {
+		for _, t := range cr.topics {
+			if r.mayLack(t, cr.pos.Seq) {
 				to.Seq = r.firstSeq - 1
 			}
 		}
 	}
-	if to != s.pos {
-		s.pos, s.unissued = to, false
-		s.pending.buf = s.client.format.appendGap(s.pending.buf, s.topics, to)
-		s.pending.gaps++
+	if to != cr.pos {
+		cr.pos, cr.unissued = to, false
+		cr.pending.buf = cr.client.format.appendGap(cr.pending.buf, cr.topics, to)
+		cr.pending.gaps++
 	}
 }
 
-// sendAndJoin sends the pending step and adds the client to its groups. It reports false if there
+// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there
 // is no space for the step.
-func (s *clientReplay) sendAndJoin() bool {
-	if len(s.pending.buf) > 0 {
-		if err := s.ref.Send(s.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
+func (cr *clientReplay) sendPendingAndJoinGroups() bool {
+	if len(cr.pending.buf) > 0 {
+		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false
 		}
 	}
-	s.commitPending()
-	for _, t := range s.topics {
-		t.groupFor(s.client.format).Add(s.ref)
+	cr.markPendingSent()
+	for _, t := range cr.topics {
+		t.groupFor(cr.client.format).Add(cr.ref)
 	}
 	return true
 }

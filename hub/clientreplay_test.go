@@ -69,7 +69,7 @@ func (h *Hub) publishAll(t testing.TB, topic string, messages ...string) {
 	}
 }
 
-func TestReplaySocket(t *testing.T) {
+func TestReplayOnWebSocket(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		said := func(say string, hear ...string) {
@@ -155,7 +155,7 @@ func (r eventStreamClient) expectEvents(t testing.TB, want ...string) {
 	}
 }
 
-func TestReplayEvents(t *testing.T) {
+func TestReplayOnEventStream(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, addr string) {
 		s := openEvents(t, addr, "topic=k.a&topic=k.b&topic=k.a&topic=other&pattern=?.b", "")
 		s.expectEvents(t, "id: e-3")

@@ -86,7 +86,7 @@ func newHubInClusterOfThree(t *testing.T) *Hub {
 	return a
 }
 
-func TestPresenceOfAll(t *testing.T) {
+func TestSubscriberCountsOfAllHubs(t *testing.T) {
 	forEachModel(t, func() *Hub { return newHubInClusterOfThree(t) }, func(t *testing.T, h *Hub, addr string) {
 		for query, want := range map[string]string{
 			"/topics/t1":       `{"topic":"t1","subscribers":4}`,
@@ -116,9 +116,9 @@ func TestPresenceOfAll(t *testing.T) {
 	})
 }
 
-// TestPatternsOfAll checks that NUMPAT counts each listed pattern once on all hubs, and that
+// TestPatternCountsOfAllHubs checks that NUMPAT counts each listed pattern once on all hubs, and that
 // CHANNELS fails if a list was cut.
-func TestPatternsOfAll(t *testing.T) {
+func TestPatternCountsOfAllHubs(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	s := serveVirtual(t, h, tcp.Limits{})
 	p := s.Dial()
@@ -137,7 +137,7 @@ func TestPatternsOfAll(t *testing.T) {
 	p.Expect("-ERR the answer would have more than 100 bytes; ask with a pattern that fewer topics match\r\n")
 }
 
-func TestAskingBound(t *testing.T) {
+func TestClusterQueryLimit(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	answered := make(chan struct{})
 	h.Cluster.(*fakeOtherHubs).release = answered
@@ -168,7 +168,7 @@ func TestAskingBound(t *testing.T) {
 	expectResponse(t, 200, `"subscribers":4`, "GET", "http://"+addr+"/topics/t1", "")
 }
 
-func TestSilentHubs(t *testing.T) {
+func TestUnresponsiveHubsNotCounted(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	h.Cluster.(*fakeOtherHubs).hubs = nil
 	h.Cluster.(*fakeOtherHubs).release = make(chan struct{})

@@ -109,11 +109,11 @@ func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 	return append(dst, '\n')
 }
 
-func formatClientAddr(a netip.AddrPort, _ bool) string {
-	if !a.IsValid() {
+func formatClientAddr(addr netip.AddrPort, _ bool) string {
+	if !addr.IsValid() {
 		return "unix:0"
 	}
-	return a.String()
+	return addr.String()
 }
 
 // clientFilter selects connections for CLIENT LIST and KILL. Zero fields match all.
@@ -147,8 +147,8 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 }
 
 // clientTypeName returns Redis's name for clients with or without subscriptions.
-func clientTypeName(h clientHolder, ok bool) string {
-	if ok && h.hubClient().subscriptionCount() > 0 {
+func clientTypeName(holder clientHolder, isHolder bool) string {
+	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
 	}
 	return "normal"

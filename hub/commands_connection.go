@@ -76,12 +76,12 @@ func (b *commandBatch) handleSelect() {
 
 // setUser sets the client's user. With nil, the client must authenticate before a deadline.
 func (b *commandBatch) setUser(u *user) {
-	if before := b.user; (before == nil) != (u == nil) {
-		d := authTimeout
+	if previous := b.user; (previous == nil) != (u == nil) {
+		timeout := authTimeout
 		if u != nil {
-			d = 0
+			timeout = 0
 		}
-		b.conn.SetDeadline(d)
+		b.conn.SetDeadline(timeout)
 	}
 	b.user = u
 }

@@ -26,31 +26,31 @@ const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected the parameter topic, or pattern, or several", errEmptyName)
 
-func (f *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := f.authenticate(w, r, "topic", "pattern", "since")
+func (api *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.authenticate(w, r, "topic", "pattern", "since")
 	if !ok {
 		return
 	}
 	sub := &eventSubscription{client: &client{format: formatEvents, user: u}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
-	err := f.checkEventTopics(sub)
+	err := api.checkEventTopics(sub)
 	if err == nil {
-		err = f.parseReplayStart(sub, r, q)
+		err = api.parseReplayStart(sub, r, q)
 	}
 	if err != nil {
-		writeHTTPError(w, httpStatus(err), f.hub.countRefusal(err))
+		writeHTTPError(w, httpStatus(err), api.hub.countRefusal(err))
 		return
 	}
 	w.Header().Set("X-Accel-Buffering", "no") // disable nginx's buffering
-	_ = f.streams.Subscribe(w, r, sub)
+	_ = api.streams.Subscribe(w, r, sub)
 }
 
 // checkEventTopics validates the topics and rights while the response can still have an error
 // status.
-func (f *httpAPI) checkEventTopics(sub *eventSubscription) error {
+func (api *httpAPI) checkEventTopics(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
 		for _, name := range names {
-			if err := f.hub.checkName(name); err != nil {
+			if err := api.hub.checkName(name); err != nil {
 				return err
 			}
 			if !sub.client.user.maySubscribe(Kind(k), name) {
@@ -68,48 +68,48 @@ func (f *httpAPI) checkEventTopics(sub *eventSubscription) error {
 // parseReplayStart sets the start position. Last-Event-ID, which a reconnecting browser sends,
 // takes precedence over the parameter since, which is that of the first request. Without kept
 // topics, Last-Event-ID is ignored.
-func (f *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
+func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
-		kept = kept || slices.ContainsFunc(names, func(name string) bool { return f.hub.keepsAny(Kind(k), name) })
+		kept = kept || slices.ContainsFunc(names, func(name string) bool { return api.hub.keepsAny(Kind(k), name) })
 	}
 	switch lastEventID := r.Header.Get("Last-Event-ID"); {
 	case !kept && q.Has("since"):
 		err = fmt.Errorf("%w: the messages of these topics are not kept; expected no parameter since", errBadPosition)
 	case !kept:
 	case lastEventID != "":
-		sub.since, err = f.hub.Replay.parseClientPosition(lastEventID)
+		sub.since, err = api.hub.Replay.parseClientPosition(lastEventID)
 	case q.Has("since"):
-		sub.since, err = f.hub.Replay.parseClientPosition(q.Get("since"))
+		sub.since, err = api.hub.Replay.parseClientPosition(q.Get("since"))
 	}
 	return err
 }
 
 // startEventStream subscribes the stream. A client that has received the response head gets all
 // later messages, and kept ones after its last id.
-func (f *httpAPI) startEventStream(c *tcp.Conn) {
+func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
 	retry := minRetry + rand.N(maxRetry-minRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
-	if err := f.subscribeEventStream(c, sub); err != nil {
-		f.closeEventStream(c, err)
+	if err := api.subscribeEventStream(c, sub); err != nil {
+		api.closeEventStream(c, err)
 	}
 }
 
 // subscribeEventStream subscribes the stream to its topics and starts the replay of kept ones.
-func (f *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
-	replay := &clientReplay{hub: f.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: f.closeEventStream}
+func (api *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
+	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.closeEventStream}
 	for k, names := range sub.names {
 		for _, name := range names {
-			if !f.hub.keepsAny(Kind(k), name) {
-				if err := f.hub.subscribe(sub.client, c.Ref(), Kind(k), name, func(int) {}); err != nil {
+			if !api.hub.keepsAny(Kind(k), name) {
+				if err := api.hub.subscribe(sub.client, c.Ref(), Kind(k), name, func(int) {}); err != nil {
 					return err
 				}
 			} else if !sub.client.isSubscribed(Kind(k), name) {
-				t, err := f.hub.addSubscription(sub.client, c.Ref(), Kind(k), name, f.hub.Limits)
+				t, err := api.hub.addSubscription(sub.client, c.Ref(), Kind(k), name, api.hub.Limits)
 				if err != nil {
-					return f.hub.countRefusal(err)
+					return api.hub.countRefusal(err)
 				}
 				replay.topics = append(replay.topics, t)
 			}
@@ -118,19 +118,19 @@ func (f *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) erro
 	if len(replay.topics) == 0 {
 		return nil
 	}
-	replay.initPosition()
-	return replay.start(c)
+	replay.initStartPosition()
+	return replay.startReplay(c)
 }
 
 // closeEventStream sends the reason and closes the stream. The browser reconnects.
-func (f *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
+func (api *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()
 }
 
-func (f *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
+func (api *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
 	if client, ok := c.Value().(*client); ok {
-		f.hub.cleanUpClosedClient(client, c, reason)
+		api.hub.cleanUpClosedClient(client, c, reason)
 	}
 }

@@ -29,7 +29,7 @@ func serveWithUserAnn(t *testing.T, limits Limits) (h *Hub, s *tcptest.Server, l
 	return h, tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
-func TestFailedLogins(t *testing.T) {
+func TestFailedLoginLimitPerConn(t *testing.T) {
 	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 3})
 	p := s.Dial()
 	p.Send(strings.Repeat("AUTH ann x\r\n", 2) + "AUTH ann secret\r\n" + strings.Repeat("AUTH ann x\r\n", 2) + "PING\r\n")
@@ -52,7 +52,7 @@ func TestFailedLogins(t *testing.T) {
 	}
 }
 
-func TestFailedLoginsOfAddress(t *testing.T) {
+func TestFailedLoginLimitPerAddress(t *testing.T) {
 	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 2})
 	from := netip.MustParseAddrPort("192.0.2.1:1000")
 	try := func(from netip.AddrPort) (closes bool) {
@@ -91,7 +91,7 @@ func TestFailedLoginsOfAddress(t *testing.T) {
 	}
 }
 
-func TestFailedLoginsOfFront(t *testing.T) {
+func TestFailedLoginLimitOverHTTP(t *testing.T) {
 	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n"))
 	if err != nil {
 		t.Fatal(err)

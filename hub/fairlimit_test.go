@@ -87,9 +87,9 @@ func (c *replayFixture) advance(d time.Duration) {
 	}
 }
 
-// TestReplayShares checks that 80 stalled clients of one user or address don't delay others, and
+// TestStalledReplaysDoNotDelayOthers checks that 80 stalled clients of one user or address don't delay others, and
 // their own kind by seconds only.
-func TestReplayShares(t *testing.T) {
+func TestStalledReplaysDoNotDelayOthers(t *testing.T) {
 	for name, test := range map[string]struct{ evil, from, good, at string }{
 		"user":                  {"eve", "", "bob", ""},
 		"user, of one address":  {"eve", "198.51.100.7", "bob", "198.51.100.7"},
@@ -122,7 +122,7 @@ func TestReplayShares(t *testing.T) {
 	}
 }
 
-func TestReplayStall(t *testing.T) {
+func TestStalledReplayLosesTurn(t *testing.T) {
 	runWithBacklog(t, &Replay{MaxReplays: 1}, func(c *replayFixture) {
 		p := c.connectForReplay("eve", "", "e-3", false)
 		c.advance(stallTimeout - 100*time.Millisecond)
@@ -166,9 +166,9 @@ func TestReplayQueueShare(t *testing.T) {
 	})
 }
 
-// TestReplayUnissued checks that clients with ids that were never issued don't block others.
+// TestReplayOfUnissuedID checks that clients with ids that were never issued don't block others.
 // Impossible ids are rejected; possible ones wait in a queue of their own.
-func TestReplayUnissued(t *testing.T) {
+func TestReplayOfUnissuedID(t *testing.T) {
 	const turns = 8
 	const all = (waitersPerTurn + 1) * turns
 	runWithBacklog(t, &Replay{}, func(c *replayFixture) {
@@ -302,7 +302,7 @@ func TestReplayStepBounds(t *testing.T) {
 		for _, name := range names {
 			s.topics = append(s.topics, &topic{kind: kind, name: name})
 		}
-		s.indexTopics()
+		s.indexSubscriptions()
 		return s
 	}
 	var patterns []string
@@ -312,35 +312,35 @@ func TestReplayStepBounds(t *testing.T) {
 		work += compileGlob(patterns[i]).maxMatchUnits(1000)
 	}
 	s := replay(Pattern, patterns...)
-	if s.prepareStep(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
+	if s.runStep(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
 		t.Errorf("a step with patterns of %d units looks at %d messages", work, s.pos.Seq)
 	}
 	s = replay(Topic, strings.Repeat("x", 1000))
-	if s.prepareStep(laterStepLimits) || s.pos.Seq == 0 || len(s.pending.buf) < laterStepLimits.bytes || len(s.pending.buf) > 2*laterStepLimits.bytes {
+	if s.runStep(laterStepLimits) || s.pos.Seq == 0 || len(s.pending.buf) < laterStepLimits.bytes || len(s.pending.buf) > 2*laterStepLimits.bytes {
 		t.Errorf("a step makes %d bytes of %d messages", len(s.pending.buf), s.pos.Seq)
 	}
-	if s.discardPending(); s.pos.Seq != 0 || s.pending.buf != nil {
+	if s.rollBackPending(); s.pos.Seq != 0 || s.pending.buf != nil {
 		t.Errorf("what is left when it is undone is %d bytes, at %v", len(s.pending.buf), s.pos)
 	}
 	for range 2 { // newest values go first, and are repeated after a discard
 		s.lastValues = []byte("newest")
-		if s.prepareStep(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
+		if s.runStep(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
 			t.Errorf("a step makes %.20q; want the newest values first", s.pending.buf)
 		}
-		s.discardPending()
+		s.rollBackPending()
 	}
 	s.lastValues = nil
 	r.messages[0].data = make([]byte, 1<<20)
-	if s.prepareStep(firstStepLimits) || len(s.pending.buf) > 0 {
+	if s.runStep(firstStepLimits) || len(s.pending.buf) > 0 {
 		t.Errorf("the first step makes %d bytes of a large message", len(s.pending.buf))
 	}
-	if s.discardPending(); h.Stats().Replay.Replayed != 0 {
+	if s.rollBackPending(); h.Stats().Replay.Replayed != 0 {
 		t.Errorf("%d messages count as sent", h.Stats().Replay.Replayed)
 	}
 }
 
-// TestSpareLimit checks that a few greedy owners leave capacity for others.
-func TestSpareLimit(t *testing.T) {
+// TestFairLimitKeepsSpareCapacity checks that a few greedy owners leave capacity for others.
+func TestFairLimitKeepsSpareCapacity(t *testing.T) {
 	l := fairLimit{max: 4160, maxEach: 1040, keepSpare: true}
 	for i := range byte(8) {
 		owners := []owner{{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})}}

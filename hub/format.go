@@ -48,11 +48,11 @@ func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string,
 }
 
 // appendBulk appends a RESP bulk string.
-func appendBulk[T string | []byte](dst []byte, s T) []byte {
+func appendBulk[T string | []byte](dst []byte, text T) []byte {
 	dst = append(dst, '$')
-	dst = strconv.AppendInt(dst, int64(len(s)), 10)
+	dst = strconv.AppendInt(dst, int64(len(text)), 10)
 	dst = append(dst, "\r\n"...)
-	dst = append(dst, s...)
+	dst = append(dst, text...)
 	return append(dst, "\r\n"...)
 }
 

@@ -33,9 +33,9 @@ func FuzzCommands(f *testing.F) {
 		if len(in) > 4000 || strings.Count(strings.ToLower(in), "auth") >= 10 { // too many logins close the client later
 			return
 		}
-		whole, heard := outputsInParts(t, in, len(in))
+		whole, heard := runCommandsInParts(t, in, len(in))
 		for _, part := range []int{1, 1 + max(0, part)%100} {
-			got, also := outputsInParts(t, in, part)
+			got, also := runCommandsInParts(t, in, part)
 			if !nondeterministic.MatchString(in) && (got != whole || also != heard) {
 				t.Fatalf("in parts of %d bytes\n%.500q\nas a whole\n%.500q\nthe subscriber has\n%.200q\nand\n%.200q", part, got, whole, also, heard)
 			}
@@ -43,9 +43,9 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// outputsInParts returns what the client and a subscriber to everything receive for input sent in
+// runCommandsInParts returns what the client and a subscriber to everything receive for input sent in
 // parts.
-func outputsInParts(t *testing.T, input string, partSize int) (client, subscriber string) {
+func runCommandsInParts(t *testing.T, input string, partSize int) (client, subscriber string) {
 	later := nondeterministic.MatchString(input)
 	h := new(Hub)
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1000, MaxUnsent: 4000}})

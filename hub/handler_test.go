@@ -85,8 +85,8 @@ func TestProtocolErrors(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestHalfSent checks that an incomplete command of a closed client has no effect.
-func TestHalfSent(t *testing.T) {
+// TestIncompleteCommandHasNoEffect checks that an incomplete command of a closed client has no effect.
+func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	in := testkit.Command("SUBSCRIBE", "a", "b") + testkit.Command("PSUBSCRIBE", "c*") + testkit.Command("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
@@ -105,8 +105,8 @@ func TestHalfSent(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestManyTopics subscribes to more topics in one command than MaxUnsent can confirm.
-func TestManyTopics(t *testing.T) {
+// TestSubscribeToManyTopics subscribes to more topics in one command than MaxUnsent can confirm.
+func TestSubscribeToManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
@@ -139,8 +139,8 @@ func TestManyTopics(t *testing.T) {
 	}
 }
 
-// TestManyTopicsUnread checks that unread confirmations are limited without closing the client.
-func TestManyTopicsUnread(t *testing.T) {
+// TestSubscribeToManyTopicsUnread checks that unread confirmations are limited without closing the client.
+func TestSubscribeToManyTopicsUnread(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
 	srv := &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
@@ -162,9 +162,9 @@ func TestManyTopicsUnread(t *testing.T) {
 	p.Expect(confirmationsRESP2("subscribe", words[1:], 1, 1))
 }
 
-// TestUnread checks that a client which sends much and reads late gets all replies with limited
+// TestLateReaderGetsAllReplies checks that a client which sends much and reads late gets all replies with limited
 // memory.
-func TestUnread(t *testing.T) {
+func TestLateReaderGetsAllReplies(t *testing.T) {
 	srv := &tcp.Server{Handler: new(Hub).Handler()}
 	s := tcptest.NewServer(t, srv)
 	for _, command := range []string{testkit.Command("ECHO", strings.Repeat("x", 1000)), "COMMAND\r\n"} {
@@ -193,8 +193,8 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestNoRoom checks that a reply without space closes the connection after earlier replies.
-func TestNoRoom(t *testing.T) {
+// TestReplyWithoutSpaceCloses checks that a reply without space closes the connection after earlier replies.
+func TestReplyWithoutSpaceCloses(t *testing.T) {
 	h := new(Hub)
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
 		Limits: tcp.Limits{MaxUnsent: 1000, HighWater: 1000}})
@@ -212,8 +212,8 @@ func TestNoRoom(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestDrain checks that a drain closes subscribers without output.
-func TestDrain(t *testing.T) {
+// TestDrainClosesSubscribers checks that a drain closes subscribers without output.
+func TestDrainClosesSubscribers(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	p := s.Dial()
@@ -252,7 +252,7 @@ func TestClientListTooLong(t *testing.T) {
 	p.Expect("$")
 }
 
-func TestManyNames(t *testing.T) {
+func TestLongTopicListInBackground(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
@@ -282,7 +282,7 @@ func TestManyNames(t *testing.T) {
 	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
 }
 
-func TestLaterBound(t *testing.T) {
+func TestBackgroundReplyLimit(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	h.scans.running.Lock()
@@ -323,8 +323,8 @@ func TestDrainWaitsForList(t *testing.T) {
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestQuit checks that QUIT ends subscriptions even if the peer does not disconnect.
-func TestQuit(t *testing.T) {
+// TestQuitEndsSubscriptions checks that QUIT ends subscriptions even if the peer does not disconnect.
+func TestQuitEndsSubscriptions(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	a := s.Dial()
@@ -347,8 +347,8 @@ func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	return h.handler.Received(c, in)
 }
 
-// TestWork checks that large publishes yield to other connections.
-func TestWork(t *testing.T) {
+// TestPublishYields checks that large publishes yield to other connections.
+func TestPublishYields(t *testing.T) {
 	h, calls := new(Hub), 0
 	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
 	const receivers = 500
@@ -365,7 +365,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-func TestStrangerTime(t *testing.T) {
+func TestAuthTimeout(t *testing.T) {
 	s := serveVirtual(t, newHubWithUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()
 	stranger.Send("PING\r\n")

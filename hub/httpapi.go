@@ -66,60 +66,60 @@ func (h *Hub) httpHandler() *web.HTTP {
 	return &f.http
 }
 
-func (f *httpAPI) init(h *Hub) {
-	f.hub = h
-	f.scanSlots = make(chan struct{}, maxHTTPScans)
-	if err := f.allowOrigins(h.Origins); err != nil {
+func (api *httpAPI) init(h *Hub) {
+	api.hub = h
+	api.scanSlots = make(chan struct{}, maxHTTPScans)
+	if err := api.allowOrigins(h.Origins); err != nil {
 		panic(err)
 	}
-	f.sockets = web.WebSocket{
-		Handler:      socketHandler{f},
+	api.sockets = web.WebSocket{
+		Handler:      socketHandler{api},
 		Subprotocols: []string{subprotocol},
 		CheckOrigin:  func(*http.Request) bool { return true }, // parseParams has checked it
 		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
 	}
-	f.streams = web.Events{Opened: f.startEventStream, Closed: f.handleEventStreamClosed, Save: f.saveEventStream, Restore: f.restoreEventStream}
-	f.http.Endpoints = map[string]web.Endpoint{"ws": &f.sockets, "events": &f.streams}
+	api.streams = web.Events{Opened: api.startEventStream, Closed: api.handleEventStreamClosed, Save: api.saveEventStream, Restore: api.restoreEventStream}
+	api.http.Endpoints = map[string]web.Endpoint{"ws": &api.sockets, "events": &api.streams}
 
 	mux := http.NewServeMux()
 	handleQuick := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, web.Quick(h)) }
 	handleQuick("GET /{$}", servePage)
-	handleQuick("GET /ws", f.serveWebSocket)
-	handleQuick("GET /events", f.serveEvents)
+	handleQuick("GET /ws", api.serveWebSocket)
+	handleQuick("GET /events", api.serveEvents)
 	for _, path := range []string{"/events", "/publish", "/topics", "/topics/{name...}"} {
-		handleQuick("OPTIONS "+path, f.servePreflight)
+		handleQuick("OPTIONS "+path, api.servePreflight)
 	}
 	if h.Cluster == nil {
-		handleQuick("GET /topics/{name...}", f.serveTopic)
+		handleQuick("GET /topics/{name...}", api.serveTopic)
 	} else {
-		mux.HandleFunc("GET /topics/{name...}", f.limitScans(f.serveTopic))
+		mux.HandleFunc("GET /topics/{name...}", api.limitScans(api.serveTopic))
 	}
-	mux.HandleFunc("GET /topics", f.limitScans(f.serveTopics))
-	mux.HandleFunc("POST /publish", f.servePublish)
-	f.http.Handler, f.http.ReadTimeout = mux, bodyTimeout
+	mux.HandleFunc("GET /topics", api.limitScans(api.serveTopics))
+	mux.HandleFunc("POST /publish", api.servePublish)
+	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
 }
 
 // allowOrigins lets pages of the origins use the hub.
-func (f *httpAPI) allowOrigins(origins []string) error {
-	f.originHosts = make(map[string]bool)
+func (api *httpAPI) allowOrigins(origins []string) error {
+	api.originHosts = make(map[string]bool)
 	for _, origin := range origins {
-		if err := f.origins.AddTrustedOrigin(origin); err != nil {
+		if err := api.origins.AddTrustedOrigin(origin); err != nil {
 			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", tcp.ErrBadConfig, err)
 		}
 		u, _ := url.Parse(origin) // AddTrustedOrigin has validated it
-		f.originHosts[strings.ToLower(u.Hostname())] = true
+		api.originHosts[strings.ToLower(u.Hostname())] = true
 	}
 	return nil
 }
 
 // checkOrigin returns an error if a page of the request's origin may not use the hub.
-func (f *httpAPI) checkOrigin(r *http.Request) error {
+func (api *httpAPI) checkOrigin(r *http.Request) error {
 	asked := *r
 	asked.Method = http.MethodPost // Check accepts every GET
-	if f.origins.Check(&asked) != nil {
+	if api.origins.Check(&asked) != nil {
 		return fmt.Errorf("a page of another site asks, of origin %.100q; expected one of this server, or of Hub.Origins", r.Header.Get("Origin"))
 	}
-	if f.hub.Users == nil && remoteAddr(r).IsLoopback() && !f.isOwnHost(r.Host) {
+	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isOwnHost(r.Host) {
 		return fmt.Errorf("the hub has no users, and is asked on this machine as %.100q; expected localhost, an address, or the host of one of Hub.Origins", r.Host)
 	}
 	return nil
@@ -128,23 +128,23 @@ func (f *httpAPI) checkOrigin(r *http.Request) error {
 // isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name
 // might be a foreign site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the
 // hub for that site.
-func (f *httpAPI) isOwnHost(host string) bool {
+func (api *httpAPI) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
-	return err == nil || strings.EqualFold(name, "localhost") || f.originHosts[strings.ToLower(name)]
+	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
 // parseParams checks the request's origin and returns its parameters, which must be token or one of
 // allowed. If ok is false, it has written an error.
-func (f *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
-	if err := f.checkOrigin(r); err != nil {
+func (api *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
+	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
 	}
-	f.setCORSHeaders(w, r)
+	api.setCORSHeaders(w, r)
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		writeHTTPError(w, http.StatusBadRequest, err)
@@ -161,31 +161,31 @@ func (f *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ..
 }
 
 // authenticate is parseParams that also returns the user.
-func (f *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
-	if q, ok = f.parseParams(w, r, allowedParams...); !ok {
+func (api *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
+	if q, ok = api.parseParams(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
-	u, err := f.requestUser(r, q)
+	u, err := api.requestUser(r, q)
 	if u == nil && err == nil {
 		err = errNotAuthenticated
 	}
 	if err != nil {
-		f.rejectLogin(w, r, err)
+		api.rejectLogin(w, r, err)
 		return nil, nil, false
 	}
 	return u, q, true
 }
 
 // rejectLogin writes the error, and closes the connection after too many failed logins.
-func (f *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
-	if srv := f.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && f.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
+func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
+	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
 	}
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
 // setCORSHeaders lets the page that sent the request read the response.
-func (f *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
+func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
@@ -194,12 +194,12 @@ func (f *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 }
 
 // servePreflight answers a browser's CORS preflight request.
-func (f *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
-	if err := f.checkOrigin(r); err != nil {
+func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
+	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return
 	}
-	f.setCORSHeaders(w, r)
+	api.setCORSHeaders(w, r)
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST")
 	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
 	w.Header().Set("Access-Control-Max-Age", "600")
@@ -209,8 +209,8 @@ func (f *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 var errNotAuthenticated = errors.New("the client has not said who it is; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
 // requestUser returns the user of a request, or nil if it must authenticate.
-func (f *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
-	h := f.hub
+func (api *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
+	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch {
 	case strings.EqualFold(scheme, "Bearer"):
@@ -274,8 +274,8 @@ func singleParam(q url.Values, name string) (string, error) {
 	return q.Get(name), nil
 }
 
-func (f *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := f.authenticate(w, r, "topic")
+func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.authenticate(w, r, "topic")
 	if !ok {
 		return
 	}
@@ -284,23 +284,23 @@ func (f *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 		writeHTTPError(w, httpStatus(err), err)
 		return
 	}
-	maxBytes := int64(f.hub.Limits.maxMessage())
+	maxBytes := int64(api.hub.Limits.maxMessage())
 	message, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
 	var tooLong *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLong):
-		writeHTTPError(w, http.StatusRequestEntityTooLarge, f.hub.countRefusal(fmt.Errorf("%w: at most %d bytes are allowed", errMessageTooLong, maxBytes)))
+		writeHTTPError(w, http.StatusRequestEntityTooLarge, api.hub.countRefusal(fmt.Errorf("%w: at most %d bytes are allowed", errMessageTooLong, maxBytes)))
 		return
 	case err != nil:
 		writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
 		return
 	}
 	withinRate := func(now time.Time, rate int) bool {
-		return f.hub.httpPublishRates.allow(remoteAddr(r), now, rate, time.Second)
+		return api.hub.httpPublishRates.allow(remoteAddr(r), now, rate, time.Second)
 	}
-	receivers, err := 0, f.hub.authorizePublish(u, withinRate, Topic, name, message)
+	receivers, err := 0, api.hub.authorizePublish(u, withinRate, Topic, name, message)
 	if err == nil {
-		receivers, err = f.hub.fanOut(Topic, name, message)
+		receivers, err = api.hub.fanOut(Topic, name, message)
 	}
 	if err != nil {
 		writeHTTPError(w, httpStatus(err), err)
@@ -321,22 +321,22 @@ type topicSubscribers struct {
 	Subscribers int    `json:"subscribers"`
 }
 
-func (f *httpAPI) serveTopic(w http.ResponseWriter, r *http.Request) {
-	u, _, ok := f.authenticate(w, r)
+func (api *httpAPI) serveTopic(w http.ResponseWriter, r *http.Request) {
+	u, _, ok := api.authenticate(w, r)
 	if !ok {
 		return
 	}
 	name := r.PathValue("name")
-	if err := f.hub.checkCountAllowed(u, name); err != nil {
+	if err := api.hub.checkMayCountSubscribers(u, name); err != nil {
 		writeHTTPError(w, httpStatus(err), err)
 		return
 	}
-	writeJSON(w, http.StatusOK, topicSubscribers{name, f.hub.clusterSubscriberCounts(r.Context(), Topic, []string{name})[0]})
+	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.clusterSubscriberCounts(r.Context(), Topic, []string{name})[0]})
 }
 
-// checkCountAllowed returns an error if the user may not see the topic's number of subscribers.
-func (h *Hub) checkCountAllowed(u *user, name string) error {
-	if err := h.checkName(name); err != nil {
+// checkMayCountSubscribers returns an error if the user may not see the topic's number of subscribers.
+func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
+	if err := h.checkName(topic); err != nil {
 		return h.countRefusal(err)
 	}
 	if !u.mayRun("pubsub|numsub") {
@@ -348,13 +348,13 @@ func (h *Hub) checkCountAllowed(u *user, name string) error {
 var errTooManyHTTPScans = fmt.Errorf("%d questions about topics are being answered; expected fewer at a time", maxHTTPScans)
 
 // limitScans wraps a handler of which at most maxHTTPScans run at a time.
-func (f *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
+func (api *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
 		defer late.Stop()
 		select {
-		case f.scanSlots <- struct{}{}:
-			defer func() { <-f.scanSlots }()
+		case api.scanSlots <- struct{}{}:
+			defer func() { <-api.scanSlots }()
 			next(w, r)
 		case <-late.C:
 			writeHTTPError(w, http.StatusServiceUnavailable, errTooManyHTTPScans)
@@ -362,13 +362,13 @@ func (f *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (f *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := f.authenticate(w, r, "prefix", "limit")
+func (api *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.authenticate(w, r, "prefix", "limit")
 	if !ok {
 		return
 	}
 	if !u.mayRun("pubsub|channels") {
-		writeHTTPError(w, http.StatusForbidden, f.hub.countRefusal(errDenied))
+		writeHTTPError(w, http.StatusForbidden, api.hub.countRefusal(errDenied))
 		return
 	}
 	limit := defaultTopicLimit
@@ -383,7 +383,7 @@ func (f *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
 		Topics []topicSubscribers `json:"topics"`
 		Total  int                `json:"total"`
 	}
-	list.Topics, list.Total = f.hub.largestClusterTopics(r.Context(), q.Get("prefix"), limit)
+	list.Topics, list.Total = api.hub.largestClusterTopics(r.Context(), q.Get("prefix"), limit)
 	writeJSON(w, http.StatusOK, list)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-func TestRoutes(t *testing.T) {
+func TestHTTPRoutes(t *testing.T) {
 	rows := []struct {
 		method, path, body string
 		status             int
@@ -166,7 +166,7 @@ func headerFromPairs(fields []string) http.Header {
 	return h
 }
 
-func TestBadOrigin(t *testing.T) {
+func TestInvalidOriginRejected(t *testing.T) {
 	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
 		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
 		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), "expected such as https://example.com") {
@@ -175,9 +175,9 @@ func TestBadOrigin(t *testing.T) {
 	}
 }
 
-// TestRebinding checks that local requests with a foreign host name are rejected in a hub without
+// TestDNSRebindingRejected checks that local requests with a foreign host name are rejected in a hub without
 // users.
-func TestRebinding(t *testing.T) {
+func TestDNSRebindingRejected(t *testing.T) {
 	users, err := ReadUsers(strings.NewReader("user default on nopass +@all &*"))
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestRebinding(t *testing.T) {
 	})
 }
 
-func TestPublishByPost(t *testing.T) {
+func TestPublishOverHTTP(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		p.sendText(`{"op":"subscribe","topic":"a/b c"}`)
@@ -220,7 +220,7 @@ func TestPublishByPost(t *testing.T) {
 	})
 }
 
-func TestSlowBody(t *testing.T) {
+func TestBodyTimeout(t *testing.T) {
 	if d := (&Hub{}).httpHandler().ReadTimeout; d != bodyTimeout {
 		t.Errorf("the time for a body is %v", d)
 	}
@@ -238,7 +238,7 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-func TestTopics(t *testing.T) {
+func TestTopicListSorted(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		const one, all = 30, 40 // topics with one subscriber, all topics
 		for i := range 2 {
@@ -298,7 +298,7 @@ func TestTopics(t *testing.T) {
 	})
 }
 
-func TestEvents(t *testing.T) {
+func TestEventStream(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		nc, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n")
 		res, err := http.ReadResponse(r, nil)
@@ -339,7 +339,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-func TestEventsRefused(t *testing.T) {
+func TestEventStreamRefused(t *testing.T) {
 	for name, limits := range map[string]Limits{"subscriptions": {MaxSubscriptions: 1}, "topics": {MaxTopics: 1}} {
 		t.Run(name, func(t *testing.T) {
 			forEachModel(t, func() *Hub { return &Hub{Limits: limits} }, func(t *testing.T, h *Hub, addr string) {

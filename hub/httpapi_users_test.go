@@ -30,8 +30,8 @@ user bob on >bob's (+publish &b) (+subscribe &c)
 user carl on cert +subscribe +@pubsub &c
 `
 
-// TestFrontUsers checks each way to authenticate and each right on each route.
-func TestFrontUsers(t *testing.T) {
+// TestHTTPAuthentication checks each way to authenticate and each right on each route.
+func TestHTTPAuthentication(t *testing.T) {
 	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	basic := []string{"Authorization", "Basic YW5uOmFubidz"} // ann:ann's
 	rows := []struct {
@@ -101,7 +101,7 @@ func TestFrontUsers(t *testing.T) {
 	})
 }
 
-func TestFrontReload(t *testing.T) {
+func TestEnforceClosesHTTPClients(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := newHubWithUsers(t, httpTestUsers)
@@ -169,7 +169,7 @@ func (a *testCA) issueCert(name string, signer *testCA) (*ecdsa.PrivateKey, *x50
 	return key, c
 }
 
-func (a *testCA) serverKeyPair(name string) tls.Certificate {
+func (a *testCA) issueKeyPair(name string) tls.Certificate {
 	key, cert := a.issueCert(name, a)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
@@ -180,16 +180,16 @@ func (a *testCA) certPool() *x509.CertPool {
 	return p
 }
 
-func TestFrontCertificates(t *testing.T) {
+func TestClientCertificates(t *testing.T) {
 	a := newTestCA(t)
-	cfg := &tls.Config{Certificates: []tls.Certificate{a.serverKeyPair("server")}, ClientCAs: a.certPool(), ClientAuth: tls.VerifyClientCertIfGiven}
+	cfg := &tls.Config{Certificates: []tls.Certificate{a.issueKeyPair("server")}, ClientCAs: a.certPool(), ClientAuth: tls.VerifyClientCertIfGiven}
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
 			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: newHubWithUsers(t, httpTestUsers).Handler(), TLSConfig: cfg})
 			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
 				client := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.certPool()}}}
 				if name != "" {
-					client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{a.serverKeyPair(name)}
+					client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{a.issueKeyPair(name)}
 				}
 				res, err := client.Get("https://" + addr + "/topics/c")
 				if err != nil {

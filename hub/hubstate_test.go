@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestSaved checks that counters and last values move to another hub in order of use, within its
+// TestHubStateSaved checks that counters and last values move to another hub in order of use, within its
 // limits.
-func TestSaved(t *testing.T) {
+func TestHubStateSaved(t *testing.T) {
 	old := &Hub{Limits: Limits{LastValues: 3, MaxName: 10}}
 	for i, name := range []string{"a", "b", "c", "d", "b"} {
 		if _, err := old.Publish(name, fmt.Appendf(nil, "%s%d", name, i)); err != nil {
@@ -87,7 +87,7 @@ func TestSaveStateWaits(t *testing.T) {
 	})
 }
 
-func TestPublishedKinds(t *testing.T) {
+func TestSendToGroupKinds(t *testing.T) {
 	h := new(Hub)
 	for _, k := range []Kind{Topic, Pattern, Sharded, kindCount} {
 		(handler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})

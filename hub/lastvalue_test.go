@@ -114,7 +114,7 @@ func TestLastValueMemory(t *testing.T) {
 	}
 }
 
-func TestLastValueBounds(t *testing.T) {
+func TestLastValueEviction(t *testing.T) {
 	kept := func(h *Hub) string {
 		var names []string
 		for v := h.lastValues.newest; v != nil; v = v.older {

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-func TestCheck(t *testing.T) {
+func TestLimitsValidated(t *testing.T) {
 	if err := new(Hub).Check(); err != nil {
 		t.Errorf("a hub without limits: %v", err)
 	}
@@ -201,8 +201,8 @@ func TestPublishRate(t *testing.T) {
 	})
 }
 
-// TestPaces checks that rate-limited addresses are bounded and idle ones evicted first.
-func TestPaces(t *testing.T) {
+// TestAddrRateLimitsEviction checks that rate-limited addresses are bounded and idle ones evicted first.
+func TestAddrRateLimitsEviction(t *testing.T) {
 	var ps addrRateLimits
 	begin := time.Now()
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
@@ -248,7 +248,7 @@ func TestHeartbeat(t *testing.T) {
 	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
 }
 
-func TestClient(t *testing.T) {
+func TestClientSubscriptions(t *testing.T) {
 	h := &Hub{}
 	c := &client{user: anyone}
 	for i := range 5 {

@@ -331,8 +331,8 @@ type level struct{ work, n int }
 // replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase
 // of the maximum work for a name that contains maxBuckets of the runs.
 func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added int) {
-	l.addBuckets(oldWork, -1)
-	l.addBuckets(newWork, 1)
+	l.adjustBucketCount(oldWork, -1)
+	l.adjustBucketCount(newWork, 1)
 	before := l.work
 	l.work = 0
 	for i := len(l.levels) - 1; i >= 0 && maxBuckets > 0; i-- {
@@ -343,7 +343,7 @@ func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added 
 	return l.work - before
 }
 
-func (l *lengthWork) addBuckets(work, n int) {
+func (l *lengthWork) adjustBucketCount(work, delta int) {
 	if work == 0 {
 		return
 	}
@@ -351,7 +351,7 @@ func (l *lengthWork) addBuckets(work, n int) {
 	if !found {
 		l.levels = slices.Insert(l.levels, i, level{work: work})
 	}
-	if l.levels[i].n += n; l.levels[i].n == 0 {
+	if l.levels[i].n += delta; l.levels[i].n == 0 {
 		l.levels = slices.Delete(l.levels, i, i+1)
 	}
 }
@@ -409,15 +409,15 @@ func (m *matchScratch) findCandidates(index *patternIndex, name string) {
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
 		if index.hasRunsOfSize(atStart, size) {
-			m.addBucket(index.buckets[atStart], m.hashes[size])
+			m.addCandidate(index.buckets[atStart], m.hashes[size])
 		}
 		if index.hasRunsOfSize(atEnd, size) {
-			m.addBucket(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
+			m.addCandidate(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
 		}
 		if index.hasRunsOfSize(within, size) {
 			before := len(m.candidates)
 			for at := range len(name) - size + 1 {
-				m.addBucket(index.buckets[within], m.substringHash(at, size, power))
+				m.addCandidate(index.buckets[within], m.substringHash(at, size, power))
 			}
 			// A run that occurs several times is tried once.
 			runs := m.candidates[before:]
@@ -429,7 +429,7 @@ func (m *matchScratch) findCandidates(index *patternIndex, name string) {
 	}
 }
 
-func (m *matchScratch) addBucket(buckets map[uint64]bucket, hash uint64) {
+func (m *matchScratch) addCandidate(buckets map[uint64]bucket, hash uint64) {
 	if b, ok := buckets[hash]; ok {
 		m.candidates = append(m.candidates, candidateBucket{hash, b})
 	}

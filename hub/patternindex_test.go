@@ -114,7 +114,7 @@ func manyPatterns(n int) (all []string) {
 	return all
 }
 
-func TestPatternsTried(t *testing.T) {
+func TestFewPatternsTried(t *testing.T) {
 	var x checkedIndex
 	for _, p := range manyPatterns(30_000) {
 		x.addPattern(p)
@@ -131,9 +131,9 @@ func TestPatternsTried(t *testing.T) {
 	x.removeAllAndCheckEmpty(t)
 }
 
-// TestPatternWork checks the maximum work: patterns of one run add up; of different runs of one
+// TestMaxPublishWork checks the maximum work: patterns of one run add up; of different runs of one
 // length, a name contains one, or as many as fit.
-func TestPatternWork(t *testing.T) {
+func TestMaxPublishWork(t *testing.T) {
 	l := Limits{MaxName: 20}
 	var x patternIndex
 	var all []*topic
@@ -164,10 +164,10 @@ func TestPatternWork(t *testing.T) {
 	}
 }
 
-// TestPatternBombs subscribes to patterns with which a publish would take seconds. They are
+// TestExpensivePatternsRejected subscribes to patterns with which a publish would take seconds. They are
 // rejected by the limits of a client, of an address and of all clients, and other clients are not
 // affected.
-func TestPatternBombs(t *testing.T) {
+func TestExpensivePatternsRejected(t *testing.T) {
 	for name, test := range map[string]struct {
 		limits    Limits
 		addresses int

@@ -34,10 +34,10 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 
 // authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one
 // message and reports whether the publisher stays within rate; nil means no limit.
-func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, k Kind, topic string, message []byte) error {
+func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
-	case !u.mayPublish(k, topic):
+	case !u.mayPublish(kind, topic):
 		err = errDenied
 	case rate > 0 && withinRate != nil && !withinRate(time.Now(), rate):
 		err = fmt.Errorf("%w: at most %d messages a second are allowed", errPublishRate, rate)

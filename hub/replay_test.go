@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestReplaySeam disconnects clients during publishing, which continue at one of two hubs, of which
+// TestReplayAcrossReconnects disconnects clients during publishing, which continue at one of two hubs, of which
 // one lags. Each must get every message of its topics once, in order.
-func TestReplaySeam(t *testing.T) {
+func TestReplayAcrossReconnects(t *testing.T) {
 	const messages, clients, topics = 3000, 6, 3
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
@@ -140,9 +140,9 @@ func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f fu
 	return nil
 }
 
-// TestReplayMemory checks the limits of kept messages in number, bytes and age, and for whom
+// TestReplayBufferLimits checks the limits of kept messages in number, bytes and age, and for whom
 // dropped ones are missing.
-func TestReplayMemory(t *testing.T) {
+func TestReplayBufferLimits(t *testing.T) {
 	began := time.Now()
 	put := func(h *Hub, seq uint64, topic string, size int) {
 		h.DeliverKept(KeptMessage{At: Position{"e", seq}, Time: began.Add(time.Duration(seq) * time.Second), Topic: topic, Data: make([]byte, size)})
@@ -251,9 +251,9 @@ func TestReplayGaps(t *testing.T) {
 	})
 }
 
-// TestReplayLong checks a replay that exceeds MaxUnsent, and that later requests are answered after
+// TestReplayExceedsMaxUnsent checks a replay that exceeds MaxUnsent, and that later requests are answered after
 // it.
-func TestReplayLong(t *testing.T) {
+func TestReplayExceedsMaxUnsent(t *testing.T) {
 	const messages = 200
 	serveSlowConsumers(t, func() *Hub { return newReplayHub(&Replay{}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
 		for range messages {
@@ -282,8 +282,8 @@ func TestReplayLong(t *testing.T) {
 	})
 }
 
-// TestReplayTurns checks that replays beyond the queue are rejected, and slow ones time out.
-func TestReplayTurns(t *testing.T) {
+// TestReplayQueueAndTimeout checks that replays beyond the queue are rejected, and slow ones time out.
+func TestReplayQueueAndTimeout(t *testing.T) {
 	const ahead = `{"op":"subscribe","topic":"k.a","since":"e-4"}`
 	t.Run("waiting", func(t *testing.T) {
 		h := newReplayHub(&Replay{MaxReplays: 1})
@@ -363,7 +363,7 @@ func TestReplayLastValues(t *testing.T) {
 	p.expectText(`{"op":"pong"}`)
 }
 
-func TestReplayConfig(t *testing.T) {
+func TestReplayValidated(t *testing.T) {
 	for _, row := range []struct {
 		replay *Replay
 		want   string

@@ -111,7 +111,7 @@ var parseCases = []struct{ in, want string }{
 	{`"a\` + "\n", wrong + "unbalanced quotes in request"},
 }
 
-func TestReader(t *testing.T) {
+func TestParseCommand(t *testing.T) {
 	s := newCommandLimits(1999, false)
 	for _, row := range parseCases {
 		if got := parseAll(row.in, s); got != row.want {
@@ -125,8 +125,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestDrip parses a command byte by byte and checks that arguments are parsed twice at most.
-func TestDrip(t *testing.T) {
+// TestParseByteByByte parses a command byte by byte and checks that arguments are parsed twice at most.
+func TestParseByteByByte(t *testing.T) {
 	const n = 100_000
 	in := []byte("*100000\r\n" + strings.Repeat("$0\r\n\r\n", n))
 	r := commandReader{commandLimits: newCommandLimits(1<<20, false)}
@@ -150,8 +150,8 @@ func TestDrip(t *testing.T) {
 	}
 }
 
-// FuzzReader checks that the result does not depend on how the input is split.
-func FuzzReader(f *testing.F) {
+// FuzzParseCommand checks that the result does not depend on how the input is split.
+func FuzzParseCommand(f *testing.F) {
 	for _, row := range parseCases {
 		f.Add(row.in, 3)
 	}
@@ -168,7 +168,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-func TestSniff(t *testing.T) {
+func TestDetectHTTP(t *testing.T) {
 	for in, want := range map[string][2]bool{
 		"G": {false, false}, "GET": {false, false}, "GET /": {true, true}, "GET /ws HTTP/1.1": {true, true},
 		"GET a": {false, true}, "get /": {false, true}, "POST /": {true, true}, "P": {false, false}, "PI": {false, true},
@@ -214,7 +214,7 @@ func TestCommandsAndRights(t *testing.T) {
 	}
 }
 
-func TestStrangers(t *testing.T) {
+func TestUnauthenticatedCommandLimits(t *testing.T) {
 	s := newCommandLimits(1<<20, true)
 	for in, want := range map[string]string{
 		"*11\r\n":                   "unauthenticated multibulk length",

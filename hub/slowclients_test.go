@@ -32,7 +32,7 @@ func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h
 	}
 }
 
-func TestSlow(t *testing.T) {
+func TestSlowClientsFound(t *testing.T) {
 	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		dialAndSend(t, addr, "PING\r\n")
 		var slow []net.Conn
@@ -97,7 +97,7 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-func TestSlowBusy(t *testing.T) {
+func TestSlowScanErrors(t *testing.T) {
 	h := &Hub{}
 	srv := &tcp.Server{}
 	if _, err := h.Slow(t.Context(), srv); !errors.Is(err, tcp.ErrServerClosed) {
@@ -159,9 +159,9 @@ func TestEnforce(t *testing.T) {
 	})
 }
 
-// TestLost checks that unsent output counts as lost for clients closed for slowness, not for those
+// TestLostMessagesCounted checks that unsent output counts as lost for clients closed for slowness, not for those
 // that leave.
-func TestLost(t *testing.T) {
+func TestLostMessagesCounted(t *testing.T) {
 	for front, in := range map[string]string{
 		"Redis": "SUBSCRIBE a\r\n", "WebSocket": webSocketHandshake + maskedTextFrame(`{"op":"subscribe","topic":"a"}`), "events": "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n",
 	} {

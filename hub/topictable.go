@@ -164,12 +164,12 @@ func (s *topicSet) add(t *topic, hash uint64) {
 	if s.count >= len(s.slots)*7/8 {
 		s.resize(len(s.slots) * 3 / 2)
 	}
-	s.insert(t, tag)
+	s.insertInFreeSlot(t, tag)
 	s.count++
 }
 
-// insert stores a topic in the first free slot from its home slot on.
-func (s *topicSet) insert(t *topic, tag uint8) {
+// insertInFreeSlot stores a topic in the first free slot from its home slot on.
+func (s *topicSet) insertInFreeSlot(t *topic, tag uint8) {
 	i := s.homeSlot(t.slotHash)
 	for s.tags[i] != 0 {
 		i = s.nextSlot(i)
@@ -183,7 +183,7 @@ func (s *topicSet) resize(size int) {
 	s.slots, s.tags = make([]*topic, size), make([]uint8, size)
 	for i, t := range slots {
 		if t != nil {
-			s.insert(t, tags[i])
+			s.insertInFreeSlot(t, tags[i])
 		}
 	}
 }

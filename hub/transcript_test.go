@@ -302,9 +302,9 @@ func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode write
 	}
 }
 
-func (tu *caseRequest) send(cs *caseConns, how writeMode) {
+func (tu *caseRequest) send(cs *caseConns, mode writeMode) {
 	step := max(len(tu.bytes), 1)
-	if how == bytewise {
+	if mode == bytewise {
 		step = 1
 	}
 	c := cs.conn(tu.conn)

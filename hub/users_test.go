@@ -33,7 +33,7 @@ func isAllowed(u *user, action string) bool {
 	}
 }
 
-func TestRights(t *testing.T) {
+func TestACLRights(t *testing.T) {
 	for _, c := range []struct{ rules, yes, no string }{
 		{"on allcommands allchannels", "publish a;subscribe a;psubscribe a*;get;client|kill", ""},
 		{"on +@all &*", "publish a;psubscribe a*", ""},
@@ -71,7 +71,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-func TestUsersErrors(t *testing.T) {
+func TestACLFileErrors(t *testing.T) {
 	sum := strings.Repeat("ab", sha256.Size)
 	for file, want := range map[string]string{
 		"user":                               "line 1",
@@ -98,7 +98,7 @@ func TestUsersErrors(t *testing.T) {
 	}
 }
 
-func TestUsersBounds(t *testing.T) {
+func TestACLFileLimits(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
 	for want, limit := range map[string]aclLimits{
 		"":                                  {22, 11, 2},
@@ -157,7 +157,7 @@ user erin on >x nopass >erins`)
 	}
 }
 
-func TestNewcomer(t *testing.T) {
+func TestUserOfUnauthenticatedClient(t *testing.T) {
 	if u := new(Hub).unauthenticatedUser(); !u.mayPublish(Topic, "a") {
 		t.Error("a hub without users: a client may not publish")
 	}
@@ -178,9 +178,9 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// TestReload checks that clients keep their user with its new rights, and that a file with an error
+// TestReloadUsers checks that clients keep their user with its new rights, and that a file with an error
 // changes nothing.
-func TestReload(t *testing.T) {
+func TestReloadUsers(t *testing.T) {
 	h := newHubWithUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
 	alice, _ := h.authenticatePassword("alice", "a")
 	bob, _ := h.authenticatePassword("bob", "b")
@@ -224,8 +224,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// FuzzUsers checks that any file yields users or an error with a line.
-func FuzzUsers(f *testing.F) {
+// FuzzACLFile checks that any file yields users or an error with a line.
+func FuzzACLFile(f *testing.F) {
 	for _, seed := range []string{
 		"user default on nopass ~* &* +@all", "user a on >x (+publish &a.*) (+subscribe &b)", "# no\n\nuser a off #00 !00 cert", "user a (", "user a ( )", "user a ()",
 	} {

@@ -185,17 +185,17 @@ func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	return 0, "", badRequestf("%s is to have either topic or pattern", q.Op)
 }
 
-func (f *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	q, ok := f.parseParams(w, r)
+func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	q, ok := api.parseParams(w, r)
 	if !ok {
 		return
 	}
-	u, err := f.requestUser(r, q)
+	u, err := api.requestUser(r, q)
 	if err != nil {
-		f.rejectLogin(w, r, err)
+		api.rejectLogin(w, r, err)
 		return
 	}
-	_ = f.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
+	_ = api.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
 }
 
 type socketHandler struct{ *httpAPI }
@@ -299,7 +299,7 @@ func (s socketConn) handleCount(request *socketRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := s.hub.checkCountAllowed(s.client.user, name); err != nil {
+	if err := s.hub.checkMayCountSubscribers(s.client.user, name); err != nil {
 		return err
 	}
 	reply := func(ctx context.Context) socketReply {
@@ -392,7 +392,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	r := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	at, known := r.initPosition()
+	at, known := r.initStartPosition()
 	count := s.client.confirmedCount(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {
@@ -400,7 +400,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	}
 	s.client.repliesInMessageOrder = true
 	s.sendReply(request, reply)
-	if err := r.start(s.socket.Conn()); err != nil {
+	if err := r.startReplay(s.socket.Conn()); err != nil {
 		_ = s.socket.Close(closeTryAgainLater, err.Error())
 	}
 	return nil

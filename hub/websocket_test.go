@@ -16,8 +16,8 @@ import (
 
 func newPlainHub() *Hub { return &Hub{} }
 
-// TestSocketTalk checks each operation and the order of messages and replies.
-func TestSocketTalk(t *testing.T) {
+// TestWebSocketOps checks each operation and the order of messages and replies.
+func TestWebSocketOps(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		for _, row := range []struct{ say, hear string }{
@@ -50,8 +50,8 @@ func TestSocketTalk(t *testing.T) {
 	})
 }
 
-// TestSocketMistakes checks the error for each bad request, and that the socket stays usable.
-func TestSocketMistakes(t *testing.T) {
+// TestWebSocketBadRequests checks the error for each bad request, and that the socket stays usable.
+func TestWebSocketBadRequests(t *testing.T) {
 	h := &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}}
 	long := strings.Repeat("x", 101)
 	rows := []struct{ say, why, id string }{
@@ -131,7 +131,7 @@ func TestSocketMistakes(t *testing.T) {
 	})
 }
 
-func TestSocketManyMistakes(t *testing.T) {
+func TestWebSocketClosedAfterBadRequests(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxFailedLogins: maxBadRequests}} }, func(t *testing.T, h *Hub, addr string) {
 		for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
 			p := dialWebSocket(t, addr, "")
@@ -155,7 +155,7 @@ func TestSocketManyMistakes(t *testing.T) {
 	})
 }
 
-func TestSocketSize(t *testing.T) {
+func TestWebSocketMessageSize(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxMessage: 100_000}} }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		p.SetReadLimit(1 << 20)
@@ -172,9 +172,9 @@ func TestSocketSize(t *testing.T) {
 	})
 }
 
-// TestSocketLeaves checks that subscriptions end with their socket and that half a request has no
+// TestWebSocketCloseEndsSubscriptions checks that subscriptions end with their socket and that half a request has no
 // effect.
-func TestSocketLeaves(t *testing.T) {
+func TestWebSocketCloseEndsSubscriptions(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		gone, closed := dialWebSocket(t, addr, ""), dialWebSocket(t, addr, "")
 		for i, p := range []wsClient{gone, closed} {
@@ -206,7 +206,7 @@ func TestSocketLeaves(t *testing.T) {
 	})
 }
 
-func TestSocketPipelined(t *testing.T) {
+func TestWebSocketPipelined(t *testing.T) {
 	const n = 3000 // more than a loop handles in one iteration
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -229,7 +229,7 @@ func TestSocketPipelined(t *testing.T) {
 	})
 }
 
-func TestSocketFull(t *testing.T) {
+func TestWebSocketReplyWithoutSpaceCloses(t *testing.T) {
 	h := &Hub{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxUnsent: 2000}})
 	p := s.Dial()
@@ -252,8 +252,8 @@ func maskedTextFrame(text string) string {
 	return string([]byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}) + text
 }
 
-// FuzzSocketOps checks that any text is parsed into a valid operation or a short error.
-func FuzzSocketOps(f *testing.F) {
+// FuzzParseSocketRequest checks that any text is parsed into a valid operation or a short error.
+func FuzzParseSocketRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"op":"ping","id":1}`, `{"op":"subscribe","topic":"a"}`, `{"op":"subscribe","pattern":"a*","id":"x"}`,
 		`{"op":"unsubscribe","topic":"a"}`, `{"op":"publish","topic":"a","data":"x"}`, `{"op":"publish","topic":"a","base64":"eA=="}`,

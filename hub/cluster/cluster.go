@@ -175,7 +175,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.presence = newPresence(n)
 	if h.Replay != nil {
 		var err error
-		if n.stream, err = newStream(n); err != nil {
+		if n.stream, err = newReplayStream(n); err != nil {
 			n.natsConn.Close()
 			if n.server != nil {
 				n.server.Close()
@@ -197,7 +197,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.goroutines.Go(n.sendOutbox)
 	n.goroutines.Go(func() { n.subscriptions.maintain(n.stopped) })
 	n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
-	n.goroutines.Go(func() { n.presence.announceLoop(n.stopped) })
+	n.goroutines.Go(func() { n.presence.announceAndListen(n.stopped) })
 	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
 	if n.stream != nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -378,7 +378,7 @@ func (n *Node) sendOutbox() {
 			if ok {
 				n.sent.Add(1)
 			}
-			n.outbox.complete(&batch[i], ok)
+			n.outbox.completeSend(&batch[i], ok)
 			batch[i] = outgoing{}
 		}
 	}

@@ -125,11 +125,11 @@ func (c *redisClient) expectReply(t *testing.T, want string, args ...string) {
 }
 
 // waitForSubscription waits until the publishers' servers know a subscription of subscriber.
-func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, text string, publishers ...*testNode) {
+func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, topic string, publishers ...*testNode) {
 	t.Helper()
-	subject := patternSubject(text)
+	subject := patternSubject(topic)
 	if kind != hub.Pattern {
-		subject, _ = topicSubject(kind, text)
+		subject, _ = topicSubject(kind, topic)
 	}
 	testkit.WaitFor(t, "a subscription to "+subject, func() bool {
 		subscriber.node.subscriptions.countMu.Lock()
@@ -224,9 +224,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestInterest checks that a node subscribes to what it has subscribers for, lingers, and
+// TestSubscriptionsFollowSubscribers checks that a node subscribes to what it has subscribers for, lingers, and
 // subscribes to all topics if there are too many.
-func TestInterest(t *testing.T) {
+func TestSubscriptionsFollowSubscribers(t *testing.T) {
 	c := peersConfig()
 	c.MaxSubjects = 8
 	c.Linger = 200 * time.Millisecond
@@ -273,9 +273,9 @@ func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 	return s
 }
 
-// TestReconnect checks that messages wait without a connection, up to the limit, and lost ones are
+// TestMessagesWaitForReconnect checks that messages wait without a connection, up to the limit, and lost ones are
 // counted on both sides.
-func TestReconnect(t *testing.T) {
+func TestMessagesWaitForReconnect(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	addr := s.Addr().String()
 	const room = 10
@@ -330,8 +330,8 @@ func TestLateServer(t *testing.T) {
 	testkit.WaitFor(t, "it is sent", func() bool { s := a.Stats().Cluster; return s.Connected && s.Sent == 1 && s.Waiting == 0 })
 }
 
-// TestTooLong checks that a message too long for the cluster is rejected and not delivered.
-func TestTooLong(t *testing.T) {
+// TestMessageTooLong checks that a message too long for the cluster is rejected and not delivered.
+func TestMessageTooLong(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 8<<10)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	c, to := a.dial(t), a.dial(t)
@@ -344,8 +344,8 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestForeign checks that messages of other programs, without sequence numbers, are delivered once.
-func TestForeign(t *testing.T) {
+// TestMessagesOfOtherPrograms checks that messages of other programs, without sequence numbers, are delivered once.
+func TestMessagesOfOtherPrograms(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	to := a.dial(t)

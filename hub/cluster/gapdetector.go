@@ -51,12 +51,12 @@ func parseSequence(text string) (source, origin string, number uint64, ok bool) 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// record records a received message. It returns the number of messages missing before it, and
+// recordSequence records a received message. It returns the number of messages missing before it, and
 // whether it is a duplicate.
-func (g *gapDetector) record(subject, source string, number uint64) (missing uint64, duplicate bool) {
+func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := g.sequencesOf(subject)
+	t := g.getOrAddTopic(subject)
 	for i := range t.sources {
 		o := &t.sources[i]
 		if o.source != source {
@@ -95,7 +95,7 @@ func (g *gapDetector) evictSources(t *topicSequences, source string) {
 	}
 }
 
-func (g *gapDetector) sequencesOf(subject string) *topicSequences {
+func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	if t := g.young[subject]; t != nil {
 		return t
 	}

@@ -99,12 +99,12 @@ func (in *inbox) deliverNext(m *nats.Msg) {
 }
 
 func (in *inbox) deliver(m *nats.Msg) {
-	k, name, ok := messageTopic(m.Subject, m.Header)
+	kind, name, ok := messageTopic(m.Subject, m.Header)
 	if !ok {
 		in.node.warnings.warnf("the subject %.100q is no topic of a hub", m.Subject)
 		return
 	}
-	if in.node.comesByStream(k, name) { // delivered from the stream
+	if in.node.comesByStream(kind, name) { // delivered from the stream
 		in.duplicates.Add(1)
 		return
 	}
@@ -114,14 +114,14 @@ func (in *inbox) deliver(m *nats.Msg) {
 		in.duplicates.Add(1)
 		return
 	case numbered:
-		missing, duplicate := in.gaps.record(m.Subject, source, number)
+		missing, duplicate := in.gaps.recordSequence(m.Subject, source, number)
 		if duplicate {
 			in.duplicates.Add(1)
 			return
 		}
 		in.lost.Add(int64(missing))
 		in.mu.Lock()
-		if node := in.nodeLocked(origin); node != nil {
+		if node := in.getOrAddNodeLocked(origin); node != nil {
 			node.Received++
 			node.Lost += int64(missing)
 		}
@@ -131,11 +131,11 @@ func (in *inbox) deliver(m *nats.Msg) {
 		return
 	}
 	in.received.Add(1)
-	in.node.hub.Deliver(k, name, m.Data)
+	in.node.hub.Deliver(kind, name, m.Data)
 }
 
 // messageTopic returns the topic of a message from its subject or its topicHeader.
-func messageTopic(subject string, header nats.Header) (k hub.Kind, name string, ok bool) {
+func messageTopic(subject string, header nats.Header) (kind hub.Kind, name string, ok bool) {
 	if full := header.Get(topicHeader); full != "" {
 		i := strings.Index(subject, ".") + len(".t.")
 		subject = subject[:min(i, len(subject))] + full
@@ -143,8 +143,8 @@ func messageTopic(subject string, header nats.Header) (k hub.Kind, name string, 
 	return parseTopicSubject(subject)
 }
 
-// nodeLocked returns the state of a node, creating it if there is space, or nil. mu must be held.
-func (in *inbox) nodeLocked(origin string) *nodeInfo {
+// getOrAddNodeLocked returns the state of a node, creating it if there is space, or nil. mu must be held.
+func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	n := in.nodes[origin]
 	if n == nil {
 		if len(in.nodes) >= maxNodes {

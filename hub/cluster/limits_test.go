@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestOutboxBounds checks the limits of messages and bytes, including those in flight.
-func TestOutboxBounds(t *testing.T) {
+// TestOutboxLimits checks the limits of messages and bytes, including those in flight.
+func TestOutboxLimits(t *testing.T) {
 	o := newOutbox("me", 3, 1000)
 	put := func(size int) { o.enqueue(hub.Topic, "a", make([]byte, size)) }
 	wants := func(wantWaiting, wantUnsent int64) {
@@ -36,7 +36,7 @@ func TestOutboxBounds(t *testing.T) {
 	put(10)
 	wants(3, 3)
 	for i := range taken {
-		o.complete(&taken[i], i > 0)
+		o.completeSend(&taken[i], i > 0)
 	}
 	wants(0, 4)
 	if _, bytes, _ := o.stats(); bytes != 0 {
@@ -58,8 +58,8 @@ func TestOutboxBounds(t *testing.T) {
 	}
 }
 
-// TestNumbersBound checks that numbering restarts in a new era if there are too many topics.
-func TestNumbersBound(t *testing.T) {
+// TestSequencerLimit checks that numbering restarts in a new era if there are too many topics.
+func TestSequencerLimit(t *testing.T) {
 	n := sequencer{origin: "me"}
 	for i := range maxSequencedTopics {
 		n.nextSequence(fmt.Sprint(i))
@@ -72,11 +72,11 @@ func TestNumbersBound(t *testing.T) {
 	}
 }
 
-func TestGaps(t *testing.T) {
+func TestGapDetector(t *testing.T) {
 	var g gapDetector
 	sees := func(subject, origin string, number, wantMissing uint64, wantAgain bool) {
 		t.Helper()
-		if missing, again := g.record(subject, origin, number); missing != wantMissing || again != wantAgain {
+		if missing, again := g.recordSequence(subject, origin, number); missing != wantMissing || again != wantAgain {
 			t.Fatalf("%s %d: %d missing, again %v; expected %d, %v", subject, number, missing, again, wantMissing, wantAgain)
 		}
 	}
@@ -105,14 +105,14 @@ func TestGaps(t *testing.T) {
 	sees("b", "x", 13, 1, false)
 }
 
-// TestGapsBounds checks that topics and sources are bounded and used ones stay.
-func TestGapsBounds(t *testing.T) {
+// TestGapDetectorLimits checks that topics and sources are bounded and used ones stay.
+func TestGapDetectorLimits(t *testing.T) {
 	var g gapDetector
-	g.record("used", "x", 1)
+	g.recordSequence("used", "x", 1)
 	for i := range 3 * maxTopicsPerGeneration {
-		g.record(fmt.Sprint(i), "x", 1)
+		g.recordSequence(fmt.Sprint(i), "x", 1)
 		if i%(maxTopicsPerGeneration/2) == 0 {
-			if _, again := g.record("used", "x", 1); !again {
+			if _, again := g.recordSequence("used", "x", 1); !again {
 				t.Fatalf("a topic that is used is forgotten behind %d others", i)
 			}
 		}
@@ -120,19 +120,19 @@ func TestGapsBounds(t *testing.T) {
 	if n := len(g.young) + len(g.old); n > 2*maxTopicsPerGeneration {
 		t.Errorf("%d topics are known; expected %d at the most", n, 2*maxTopicsPerGeneration)
 	}
-	if _, again := g.record("0", "x", 1); again {
+	if _, again := g.recordSequence("0", "x", 1); again {
 		t.Error("a topic that is not used is known still")
 	}
 	for i := range 2 * maxSourcesPerTopic {
-		g.record("used", fmt.Sprint(i), 1)
+		g.recordSequence("used", fmt.Sprint(i), 1)
 	}
-	if n := len(g.sequencesOf("used").sources); n != maxSourcesPerTopic {
+	if n := len(g.getOrAddTopic("used").sources); n != maxSourcesPerTopic {
 		t.Errorf("%d origins are known of one topic; expected %d", n, maxSourcesPerTopic)
 	}
 	for i := range 10 {
-		g.record("eras", fmt.Sprint("x.", i), 1)
+		g.recordSequence("eras", fmt.Sprint("x.", i), 1)
 	}
-	if o := g.sequencesOf("eras").sources; len(o) != 2 || o[0].source != "x.8" || o[1].source != "x.9" {
+	if o := g.getOrAddTopic("eras").sources; len(o) != 2 || o[0].source != "x.8" || o[1].source != "x.9" {
 		t.Errorf("of eras there are %+v; expected the two newest", o)
 	}
 }
@@ -154,7 +154,7 @@ func TestManyRestarts(t *testing.T) {
 			}
 			time.Sleep(forgetSequencesAfter / 10)
 			in.forgetAbsentNodes(time.Now())
-			if known := len(in.gaps.sequencesOf("myriad.t.a").sources); known > 12 || len(in.nodes) > 150 {
+			if known := len(in.gaps.getOrAddTopic("myriad.t.a").sources); known > 12 || len(in.nodes) > 150 {
 				t.Fatalf("behind %d starts the numbers of %d and the names of %d nodes are known", i, known, len(in.nodes))
 			}
 		}
@@ -168,7 +168,7 @@ func TestManyRestarts(t *testing.T) {
 	})
 }
 
-func TestParseNumber(t *testing.T) {
+func TestParseSequence(t *testing.T) {
 	if source, origin, number, ok := parseSequence("abc.1 7"); source != "abc.1" || origin != "abc" || number != 7 || !ok {
 		t.Errorf("%q, %q, %d, %v", source, origin, number, ok)
 	}
@@ -179,8 +179,8 @@ func TestParseNumber(t *testing.T) {
 	}
 }
 
-// TestChangedBound checks that too many changed names lead to a check of all.
-func TestChangedBound(t *testing.T) {
+// TestChangedNamesLimit checks that too many changed names lead to a check of all.
+func TestChangedNamesLimit(t *testing.T) {
 	in := &subscriptions{hub: new(hub.Hub), wake: make(chan struct{}, 1), subjects: make(map[string]*subjectState)}
 	for i := range maxChangedNames {
 		in.queueNameCheck(hub.Topic, fmt.Sprint(i))
@@ -211,15 +211,15 @@ func TestLinger(t *testing.T) {
 		in.onUnsubscribed = func(string, func(string) bool) { left++ }
 		in.warn = func(string, ...any) {} // the subscription does not exist
 		for range 5 {
-			in.setHasSubscribers(a, false)
+			in.updateSubscription(a, false)
 			time.Sleep(linger / 2)
 			in.unsubscribeExpired(time.Now())
-			in.setHasSubscribers(a, true)
+			in.updateSubscription(a, true)
 			if len(in.idle) > 1 || left > 0 {
 				t.Fatalf("%+v, %d left", in.idle, left)
 			}
 		}
-		in.setHasSubscribers(a, false)
+		in.updateSubscription(a, false)
 		time.Sleep(linger - 1)
 		in.unsubscribeExpired(time.Now())
 		if left > 0 {
@@ -233,9 +233,9 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestReplaced checks that a superseded subscription stays for replaceDelay and does not deliver
+// TestSupersededSubscriptionStays checks that a superseded subscription stays for replaceDelay and does not deliver
 // twice.
-func TestReplaced(t *testing.T) {
+func TestSupersededSubscriptionStays(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestReplaced(t *testing.T) {
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
 	a := topicName{hub.Topic, "a"}
-	in.setHasSubscribers(a, true)
+	in.updateSubscription(a, true)
 	one := in.subjects["myriad.t.a"].sub
 	in.forceAll.Store(true)
 	in.setSubscribeAll(true)
@@ -267,7 +267,7 @@ func TestReplaced(t *testing.T) {
 	}
 	in.forceAll.Store(false)
 	in.setSubscribeAll(false)
-	in.setHasSubscribers(a, true)
+	in.updateSubscription(a, true)
 	in.unsubscribeExpired(time.Now())
 	if !all.IsValid() || in.isWidestMatch(all.Subject, "myriad.t.a") || !in.isWidestMatch("myriad.t.a", "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
@@ -298,7 +298,7 @@ func TestSwitchingBack(t *testing.T) {
 	}
 	fill := func() {
 		for _, topic := range []string{"a", "b", "c"} {
-			in.setHasSubscribers(topicName{hub.Topic, topic}, true)
+			in.updateSubscription(topicName{hub.Topic, topic}, true)
 		}
 	}
 	fill()
@@ -320,7 +320,7 @@ func TestSwitchingBack(t *testing.T) {
 	}
 }
 
-func TestNodesBound(t *testing.T) {
+func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
@@ -348,8 +348,8 @@ func TestNodesBound(t *testing.T) {
 	}
 }
 
-// TestPace checks that nothing is read while messages are queued.
-func TestPace(t *testing.T) {
+// TestInboxThrottlesReads checks that nothing is read while messages are queued.
+func TestInboxThrottlesReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{stopped: make(chan struct{})}
 		in := newInbox(n)
@@ -374,7 +374,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-func TestQuestionsBound(t *testing.T) {
+func TestQueriesLimit(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	nc, err := s.Connect()
 	if err != nil {
@@ -408,14 +408,14 @@ func TestQuestionsBound(t *testing.T) {
 	p.node.goroutines.Wait()
 }
 
-func TestBadQuestions(t *testing.T) {
+func TestInvalidQueriesIgnored(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {
 		p.answerQuery(&nats.Msg{Data: []byte(data)})
 	}
 }
 
-func BenchmarkPut(b *testing.B) {
+func BenchmarkOutboxEnqueue(b *testing.B) {
 	o := newOutbox("origin", defaultMaxWaiting, defaultMaxWaitingBytes)
 	message := make([]byte, 100)
 	b.ReportAllocs()
@@ -425,7 +425,7 @@ func BenchmarkPut(b *testing.B) {
 		if i%1000 == 999 {
 			room = o.dequeueAll(room)
 			for j := range room {
-				o.complete(&room[j], true)
+				o.completeSend(&room[j], true)
 			}
 		}
 	}

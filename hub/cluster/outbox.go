@@ -88,13 +88,13 @@ func (o *outbox) unpause() (wasPaused bool) {
 	return wasPaused
 }
 
-// complete records whether a dequeued message was sent.
-func (o *outbox) complete(m *outgoing, ok bool) {
+// completeSend records whether a dequeued message was sent.
+func (o *outbox) completeSend(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.inFlight--
 	o.bytes -= m.memoryBytes()
-	if !ok {
+	if !sent {
 		o.lost++
 	}
 }

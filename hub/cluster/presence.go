@@ -65,8 +65,8 @@ func newPresence(n *Node) *presence {
 	return &presence{node: n, announcements: make(chan *nats.Msg, maxQueuedAnnouncements), queries: make(chan *nats.Msg, maxQueuedQueries)}
 }
 
-func (p *presence) subscribe(subject string, to chan *nats.Msg) {
-	if _, err := p.node.natsConn.ChanSubscribe(subject, to); err != nil {
+func (p *presence) subscribe(subject string, messages chan *nats.Msg) {
+	if _, err := p.node.natsConn.ChanSubscribe(subject, messages); err != nil {
 		p.node.warnings.warnf("cannot subscribe to %s: %v", subject, err)
 	}
 }
@@ -84,8 +84,8 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 	}
 }
 
-// announceLoop sends and receives announcements until done is closed.
-func (p *presence) announceLoop(done <-chan struct{}) {
+// announceAndListen sends and receives announcements until done is closed.
+func (p *presence) announceAndListen(done <-chan struct{}) {
 	p.subscribe(announceSubject, p.announcements)
 	tick := time.NewTicker(announceInterval)
 	defer tick.Stop()
@@ -151,7 +151,7 @@ func (p *presence) handleAnnouncement(data []byte) {
 func (in *inbox) updateNode(announced announcement) (isNew bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	node := in.nodeLocked(announced.Origin)
+	node := in.getOrAddNodeLocked(announced.Origin)
 	if node == nil {
 		return false
 	}
@@ -212,15 +212,15 @@ func (p *presence) answerQuery(m *nats.Msg) {
 			a.Counts = append(a.Counts, p.node.hub.Subscribers(q.Kind, string(name)))
 		}
 	} else {
-		a.Names, a.More = p.namesFor(q)
+		a.Names, a.More = p.localNamesFor(q)
 	}
 	if data, err := json.Marshal(a); err == nil {
 		_ = m.Respond(data)
 	}
 }
 
-// namesFor returns the names that a query asks for.
-func (p *presence) namesFor(q query) (names [][]byte, omitted int) {
+// localNamesFor returns the names that a query asks for.
+func (p *presence) localNamesFor(q query) (names [][]byte, omitted int) {
 	found := boundedNames{bytesLeft: min(q.Most, p.node.maxNameBytes())}
 	if q.Largest > 0 {
 		largest, total := p.node.hub.Largest(string(q.Pattern), q.Largest)

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-func TestPresence(t *testing.T) {
+func TestSubscriberCountsOfAllNodes(t *testing.T) {
 	all := startThreePeers(t)
 	for i, p := range all {
 		c := p.dial(t)
@@ -32,8 +32,8 @@ func TestPresence(t *testing.T) {
 	c.expectReply(t, ":3", "PUBSUB", "NUMPAT")
 }
 
-// TestPresenceBounds checks that queries are split to fit into messages and omitted names counted.
-func TestPresenceBounds(t *testing.T) {
+// TestQueriesSplit checks that queries are split to fit into messages and omitted names counted.
+func TestQueriesSplit(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 8<<10)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	a, b := startTestNode(t, new(hub.Hub), c), startTestNode(t, new(hub.Hub), c)

@@ -62,7 +62,7 @@ type replayVisitor struct {
 // readMessages connects to a node, reads up to maxMessages, and disconnects.
 func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessages, total int) error {
 	v.visits++
-	next, cut, err := v.open(ctx, addr)
+	next, cut, err := v.connect(ctx, addr)
 	if err != nil {
 		return nil // the node may be gone: try another one
 	}
@@ -98,7 +98,7 @@ func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessag
 	return nil
 }
 
-func (v *replayVisitor) open(ctx context.Context, addr string) (next func() (string, error), cut func(), err error) {
+func (v *replayVisitor) connect(ctx context.Context, addr string) (next func() (string, error), disconnect func(), err error) {
 	if v.kind == "socket" {
 		c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 		if err != nil {
@@ -343,7 +343,7 @@ func TestReplayGap(t *testing.T) {
 		for _, kind := range []string{"socket", "events"} {
 			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 			v := &replayVisitor{kind: kind, last: at.String()}
-			next, cut, err := v.open(ctx, p.addr)
+			next, cut, err := v.connect(ctx, p.addr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -371,9 +371,9 @@ func TestReplayAge(t *testing.T) {
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
 
-// TestReplayForeign checks messages of other programs, to kept topics and invalid subjects, and
+// TestReplayOfOtherPrograms checks messages of other programs, to kept topics and invalid subjects, and
 // long names.
-func TestReplayForeign(t *testing.T) {
+func TestReplayOfOtherPrograms(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	p.waitForReplayReady(t)
@@ -420,9 +420,9 @@ func TestReplayConfig(t *testing.T) {
 	}
 }
 
-// TestKeeper checks the limits of a streamPublisher, its order per topic, retries, and permanent
+// TestStreamPublisher checks the limits of a streamPublisher, its order per topic, retries, and permanent
 // errors.
-func TestKeeper(t *testing.T) {
+func TestStreamPublisher(t *testing.T) {
 	k := newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
 	fails := errors.New("try again")

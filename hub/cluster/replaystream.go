@@ -55,7 +55,7 @@ const (
 	loadCheckDelay = 10 * time.Second
 )
 
-func newStream(n *Node) (*replayStream, error) {
+func newReplayStream(n *Node) (*replayStream, error) {
 	js, err := jetstream.New(n.natsConn)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
@@ -173,7 +173,7 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
 	if !s.loaded { // check again which old messages remain
-		defer time.AfterFunc(loadCheckDelay, func() { s.stopLoading(messages) }).Stop()
+		defer time.AfterFunc(loadCheckDelay, func() { s.stopIfStillLoading(messages) }).Stop()
 	}
 	for s.consumed = 0; ; {
 		m, err := messages.Next()
@@ -186,9 +186,9 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	}
 }
 
-// stopLoading stops reading if old messages are still being loaded; they may have expired
+// stopIfStillLoading stops reading if old messages are still being loaded; they may have expired
 // meanwhile.
-func (s *replayStream) stopLoading(messages jetstream.MessagesContext) {
+func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	if _, ready := s.node.hub.Replay.At(); !ready {
 		messages.Stop()
 	}

@@ -47,105 +47,105 @@ const (
 )
 
 func newStreamPublisher(origin string, maxMessages, maxBytes int) *streamPublisher {
-	k := &streamPublisher{origin: origin, maxMessages: maxMessages, maxBytes: maxBytes, topics: make(map[string][]outgoing)}
-	k.available = sync.NewCond(&k.mu)
-	return k
+	p := &streamPublisher{origin: origin, maxMessages: maxMessages, maxBytes: maxBytes, topics: make(map[string][]outgoing)}
+	p.available = sync.NewCond(&p.mu)
+	return p
 }
 
 // enqueue adds a message. It fails if a limit is exceeded.
-func (k *streamPublisher) enqueue(topic string, message []byte) error {
+func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	subject, long := topicSubject(hub.Topic, topic)
 	m := outgoing{subject: subject, data: append([]byte(nil), message...)}
 	if long {
 		m.escapedName, _ = escapeTokens(topic)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	m.id = k.origin + "." + strconv.FormatUint(k.lastNumber+1, 36)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.id = p.origin + "." + strconv.FormatUint(p.lastNumber+1, 36)
 	switch {
-	case k.closed:
+	case p.closed:
 		return errors.New("the hub leaves the cluster")
-	case k.waiting >= k.maxMessages || k.bytes+m.memoryBytes() > k.maxBytes:
-		return fmt.Errorf("%d messages wait for the stream already, of %d bytes; expected it to take them", k.waiting, k.bytes)
+	case p.waiting >= p.maxMessages || p.bytes+m.memoryBytes() > p.maxBytes:
+		return fmt.Errorf("%d messages wait for the stream already, of %d bytes; expected it to take them", p.waiting, p.bytes)
 	}
-	k.lastNumber++
-	k.waiting++
-	k.bytes += m.memoryBytes()
-	k.topics[subject] = append(k.topics[subject], m)
-	if len(k.topics[subject]) == 1 {
-		k.ready = append(k.ready, subject)
-		k.available.Signal()
+	p.lastNumber++
+	p.waiting++
+	p.bytes += m.memoryBytes()
+	p.topics[subject] = append(p.topics[subject], m)
+	if len(p.topics[subject]) == 1 {
+		p.ready = append(p.ready, subject)
+		p.available.Signal()
 	}
 	return nil
 }
 
 // dequeue waits for a message whose topic has none in flight. ok is false once the publisher is
 // closed and empty.
-func (k *streamPublisher) dequeue() (m outgoing, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for (k.paused || len(k.ready) == 0) && !k.closed {
-		k.available.Wait()
+func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for (p.paused || len(p.ready) == 0) && !p.closed {
+		p.available.Wait()
 	}
-	if len(k.ready) == 0 {
+	if len(p.ready) == 0 {
 		return m, false
 	}
-	subject := k.ready[0]
-	k.ready = k.ready[1:]
-	return k.topics[subject][0], true
+	subject := p.ready[0]
+	p.ready = p.ready[1:]
+	return p.topics[subject][0], true
 }
 
-func (k *streamPublisher) unpause() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.paused = false
-	k.available.Broadcast()
+func (p *streamPublisher) unpause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = false
+	p.available.Broadcast()
 }
 
-// complete removes a dequeued message and readies the next one of its topic. With an error, the
+// completePublish removes a dequeued message and readies the next one of its topic. With an error, the
 // message counts as lost.
-func (k *streamPublisher) complete(m *outgoing, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.waiting--
-	k.bytes -= m.memoryBytes()
+func (p *streamPublisher) completePublish(m *outgoing, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting--
+	p.bytes -= m.memoryBytes()
 	if err != nil {
-		k.lost++
+		p.lost++
 	}
-	rest := k.topics[m.subject]
+	rest := p.topics[m.subject]
 	rest[0] = outgoing{}
 	if rest = rest[1:]; len(rest) == 0 {
-		delete(k.topics, m.subject)
+		delete(p.topics, m.subject)
 		return
 	}
-	k.topics[m.subject] = rest
-	k.ready = append(k.ready, m.subject)
-	k.available.Signal()
+	p.topics[m.subject] = rest
+	p.ready = append(p.ready, m.subject)
+	p.available.Signal()
 }
 
 // publishLoop publishes messages until the publisher is closed and empty, or ctx ends.
-func (k *streamPublisher) publishLoop(ctx context.Context) {
+func (p *streamPublisher) publishLoop(ctx context.Context) {
 	for {
-		m, ok := k.dequeue()
+		m, ok := p.dequeue()
 		if !ok {
 			return
 		}
-		k.complete(&m, k.publishWithRetries(ctx, &m))
+		p.completePublish(&m, p.publishWithRetries(ctx, &m))
 	}
 }
 
 // publishWithRetries publishes a message, retrying until publishTimeout.
-func (k *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) error {
+func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) error {
 	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	for {
-		err := k.publish(limited, m)
+		err := p.publish(limited, m)
 		if err == nil {
 			return nil
 		}
 		if !isRetryable(err) || limited.Err() != nil {
 			if ctx.Err() == nil {
-				k.warn("a message is not kept, and lost: %v", err)
+				p.warn("a message is not kept, and lost: %v", err)
 			}
 			return err
 		}
@@ -163,15 +163,15 @@ func isRetryable(err error) bool {
 }
 
 // close makes enqueue fail.
-func (k *streamPublisher) close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.closed = true
-	k.available.Broadcast()
+func (p *streamPublisher) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.available.Broadcast()
 }
 
-func (k *streamPublisher) stats() (waiting, bytes, lost int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return int64(k.waiting), int64(k.bytes), k.lost
+func (p *streamPublisher) stats() (waiting, bytes, lost int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(p.waiting), int64(p.bytes), p.lost
 }

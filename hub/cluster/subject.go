@@ -88,17 +88,17 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 }
 
 // parseTopicSubject returns the topic of an unhashed subject; ok is false for other subjects.
-func parseTopicSubject(subject string) (k hub.Kind, name string, ok bool) {
+func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
 		var sharded bool
 		if text, sharded = strings.CutPrefix(subject, shardedPrefix); !sharded {
 			return 0, "", false
 		}
-		k = hub.Sharded
+		kind = hub.Sharded
 	}
 	name, ok = unescapeTokens(text)
-	return k, name, ok
+	return kind, name, ok
 }
 
 // unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not

@@ -71,75 +71,75 @@ type idleSubject struct {
 const maxChangedNames = 1 << 16
 
 // queueNameCheck queues a name whose first subscriber has come or whose last has left.
-func (in *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
-	in.mu.Lock()
-	if len(in.changed) >= maxChangedNames {
-		in.checkAll = true
-		clear(in.changed)
+func (subs *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
+	subs.mu.Lock()
+	if len(subs.changed) >= maxChangedNames {
+		subs.checkAll = true
+		clear(subs.changed)
 	}
-	if !in.checkAll {
-		if in.changed == nil {
-			in.changed = make(map[topicName]struct{})
+	if !subs.checkAll {
+		if subs.changed == nil {
+			subs.changed = make(map[topicName]struct{})
 		}
-		in.changed[topicName{kind, topic}] = struct{}{}
+		subs.changed[topicName{kind, topic}] = struct{}{}
 	}
-	in.mu.Unlock()
+	subs.mu.Unlock()
 	select {
-	case in.wake <- struct{}{}:
+	case subs.wake <- struct{}{}:
 	default:
 	}
 }
 
 // maintain updates the subscriptions until done is closed.
-func (in *subscriptions) maintain(done <-chan struct{}) {
-	tick := time.NewTicker(min(max(in.linger/4, time.Millisecond), replaceDelay))
+func (subs *subscriptions) maintain(done <-chan struct{}) {
+	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
-	if in.alwaysAll {
-		in.setSubscribeAll(true)
+	if subs.alwaysAll {
+		subs.setSubscribeAll(true)
 	}
-	in.checkAllNames()
+	subs.checkAllNames()
 	for {
 		select {
 		case <-done:
 			return
-		case <-in.wake:
-			in.checkChangedNames()
+		case <-subs.wake:
+			subs.checkChangedNames()
 		case now := <-tick.C:
-			in.unsubscribeExpired(now)
+			subs.unsubscribeExpired(now)
 		}
 	}
 }
 
 // checkChangedNames updates the subscriptions for the queued names.
-func (in *subscriptions) checkChangedNames() {
-	in.mu.Lock()
-	changed, checkAll := in.changed, in.checkAll
-	in.changed, in.checkAll = nil, false
-	in.mu.Unlock()
+func (subs *subscriptions) checkChangedNames() {
+	subs.mu.Lock()
+	changed, checkAll := subs.changed, subs.checkAll
+	subs.changed, subs.checkAll = nil, false
+	subs.mu.Unlock()
 	if checkAll {
-		in.checkAllNames()
+		subs.checkAllNames()
 		return
 	}
 	for n := range changed {
-		in.setHasSubscribers(n, in.hub.Subscribers(n.kind, n.text) > 0)
+		subs.updateSubscription(n, subs.hub.Subscribers(n.kind, n.text) > 0)
 	}
 }
 
 // checkAllNames updates the subscriptions for all names, current and former.
-func (in *subscriptions) checkAllNames() {
+func (subs *subscriptions) checkAllNames() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
-		in.hub.EachName(k, func(text string, _ int) bool {
+		subs.hub.EachName(k, func(text string, _ int) bool {
 			subscribed[topicName{k, text}] = struct{}{}
-			return len(subscribed) <= in.maxSubjects
+			return len(subscribed) <= subs.maxSubjects
 		})
 	}
-	if len(subscribed) > in.maxSubjects {
-		in.setSubscribeAll(true)
+	if len(subscribed) > subs.maxSubjects {
+		subs.setSubscribeAll(true)
 		return
 	}
 	var gone []topicName
-	for _, s := range in.subjects {
+	for _, s := range subs.subjects {
 		for n := range s.names {
 			if _, ok := subscribed[n]; !ok {
 				gone = append(gone, n)
@@ -147,16 +147,16 @@ func (in *subscriptions) checkAllNames() {
 		}
 	}
 	for n := range subscribed {
-		in.setHasSubscribers(n, true)
+		subs.updateSubscription(n, true)
 	}
 	for _, n := range gone {
-		in.setHasSubscribers(n, false)
+		subs.updateSubscription(n, false)
 	}
 }
 
-// setHasSubscribers updates the subscription for a name.
-func (in *subscriptions) setHasSubscribers(n topicName, hasSubscribers bool) {
-	if in.comesByStream != nil && in.comesByStream(n.kind, n.text) {
+// updateSubscription updates the subscription for a name.
+func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) {
+	if subs.comesByStream != nil && subs.comesByStream(n.kind, n.text) {
 		return
 	}
 	var subjectName string
@@ -165,17 +165,17 @@ func (in *subscriptions) setHasSubscribers(n topicName, hasSubscribers bool) {
 	} else {
 		subjectName, _ = topicSubject(n.kind, n.text)
 	}
-	s := in.subjects[subjectName]
+	s := subs.subjects[subjectName]
 	switch {
 	case hasSubscribers && s == nil:
-		if in.allTopicSubs != nil {
+		if subs.allTopicSubs != nil {
 			return
 		}
-		if len(in.subjects) >= in.maxSubjects {
-			in.setSubscribeAll(true)
+		if len(subs.subjects) >= subs.maxSubjects {
+			subs.setSubscribeAll(true)
 			return
 		}
-		if s = in.subscribe(subjectName); s != nil {
+		if s = subs.subscribe(subjectName); s != nil {
 			s.names[n] = struct{}{}
 		}
 	case hasSubscribers:
@@ -185,39 +185,39 @@ func (in *subscriptions) setHasSubscribers(n topicName, hasSubscribers bool) {
 		delete(s.names, n)
 		if len(s.names) == 0 && s.unusedSince.IsZero() {
 			s.unusedSince = time.Now()
-			in.scheduleExpiry(subjectName, s)
+			subs.scheduleExpiry(subjectName, s)
 		}
 	}
 }
 
 // scheduleExpiry queues a subject for unsubscribeExpired, once.
-func (in *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
+func (subs *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
 	if !s.expiryQueued {
 		s.expiryQueued = true
-		in.idle = append(in.idle, idleSubject{subjectName, s.unusedSince})
+		subs.idle = append(subs.idle, idleSubject{subjectName, s.unusedSince})
 	}
 }
 
-func (in *subscriptions) subscribe(subjectName string) *subjectState {
-	sub, err := in.natsConn.ChanSubscribe(subjectName, in.messages)
+func (subs *subscriptions) subscribe(subjectName string) *subjectState {
+	sub, err := subs.natsConn.ChanSubscribe(subjectName, subs.messages)
 	if err != nil {
-		in.warn("cannot subscribe to %s: %v", subjectName, err)
+		subs.warn("cannot subscribe to %s: %v", subjectName, err)
 		return nil
 	}
 	s := &subjectState{sub: sub, names: make(map[topicName]struct{}, 1)}
-	in.countMu.Lock()
-	in.subjects[subjectName] = s
-	in.countMu.Unlock()
+	subs.countMu.Lock()
+	subs.subjects[subjectName] = s
+	subs.countMu.Unlock()
 	return s
 }
 
 // unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from
 // superseded subscriptions, and from all topics when that is no longer needed.
-func (in *subscriptions) unsubscribeExpired(now time.Time) {
-	for len(in.idle) > 0 && now.Sub(in.idle[0].since) >= in.linger {
-		i := in.idle[0]
-		in.idle = in.idle[1:]
-		s := in.subjects[i.subject]
+func (subs *subscriptions) unsubscribeExpired(now time.Time) {
+	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
+		i := subs.idle[0]
+		subs.idle = subs.idle[1:]
+		s := subs.subjects[i.subject]
 		if s == nil {
 			continue
 		}
@@ -225,120 +225,120 @@ func (in *subscriptions) unsubscribeExpired(now time.Time) {
 		if s.unusedSince.IsZero() {
 			continue
 		}
-		if now.Sub(s.unusedSince) < in.linger { // used again since
-			in.scheduleExpiry(i.subject, s)
+		if now.Sub(s.unusedSince) < subs.linger { // used again since
+			subs.scheduleExpiry(i.subject, s)
 			continue
 		}
-		in.countMu.Lock()
-		delete(in.subjects, i.subject)
-		in.countMu.Unlock()
-		in.unsubscribe(s.sub)
+		subs.countMu.Lock()
+		delete(subs.subjects, i.subject)
+		subs.countMu.Unlock()
+		subs.unsubscribe(s.sub)
 	}
-	if len(in.replaced) > 0 && now.Sub(in.replacedAt) >= replaceDelay {
-		in.unsubscribeReplaced()
+	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
+		subs.unsubscribeReplaced()
 	}
-	if in.allTopicSubs != nil && len(in.replaced) == 0 && !in.alwaysAll && !in.forceAll.Load() && in.fitsPerTopicSubscriptions() {
-		in.setSubscribeAll(false)
+	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.fitsPerTopicSubscriptions() {
+		subs.setSubscribeAll(false)
 	}
 }
 
 // fitsPerTopicSubscriptions reports whether the hub has at most half of maxSubjects names.
-func (in *subscriptions) fitsPerTopicSubscriptions() bool {
+func (subs *subscriptions) fitsPerTopicSubscriptions() bool {
 	n := 0
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
-		in.hub.EachName(k, func(string, int) bool { n++; return n <= in.maxSubjects/2 })
+		subs.hub.EachName(k, func(string, int) bool { n++; return n <= subs.maxSubjects/2 })
 	}
-	return n <= in.maxSubjects/2
+	return n <= subs.maxSubjects/2
 }
 
-func (in *subscriptions) unsubscribe(sub *nats.Subscription) {
+func (subs *subscriptions) unsubscribe(sub *nats.Subscription) {
 	if err := sub.Unsubscribe(); err != nil {
-		in.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
+		subs.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
 	}
-	in.onUnsubscribed(sub.Subject, in.isSubscribedTo)
+	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-func (in *subscriptions) unsubscribeReplaced() {
-	for _, sub := range in.replaced {
-		in.unsubscribe(sub)
+func (subs *subscriptions) unsubscribeReplaced() {
+	for _, sub := range subs.replaced {
+		subs.unsubscribe(sub)
 	}
-	in.replaced = nil
+	subs.replaced = nil
 }
 
 // setSubscribeAll switches between subscribing to all topics and to each. Switching on is always
 // allowed and reuses superseded subscriptions; switching off requires that none is superseded.
-func (in *subscriptions) setSubscribeAll(on bool) {
-	if on == (in.allTopicSubs != nil) {
+func (subs *subscriptions) setSubscribeAll(on bool) {
+	if on == (subs.allTopicSubs != nil) {
 		return
 	}
-	old := in.subjects
-	in.countMu.Lock()
-	in.subjects = make(map[string]*subjectState)
-	in.countMu.Unlock()
+	old := subs.subjects
+	subs.countMu.Lock()
+	subs.subjects = make(map[string]*subjectState)
+	subs.countMu.Unlock()
 	if on {
-		every := in.replaced
-		in.replaced = nil
+		every := subs.replaced
+		subs.replaced = nil
 		if every == nil {
 			for _, prefix := range []string{topicPrefix, shardedPrefix} {
-				if s := in.subscribe(prefix + allSuffix); s != nil {
+				if s := subs.subscribe(prefix + allSuffix); s != nil {
 					every = append(every, s.sub)
 				}
 			}
 		}
-		in.countMu.Lock()
-		clear(in.subjects)
-		in.allTopicSubs = every
-		in.countMu.Unlock()
+		subs.countMu.Lock()
+		clear(subs.subjects)
+		subs.allTopicSubs = every
+		subs.countMu.Unlock()
 		for _, s := range old {
-			in.replaced = append(in.replaced, s.sub)
+			subs.replaced = append(subs.replaced, s.sub)
 		}
-		in.idle = nil
-		in.waitUntilEffective()
+		subs.idle = nil
+		subs.waitUntilEffective()
 		return
 	}
-	in.replaced = in.allTopicSubs
-	in.countMu.Lock()
-	in.allTopicSubs = nil
-	in.countMu.Unlock()
-	in.checkAllNames()
-	in.waitUntilEffective()
+	subs.replaced = subs.allTopicSubs
+	subs.countMu.Lock()
+	subs.allTopicSubs = nil
+	subs.countMu.Unlock()
+	subs.checkAllNames()
+	subs.waitUntilEffective()
 }
 
 // waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the
 // old ones have been read, because unsubscribing drops messages in flight. A connection that takes
 // longer has been given up. Meanwhile the old or the new subscriptions receive all topics.
-func (in *subscriptions) waitUntilEffective() {
+func (subs *subscriptions) waitUntilEffective() {
 	for range maxPings + 1 {
-		if in.natsConn.FlushTimeout(pingInterval) == nil || !in.natsConn.IsConnected() {
+		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
 			break
 		}
 	}
 	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes,
 	// because getAccAndResultFromCache reads the generation after the list. Any later subscription
 	// invalidates that cache.
-	if sub, err := in.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
+	if sub, err := subs.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
 		_ = sub.Unsubscribe()
 	}
-	in.replacedAt = time.Now()
+	subs.replacedAt = time.Now()
 }
 
 // subjectCount returns the number of subscribed subjects, and whether they cover all topics.
-func (in *subscriptions) subjectCount() (n int64, all bool) {
-	in.countMu.Lock()
-	defer in.countMu.Unlock()
-	return int64(len(in.subjects) + len(in.allTopicSubs)), in.allTopicSubs != nil
+func (subs *subscriptions) subjectCount() (n int64, all bool) {
+	subs.countMu.Lock()
+	defer subs.countMu.Unlock()
+	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
 // isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A
 // message without a sequence number is delivered for that one only.
-func (in *subscriptions) isWidestMatch(subscription, subject string) bool {
-	in.countMu.Lock()
-	defer in.countMu.Unlock()
+func (subs *subscriptions) isWidestMatch(subscription, subject string) bool {
+	subs.countMu.Lock()
+	defer subs.countMu.Unlock()
 	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
-	if in.allTopicSubs != nil {
+	if subs.allTopicSubs != nil {
 		return all
 	}
-	if wide := in.widestWildcard(subject); wide != "" {
+	if wide := subs.widestWildcard(subject); wide != "" {
 		return subscription == wide
 	}
 	return !all // superseded
@@ -346,10 +346,10 @@ func (in *subscriptions) isWidestMatch(subscription, subject string) bool {
 
 // widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or
 // "".
-func (in *subscriptions) widestWildcard(subject string) string {
+func (subs *subscriptions) widestWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {
-			if wide := subject[:i] + allSuffix; in.subjects[wide] != nil {
+			if wide := subject[:i] + allSuffix; subs.subjects[wide] != nil {
 				return wide
 			}
 		}
@@ -358,6 +358,6 @@ func (in *subscriptions) widestWildcard(subject string) string {
 }
 
 // isSubscribedTo reports whether a subject is covered by a subscription that is not superseded.
-func (in *subscriptions) isSubscribedTo(subject string) bool {
-	return in.allTopicSubs != nil || in.subjects[subject] != nil || in.widestWildcard(subject) != ""
+func (subs *subscriptions) isSubscribedTo(subject string) bool {
+	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestWildcard(subject) != ""
 }

@@ -149,7 +149,7 @@ func (g *gapDetector) restoreState(state []byte) error {
 	defer g.mu.Unlock()
 	r := saved.Read(state)
 	for len(r.Rest()) > 0 {
-		t := g.sequencesOf(r.String())
+		t := g.getOrAddTopic(r.String())
 		t.sources = nil
 		for n := r.Uvarint(); n > 0 && r.OK() && len(t.sources) < maxSourcesPerTopic; n-- {
 			o := sourceSequence{source: r.String(), number: r.Uvarint()}

@@ -155,9 +155,9 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 	}
 }
 
-// TestTakeOverBehind checks that a lagging old process delivers what it was sent before the new one
+// TestTakeOverOfLaggingProcess checks that a lagging old process delivers what it was sent before the new one
 // subscribed.
-func TestTakeOverBehind(t *testing.T) {
+func TestTakeOverOfLaggingProcess(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	far := startTestNode(t, new(hub.Hub), c)
@@ -233,14 +233,14 @@ func startBlockableProxy(t *testing.T, to string) *blockableProxy {
 				client.Close()
 				continue
 			}
-			running.Go(func() { forward(server, client, &w.up, &w.sent) })
-			running.Go(func() { forward(client, server, &w.down, new(atomic.Int64)) })
+			running.Go(func() { copyWhileUnlocked(server, client, &w.up, &w.sent) })
+			running.Go(func() { copyWhileUnlocked(client, server, &w.down, new(atomic.Int64)) })
 		}
 	})
 	return w
 }
 
-func forward(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
+func copyWhileUnlocked(to, from net.Conn, gate *sync.RWMutex, reads *atomic.Int64) {
 	defer to.Close()
 	for b := make([]byte, 1<<10); ; {
 		n, err := from.Read(b)
@@ -248,18 +248,18 @@ func forward(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
 			return
 		}
 		reads.Add(1)
-		open.RLock()
+		gate.RLock()
 		_, err = to.Write(b[:n])
-		open.RUnlock()
+		gate.RUnlock()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// TestTakeOverConfirmed checks that a new process sees its subscription confirmed after more
+// TestSubscriptionConfirmedBehindMessages checks that a new process sees its subscription confirmed after more
 // messages than are otherwise queued.
-func TestTakeOverConfirmed(t *testing.T) {
+func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
 	conn, err := nats.Connect("", nats.InProcessServer(throttledInProcess{busyServer{}, n.inbox}), nats.NoReconnect())
@@ -302,12 +302,12 @@ func (busyServer) InProcessConn() (net.Conn, error) {
 	return client, nil
 }
 
-// TestGapsSaved checks that a gapDetector's state survives saving.
-func TestGapsSaved(t *testing.T) {
+// TestGapDetectorSaved checks that a gapDetector's state survives saving.
+func TestGapDetectorSaved(t *testing.T) {
 	var from gapDetector
-	from.record("a", "x.1", 5)
-	from.record("a", "y.1", 7)
-	from.record("b", "x.1", 9)
+	from.recordSequence("a", "x.1", 5)
+	from.recordSequence("a", "y.1", 7)
+	from.recordSequence("b", "x.1", 9)
 	from.noteUnsubscribed("b", func(string) bool { return false })
 	state := from.saveState()
 	var to gapDetector
@@ -323,7 +323,7 @@ func TestGapsSaved(t *testing.T) {
 		{"a", "x.1", 5, 0, true}, {"a", "x.1", 8, 2, false}, {"a", "y.1", 8, 0, false},
 		{"b", "x.1", 9, 0, true}, {"b", "x.1", 12, 0, false}, {"b", "x.1", 14, 1, false},
 	} {
-		if missing, again := to.record(c.subject, c.source, c.number); missing != c.missing || again != c.again {
+		if missing, again := to.recordSequence(c.subject, c.source, c.number); missing != c.missing || again != c.again {
 			t.Errorf("%s %s %d: %d missing, again %v; expected %d, %v", c.subject, c.source, c.number, missing, again, c.missing, c.again)
 		}
 	}
@@ -338,8 +338,8 @@ func TestGapsSaved(t *testing.T) {
 	}
 }
 
-// TestPauseBound checks that a pause ends by itself.
-func TestPauseBound(t *testing.T) {
+// TestPauseEndsByItself checks that a pause ends by itself.
+func TestPauseEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
 		n := &Node{hub: new(hub.Hub), stopped: make(chan struct{}), subscriptions: &subscriptions{}, warnings: warningLimiter{sink: func(line string) { said = append(said, line) }}}

@@ -37,12 +37,16 @@ const (
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 // warnf passes on a problem.
-func (w *warningLimiter) warnf(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), false) }
+func (w *warningLimiter) warnf(format string, v ...any) {
+	w.emitLimited(fmt.Sprintf(format, v...), false)
+}
 
 // logChange passes on a change of state, after which problems are shown again.
-func (w *warningLimiter) logChange(format string, v ...any) { w.emit(fmt.Sprintf(format, v...), true) }
+func (w *warningLimiter) logChange(format string, v ...any) {
+	w.emitLimited(fmt.Sprintf(format, v...), true)
+}
 
-func (w *warningLimiter) emit(line string, isChange bool) {
+func (w *warningLimiter) emitLimited(line string, isChange bool) {
 	if w.sink == nil {
 		return
 	}

@@ -34,8 +34,8 @@ func connect(t *testing.T, s *Server) *nats.Conn {
 	return nc
 }
 
-// TestAlone checks a server that only its own process can reach.
-func TestAlone(t *testing.T) {
+// TestInProcessServer checks a server that only its own process can reach.
+func TestInProcessServer(t *testing.T) {
 	s := startServer(t, Config{Token: "s3cret"})
 	if s.Addr() != nil || s.ClusterAddr() != nil {
 		t.Fatalf("it listens on %v and %v; expected nothing", s.Addr(), s.ClusterAddr())
@@ -112,7 +112,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func TestStreams(t *testing.T) {
+func TestStreamsSurviveRestart(t *testing.T) {
 	c := Config{StoreDir: t.TempDir(), MaxStore: 1 << 20}
 	s, err := Start(c)
 	if err != nil {
@@ -138,7 +138,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
