@@ -87,7 +87,7 @@ func parseCommandRule(rule string) (bits uint64, err error) {
 	case rule == "@all":
 		return ^uint64(0), nil
 	case isCategory && !strings.Contains(categories, " "+category+" "):
-		return 0, fmt.Errorf("there is no category @%s; expected one of @all%s", category, strings.ReplaceAll(strings.TrimRight(categories, " "), " ", " @"))
+		return 0, fmt.Errorf("unknown category @%s; expected one of @all%s", category, strings.ReplaceAll(strings.TrimRight(categories, " "), " ", " @"))
 	}
 	for i, c := range commandNames {
 		if isCategory && slices.Contains(strings.Fields(c.categories), category) ||
@@ -127,7 +127,7 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 		name := words[1]
 		switch {
 		case accounts[name] != nil:
-			return fail("user %s is there already; expected one line for each user", name)
+			return fail("user %s is defined twice; expected one line per user", name)
 		case len(accounts) == limits.maxUsers:
 			return fail("more than %d users", limits.maxUsers)
 		}
@@ -138,7 +138,7 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 		accounts[name] = a
 		for _, d := range a.passwords {
 			if other, ok := byPassword[d]; ok {
-				return fail("user %s has a password that user %s has, too; expected different ones, because a token names its user", name, other)
+				return fail("user %s has the same password as user %s; expected unique passwords, because a token identifies its user", name, other)
 			}
 			byPassword[d] = name
 		}
@@ -147,7 +147,7 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 	case in.N == 0:
 		return fail("the file has more than %d bytes", limits.maxBytes)
 	case errors.Is(err, bufio.ErrTooLong):
-		return fail("it has more than %d bytes", limits.maxLineBytes)
+		return fail("more than %d bytes", limits.maxLineBytes)
 	case err != nil:
 		return fail("%w", err)
 	}
@@ -168,7 +168,7 @@ func parseUserRules(rules []string) (*account, error) {
 		}
 		for !strings.HasSuffix(rule, ")") {
 			if len(rules) == 0 {
-				return nil, fmt.Errorf("%q has no end; expected a )", rule)
+				return nil, fmt.Errorf("%q is not terminated; expected )", rule)
 			}
 			rule += " " + rules[0]
 			rules = rules[1:]
@@ -213,22 +213,22 @@ func (a *account) applyPasswordRule(op byte, text string) error {
 	d := passwordHash(sha256.Sum256([]byte(text)))
 	if op == '#' || op == '!' {
 		if len(text) != hex.EncodedLen(len(d)) || strings.ToLower(text) != text {
-			return fmt.Errorf("a %c with %d characters; expected the SHA-256 of a password in %d hexadecimal digits, in lower case", op, len(text), hex.EncodedLen(len(d)))
+			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d hexadecimal digits in lower case", op, len(text), hex.EncodedLen(len(d)))
 		}
 		if _, err := hex.Decode(d[:], []byte(text)); err != nil {
-			return fmt.Errorf("a %c with what is no number; expected hexadecimal digits", op)
+			return fmt.Errorf("%c is followed by invalid characters; expected hexadecimal digits", op)
 		}
 	}
 	at := slices.Index(a.passwords, d)
 	switch {
 	case op == '>' && text == "":
-		return errors.New("an empty password; expected one, or nopass")
+		return errors.New("empty password; expected a password or nopass")
 	case op == '>' || op == '#':
 		if a.noPassword = false; at < 0 {
 			a.passwords = append(a.passwords, d)
 		}
 	case at < 0:
-		return errors.New("a password is to be removed that the user has not; expected one that stands before")
+		return errors.New("cannot remove a password that the user does not have; expected one set by an earlier rule")
 	default:
 		a.passwords = slices.Delete(a.passwords, at, at+1)
 	}
@@ -254,7 +254,7 @@ func (s *selector) applyRule(rule string) error {
 	switch rule[0] {
 	case '&':
 		if s.allTopics {
-			return fmt.Errorf("%s behind allchannels or &* has no effect; expected resetchannels before it", rule)
+			return fmt.Errorf("%s after allchannels or &* has no effect; expected resetchannels before it", rule)
 		}
 		if !s.allowsPattern(rule[1:]) {
 			s.topics = append(s.topics, compileGlob(rule[1:]))

@@ -27,7 +27,7 @@ type scanLimiter struct {
 	queued  atomic.Int32
 }
 
-var errTooManyScans = errors.New("too many clients ask for lists; try again")
+var errTooManyScans = errors.New("too many list requests; try again")
 
 // replyInBackground has makeReply write the command's reply on another goroutine. If makeReply
 // fails, the connection closes after the reply.
@@ -87,4 +87,4 @@ func (h *Hub) runBackgroundReply(ref tcp.Ref, makeReply func(ctx context.Context
 	}
 }
 
-func noReplySpaceError(err error) error { return fmt.Errorf("hub: no room for a reply: %w", err) }
+func noReplySpaceError(err error) error { return fmt.Errorf("hub: no space for a reply: %w", err) }

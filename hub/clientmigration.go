@@ -19,9 +19,9 @@ import (
 const clientStateVersion = 1
 
 var (
-	errCommandIncomplete = fmt.Errorf("%w: a command is half done", tcp.ErrSaveLater)
-	errReplayInProgress  = fmt.Errorf("%w: the client is sent what it has missed", tcp.ErrSaveLater)
-	errBadState          = errors.New("the state of a client is cut off or of another version")
+	errCommandIncomplete = fmt.Errorf("%w: a command is incomplete", tcp.ErrSaveLater)
+	errReplayInProgress  = fmt.Errorf("%w: a replay is in progress", tcp.ErrSaveLater)
+	errBadState          = errors.New("the client state is truncated or has another version")
 )
 
 // savedClient is the saved state of a client.
@@ -72,7 +72,7 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 		return s, errBadState
 	case user != "":
 		if s.user = h.activeUser(user); s.user == nil {
-			return s, fmt.Errorf("%w: there is no user %q any more", errDenied, user)
+			return s, fmt.Errorf("%w: user %q no longer exists", errDenied, user)
 		}
 	}
 	return s, nil

@@ -83,8 +83,8 @@ const (
 )
 
 var (
-	errTooManyReplays = errors.New("too many clients are sent what they have missed; try again")
-	errReplayTimeout  = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
+	errTooManyReplays = errors.New("too many replays; try again")
+	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
 // initStartPosition returns the position from which the client will get all messages; ok is false if it
@@ -302,7 +302,7 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 		cr.hub.Replay.refused.Add(1)
 		return errReplayTimeout
 	}
-	return fmt.Errorf("hub: no room for what the client has missed: %w", err)
+	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
 // replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its

@@ -95,8 +95,8 @@ func TestReplayOnWebSocket(t *testing.T) {
 		h.Deliver(Topic, "two", []byte("z"))
 		p.expectText(`{"op":"message","topic":"two","data":"z"}`)
 		for since, why := range map[string]string{
-			"": "expected the id of a message, such as k3x9-17", "3": "no position", "e": "no position", "e-": "no position", "-3": "no position", "e-x": "no position", "e--1": "no position",
-			"E-3": "no position", "e-3 ": "no position", "e-18446744073709551616": "no position", strings.Repeat("e", 33) + "-1": "no position",
+			"": "expected the id of a message, such as k3x9-17", "3": "invalid message id", "e": "invalid message id", "e-": "invalid message id", "-3": "invalid message id", "e-x": "invalid message id", "e--1": "invalid message id",
+			"E-3": "invalid message id", "e-3 ": "invalid message id", "e-18446744073709551616": "invalid message id", strings.Repeat("e", 33) + "-1": "invalid message id",
 		} {
 			p.sendText(fmt.Sprintf(`{"op":"subscribe","topic":"k.b","since":%q}`, since))
 			if _, m, err := p.Read(p.ctx); err != nil || !strings.Contains(string(m), why) || !strings.Contains(string(m), `"op":"error"`) {
@@ -171,10 +171,10 @@ func TestReplayOnEventStream(t *testing.T) {
 				`id: e-7 data: {"op":"message","id":"e-7","topic":"k.b","data":"4"}`, `id: e-7`)
 		}
 		openEvents(t, addr, rest, "gone-1").expectEvents(t, `id: e-0 event: gap data: {"op":"gap","id":"e-0"}`)
-		for query, why := range map[string]string{rest + "&since=x": "no position of a kept message", rest + "&since=": "no position", "topic=other&since=e-1": "are not kept"} {
+		for query, why := range map[string]string{rest + "&since=x": "invalid message id", rest + "&since=": "invalid message id", "topic=other&since=e-1": "are not kept"} {
 			expectResponse(t, 400, why, "GET", "http://"+addr+"/events?"+query, "")
 		}
-		expectResponse(t, 400, "no position of a kept message", "GET", "http://"+addr+"/events?"+rest, "", "Last-Event-ID", "7")
+		expectResponse(t, 400, "invalid message id", "GET", "http://"+addr+"/events?"+rest, "", "Last-Event-ID", "7")
 	})
 }
 

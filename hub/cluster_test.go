@@ -134,7 +134,7 @@ func TestPatternCountsOfAllHubs(t *testing.T) {
 	s = serveVirtual(t, h, tcp.Limits{MaxUnsent: 400})
 	p = s.Dial()
 	p.Send("PUBSUB CHANNELS m*\r\n")
-	p.Expect("-ERR the answer would have more than 100 bytes; ask with a pattern that fewer topics match\r\n")
+	p.Expect("-ERR the reply exceeds 100 bytes; use a pattern that matches fewer topics\r\n")
 }
 
 func TestClusterQueryLimit(t *testing.T) {
@@ -153,7 +153,7 @@ func TestClusterQueryLimit(t *testing.T) {
 	testkit.WaitFor(t, "all wait", func() bool { return h.scans.queued.Load() == maxBackgroundReplies })
 	p := dialWebSocket(t, addr, "")
 	p.sendText(`{"op":"count","topic":"t1"}`)
-	p.expectText(`{"op":"error","error":"too many clients ask for lists; try again"}`)
+	p.expectText(`{"op":"error","error":"too many list requests; try again"}`)
 	close(answered)
 	h.scans.running.Unlock()
 	for _, p := range peers {

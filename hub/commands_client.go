@@ -246,7 +246,7 @@ func (r *replyWriter) listClients(ctx context.Context, srv *tcp.Server, filter *
 	case err != nil:
 		r.writeError("ERR " + err.Error())
 	case len(list) > maxBytes:
-		r.writeError(fmt.Sprintf("ERR the list of %d clients would have more than %d bytes; ask for some by TYPE or ID", n, maxBytes))
+		r.writeError(fmt.Sprintf("ERR the list of %d clients exceeds %d bytes; use TYPE or ID", n, maxBytes))
 	default:
 		r.writeVerbatim(string(list))
 	}

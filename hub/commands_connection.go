@@ -7,7 +7,7 @@ const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
-var errUnexpectedHTTP = errors.New("hub: HTTP, in the middle of the Redis protocol")
+var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
 // handlePing replies to RESP2 subscribers in the form of a message.
 func (b *commandBatch) handlePing() {
@@ -159,7 +159,7 @@ func (b *commandBatch) handleHello() {
 		b.writeError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
 		return
 	case version == 2 && b.resp3 && b.subscriptionCount() > 0:
-		b.writeError("ERR HELLO 2 is not possible while subscribed; UNSUBSCRIBE and PUNSUBSCRIBE come first")
+		b.writeError("ERR HELLO 2 is not possible while subscribed; unsubscribe first")
 		return
 	}
 	if version != 0 {

@@ -198,7 +198,7 @@ func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes
 		size += len(name) + len("$1024\r\n\r\n")
 	}
 	if size > maxBytes || remoteOmitted > 0 {
-		r.writeError(fmt.Sprintf("ERR the answer would have more than %d bytes; ask with a pattern that fewer topics match", maxBytes))
+		r.writeError(fmt.Sprintf("ERR the reply exceeds %d bytes; use a pattern that matches fewer topics", maxBytes))
 		return
 	}
 	if len(remote) > 0 {

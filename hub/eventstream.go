@@ -24,7 +24,7 @@ type eventSubscription struct {
 // Range of the reconnect delay sent to browsers, random so that clients don't all return at once.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
-var errNoTopics = fmt.Errorf("%w: expected the parameter topic, or pattern, or several", errEmptyName)
+var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
 
 func (api *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
 	u, q, ok := api.authenticate(w, r, "topic", "pattern", "since")
@@ -75,7 +75,7 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	}
 	switch lastEventID := r.Header.Get("Last-Event-ID"); {
 	case !kept && q.Has("since"):
-		err = fmt.Errorf("%w: the messages of these topics are not kept; expected no parameter since", errBadPosition)
+		err = fmt.Errorf("%w: the messages of these topics are not kept; omit the parameter since", errBadPosition)
 	case !kept:
 	case lastEventID != "":
 		sub.since, err = api.hub.Replay.parseClientPosition(lastEventID)

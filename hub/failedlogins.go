@@ -67,7 +67,7 @@ func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, ad
 	if logger == nil {
 		logger = slog.Default()
 	}
-	logger.Warn("a client is closed that fails to log in", "error", reason, "peer", addr, "others", f.notLogged)
+	logger.Warn("client closed after failed logins", "error", reason, "peer", addr, "suppressed", f.notLogged)
 	f.lastLogged, f.notLogged = now, 0
 }
 

@@ -47,7 +47,7 @@ func TestFailedLoginLimitPerConn(t *testing.T) {
 	if r := h.Stats().Refused; r.Credentials != 5 || r.Logins != 1 {
 		t.Errorf("%+v", r)
 	}
-	if lines := log.String(); strings.Count(lines, "fails to log in") != 1 || !strings.Contains(lines, "3 on one connection") {
+	if lines := log.String(); strings.Count(lines, "after failed logins") != 1 || !strings.Contains(lines, "3 on one connection") {
 		t.Errorf("the log is %s", lines)
 	}
 }
@@ -81,12 +81,12 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 	if r := h.Stats().Refused; r.Logins != 5 {
 		t.Errorf("%+v", r)
 	}
-	if n := strings.Count(log.String(), "fails to log in"); n != 1 {
+	if n := strings.Count(log.String(), "after failed logins"); n != 1 {
 		t.Errorf("%d lines of the log in a second, want 1: %s", n, log)
 	}
 	h.failedLogins.lastLogged = time.Now().Add(-failedLoginLogInterval)
 	try(from)
-	if lines := log.String(); strings.Count(lines, "fails to log in") != 2 || !strings.Contains(lines, "others=4") {
+	if lines := log.String(); strings.Count(lines, "after failed logins") != 2 || !strings.Contains(lines, "suppressed=4") {
 		t.Errorf("the log is %s", lines)
 	}
 }

@@ -360,7 +360,7 @@ func (b *commandBatch) runCommand() (done bool) {
 func (b *commandBatch) resolveCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {
-		return nil, fmt.Sprintf("ERR unknown command '%s'; this hub has publish/subscribe only, it is no store", truncateForError(b.args[0]))
+		return nil, fmt.Sprintf("ERR unknown command '%s'; this hub supports publish/subscribe only", truncateForError(b.args[0]))
 	}
 	if cmd.subcommands != nil && len(b.args) > 1 {
 		sub := lookupCommand(cmd.subcommands, b.args[1])

@@ -248,7 +248,7 @@ func TestClientListTooLong(t *testing.T) {
 	}
 	p.Output()
 	p.Send("CLIENT LIST\r\nCLIENT LIST ID 1\r\n")
-	p.Expect("-ERR the list of 21 clients would have more than 1000 bytes; ask for some by TYPE or ID\r\n")
+	p.Expect("-ERR the list of 21 clients exceeds 1000 bytes; use TYPE or ID\r\n")
 	p.Expect("$")
 }
 
@@ -279,7 +279,7 @@ func TestLongTopicListInBackground(t *testing.T) {
 	small := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	c := small.Dial()
 	c.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\n")
-	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
+	c.Expect("-ERR the reply exceeds 1000 bytes; use a pattern that matches fewer topics\r\n*1\r\n$5\r\nt1000\r\n")
 }
 
 func TestBackgroundReplyLimit(t *testing.T) {
@@ -294,7 +294,7 @@ func TestBackgroundReplyLimit(t *testing.T) {
 	}
 	p := s.Dial()
 	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
-	p.Expect("-BUSY too many clients ask for lists; try again\r\n+PONG\r\n")
+	p.Expect("-BUSY too many list requests; try again\r\n+PONG\r\n")
 	h.scans.running.Unlock()
 	for _, p := range peers {
 		p.Expect("$")

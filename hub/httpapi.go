@@ -104,7 +104,7 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	api.originHosts = make(map[string]bool)
 	for _, origin := range origins {
 		if err := api.origins.AddTrustedOrigin(origin); err != nil {
-			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", tcp.ErrBadConfig, err)
+			return fmt.Errorf("hub: Origins: %w: %w; expected an origin such as https://example.com", tcp.ErrBadConfig, err)
 		}
 		u, _ := url.Parse(origin) // AddTrustedOrigin has validated it
 		api.originHosts[strings.ToLower(u.Hostname())] = true
@@ -117,10 +117,10 @@ func (api *httpAPI) checkOrigin(r *http.Request) error {
 	asked := *r
 	asked.Method = http.MethodPost // Check accepts every GET
 	if api.origins.Check(&asked) != nil {
-		return fmt.Errorf("a page of another site asks, of origin %.100q; expected one of this server, or of Hub.Origins", r.Header.Get("Origin"))
+		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins", r.Header.Get("Origin"))
 	}
 	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isOwnHost(r.Host) {
-		return fmt.Errorf("the hub has no users, and is asked on this machine as %.100q; expected localhost, an address, or the host of one of Hub.Origins", r.Host)
+		return fmt.Errorf("host %.100q is not allowed for local requests to a hub without users; expected localhost, an address, or a host of Hub.Origins", r.Host)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-var errNotAuthenticated = errors.New("the client has not said who it is; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
+var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
 // requestUser returns the user of a request, or nil if it must authenticate.
 func (api *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
@@ -269,7 +269,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 // singleParam returns the parameter name, which must occur exactly once.
 func singleParam(q url.Values, name string) (string, error) {
 	if n := len(q[name]); n != 1 {
-		return "", fmt.Errorf("%w: the parameter %s is there %d times; expected it once", errEmptyName, name, n)
+		return "", fmt.Errorf("%w: the parameter %s occurs %d times; expected it once", errEmptyName, name, n)
 	}
 	return q.Get(name), nil
 }
@@ -292,7 +292,7 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 		writeHTTPError(w, http.StatusRequestEntityTooLarge, api.hub.countRefusal(fmt.Errorf("%w: at most %d bytes are allowed", errMessageTooLong, maxBytes)))
 		return
 	case err != nil:
-		writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
+		writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("the body is incomplete: %w", err))
 		return
 	}
 	withinRate := func(now time.Time, rate int) bool {
@@ -345,7 +345,7 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	return nil
 }
 
-var errTooManyHTTPScans = fmt.Errorf("%d questions about topics are being answered; expected fewer at a time", maxHTTPScans)
+var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
 
 // limitScans wraps a handler of which at most maxHTTPScans run at a time.
 func (api *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {

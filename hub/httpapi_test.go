@@ -38,9 +38,9 @@ func TestHTTPRoutes(t *testing.T) {
 		{"PUT", "/publish?topic=a", "hello", 405, ""},
 		{"GET", "/publish?topic=a", "", 405, ""},
 		{"DELETE", "/publish?topic=a", "", 405, ""},
-		{"POST", "/publish", "hello", 400, "the parameter topic is there 0 times"},
+		{"POST", "/publish", "hello", 400, "the parameter topic occurs 0 times"},
 		{"POST", "/publish?topic=", "hello", 400, errEmptyName.Error()},
-		{"POST", "/publish?topic=a&topic=b", "hello", 400, "the parameter topic is there 2 times"},
+		{"POST", "/publish?topic=a&topic=b", "hello", 400, "the parameter topic occurs 2 times"},
 		{"POST", "/publish?topic=a&to=b", "hello", 400, `unknown parameter \"to\"; expected one of topic, token`},
 		{"POST", "/publish?topic=%", "hello", 400, "invalid URL escape"},
 		{"POST", "/publish?topic=a;b", "hello", 400, "semicolon"},
@@ -61,7 +61,7 @@ func TestHTTPRoutes(t *testing.T) {
 		{"GET", "/topics/", "", 400, errEmptyName.Error()},
 		{"GET", "/topics/01234567890", "", 400, errNameTooLong.Error()},
 		{"GET", "/topics/a?x=1", "", 400, "unknown parameter"},
-		{"GET", "/events", "", 400, "expected the parameter topic, or pattern"},
+		{"GET", "/events", "", 400, "expected at least one parameter topic or pattern"},
 		{"GET", "/events?topic=", "", 400, errEmptyName.Error()},
 		{"GET", "/events?pattern=01234567890", "", 400, errNameTooLong.Error()},
 		{"GET", "/events?topic=a&channel=b", "", 400, `unknown parameter \"channel\"; expected one of topic, pattern, since, token`},
@@ -169,7 +169,7 @@ func headerFromPairs(fields []string) http.Header {
 func TestInvalidOriginRejected(t *testing.T) {
 	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
 		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
-		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), "expected such as https://example.com") {
+		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), "expected an origin such as https://example.com") {
 			t.Errorf("%q: %v", origin, err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestBodyTimeout(t *testing.T) {
 	forEachModel(t, short, func(t *testing.T, h *Hub, addr string) {
 		_, r := dialAndSend(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
 		b, err := io.ReadAll(r)
-		if !strings.Contains(string(b), "400 Bad Request") || !strings.Contains(string(b), "the body did not come as a whole") {
+		if !strings.Contains(string(b), "400 Bad Request") || !strings.Contains(string(b), "the body is incomplete") {
 			t.Errorf("it is answered with %s, %v", b, err)
 		}
 	})

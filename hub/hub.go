@@ -73,7 +73,7 @@ var (
 	errTooManySubscriptions = errors.New("the client has too many subscriptions")
 	errTooManySubscribers   = errors.New("the topic has too many subscribers")
 	errTooManyTopics        = errors.New("there are too many topics")
-	errPatternTooCostly     = errors.New("the pattern takes too long to match, with those that there are")
+	errPatternTooCostly     = errors.New("the pattern is too expensive")
 	errPublishRate          = errors.New("the client publishes too fast")
 	errCannotKeep           = errors.New("the message can't be kept")
 )

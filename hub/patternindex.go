@@ -201,7 +201,7 @@ func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err e
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
 	if err = checkPatternCost(cost, budget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
-		err = fmt.Errorf("%w: with it the patterns of all clients would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
+		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
 		x.replaceBucketWork(best, b.work+g.maxMatchUnits(limits.maxName()), b.work, limits)
@@ -222,7 +222,7 @@ func checkPatternCost(cost, budget int, limits Limits) error {
 	if cost <= max(budget, 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: the pattern costs %d, and the client has %d left of %d: its address and all clients together have limits, too", errPatternTooCostly, cost, max(budget, 0), limits.maxPatternCost())
+	return fmt.Errorf("%w: it costs %d, and the client has %d left of %d; its address and all clients together are limited, too", errPatternTooCostly, cost, max(budget, 0), limits.maxPatternCost())
 }
 
 func (x *patternIndex) remove(t *topic, limits Limits) {

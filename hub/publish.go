@@ -19,7 +19,7 @@ import (
 // changed and before connections move, waits until both are equal.
 
 // errUpgradeBacklogFull rejects messages while an upgrade holds too many.
-var errUpgradeBacklogFull = errors.New("the hub is being upgraded, and too many messages wait for the end of that")
+var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns their
 // number on this hub and does not wait for them. Messages that one goroutine publishes to a topic

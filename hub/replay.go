@@ -56,15 +56,15 @@ func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 
 func (r *Replay) validate(limits Limits) error {
 	if len(r.Topics) == 0 {
-		return configError{errors.New("hub: Replay.Topics is empty; expected such as news.* or *")}
+		return configError{errors.New("hub: Replay.Topics is empty; expected entries such as news.* or *")}
 	}
 	for _, topic := range r.Topics {
 		name, begins := strings.CutSuffix(topic, "*")
 		switch {
 		case topic == "" || strings.ContainsAny(name, `*?[\`) || begins && name != "" && !strings.ContainsAny(name[len(name)-1:], ".:/"):
-			return configError{fmt.Errorf(`hub: Replay.Topics has %.100q; expected a name, or a beginning that ends with ".", ":" or "/", and "*", such as news.*, or * alone`, topic)}
+			return configError{fmt.Errorf(`hub: Replay.Topics has %.100q; expected a name, or a prefix that ends with ".", ":" or "/" followed by "*", such as news.*, or *`, topic)}
 		case len(topic) > maxReplayTopicBytes:
-			return configError{fmt.Errorf("hub: Replay.Topics has one of %d bytes; expected at most %d", len(topic), maxReplayTopicBytes)}
+			return configError{fmt.Errorf("hub: an entry of Replay.Topics has %d bytes; expected at most %d", len(topic), maxReplayTopicBytes)}
 		}
 	}
 	for _, n := range []struct {
@@ -80,10 +80,10 @@ func (r *Replay) validate(limits Limits) error {
 	}
 	bytes, _, age := r.Bounds()
 	if least := limits.maxMessage() + limits.maxName() + keptMessageOverhead; bytes < least {
-		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected %d at the least, in which a message of Limits.MaxMessage fits", bytes, least)}
+		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected at least %d, the size of a message of Limits.MaxMessage", bytes, least)}
 	}
 	if age < time.Second {
-		return configError{fmt.Errorf("hub: Replay.MaxAge is %v; expected 1s at the least", age)}
+		return configError{fmt.Errorf("hub: Replay.MaxAge is %v; expected at least 1s", age)}
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ type Position struct {
 // String returns the message id, such as k3x9-17.
 func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.Seq, 10) }
 
-var errBadPosition = errors.New("no position of a kept message")
+var errBadPosition = errors.New("invalid message id")
 
 // parsePosition parses the result of String.
 func parsePosition(text string) (p Position, err error) {

@@ -28,7 +28,7 @@ func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
 }
 
 // ErrBusy is returned by Hub.Slow while another scan runs.
-var ErrBusy = errors.New("hub: somebody looks for slow subscribers already; expected one at a time")
+var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try again later")
 
 // Slow is the result of Hub.Slow.
 type Slow struct {

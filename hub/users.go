@@ -21,7 +21,7 @@ var (
 )
 
 // ErrRevoked closes connections whose user has lost its rights: see Hub.Enforce.
-var ErrRevoked = errors.New("hub: the user is gone, or may not have a subscription any more")
+var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
 // Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the
 // supported rules. The zero value has no users: everybody is rejected. Methods are safe for
@@ -245,7 +245,7 @@ func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err err
 		}
 	})
 	if err != nil {
-		err = fmt.Errorf("hub: the clients of users that have changed: %w", err)
+		err = fmt.Errorf("hub: closing clients of changed users: %w", err)
 	}
 	return int(n.Load()), err
 }

@@ -76,21 +76,21 @@ func TestACLFileErrors(t *testing.T) {
 	for file, want := range map[string]string{
 		"user":                               "line 1",
 		"\n# fine\nsure a on":                "line 3",
-		"user a on\nuser a on":               "line 2: user a is there already",
+		"user a on\nuser a on":               "line 2: user a is defined twice",
 		"user a on +frob":                    `the hub has no command "frob"`,
 		"user a on -publsh":                  `no command "publsh"`,
-		"user a on +@frob":                   "there is no category @frob",
+		"user a on +@frob":                   "unknown category @frob",
 		"user a on frob":                     `unknown rule "frob"`,
 		"user a on &* &x":                    "expected resetchannels",
-		"user a on (+publish &x":             "expected a )",
+		"user a on (+publish &x":             "expected )",
 		"user a on (+publish on)":            `unknown rule "on"`,
 		"user a on >":                        "empty password",
 		"user a on #abc":                     "64 hexadecimal digits",
 		"user a on #" + strings.ToUpper(sum): "lower case",
-		"user a on #z" + sum[1:]:             "no number",
-		"user a on <x":                       "a password is to be removed",
-		"user a on !" + sum:                  "a password is to be removed",
-		"user a >x\nuser b >x":               "line 2: user b has a password that user a has, too",
+		"user a on #z" + sum[1:]:             "invalid characters",
+		"user a on <x":                       "cannot remove a password",
+		"user a on !" + sum:                  "cannot remove a password",
+		"user a >x\nuser b >x":               "line 2: user b has the same password as user a",
 	} {
 		if u, err := ReadUsers(strings.NewReader(file)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: %v, %v; want an error with %q", file, u, err, want)
@@ -103,7 +103,7 @@ func TestACLFileLimits(t *testing.T) {
 	for want, limit := range map[string]aclLimits{
 		"":                                  {22, 11, 2},
 		"line 2: more than 1 users":         {22, 11, 1},
-		"line 1: it has more than 10 bytes": {22, 10, 2},
+		"line 1: more than 10 bytes": {22, 10, 2},
 		"the file has more than 21 bytes":   {21, 11, 2},
 	} {
 		if _, _, err := parseACLFile(strings.NewReader(file), limit); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -108,7 +108,7 @@ func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	err := in.Decode(request)
 	if err == nil {
 		if _, extra := in.Token(); extra != io.EOF {
-			err = errors.New("something follows the object")
+			err = errors.New("unexpected data after the object")
 		}
 	}
 	if err != nil {
@@ -121,7 +121,7 @@ func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	}
 	if !isValidRequestID(request.ID) {
 		request.ID = nil
-		err = errors.Join(err, fmt.Errorf("id is to be a number or a string, of at most %d bytes", maxIDBytes))
+		err = errors.Join(err, fmt.Errorf("id must be a number or a string of at most %d bytes", maxIDBytes))
 	}
 	if err != nil {
 		return request, socketOp{}, badRequestf("%s; expected an object such as %s", describeJSONError(err), `{"op":"subscribe","topic":"a"}`)
@@ -132,7 +132,7 @@ func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	}
 	for _, name := range request.presentFields() {
 		if !slices.Contains(op.allowedFields, name) {
-			return request, op, badRequestf("%s has no %s", request.Op, name)
+			return request, op, badRequestf("%s does not accept %s", request.Op, name)
 		}
 	}
 	return request, op, nil
@@ -145,9 +145,9 @@ func describeJSONError(err error) string {
 	case errors.As(err, &typeErr) && typeErr.Field == "":
 		return "the message is a JSON " + typeErr.Value
 	case errors.As(err, &typeErr):
-		return fmt.Sprintf("%.40s is a JSON %s, and is to be a string", typeErr.Field, typeErr.Value)
+		return fmt.Sprintf("%.40s is a JSON %s; expected a string", typeErr.Field, typeErr.Value)
 	case err == io.EOF, err == io.ErrUnexpectedEOF:
-		return "the JSON is not whole"
+		return "the JSON is incomplete"
 	}
 	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "json: "), "\n", "; ")
 	return fmt.Sprintf("%.200s", text)
@@ -182,7 +182,7 @@ func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 	case q.Topic == nil && q.Pattern != nil:
 		return Pattern, *q.Pattern, nil
 	}
-	return 0, "", badRequestf("%s is to have either topic or pattern", q.Op)
+	return 0, "", badRequestf("%s needs either topic or pattern", q.Op)
 }
 
 func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
@@ -212,7 +212,7 @@ func (h socketHandler) Closed(s web.Socket, reason error) {
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendError(&socketRequest{}, badRequestf("the message is binary; expected text, and base64 for what is none"))
+		conn.sendError(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -247,7 +247,7 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 		return
 	}
 	if err := s.socket.Ref().Send(web.Frame(web.Text, p)); errors.Is(err, tcp.ErrFull) {
-		_ = s.socket.Close(closeTryAgainLater, "there is no room for replies")
+		_ = s.socket.Close(closeTryAgainLater, "no space for replies")
 	}
 }
 
@@ -266,7 +266,7 @@ func (s socketConn) sendError(request *socketRequest, err error) {
 		}
 	}
 	if s.client.consecutiveErrors >= maxBadRequests {
-		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d mistakes in a row", maxBadRequests))
+		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d bad requests in a row", maxBadRequests))
 	}
 }
 
@@ -284,7 +284,7 @@ func (s socketConn) handleAuth(request *socketRequest) error {
 	case request.Token == nil && request.User != nil && request.Password != nil:
 		u, err = s.hub.authenticatePassword(*request.User, *request.Password)
 	default:
-		err = badRequestf("auth is to have either token, or user and password")
+		err = badRequestf("auth needs either token, or user and password")
 	}
 	if err != nil {
 		return err
@@ -322,7 +322,7 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	var message []byte
 	switch {
 	case (request.Data == nil) == (request.Base64 == nil):
-		return badRequestf("publish is to have either data or base64")
+		return badRequestf("publish needs either data or base64")
 	case request.Data != nil:
 		message = []byte(*request.Data)
 	default:
@@ -367,7 +367,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 		return s.subscribeWithReplay(request, k, name)
 	}
 	if request.Since != nil && !s.client.isSubscribed(k, name) {
-		return badRequestf("the messages of %.100q are not kept, so there is nothing since %.60q", name, *request.Since)
+		return badRequestf("the messages of %.100q are not kept; expected no since, but it is %.60q", name, *request.Since)
 	}
 	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
 		s.client.repliesInMessageOrder = true

@@ -216,19 +216,19 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 func (c Config) validate(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
-		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
+		return errors.New("cluster: expected either URLs of NATS or Peers")
 	case c.Peers != nil && c.Peers.Secret == "":
-		return errors.New("cluster: hubs that form a cluster need a secret in common")
+		return errors.New("cluster: Peers.Secret is empty; hubs of a cluster need a secret")
 	case c.Peers != nil && c.Origin != "":
-		return errors.New("cluster: Origin is given with Peers, whose server of NATS another process can't take over")
+		return errors.New("cluster: Origin is given with Peers, whose embedded server another process cannot take over")
 	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOriginBytes:
 		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
-		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
+		return errors.New("cluster: Replay with Peers needs a directory; expected Peers.Dir")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
-		return fmt.Errorf("cluster: messages are to be kept by three nodes at the least, of which a majority is there; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
+		return fmt.Errorf("cluster: Replay with Peers needs at least three nodes; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerReserve:
-		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerReserve)
+		return fmt.Errorf("cluster: MaxMessage is %d; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerReserve)
 	}
 	if c.Replicas > maxReplicas {
 		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
@@ -257,10 +257,10 @@ func (n *Node) connect() (err error) {
 			}
 			n.connected.Store(false)
 			n.disconnects.Add(1)
-			n.warnings.logChange("the connection to NATS is lost: %v", err)
+			n.warnings.logChange("lost the connection to NATS: %v", err)
 		}),
 		nats.ConnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected to") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected again to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "reconnected to") }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warnings.warnf("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
@@ -272,7 +272,7 @@ func (n *Node) connect() (err error) {
 		}
 		if n.hub.Replay != nil {
 			if serverConfig.Name, err = loadServerName(p.Dir, serverConfig.Name); err != nil {
-				return fmt.Errorf("cluster: the directory of what is kept: %w", err)
+				return fmt.Errorf("cluster: Peers.Dir: %w", err)
 			}
 			serverConfig.StoreDir = p.Dir
 		}
@@ -296,7 +296,7 @@ func (n *Node) connect() (err error) {
 	if !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	n.warnings.warnf("NATS can't be reached yet: %v", err)
+	n.warnings.warnf("NATS is not reachable yet: %v", err)
 	if n.natsConn, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
@@ -398,7 +398,7 @@ func (n *Node) publishMessage(m *outgoing) bool {
 			return true
 		case n.connected.Load() || n.isClosed():
 			if !n.isClosed() {
-				n.warnings.warnf("a message is lost: %v", err)
+				n.warnings.warnf("message lost: %v", err)
 			}
 			return false
 		}

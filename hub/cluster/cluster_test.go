@@ -407,8 +407,8 @@ func TestConfig(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{}, "expected URLs of NATS, or Peers, and not both"},
-		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "and not both"},
+		{Config{}, "expected either URLs of NATS or Peers"},
+		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "expected either URLs of NATS or Peers"},
 		{Config{Peers: &Peers{Addr: ":0"}}, "need a secret"},
 		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "NATS takes at most"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},

@@ -101,7 +101,7 @@ func (in *inbox) deliverNext(m *nats.Msg) {
 func (in *inbox) deliver(m *nats.Msg) {
 	kind, name, ok := messageTopic(m.Subject, m.Header)
 	if !ok {
-		in.node.warnings.warnf("the subject %.100q is no topic of a hub", m.Subject)
+		in.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject)
 		return
 	}
 	if in.node.comesByStream(kind, name) { // delivered from the stream

@@ -115,9 +115,9 @@ func (p *presence) logPeerChange() {
 		return
 	}
 	if p.hasPeers = n > 0; p.hasPeers {
-		p.node.warnings.logChange("the cluster is joined, other hubs: %d", n)
+		p.node.warnings.logChange("joined the cluster, other hubs: %d", n)
 	} else {
-		p.node.warnings.logChange("alone: no other hub of the cluster is heard of")
+		p.node.warnings.logChange("alone: no other hub of the cluster responds")
 	}
 }
 

@@ -69,7 +69,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
 		defer cancel()
 		if _, err := js.AccountInfo(ctx); errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
-			return nil, fmt.Errorf("cluster: messages are to be kept: %w; expected servers of NATS with JetStream (nats-server -js)", err)
+			return nil, fmt.Errorf("cluster: Replay needs JetStream: %w; expected servers of NATS with JetStream (nats-server -js)", err)
 		}
 	}
 	return s, nil
@@ -140,7 +140,7 @@ func (s *replayStream) readLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.readUntilError(ctx)
 		if ctx.Err() == nil && s.node.connected.Load() {
-			s.node.warnings.warnf("the stream can't be read: %v", err)
+			s.node.warnings.warnf("cannot read the stream: %v", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -241,12 +241,12 @@ func (s *replayStream) ensureStream(ctx context.Context) error {
 	switch at, _ := r.At(); {
 	case at.Epoch == epoch && at.Seq > last && s.truncatedTries < maxTruncatedTries: // a new leader may still be catching up
 		s.truncatedTries++
-		return fmt.Errorf("the newest message is %d, and was %d", last, at.Seq)
+		return fmt.Errorf("the newest message of the stream is %d, and was %d", last, at.Seq)
 	case at.Epoch == "" || at.Epoch == epoch && at.Seq > last:
 		s.loadUpTo, s.loaded = last, false
 		r.Begin(epoch, first)
 	case at.Epoch != epoch: // the new stream's messages are new to all clients
-		s.node.warnings.warnf("the stream is another one")
+		s.node.warnings.warnf("the stream was replaced")
 		s.loadUpTo, s.loaded = 0, false
 		r.Begin(epoch, first)
 	}
@@ -265,12 +265,12 @@ func (s *replayStream) deliver(m jetstream.Msg, epoch string) error {
 		return err
 	}
 	if s.consumed++; of.Sequence.Consumer != s.consumed {
-		return fmt.Errorf("the consumer's message %d has come behind %d", of.Sequence.Consumer, s.consumed-1)
+		return fmt.Errorf("message %d of the consumer arrived after %d", of.Sequence.Consumer, s.consumed-1)
 	}
 	seq := of.Sequence.Stream
 	_, name, ok := messageTopic(m.Subject(), m.Headers())
 	if !ok {
-		s.node.warnings.warnf("the subject %.100q is no topic of a hub", m.Subject())
+		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
 	}
 	old := !ok || seq <= s.loadUpTo
 	s.node.hub.DeliverKept(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: of.Timestamp, Topic: name, Data: m.Data(), Old: old})

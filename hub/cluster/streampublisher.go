@@ -64,9 +64,9 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	m.id = p.origin + "." + strconv.FormatUint(p.lastNumber+1, 36)
 	switch {
 	case p.closed:
-		return errors.New("the hub leaves the cluster")
+		return errors.New("the hub is leaving the cluster")
 	case p.waiting >= p.maxMessages || p.bytes+m.memoryBytes() > p.maxBytes:
-		return fmt.Errorf("%d messages wait for the stream already, of %d bytes; expected it to take them", p.waiting, p.bytes)
+		return fmt.Errorf("%d messages of %d bytes wait for the stream already", p.waiting, p.bytes)
 	}
 	p.lastNumber++
 	p.waiting++
@@ -145,7 +145,7 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 		}
 		if !isRetryable(err) || limited.Err() != nil {
 			if ctx.Err() == nil {
-				p.warn("a message is not kept, and lost: %v", err)
+				p.warn("message not stored, lost: %v", err)
 			}
 			return err
 		}

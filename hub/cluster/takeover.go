@@ -118,7 +118,7 @@ func (in *inbox) waitForResume(done <-chan struct{}) {
 	case <-resumed:
 	case <-done:
 	case <-timeout.C:
-		in.node.warnings.warnf("nobody has ended a pause of %v; messages are delivered again", maxPauseDuration)
+		in.node.warnings.warnf("nobody has ended a pause of %v; delivering messages again", maxPauseDuration)
 		in.node.Resume()
 	}
 }
@@ -141,7 +141,7 @@ func (g *gapDetector) saveState() (state []byte) {
 	return state
 }
 
-var errBadState = errors.New("cluster: the state of a node is cut off or of another version")
+var errBadState = errors.New("cluster: the node state is truncated or has another version")
 
 // restoreState decodes the result of saveState into an empty detector.
 func (g *gapDetector) restoreState(state []byte) error {
