@@ -35,8 +35,7 @@ func (s *selector) allowsPattern(pattern string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
 }
 
-// commandNames lists the commands that rights can name, with their Redis categories. "a|b" is
-// subcommand b of a.
+// commandNames lists the commands that rights can name, with their Redis categories. "a|b" is subcommand b of a.
 var commandNames = [...]struct{ name, categories string }{
 	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
 	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
@@ -78,8 +77,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandRule returns the bits of a command with its subcommands, of one subcommand, or of a
-// category that begins with @.
+// parseCommandRule returns the bits of a command with its subcommands, of one subcommand, or of a category that
+// begins with @.
 func parseCommandRule(rule string) (bits uint64, err error) {
 	rule = strings.ToLower(rule)
 	category, isCategory := strings.CutPrefix(rule, "@")

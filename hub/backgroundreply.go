@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Some commands take too long for an event loop, or query all loops or other hubs: lists of topics
-// and clients, and presence in a cluster. Each runs on its own goroutine, one at a time. Meanwhile
-// its connection is not read, and is retained, so that a drain waits for the reply.
+// Some commands take too long for an event loop, or query all loops or other hubs: lists of topics and clients,
+// and presence in a cluster. Each runs on its own goroutine, one at a time. Meanwhile its connection is not read,
+// and is retained, so that a drain waits for the reply.
 
 const (
 	// maxBackgroundReplies limits the commands that run or wait.
@@ -29,8 +29,8 @@ type scanLimiter struct {
 
 var errTooManyScans = errors.New("too many list requests; try again")
 
-// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply
-// fails, the connection closes after the reply.
+// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
+// connection closes after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.flushReplies(); b.closing {
 		return
@@ -50,8 +50,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// replyInBackground runs makeReply on another goroutine and sends its result to c, which is paused
-// meanwhile. It fails if too many replies are queued.
+// replyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile. It
+// fails if too many replies are queued.
 func (h *Hub) replyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)

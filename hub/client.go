@@ -9,12 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of one connection. Only the connection's handler uses it, one call at a time,
-// so it needs no lock. The first subscription is stored inline because most clients have only one.
+// client is the state of one connection. Only the connection's handler uses it, one call at a time, so it needs
+// no lock. The first subscription is stored inline because most clients have only one.
 type client struct {
 	format messageFormat
-	// repliesInMessageOrder makes replies go through the mailbox, so that they stay in order with
-	// messages.
+	// repliesInMessageOrder makes replies go through the mailbox, so that they stay in order with messages.
 	repliesInMessageOrder bool
 	consecutiveErrors     uint8 // bad WebSocket requests, or failed logins
 	user                  *user // nil until authenticated
@@ -72,8 +71,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmedCount returns the count that confirmations of this kind report: sharded topics are
-// counted separately, topics and patterns together.
+// confirmedCount returns the count that confirmations of this kind report: sharded topics are counted separately,
+// topics and patterns together.
 func (c *client) confirmedCount(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -110,10 +109,9 @@ func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 	}
 }
 
-// remainingPatternCost returns the cost that one more pattern of the client may have. It is limited
-// by Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
-// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see
-// fairLimit).
+// remainingPatternCost returns the cost that one more pattern of the client may have. It is limited by
+// Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
+// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see fairLimit).
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -123,8 +121,7 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr sums the pattern costs of each address's clients. It is safe for concurrent
-// use.
+// patternCostByAddr sums the pattern costs of each address's clients. It is safe for concurrent use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -157,8 +154,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// allowPublish counts one message and reports whether the client stays within rate messages a
-// second.
+// allowPublish counts one message and reports whether the client stays within rate messages a second.
 func (c *client) allowPublish(now time.Time, rate int) bool {
 	return c.ensureExtra().publishRate.allow(now, rate, time.Second)
 }

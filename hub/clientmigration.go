@@ -10,12 +10,11 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// Clients move to a new process during tcp.Server.Upgrade: those of the Redis protocol, WebSockets
-// and event streams, with their user, name and subscriptions, and HTTP connections between two
-// requests.
+// Clients move to a new process during tcp.Server.Upgrade: those of the Redis protocol, WebSockets and event
+// streams, with their user, name and subscriptions, and HTTP connections between two requests.
 
-// clientStateVersion is the version of the saved state: format, reply order, reply flags (of a
-// WebSocket the number of errors), user, client name, and the kind and name of each subscription.
+// clientStateVersion is the version of the saved state: format, reply order, reply flags (of a WebSocket the
+// number of errors), user, client name, and the kind and name of each subscription.
 const clientStateVersion = 1
 
 var (
@@ -57,8 +56,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeClient decodes what appendState has written, up to the subscriptions. It fails if the
-// format is not between minFormat and maxFormat, or the user no longer exists.
+// decodeClient decodes what appendState has written, up to the subscriptions. It fails if the format is not
+// between minFormat and maxFormat, or the user no longer exists.
 func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.Read(state)
 	version := r.Byte()
@@ -78,8 +77,8 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 	return s, nil
 }
 
-// restoreSubscriptions subscribes a client to the saved names. Pattern costs are not limited,
-// because they depend on the order of subscription and may have been lower in the old process.
+// restoreSubscriptions subscribes a client to the saved names. Pattern costs are not limited, because they depend
+// on the order of subscription and may have been lower in the old process.
 func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32

@@ -20,8 +20,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// successorAddr is the environment variable that makes this test binary run a hub that takes over,
-// until its standard input ends.
+// successorAddr is the environment variable that makes this test binary run a hub that takes over, until its
+// standard input ends.
 const successorAddr = "MYRIAD_TEST_HUB"
 
 func TestMain(m *testing.M) {
@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 
 const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +@all &news* &n?\nuser gone on >secret2 +@all &*\n"
 
-// serveUpgradableHub serves a hub with one more user than its successor. upgrade starts the
-// successor and expects it to take over that many connections.
+// serveUpgradableHub serves a hub with one more user than its successor. upgrade starts the successor and expects
+// it to take over that many connections.
 func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int)) {
 	t.Helper()
 	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}

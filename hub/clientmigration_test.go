@@ -29,8 +29,8 @@ func TestInvalidClientStateRejected(t *testing.T) {
 	}
 }
 
-// FuzzClientState decodes arbitrary client states. Accepted ones must encode to an equivalent state and
-// leave no subscriptions behind.
+// FuzzClientState decodes arbitrary client states. Accepted ones must encode to an equivalent state and leave no
+// subscriptions behind.
 func FuzzClientState(f *testing.F) {
 	some := &savedClient{client: client{format: formatEvents, repliesInMessageOrder: true, user: &user{name: "u"}, firstTopic: &topic{name: "a"}}, flagsOrErrors: 3, name: "n"}
 	some.client.addTopic(&topic{name: "b*", kind: Pattern})

@@ -10,15 +10,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the messages that it has missed, and then adds it to the groups of
-// its topics. It works in steps, each of bounded work and output, which read the replay buffer
-// under its read lock. The last step holds the lock until the client has joined, so that no message
-// is missed or repeated.
+// clientReplay sends a client the messages that it has missed, and then adds it to the groups of its topics. It
+// works in steps, each of bounded work and output, which read the replay buffer under its read lock. The last
+// step holds the lock until the client has joined, so that no message is missed or repeated.
 //
-// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs
-// the others no faster than the client reads. A client without a turn has nothing prepared, so
-// waiting takes no memory. Until the goroutine ends, within Replay.Timeout, the client's requests
-// wait, a drain waits for it, and it cannot migrate to another process.
+// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs the others no
+// faster than the client reads. A client without a turn has nothing prepared, so waiting takes no memory. Until
+// the goroutine ends, within Replay.Timeout, the client's requests wait, a drain waits for it, and it cannot
+// migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -55,8 +54,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits bounds a step in work (see tryUnits) and output bytes, which the last message may
-// exceed unless allOrNothing.
+// stepLimits bounds a step in work (see tryUnits) and output bytes, which the last message may exceed unless
+// allOrNothing.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // a step that reaches a limit is discarded
@@ -72,12 +71,11 @@ const (
 	messageLookupUnits = 8
 	// waitersPerTurn is the number of clients that may wait for each turn.
 	waitersPerTurn = 64
-	// stallTimeout is how long a client with a turn may take to accept a step before it loses the
-	// turn.
+	// stallTimeout is how long a client with a turn may take to accept a step before it loses the turn.
 	stallTimeout = time.Second
-	// A client that has seen more than this node comes from another node and waits. After
-	// unknownPositionDelay the stream is asked whether the position exists, and again until it
-	// answers. An answer is cached for streamNewestTTL.
+	// A client that has seen more than this node comes from another node and waits. After unknownPositionDelay
+	// the stream is asked whether the position exists, and again until it answers. An answer is cached for
+	// streamNewestTTL.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -87,9 +85,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartPosition returns the position from which the client will get all messages; ok is false if it
-// is unknown. A client without a position starts now, with the last values of its topics if these
-// are kept.
+// initStartPosition returns the position from which the client will get all messages; ok is false if it is
+// unknown. A client without a position starts now, with the last values of its topics if these are kept.
 func (cr *clientReplay) initStartPosition() (at Position, ok bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -109,8 +106,8 @@ func (cr *clientReplay) initStartPosition() (at Position, ok bool) {
 	return cr.pos, true
 }
 
-// startReplay runs the first step and, if messages are left, starts a goroutine for the others. It must
-// be called by the handler of c.
+// startReplay runs the first step and, if messages are left, starts a goroutine for the others. It must be called
+// by the handler of c.
 func (cr *clientReplay) startReplay(c *tcp.Conn) error {
 	cr.indexSubscriptions()
 	if cr.runStep(firstStepLimits) {
@@ -174,8 +171,8 @@ func (cr *clientReplay) runSteps(ctx context.Context) error {
 	}
 }
 
-// runBackgroundStep is runStep for the background goroutine. Steps with patterns may cost much
-// and run one at a time.
+// runBackgroundStep is runStep for the background goroutine. Steps with patterns may cost much and run one at a
+// time.
 func (cr *clientReplay) runBackgroundStep() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -185,8 +182,8 @@ func (cr *clientReplay) runBackgroundStep() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn,
-// the step is discarded, and the next one waits until the client has read.
+// sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn, the step is
+// discarded, and the next one waits until the client has read.
 func (cr *clientReplay) sendPending(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -305,9 +302,8 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its
-// position, so that positions that were never issued don't block others, and then in queue, where
-// replays take turns.
+// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its position, so
+// that positions that were never issued don't block others, and then in queue, where replays take turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairLimit
@@ -326,8 +322,7 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitForPosition waits until the node has reached the client's position, or sets unissued if no
-// node has.
+// waitForPosition waits until the node has reached the client's position, or sets unissued if no node has.
 func (cr *clientReplay) waitForPosition(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -348,8 +343,8 @@ func (cr *clientReplay) waitForPosition(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed
-// with the next message.
+// nextMessageChanUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed with
+// the next message.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -398,8 +393,8 @@ func (cr *clientReplay) indexSubscriptions() {
 	}
 }
 
-// runStep prepares the next step. It reports whether everything missing has been sent and the
-// client has joined its groups.
+// runStep prepares the next step. It reports whether everything missing has been sent and the client has joined
+// its groups.
 func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -476,8 +471,8 @@ func (cr *clientReplay) appendGapAndSkipDropped() {
 	}
 }
 
-// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there
-// is no space for the step.
+// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there is
+// no space for the step.
 func (cr *clientReplay) sendPendingAndJoinGroups() bool {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -116,8 +116,8 @@ func TestSubscriberCountsOfAllHubs(t *testing.T) {
 	})
 }
 
-// TestPatternCountsOfAllHubs checks that NUMPAT counts each listed pattern once on all hubs, and that
-// CHANNELS fails if a list was cut.
+// TestPatternCountsOfAllHubs checks that NUMPAT counts each listed pattern once on all hubs, and that CHANNELS
+// fails if a list was cut.
 func TestPatternCountsOfAllHubs(t *testing.T) {
 	h := newHubInClusterOfThree(t)
 	s := serveVirtual(t, h, tcp.Limits{})

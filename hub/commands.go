@@ -25,8 +25,8 @@ type commandDoc struct {
 // commands holds all commands by name.
 var commands map[string]*command
 
-// commandsByID lists commands and subcommands, so that a session stores its last command in 2
-// bytes. 0 means none.
+// commandsByID lists commands and subcommands, so that a session stores its last command in 2 bytes. 0 means
+// none.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {

@@ -48,8 +48,8 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleClientSetinfo accepts but does not store the client library's name and version, which would
-// take more memory than the rest of a session.
+// handleClientSetinfo accepts but does not store the client library's name and version, which would take more
+// memory than the rest of a session.
 func (b *commandBatch) handleClientSetinfo() {
 	switch {
 	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
@@ -154,8 +154,8 @@ func clientTypeName(holder clientHolder, isHolder bool) string {
 	return "normal"
 }
 
-// parseFilterOption sets the filter's field for an option. If the option is invalid, it replies
-// with an error and returns false.
+// parseFilterOption sets the filter's field for an option. If the option is invalid, it replies with an error and
+// returns false.
 func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
@@ -273,8 +273,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// killClients closes the matching connections and writes the reply. It returns the reason for
-// closing the caller's own connection after the reply, if it matched.
+// killClients closes the matching connections and writes the reply. It returns the reason for closing the
+// caller's own connection after the reply, if it matched.
 func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
@@ -306,8 +306,8 @@ func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server
 	return closeReason
 }
 
-// killClient closes a connection. Its subscriptions end immediately, because the peer may take a
-// while to disconnect.
+// killClient closes a connection. Its subscriptions end immediately, because the peer may take a while to
+// disconnect.
 func (h *Hub) killClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAll(holder.hubClient(), conn.Ref())

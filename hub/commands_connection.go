@@ -41,8 +41,8 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a connection that sends HTTP after its first bytes: a web page may
-// have made a browser send it, with commands in it.
+// closeUnexpectedHTTP closes a connection that sends HTTP after its first bytes: a web page may have made a
+// browser send it, with commands in it.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 // handleReset restores the state of a new connection.
@@ -86,8 +86,8 @@ func (b *commandBatch) setUser(u *user) {
 	b.user = u
 }
 
-// authenticate logs the client in with [password or token] or [name, password]. If that fails, it
-// replies with an error and returns false.
+// authenticate logs the client in with [password or token] or [name, password]. If that fails, it replies with an
+// error and returns false.
 func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -37,8 +37,8 @@ func (b *commandBatch) replyRefusal(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names, or to none if one is denied. When a limit is reached,
-// earlier names stay subscribed.
+// handleSubscribe subscribes to all names, or to none if one is denied. When a limit is reached, earlier names
+// stay subscribed.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -118,8 +118,7 @@ func (b *commandBatch) writeConfirmation(count int) {
 	b.writeInt(count)
 }
 
-// argsAlreadyDone returns the number of arguments of this command that earlier batches have
-// processed.
+// argsAlreadyDone returns the number of arguments of this command that earlier batches have processed.
 func (b *commandBatch) argsAlreadyDone() int {
 	if b.sessionDetails == nil {
 		return 0
@@ -127,9 +126,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used
-// up its budget; a later batch continues it. It reports whether the batch must stop. Commands may
-// have a million arguments.
+// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget;
+// a later batch continues it. It reports whether the batch must stop. Commands may have a million arguments.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) bool {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -148,8 +146,8 @@ func (b *commandBatch) finishMultiArgCommand() {
 	b.orderBehindMessages()
 }
 
-// orderBehindMessages routes further replies through the mailbox if the client has subscriptions,
-// so that they stay ordered behind queued messages.
+// orderBehindMessages routes further replies through the mailbox if the client has subscriptions, so that they
+// stay ordered behind queued messages.
 func (b *commandBatch) orderBehindMessages() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -182,8 +180,8 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 // maxTopicsOnLoop is the largest topic list that is searched on an event loop.
 const maxTopicsOnLoop = 1000
 
-// writeTopicList writes the table's topics that match a pattern and those of other hubs, or an
-// error if they exceed maxBytes or some were omitted.
+// writeTopicList writes the table's topics that match a pattern and those of other hubs, or an error if they
+// exceed maxBytes or some were omitted.
 func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes int, remote []string, remoteOmitted int) {
 	var found []string
 	size, matcher := 0, compileGlob(pattern)

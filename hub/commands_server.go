@@ -128,12 +128,12 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the arguments of COMMAND INFO and DOCS, because the reply is much longer
-// than the request.
+// maxCommandNames limits the arguments of COMMAND INFO and DOCS, because the reply is much longer than the
+// request.
 const maxCommandNames = 100
 
-// commandsFromArgs returns the commands named by the arguments, nil for unknown ones, or all
-// commands without arguments. It writes an error reply if ok is false.
+// commandsFromArgs returns the commands named by the arguments, nil for unknown ones, or all commands without
+// arguments. It writes an error reply if ok is false.
 func (b *commandBatch) commandsFromArgs() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

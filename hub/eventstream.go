@@ -13,8 +13,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription is the Value of an event stream until it has started; then the Value is the
-// client.
+// eventSubscription is the Value of an event stream until it has started; then the Value is the client.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
@@ -44,8 +43,7 @@ func (api *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopics validates the topics and rights while the response can still have an error
-// status.
+// checkEventTopics validates the topics and rights while the response can still have an error status.
 func (api *httpAPI) checkEventTopics(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -65,9 +63,8 @@ func (api *httpAPI) checkEventTopics(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets the start position. Last-Event-ID, which a reconnecting browser sends,
-// takes precedence over the parameter since, which is that of the first request. Without kept
-// topics, Last-Event-ID is ignored.
+// parseReplayStart sets the start position. Last-Event-ID, which a reconnecting browser sends, takes precedence
+// over the parameter since, which is that of the first request. Without kept topics, Last-Event-ID is ignored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -85,8 +82,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the stream. A client that has received the response head gets all
-// later messages, and kept ones after its last id.
+// startEventStream subscribes the stream. A client that has received the response head gets all later messages,
+// and kept ones after its last id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

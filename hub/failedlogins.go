@@ -17,8 +17,7 @@ const (
 	// addrLoginFactor times MaxFailedLogins are allowed for an address in failedLoginWindow.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
-	// failedLoginCloseDelay is how long a connection with too many failed logins stays open,
-	// unread.
+	// failedLoginCloseDelay is how long a connection with too many failed logins stays open, unread.
 	failedLoginCloseDelay = time.Second
 	// failedLoginLogInterval is the minimum time between log lines.
 	failedLoginLogInterval = 10 * time.Second
@@ -33,8 +32,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login of a client at addr. It returns an error if the
-// connection must close. c is nil for HTTP requests, which authenticate one by one.
+// recordFailedLogin counts a failed login of a client at addr. It returns an error if the connection must close.
+// c is nil for HTTP requests, which authenticate one by one.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) error {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -71,8 +70,8 @@ func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, ad
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// handleFailedLogin counts a failed login. After too many, the client is no longer read and closes
-// after failedLoginCloseDelay.
+// handleFailedLogin counts a failed login. After too many, the client is no longer read and closes after
+// failedLoginCloseDelay.
 func (b *commandBatch) handleFailedLogin() {
 	addr, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addr.Addr()) == nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairLimit is a semaphore of size max that shares its capacity among owners: at most maxEach for
-// one user, and twice as many for one address, because users may share a proxy. With keepSpare, an
-// owner that holds as much as is free gets no more, so that a few owners cannot use up all capacity
-// (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A release admits the waiter whose
-// owners hold least, among equals the one that has waited longest. It is safe for concurrent use.
+// fairLimit is a semaphore of size max that shares its capacity among owners: at most maxEach for one user, and
+// twice as many for one address, because users may share a proxy. With keepSpare, an owner that holds as much as
+// is free gets no more, so that a few owners cannot use up all capacity (Choudhury and Hahne, Dynamic Queue
+// Length Thresholds, 1998). A release admits the waiter whose owners hold least, among equals the one that has
+// waited longest. It is safe for concurrent use.
 type fairLimit struct {
 	max, maxEach int
 	keepSpare    bool
@@ -35,8 +35,8 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// clientOwners returns the client's user and address as owners. The user is omitted in a hub
-// without users, the address for a Unix socket.
+// clientOwners returns the client's user and address as owners. The user is omitted in a hub without users, the
+// address for a Unix socket.
 func clientOwners(c *client, ref tcp.Ref) (owners []owner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, owner{user: c.user})

@@ -38,8 +38,8 @@ func runWithBacklog(t *testing.T, r *Replay, f func(c *replayFixture)) {
 	})
 }
 
-// connectForReplay connects a client of a user and requests messages since an id. An empty addrText
-// means an address of its own.
+// connectForReplay connects a client of a user and requests messages since an id. An empty addrText means an
+// address of its own.
 func (c *replayFixture) connectForReplay(user, addrText, since string, reads bool) *tcptest.Peer {
 	c.n++
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(c.n >> 8), byte(c.n)})
@@ -87,8 +87,8 @@ func (c *replayFixture) advance(d time.Duration) {
 	}
 }
 
-// TestStalledReplaysDoNotDelayOthers checks that 80 stalled clients of one user or address don't delay others, and
-// their own kind by seconds only.
+// TestStalledReplaysDoNotDelayOthers checks that 80 stalled clients of one user or address don't delay others,
+// and their own kind by seconds only.
 func TestStalledReplaysDoNotDelayOthers(t *testing.T) {
 	for name, test := range map[string]struct{ evil, from, good, at string }{
 		"user":                  {"eve", "", "bob", ""},
@@ -142,8 +142,7 @@ func TestStalledReplayLosesTurn(t *testing.T) {
 	})
 }
 
-// TestReplayQueueShare checks that a user's clients can't use up the queue, and that closed clients
-// leave it.
+// TestReplayQueueShare checks that a user's clients can't use up the queue, and that closed clients leave it.
 func TestReplayQueueShare(t *testing.T) {
 	runWithBacklog(t, &Replay{MaxReplays: 8}, func(c *replayFixture) {
 		const share = (waitersPerTurn + 1) * 2
@@ -166,8 +165,8 @@ func TestReplayQueueShare(t *testing.T) {
 	})
 }
 
-// TestReplayOfUnissuedID checks that clients with ids that were never issued don't block others.
-// Impossible ids are rejected; possible ones wait in a queue of their own.
+// TestReplayOfUnissuedID checks that clients with ids that were never issued don't block others. Impossible ids
+// are rejected; possible ones wait in a queue of their own.
 func TestReplayOfUnissuedID(t *testing.T) {
 	const turns = 8
 	const all = (waitersPerTurn + 1) * turns
@@ -218,8 +217,8 @@ func TestReplayOfUnissuedID(t *testing.T) {
 	})
 }
 
-// TestFairLimit checks that the waiter whose owners hold least is admitted next, and that a
-// cancelled one holds nothing.
+// TestFairLimit checks that the waiter whose owners hold least is admitted next, and that a cancelled one holds
+// nothing.
 func TestFairLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := fairLimit{max: 4, maxEach: 2}
@@ -286,8 +285,7 @@ func TestFairLimitAddress(t *testing.T) {
 	}
 }
 
-// TestReplayStepBounds checks that steps are limited in work and output, and that discarded output
-// is released.
+// TestReplayStepBounds checks that steps are limited in work and output, and that discarded output is released.
 func TestReplayStepBounds(t *testing.T) {
 	h := &Hub{Replay: &Replay{Topics: []string{"*"}}}
 	r := h.Replay

@@ -21,8 +21,8 @@ const (
 	formatCount     = iota
 )
 
-// appendMessage appends a message published to the topic name, as subscribers of subscribed get it:
-// the same topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
+// appendMessage appends a message published to the topic name, as subscribers of subscribed get it: the same
+// topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
 func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -86,8 +86,8 @@ func (f messageFormat) appendPosition(dst []byte, upTo Position) []byte {
 	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGap appends a notice that messages up to a position are no longer available. Only event
-// streams may pass more than one topic. RESP has no such message.
+// appendGap appends a notice that messages up to a position are no longer available. Only event streams may pass
+// more than one topic. RESP has no such message.
 func (f messageFormat) appendGap(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst

@@ -13,8 +13,8 @@ import (
 // nondeterministic matches inputs whose output varies with time, counters, memory or goroutines.
 var nondeterministic = regexp.MustCompile(`(?i)time|info|list|kill|/`)
 
-// FuzzCommands sends arbitrary bytes, whole and in parts. Output must not depend on the parts, and
-// no subscription may remain.
+// FuzzCommands sends arbitrary bytes, whole and in parts. Output must not depend on the parts, and no
+// subscription may remain.
 func FuzzCommands(f *testing.F) {
 	for _, in := range []string{
 		"PING\r\nSUBSCRIBE a b\r\nPING x\r\nUNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n",
@@ -43,8 +43,7 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// runCommandsInParts returns what the client and a subscriber to everything receive for input sent in
-// parts.
+// runCommandsInParts returns what the client and a subscriber to everything receive for input sent in parts.
 func runCommandsInParts(t *testing.T, input string, partSize int) (client, subscriber string) {
 	later := nondeterministic.MatchString(input)
 	h := new(Hub)

@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// glob is a pattern by the rules of PSUBSCRIBE: * matches any bytes, ? any byte, [abc], [a-c] and
-// [^a] a byte of a set; \ escapes the next byte.
+// glob is a pattern by the rules of PSUBSCRIBE: * matches any bytes, ? any byte, [abc], [a-c] and [^a] a byte of
+// a set; \ escapes the next byte.
 //
-// Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a
-// name, the last at its end, and each other one at its first occurrence after the one before.
-// Matching takes time proportional to the name's length and to the words of the longest segment
-// (see segment.findFirst), whatever the pattern.
+// Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a name, the last
+// at its end, and each other one at its first occurrence after the one before. Matching takes time proportional
+// to the name's length and to the words of the longest segment (see segment.findFirst), whatever the pattern.
 type glob struct {
 	pattern string
 	*globProgram
@@ -28,8 +27,8 @@ type globProgram struct {
 type segment struct {
 	size    int
 	literal string // the matched text if masks is nil
-	// class maps each byte to a class of bytes that the segment treats alike. masks holds, for each
-	// class, a bit mask of maskWords words of the positions that accept it.
+	// class maps each byte to a class of bytes that the segment treats alike. masks holds, for each class, a bit
+	// mask of maskWords words of the positions that accept it.
 	class *[256]uint8
 	masks []uint64
 }
@@ -124,8 +123,8 @@ func newSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks builds the classes and masks. Class 0 has the bytes accepted exactly at positions
-// whose set contains more than half of all bytes.
+// compileMasks builds the classes and masks. Class 0 has the bytes accepted exactly at positions whose set
+// contains more than half of all bytes.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -190,9 +189,9 @@ func (s *segment) matchesText(text string) bool {
 	return true
 }
 
-// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an
-// automaton with a state for each position and advances all of them at once (Shift-And): after each
-// byte, bit i is set if the first i+1 positions match the text that ends there.
+// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with a
+// state for each position and advances all of them at once (Shift-And): after each byte, bit i is set if the
+// first i+1 positions match the text that ends there.
 func (s *segment) findFirst(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
@@ -261,8 +260,7 @@ func parseElement(pattern string, pos int) (e element, next int) {
 	return element{literal: pattern[pos]}, pos + 1
 }
 
-// parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the
-// pattern.
+// parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the pattern.
 func parseSet(pattern string, pos int) (e element, next int) {
 	e.kind = byteFromSet
 	not := pos < len(pattern) && pattern[pos] == '^'

@@ -55,8 +55,8 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// slowPatterns returns n patterns that are expensive to match and share no distinguishing literal
-// part. They vary with the seed.
+// slowPatterns returns n patterns that are expensive to match and share no distinguishing literal part. They vary
+// with the seed.
 func slowPatterns(seed uint64, n int) (all []string) {
 	r := rand.New(rand.NewPCG(7, seed))
 	for range n {
@@ -69,8 +69,8 @@ func slowPatterns(seed uint64, n int) (all []string) {
 	return all
 }
 
-// naiveGlobMatch is the reference implementation of glob. It takes time proportional to the product
-// of the lengths.
+// naiveGlobMatch is the reference implementation of glob. It takes time proportional to the product of the
+// lengths.
 func naiveGlobMatch(pattern, name string) bool {
 	star, retry := -1, 0 // where to continue after a mismatch
 	p, n := 0, 0

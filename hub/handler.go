@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with
-// WebSockets and server-sent events, and detects the protocol from a connection's first bytes. All
-// handlers of a hub are equivalent.
+// Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with WebSockets and
+// server-sent events, and detects the protocol from a connection's first bytes. All handlers of a hub are
+// equivalent.
 func (h *Hub) Handler() tcp.Handler { return handler{hub: h} }
 
 type handler struct {
@@ -39,8 +39,7 @@ type sessionDetails struct {
 type replyFlags uint8
 
 const (
-	// repliesOff suppresses all replies (CLIENT REPLY OFF), skipNextReply those of the next
-	// command.
+	// repliesOff suppresses all replies (CLIENT REPLY OFF), skipNextReply those of the next command.
 	repliesOff replyFlags = 1 << iota
 	skipNextReply
 )
@@ -50,8 +49,7 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request; sure is false if more bytes are
-// needed.
+// detectHTTP reports whether input begins with an HTTP request; sure is false if more bytes are needed.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -108,12 +106,11 @@ func (h handler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and
-// event streams have their own.
+// Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and event streams
+// have their own.
 func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold
-// it.
+// commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold it.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -143,18 +140,16 @@ var batchPool = sync.Pool{New: func() any {
 
 // Limits of a batch. After reaching one, it yields to other connections.
 const (
-	// maxFlushBytes is the size of replies that are sent together, at most 1/8 of Limits.MaxUnsent.
-	// A batch may send 1/4 of that limit.
+	// maxFlushBytes is the size of replies that are sent together, at most 1/8 of Limits.MaxUnsent. A batch may
+	// send 1/4 of that limit.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is the budget of a batch. A command or a subscription costs 1, and
-	// receiversPerWork receivers of a message or replyBytesPerWork bytes of a reply cost 1 more.
-	// Receivers are cheap, so that messages published together to a large topic go out in one batch
-	// and reach each subscriber in one send.
+	// maxBatchWork is the budget of a batch. A command or a subscription costs 1, and receiversPerWork receivers
+	// of a message or replyBytesPerWork bytes of a reply cost 1 more. Receivers are cheap, so that messages
+	// published together to a large topic go out in one batch and reach each subscriber in one send.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// matchUnitsPerWork units of pattern work, or compiling patternBytesPerWork bytes of a pattern,
-	// cost 1 more.
+	// matchUnitsPerWork units of pattern work, or compiling patternBytesPerWork bytes of a pattern, cost 1 more.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
 	// maxPooledArgs is the largest argument slice that is pooled.
@@ -221,8 +216,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateDetails calls set with the session's details. It allocates them only if create, and frees
-// them when empty.
+// updateDetails calls set with the session's details. It allocates them only if create, and frees them when
+// empty.
 func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !create {
@@ -266,8 +261,8 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yield ends the batch and continues in another call, after the sent replies have become output of
-// the connection.
+// yield ends the batch and continues in another call, after the sent replies have become output of the
+// connection.
 func (b *commandBatch) yield() {
 	b.flushReplies()
 	if b.stopped {
@@ -305,8 +300,8 @@ func (b *commandBatch) sendReplies(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection if a reply cannot be queued: a client would mistake the
-// next reply for the missing one.
+// closeOnSendError closes the connection if a reply cannot be queued: a client would mistake the next reply for
+// the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 // flushAndClose sends the replies and closes the connection.
@@ -316,8 +311,8 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose closes the connection after everything sent. Subscriptions end immediately,
-// because the peer may take a while to disconnect.
+// unsubscribeAndClose closes the connection after everything sent. Subscriptions end immediately, because the
+// peer may take a while to disconnect.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAll(&b.client, b.ref)
@@ -355,8 +350,7 @@ func (b *commandBatch) runCommand() (done bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// resolveCommand returns the command for the arguments, or the error reply if it is unknown or not
-// allowed.
+// resolveCommand returns the command for the arguments, or the error reply if it is unknown or not allowed.
 func (b *commandBatch) resolveCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -20,8 +20,7 @@ func confirmationRESP2(verb, name string, count int) string {
 	return "*3\r\n" + string(appendBulk(appendBulk(nil, verb), name)) + ":" + strconv.Itoa(count) + "\r\n"
 }
 
-// confirmationsRESP2 returns the confirmations of names, whose counts start at n and change by
-// step.
+// confirmationsRESP2 returns the confirmations of names, whose counts start at n and change by step.
 func confirmationsRESP2(verb string, names []string, n, step int) string {
 	var b strings.Builder
 	for i, name := range names {

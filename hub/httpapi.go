@@ -30,12 +30,12 @@ import (
 //	GET /topics?prefix=p&limit=100         the topics with the most subscribers
 //	GET /topics/a                          one topic
 //
-// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a
-// client certificate. Responses are JSON, including errors.
+// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
+// certificate. Responses are JSON, including errors.
 //
-// A browser sends requests, with the user's credentials, for pages of any site. Therefore pages of
-// other sites may only show the hub's page, unless Hub.Origins lists them. In a hub without users,
-// local clients must use a host name that other sites cannot claim.
+// A browser sends requests, with the user's credentials, for pages of any site. Therefore pages of other sites
+// may only show the hub's page, unless Hub.Origins lists them. In a hub without users, local clients must use a
+// host name that other sites cannot claim.
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP
@@ -50,8 +50,8 @@ type httpAPI struct {
 const (
 	// bodyTimeout limits the time to receive a request body.
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait
-	// for up to httpScanWait.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for up to
+	// httpScanWait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
 	// Limits of a topic list, and of the bytes of names from other hubs.
@@ -125,9 +125,8 @@ func (api *httpAPI) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name
-// might be a foreign site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the
-// hub for that site.
+// isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name might be a foreign
+// site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the hub for that site.
 func (api *httpAPI) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -137,8 +136,8 @@ func (api *httpAPI) isOwnHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// parseParams checks the request's origin and returns its parameters, which must be token or one of
-// allowed. If ok is false, it has written an error.
+// parseParams checks the request's origin and returns its parameters, which must be token or one of allowed. If
+// ok is false, it has written an error.
 func (api *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -387,8 +386,8 @@ func (api *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns up to limit topics with prefix that have the most subscribers on this
-// hub, and the total number of topics with prefix.
+// largestLocalTopics returns up to limit topics with prefix that have the most subscribers on this hub, and the
+// total number of topics with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.topics.eachName(func(name string, subscribers int) bool {
@@ -411,8 +410,8 @@ func topBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is largestLocalTopics for all hubs, chosen from the largest topics of each.
-// In total, a topic that no hub has listed counts once for each hub that has it.
+// largestClusterTopics is largestLocalTopics for all hubs, chosen from the largest topics of each. In total, a
+// topic that no hub has listed counts once for each hub that has it.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -436,8 +435,8 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	return topBySubscribers(largest, limit), total
 }
 
-// Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on
-// this hub, largest first, and the total number of topics with prefix.
+// Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on this hub,
+// largest first, and the total number of topics with prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestHubStateSaved checks that counters and last values move to another hub in order of use, within its
-// limits.
+// TestHubStateSaved checks that counters and last values move to another hub in order of use, within its limits.
 func TestHubStateSaved(t *testing.T) {
 	old := &Hub{Limits: Limits{LastValues: 3, MaxName: 10}}
 	for i, name := range []string{"a", "b", "c", "d", "b"} {

@@ -9,9 +9,9 @@ import (
 
 // lastValueCache keeps the newest message of each topic for later subscribers.
 //
-// A subscriber gets the confirmation, then the newest value at that moment, then each later
-// message, without gaps or repeats. To ensure that, topicLock is held while a message is stored and
-// sent, and while a subscriber is sent the value and joins the group.
+// A subscriber gets the confirmation, then the newest value at that moment, then each later message, without gaps
+// or repeats. To ensure that, topicLock is held while a message is stored and sent, and while a subscriber is
+// sent the value and joins the group.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -30,8 +30,8 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a value besides name and message: the struct and on average 40
-// bytes of the map.
+// lastValueOverhead is the memory of a value besides name and message: the struct and on average 40 bytes of the
+// map.
 const lastValueOverhead = 64 + 40
 
 // memoryBytes returns the memory of the value.
@@ -44,8 +44,7 @@ func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
 
-// storeAndSend stores a message as its topic's newest and calls send while holding the topic's
-// lock.
+// storeAndSend stores a message as its topic's newest and calls send while holding the topic's lock.
 func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
 	lock := l.topicLock(topic)
 	lock.Lock()
@@ -54,8 +53,8 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	send()
 }
 
-// store stores a message as its topic's newest. A message that exceeds the limits removes the
-// topic's value, because an older one would be wrong.
+// store stores a message as its topic's newest. A message that exceeds the limits removes the topic's value,
+// because an older one would be wrong.
 func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

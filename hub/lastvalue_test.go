@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLastValue checks that a topic's subscribers get its newest message once, after the
-// confirmation, and a pattern's don't.
+// TestLastValue checks that a topic's subscribers get its newest message once, after the confirmation, and a
+// pattern's don't.
 func TestLastValue(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 10}} }, func(t *testing.T, h *Hub, addr string) {
 		publish := func(message string, want int) {
@@ -39,8 +39,7 @@ func TestLastValue(t *testing.T) {
 	})
 }
 
-// TestLastValueGapless checks that subscribers get the newest message and each later one during
-// publishing.
+// TestLastValueGapless checks that subscribers get the newest message and each later one during publishing.
 func TestLastValueGapless(t *testing.T) {
 	const messages, peers = 2000, 8
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 1}} }, func(t *testing.T, h *Hub, addr string) {

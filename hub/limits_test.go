@@ -222,8 +222,8 @@ func TestAddrRateLimitsEviction(t *testing.T) {
 	}
 }
 
-// TestHeartbeat checks that WebSockets and event streams get heartbeats, and silent Redis clients
-// stay open without.
+// TestHeartbeat checks that WebSockets and event streams get heartbeats, and silent Redis clients stay open
+// without.
 func TestHeartbeat(t *testing.T) {
 	s := tcptest.NewServer(t, &tcp.Server{
 		Handler: new(Hub).Handler(), Heartbeat: tcp.Heartbeat{Interval: time.Second, MaxMissed: 1},

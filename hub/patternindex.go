@@ -11,17 +11,16 @@ import (
 	"unsafe"
 )
 
-// patternIndex finds the patterns that match a topic without trying all. It stores each pattern
-// under one of its literal runs: its beginning, its end, or a run between two of *, ? and [. A
-// matching topic contains that run at its beginning, at its end, or anywhere. A publish therefore
-// looks up the topic's beginnings, ends and substrings of all lengths in use, and tries the
-// patterns that it finds.
+// patternIndex finds the patterns that match a topic without trying all. It stores each pattern under one of its
+// literal runs: its beginning, its end, or a run between two of *, ? and [. A matching topic contains that run at
+// its beginning, at its end, or anywhere. A publish therefore looks up the topic's beginnings, ends and
+// substrings of all lengths in use, and tries the patterns that it finds.
 //
-// Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect
-// many. Runs are identified by hash; a collision merely causes a failed try.
+// Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect many. Runs are
+// identified by hash; a collision merely causes a failed try.
 //
-// The index bounds the work of a publish: see maxPublishWork and lengthWork. No lock is held while
-// patterns are tried: bucket chunks are immutable, and changes copy them.
+// The index bounds the work of a publish: see maxPublishWork and lengthWork. No lock is held while patterns are
+// tried: bucket chunks are immutable, and changes copy them.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -46,8 +45,8 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket holds the patterns under one run, usually one. Chunks in the index are immutable, so
-// publishers read them without a lock. All chunks but the last have chunkSize patterns.
+// bucket holds the patterns under one run, usually one. Chunks in the index are immutable, so publishers read
+// them without a lock. All chunks but the last have chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
@@ -110,8 +109,8 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of the polynomial hash, with which the hashes of all substrings
-// follow from those of prefixes.
+// hashBase is the random base of the polynomial hash, with which the hashes of all substrings follow from those
+// of prefixes.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
@@ -119,8 +118,8 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the runs that are considered between a pattern's first and last.
 const maxInnerRuns = 16
 
-// indexedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few
-// sizes, because a publish goes through its topic for each.
+// indexedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes, because
+// a publish goes through its topic for each.
 func indexedRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -132,8 +131,8 @@ func indexedRunSize(runSize int) int {
 	return size
 }
 
-// eachLiteralRun calls yield for the runs under which a pattern may be stored, until it returns
-// false: always the beginning, then the end and inner runs, if any.
+// eachLiteralRun calls yield for the runs under which a pattern may be stored, until it returns false: always the
+// beginning, then the end and inner runs, if any.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -173,9 +172,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// add adds a pattern if the maximum work of a publish stays within the limits and the pattern's
-// cost within budget. It returns the cost: the added work plus a charge for memory. A pattern that
-// is already present keeps its cost.
+// add adds a pattern if the maximum work of a publish stays within the limits and the pattern's cost within
+// budget. It returns the cost: the added work plus a charge for memory. A pattern that is already present keeps
+// its cost.
 func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -251,8 +250,8 @@ func (x *patternIndex) remove(t *topic, limits Limits) {
 	})
 }
 
-// replaceBucketWork records a change of a bucket's work and returns the increase of the maximum
-// work of a publish.
+// replaceBucketWork records a change of a bucket's work and returns the increase of the maximum work of a
+// publish.
 func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, limits Limits) (added int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -267,10 +266,9 @@ func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, lim
 	return added
 }
 
-// A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for
-// each star. The others are what one unit pays for: bytes of a name searched for a literal segment,
-// mask words (see segment.findFirst), bytes compared with sets at a name's beginning or end, and
-// bytes of memory.
+// A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for each star. The
+// others are what one unit pays for: bytes of a name searched for a literal segment, mask words (see
+// segment.findFirst), bytes compared with sets at a name's beginning or end, and bytes of memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -328,8 +326,8 @@ type lengthWork struct {
 // level is the number n of buckets with the same work.
 type level struct{ work, n int }
 
-// replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase
-// of the maximum work for a name that contains maxBuckets of the runs.
+// replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
+// maximum work for a name that contains maxBuckets of the runs.
 func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added int) {
 	l.adjustBucketCount(oldWork, -1)
 	l.adjustBucketCount(newWork, 1)
@@ -372,8 +370,7 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 // maxPooledMatchEntries is the largest slice that is pooled.
 const maxPooledMatchEntries = 4096
 
-// eachMatch calls yield for each pattern that matches name and returns the number of patterns
-// tried.
+// eachMatch calls yield for each pattern that matches name and returns the number of patterns tried.
 func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)

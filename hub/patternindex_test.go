@@ -131,8 +131,8 @@ func TestFewPatternsTried(t *testing.T) {
 	x.removeAllAndCheckEmpty(t)
 }
 
-// TestMaxPublishWork checks the maximum work: patterns of one run add up; of different runs of one
-// length, a name contains one, or as many as fit.
+// TestMaxPublishWork checks the maximum work: patterns of one run add up; of different runs of one length, a name
+// contains one, or as many as fit.
 func TestMaxPublishWork(t *testing.T) {
 	l := Limits{MaxName: 20}
 	var x patternIndex
@@ -164,9 +164,8 @@ func TestMaxPublishWork(t *testing.T) {
 	}
 }
 
-// TestExpensivePatternsRejected subscribes to patterns with which a publish would take seconds. They are
-// rejected by the limits of a client, of an address and of all clients, and other clients are not
-// affected.
+// TestExpensivePatternsRejected subscribes to patterns with which a publish would take seconds. They are rejected
+// by the limits of a client, of an address and of all clients, and other clients are not affected.
 func TestExpensivePatternsRejected(t *testing.T) {
 	for name, test := range map[string]struct {
 		limits    Limits
@@ -297,8 +296,8 @@ func TestPatternBucketCopies(t *testing.T) {
 	}
 }
 
-// FuzzPatterns compares the index with a naive search. Lines are patterns to add, those with - are
-// removed again, the last one is the topic.
+// FuzzPatterns compares the index with a naive search. Lines are patterns to add, those with - are removed again,
+// the last one is the topic.
 func FuzzPatterns(f *testing.F) {
 	f.Add("a*\n*b\n-a*\na*b*c\nabc")
 	f.Add("[a-c]x\n\\*x\n[^\nx*[\n*x")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// rateLimit allows rate events per window, with bursts of as many. It is the time until which the
-// rate is used up, at most a window in the future.
+// rateLimit allows rate events per window, with bursts of as many. It is the time until which the rate is used
+// up, at most a window in the future.
 type rateLimit time.Time
 
 // allow reports whether an event is within the rate, and if so counts it.
@@ -26,8 +26,8 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 // maxLimitedAddrs limits the addresses in an addrRateLimits.
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then
-// arbitrary ones until half remain.
+// addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then arbitrary ones until
+// half remain.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -49,8 +49,7 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address that limits apply to: an IPv4 address, or the /64 network of an
-// IPv6 address.
+// clientNetwork returns the address that limits apply to: an IPv4 address, or the /64 network of an IPv6 address.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

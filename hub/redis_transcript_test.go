@@ -56,8 +56,7 @@ func forEachTranscript(t *testing.T, do func(*testing.T, string, *transcript)) {
 	}
 }
 
-// runAllModes runs a case with both protocol versions in each write mode, each time on the server
-// at address.
+// runAllModes runs a case with both protocol versions in each write mode, each time on the server at address.
 func (e *transcriptCase) runAllModes(t *testing.T, hub bool, address func(testing.TB) string) {
 	for _, how := range []writeMode{whole, bytewise, pipelined} {
 		if how == pipelined && !e.usesOneConn() {

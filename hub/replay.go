@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// Replay configures which messages are kept for clients that reconnect with the id of the last
-// message they have seen. Its fields must not change after the hub starts to serve. Zero fields
-// mean their defaults, except for Topics; negative values are errors.
+// Replay configures which messages are kept for clients that reconnect with the id of the last message they have
+// seen. Its fields must not change after the hub starts to serve. Zero fields mean their defaults, except for
+// Topics; negative values are errors.
 //
-// A NATS stream stores the messages of these topics in one order, the same on all nodes (see
-// Cluster.Keep). Every node receives them from the stream and keeps a copy in memory for as long as
-// the stream does, so a replay involves no other node.
+// A NATS stream stores the messages of these topics in one order, the same on all nodes (see Cluster.Keep). Every
+// node receives them from the stream and keeps a copy in memory for as long as the stream does, so a replay
+// involves no other node.
 type Replay struct {
-	// Topics are names, or prefixes that end with ".", ":" or "/" followed by "*", such as
-	// news.today, news.* and chat:*. "*" means all topics.
+	// Topics are names, or prefixes that end with ".", ":" or "/" followed by "*", such as news.today, news.* and
+	// chat:*. "*" means all topics.
 	Topics []string
-	// MaxBytes, MaxMessages and MaxAge limit the kept messages, on each node in memory and in the
-	// stream. A message counts with its name and 100 bytes. Beyond a limit, the oldest are dropped.
-	// The defaults are 64 MiB, 1,000,000 and 1 hour; MaxAge is at least 1 s.
+	// MaxBytes, MaxMessages and MaxAge limit the kept messages, on each node in memory and in the stream. A
+	// message counts with its name and 100 bytes. Beyond a limit, the oldest are dropped. The defaults are 64
+	// MiB, 1,000,000 and 1 hour; MaxAge is at least 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays limits concurrent replays. 64 times as many clients wait for a turn; further ones
-	// must try again. A client that has missed little needs no turn. A client that does not read
-	// loses its turn after a second and waits for another one. The default is 64.
+	// MaxReplays limits concurrent replays. 64 times as many clients wait for a turn; further ones must try
+	// again. A client that has missed little needs no turn. A client that does not read loses its turn after a
+	// second and waits for another one. The default is 64.
 	MaxReplays int
-	// MaxReplaysEach limits the concurrent replays of one user, and half those of one address or
-	// IPv6 /64 network; without Users only the address counts. Of its clients 64 times as many
-	// wait, but not more than there are free places. If all clients share a user or a proxy, set it
-	// to MaxReplays. The default is a quarter of MaxReplays.
+	// MaxReplaysEach limits the concurrent replays of one user, and half those of one address or IPv6 /64
+	// network; without Users only the address counts. Of its clients 64 times as many wait, but not more than
+	// there are free places. If all clients share a user or a proxy, set it to MaxReplays. The default is a
+	// quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits the time of a replay, including the wait for a turn. Then the client is
-	// closed, and may reconnect for the rest. The default is 30 s.
+	// Timeout limits the time of a replay, including the wait for a turn. Then the client is closed, and may
+	// reconnect for the rest. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -91,8 +91,7 @@ func (r *Replay) validate(limits Limits) error {
 // maxReplayTopicBytes limits an entry of Topics, so that its NATS subject is not shortened.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether messages of a topic, or of some topic that a pattern may match, are
-// kept.
+// keepsAny reports whether messages of a topic, or of some topic that a pattern may match, are kept.
 func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -135,8 +134,7 @@ func (h *Hub) keepsAny(kind Kind, name string) bool {
 	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
 }
 
-// Position is a place in the order of all kept messages. Clients know its text form as a message
-// id.
+// Position is a place in the order of all kept messages. Clients know its text form as a message id.
 type Position struct {
 	// Epoch identifies the stream: at most 32 lower-case letters and digits.
 	Epoch string
@@ -160,8 +158,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseClientPosition parses an id sent by a client. An id further ahead of this node than the
-// stream keeps messages cannot have been issued by any node and is rejected.
+// parseClientPosition parses an id sent by a client. An id further ahead of this node than the stream keeps
+// messages cannot have been issued by any node and is rejected.
 func (r *Replay) parseClientPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -175,9 +173,9 @@ func (r *Replay) parseClientPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer holds the kept messages. One goroutine of the cluster delivers them, and holds mu
-// while it stores a message and sends it to its groups. A client that joins holds mu for reading
-// during its last step, so that it neither misses a message nor gets one twice.
+// replayBuffer holds the kept messages. One goroutine of the cluster delivers them, and holds mu while it stores
+// a message and sends it to its groups. A client that joins holds mu for reading during its last step, so that it
+// neither misses a message nor gets one twice.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool     // the messages from before the start are loaded
@@ -186,8 +184,8 @@ type replayBuffer struct {
 	messages  []keptMessage
 	head      int // index of the oldest message; earlier elements are free
 	bytes     int
-	// newestDropped is the sequence number of the newest dropped message of each topic. For other
-	// topics it is at most droppedFloor.
+	// newestDropped is the sequence number of the newest dropped message of each topic. For other topics it is at
+	// most droppedFloor.
 	newestDropped map[string]uint64
 	droppedFloor  uint64
 	advanced      chan struct{} // closed with the next message; nil if nobody waits
@@ -199,8 +197,7 @@ type replayBuffer struct {
 
 	limiters replayLimiters // access by initLimiters only
 
-	// patternStepMu serializes replay steps with patterns, so that together they use one processor
-	// at most.
+	// patternStepMu serializes replay steps with patterns, so that together they use one processor at most.
 	patternStepMu sync.Mutex
 
 	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
@@ -232,8 +229,8 @@ type KeptMessage struct {
 	Old bool
 }
 
-// Begin clears the buffer for a stream whose messages from firstSeq on will be delivered. Until
-// Ready is called, reconnecting clients wait.
+// Begin clears the buffer for a stream whose messages from firstSeq on will be delivered. Until Ready is called,
+// reconnecting clients wait.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,8 +271,8 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// skipToSeq handles messages before nextSeq that the stream has dropped: it clears the buffer and
-// sends a gap to current subscribers.
+// skipToSeq handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a gap to
+// current subscribers.
 func (r *Replay) skipToSeq(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
@@ -355,17 +352,17 @@ func (m *replayBuffer) mayLack(t *topic, afterSeq uint64) bool {
 
 // ReplayStats are the counters of a Replay.
 type ReplayStats struct {
-	// Ready is set once the stream's messages are loaded. Seq is the newest sequence number.
-	// Messages and Bytes are the current size of the buffer.
+	// Ready is set once the stream's messages are loaded. Seq is the newest sequence number. Messages and Bytes
+	// are the current size of the buffer.
 	Ready           bool
 	Seq             uint64
 	Messages, Bytes int64
-	// Waiting is the current number of clients that wait or are being replayed to. Replays counts
-	// replays that needed a turn, Replayed the messages sent in replays, Gaps the gap notices to
-	// one or all clients, and Refused the clients told to try again.
+	// Waiting is the current number of clients that wait or are being replayed to. Replays counts replays that
+	// needed a turn, Replayed the messages sent in replays, Gaps the gap notices to one or all clients, and
+	// Refused the clients told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients with an id that was never issued, Stalled the turns ended because the
-	// client did not read.
+	// Unissued counts clients with an id that was never issued, Stalled the turns ended because the client did
+	// not read.
 	Unissued, Stalled int64
 }
 

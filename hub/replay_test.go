@@ -140,8 +140,8 @@ func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f fu
 	return nil
 }
 
-// TestReplayBufferLimits checks the limits of kept messages in number, bytes and age, and for whom
-// dropped ones are missing.
+// TestReplayBufferLimits checks the limits of kept messages in number, bytes and age, and for whom dropped ones
+// are missing.
 func TestReplayBufferLimits(t *testing.T) {
 	began := time.Now()
 	put := func(h *Hub, seq uint64, topic string, size int) {
@@ -209,8 +209,8 @@ func TestReplayBufferLimits(t *testing.T) {
 	lacks(h, Topic, "a", maxDroppedTopics+9, false)
 }
 
-// TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and
-// reconnecting ones of those dropped from memory.
+// TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and reconnecting
+// ones of those dropped from memory.
 func TestReplayGaps(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{MaxMessages: 2}) }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
@@ -344,8 +344,8 @@ func TestReplayNotReady(t *testing.T) {
 	p.expectText(`{"op":"message","id":"e-4","topic":"k.a","data":"x"}`)
 }
 
-// TestReplayLastValues checks that clients without a position start with the last value, and
-// reconnecting ones don't.
+// TestReplayLastValues checks that clients without a position start with the last value, and reconnecting ones
+// don't.
 func TestReplayLastValues(t *testing.T) {
 	h := newReplayHub(&Replay{})
 	h.Limits.LastValues = 10

@@ -62,8 +62,8 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply; text begins with the error code. Line breaks, which may come
-// from the client, become spaces.
+// writeError writes an error reply; text begins with the error code. Line breaks, which may come from the client,
+// become spaces.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {

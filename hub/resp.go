@@ -9,10 +9,9 @@ import (
 
 // Parser of the Redis protocol: commands are arrays of bulk strings, or inline commands.
 //
-// A command is parsed in place once it is complete. Until then the connection keeps the input, and
-// the session the start of the next argument. However slowly a command arrives, each byte is
-// examined twice, except for a few dozen of an argument's header. A command that is too long is
-// rejected as soon as its lengths are known.
+// A command is parsed in place once it is complete. Until then the connection keeps the input, and the session
+// the start of the next argument. However slowly a command arrives, each byte is examined twice, except for a few
+// dozen of an argument's header. A command that is too long is rejected as soon as its lengths are known.
 
 // Limits of a command. Exceeding one closes the connection with Redis's error.
 const (
@@ -28,8 +27,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the protocol, which closes the connection. Its text is also sent
-// to the client.
+// protocolError is a violation of the protocol, which closes the connection. Its text is also sent to the client.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -55,8 +53,8 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 	return b
 }
 
-// parseProgress is the state of an incomplete command. pos is the offset of the next argument, or
-// the length of an inline command without a line end so far.
+// parseProgress is the state of an incomplete command. pos is the offset of the next argument, or the length of
+// an inline command without a line end so far.
 type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
@@ -65,8 +63,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input and returns its size, 0 if it is
-// incomplete. It updates progress. A command may have no arguments.
+// parseCommand parses the command at the beginning of input and returns its size, 0 if it is incomplete. It
+// updates progress. A command may have no arguments.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -139,8 +137,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkCommandSize returns an error if a command with argsLeft arguments from pos on must exceed
-// the limit.
+// checkCommandSize returns an error if a command with argsLeft arguments from pos on must exceed the limit.
 func (r *commandReader) checkCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -197,9 +194,9 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and
-// \xHH stand for a byte and \ escapes any other; in single quotes only \' is special. It reports
-// whether quotes are balanced and end with their argument.
+// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand
+// for a byte and \ escapes any other; in single quotes only \' is special. It reports whether quotes are balanced
+// and end with their argument.
 func (r *commandReader) splitInline(line []byte) (ok bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -227,8 +224,8 @@ func (r *commandReader) splitInline(line []byte) (ok bool) {
 	}
 }
 
-// appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and
-// returns the rest of the line.
+// appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and returns the rest
+// of the line.
 func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, ok bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

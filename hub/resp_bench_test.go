@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// BenchmarkCommands measures parsing and running pipelined commands, 100 at once, without a
-// network.
+// BenchmarkCommands measures parsing and running pipelined commands, 100 at once, without a network.
 func BenchmarkCommands(b *testing.B) {
 	const batch = 100
 	message := strings.Repeat("x", 64)

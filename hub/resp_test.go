@@ -25,8 +25,8 @@ func parseAll(in string, limits commandLimits) string {
 	return b.String()
 }
 
-// parseInParts is parseAll for an input that arrives in parts. Like a connection, it parses each
-// command from its beginning with more input each time.
+// parseInParts is parseAll for an input that arrives in parts. Like a connection, it parses each command from its
+// beginning with more input each time.
 func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) string {
 	var b strings.Builder
 	r := commandReader{commandLimits: limits}

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// cleanUpClosedClient ends the subscriptions of a closed client, and counts its unsent output as
-// lost if it was closed for being slow.
+// cleanUpClosedClient ends the subscriptions of a closed client, and counts its unsent output as lost if it was
+// closed for being slow.
 func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
 	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
@@ -32,9 +32,9 @@ var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try
 
 // Slow is the result of Hub.Slow.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Of these, Waiting have unsent output,
-	// Behind so much that they are not read from (tcp.Limits.HighWater), and Missed have lost
-	// messages (SlowConsumer DropMessage). Bytes is the total unsent output.
+	// Clients is the number of clients with subscriptions. Of these, Waiting have unsent output, Behind so much
+	// that they are not read from (tcp.Limits.HighWater), and Missed have lost messages (SlowConsumer
+	// DropMessage). Bytes is the total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
 	// Top are the ten clients with the most unsent output, then the most lost messages.
@@ -57,9 +57,9 @@ type SlowClient struct {
 // maxSlowListed limits Slow.Top.
 const maxSlowListed = 10
 
-// Slow finds subscribers that do not keep up. It examines every connection of srv on its event
-// loop, as tcp.Server.Each does, and returns its errors. A million connections take a few hundred
-// milliseconds of processor time. Only one scan runs at a time; others fail with ErrBusy.
+// Slow finds subscribers that do not keep up. It examines every connection of srv on its event loop, as
+// tcp.Server.Each does, and returns its errors. A million connections take a few hundred milliseconds of
+// processor time. Only one scan runs at a time; others fail with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -88,8 +88,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 // operatorScanTimeout limits a scan by Operator.
 const operatorScanTimeout = 10 * time.Second
 
-// Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow
-// for srv. It does not authenticate; it is meant for admin.Config.Pages.
+// Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow for srv. It
+// does not authenticate; it is meant for admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

@@ -20,24 +20,23 @@ func (c *counters) countPublished(n int64) {
 
 // Stats are the counters of a Hub since its first use, except those described as current.
 type Stats struct {
-	// Topics and Patterns are the current numbers with subscribers. Subscriptions is the current
-	// number for all clients.
+	// Topics and Patterns are the current numbers with subscribers. Subscriptions is the current number for all
+	// clients.
 	Topics, Patterns, Subscriptions int64
 	// PatternWork is the current maximum work of a publish: see Limits.MaxPatternWork.
 	PatternWork int64
-	// Published counts published messages. Delivered counts, for each subscriber, messages queued
-	// to it, and Dropped those for which there was no space. With DropMessage, slow subscribers may
-	// lose further messages: see tcp.Stats.Dropped.
+	// Published counts published messages. Delivered counts, for each subscriber, messages queued to it, and
+	// Dropped those for which there was no space. With DropMessage, slow subscribers may lose further messages:
+	// see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
-	// LostBytes counts the unsent output of subscribers that were closed for being slow
-	// (Closed.SlowConsumer, WriteTimeout and OverBudget of tcp.Stats). Lost estimates the number of
-	// these messages from their mean size. Bytes already in the kernel or still in a mailbox are
-	// unknown and count as delivered.
+	// LostBytes counts the unsent output of subscribers that were closed for being slow (Closed.SlowConsumer,
+	// WriteTimeout and OverBudget of tcp.Stats). Lost estimates the number of these messages from their mean
+	// size. Bytes already in the kernel or still in a mailbox are unknown and count as delivered.
 	Lost, LostBytes int64
 	// Refused counts rejected requests by cause.
 	Refused Refused
-	// LastValues is the current number of kept last values, LastValueBytes their memory. Evicted
-	// counts those removed because of Limits.LastValues or LastValueBytes.
+	// LastValues is the current number of kept last values, LastValueBytes their memory. Evicted counts those
+	// removed because of Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is nil if no messages are kept.
 	Replay *ReplayStats `json:",omitempty"`
@@ -47,14 +46,14 @@ type Stats struct {
 
 // Refused counts rejected requests by cause.
 type Refused struct {
-	// Credentials counts logins with a wrong user name, password or token, Denied missing rights,
-	// and Logins connections closed for too many failed logins.
+	// Credentials counts logins with a wrong user name, password or token, Denied missing rights, and Logins
+	// connections closed for too many failed logins.
 	Credentials, Denied, Logins int64
-	// Names counts empty names and those that exceed Limits.MaxName, Messages those that exceed
-	// MaxMessage, and Rate those that exceed PublishRate.
+	// Names counts empty names and those that exceed Limits.MaxName, Messages those that exceed MaxMessage, and
+	// Rate those that exceed PublishRate.
 	Names, Messages, Rate int64
-	// Subscriptions counts those that exceed Limits.MaxSubscriptions, Subscribers MaxSubscribers,
-	// Topics MaxTopics, and Patterns MaxPatternWork or MaxPatternCost.
+	// Subscriptions counts those that exceed Limits.MaxSubscriptions, Subscribers MaxSubscribers, Topics
+	// MaxTopics, and Patterns MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
 	// Unkept counts messages for Hub.Replay that the cluster had no space for.
 	Unkept int64

@@ -17,9 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestStress subscribes, publishes, leaves and kills at random. Nobody may get a message before its
-// SUBSCRIBE or after its UNSUBSCRIBE is confirmed, each publisher's messages must be ordered, and
-// nothing may remain.
+// TestStress subscribes, publishes, leaves and kills at random. Nobody may get a message before its SUBSCRIBE or
+// after its UNSUBSCRIBE is confirmed, each publisher's messages must be ordered, and nothing may remain.
 func TestStress(t *testing.T) {
 	clients, steps := 100, 100
 	if testing.Short() {
@@ -81,8 +80,7 @@ type stressClient struct {
 	sent   int
 }
 
-// runConn runs up to maxSteps commands on a connection, ends it at random, and returns their
-// number.
+// runConn runs up to maxSteps commands on a connection, ends it at random, and returns their number.
 func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestFrontMemory measures the heap per idle subscriber. Clients are bare descriptors, which need
-// none.
+// TestFrontMemory measures the heap per idle subscriber. Clients are bare descriptors, which need none.
 func TestFrontMemory(t *testing.T) {
 	const n, warm = 4000, 1000
 	testkit.ReserveDescriptors(t, 2*(n+warm)+100)

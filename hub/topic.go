@@ -17,13 +17,13 @@ const (
 	kindCount = iota
 )
 
-// topic is a topic or pattern with subscribers. It has a group of connections for each message
-// format. Most topics need only one.
+// topic is a topic or pattern with subscribers. It has a group of connections for each message format. Most
+// topics need only one.
 type topic struct {
 	name string
 
-	// firstGroup has the subscribers with firstFormat, otherGroups those with other formats. Groups
-	// are never removed.
+	// firstGroup has the subscribers with firstFormat, otherGroups those with other formats. Groups are never
+	// removed.
 	firstGroup  tcp.Group
 	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
 	slotHash    uint32 // determines its slot in the table
@@ -55,8 +55,8 @@ func (t *topic) groupFor(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts are the subscribers that a message was queued for, the bytes queued, and the
-// subscribers without space for it.
+// deliveryCounts are the subscribers that a message was queued for, the bytes queued, and the subscribers without
+// space for it.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -83,8 +83,8 @@ func (t *topic) sendGap(upTo Position) {
 	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGap(dst, []*topic{t}, upTo) })
 }
 
-// broadcastEncoded calls encode for each format with subscribers, and sends the result to them
-// unless it is empty.
+// broadcastEncoded calls encode for each format with subscribers, and sends the result to them unless it is
+// empty.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer releaseBuffer(b)

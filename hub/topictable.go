@@ -47,8 +47,8 @@ func (ts *topicTable) subscriberCount(name string) int {
 	return 0
 }
 
-// addSubscriber increments the number of subscribers of a topic, which it creates if needed. first
-// reports whether it was 0.
+// addSubscriber increments the number of subscribers of a topic, which it creates if needed. first reports
+// whether it was 0.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -118,8 +118,8 @@ func (p *tableShard) eachName(f func(name string, subscribers int) bool) bool {
 	return true
 }
 
-// topicSet is a hash table of topics by name with linear probing: each topic is in its home slot or
-// as close after it as possible. It takes about 12 bytes per topic, a map 40.
+// topicSet is a hash table of topics by name with linear probing: each topic is in its home slot or as close
+// after it as possible. It takes about 12 bytes per topic, a map 40.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free
@@ -131,8 +131,7 @@ const minSlots = 8
 // homeSlot returns the slot where a search for a hash begins.
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash returns the parts of a hash that determine slot and tag. Other bits select the table
-// shard.
+// splitHash returns the parts of a hash that determine slot and tag. Other bits select the table shard.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -188,8 +187,7 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove removes a topic, which must be present. Later topics move into the gap if they may be
-// there.
+// remove removes a topic, which must be present. Later topics move into the gap if they may be there.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {

@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// transcript is a file of testdata/redis: requests, and to the byte the replies of redis-server.
-// Its lines are:
+// transcript is a file of testdata/redis: requests, and to the byte the replies of redis-server. Its lines are:
 //
 //	# a comment
 //	user NAME RULES              a line of the server's ACL file
@@ -29,10 +28,9 @@ import (
 //	^ VALUE, ^~ REGEXP           what the hub deliberately replies instead of the value above
 //	^ nothing                    the hub does not send the value above
 //
-// Bytes are escaped as in Go strings. A letter before the sign selects one of the case's
-// connections; the default is a. Each case runs after HELLO 2 and after HELLO 3; a digit 2 or 3
-// before a reply's sign restricts it to one. A request is sent after all replies to the previous
-// one; requests for a single write must be one line of bytes.
+// Bytes are escaped as in Go strings. A letter before the sign selects one of the case's connections; the default
+// is a. Each case runs after HELLO 2 and after HELLO 3; a digit 2 or 3 before a reply's sign restricts it to one.
+// A request is sent after all replies to the previous one; requests for a single write must be one line of bytes.
 type transcript struct {
 	comment []string // before the first empty line
 	users   []string
@@ -325,8 +323,7 @@ func (e *transcriptCase) usesOneConn() bool {
 	return true
 }
 
-// recordReplies replaces the expected replies by those of a server, except regular expressions that
-// match.
+// recordReplies replaces the expected replies by those of a server, except regular expressions that match.
 func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
 	answers := make([][2][]expectedReply, len(e.requests))
 	for p := range 2 {

@@ -23,9 +23,8 @@ var (
 // ErrRevoked closes connections whose user has lost its rights: see Hub.Enforce.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
-// Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the
-// supported rules. The zero value has no users: everybody is rejected. Methods are safe for
-// concurrent use.
+// Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the supported rules.
+// The zero value has no users: everybody is rejected. Methods are safe for concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
@@ -45,9 +44,8 @@ func ReadUsers(r io.Reader) (*Users, error) {
 	return u, u.Reload(r)
 }
 
-// Reload replaces the users with those of another ACL file. On an error nothing changes. Clients
-// whose user still exists get its new rights immediately; Hub.Enforce closes those that have lost
-// rights they use.
+// Reload replaces the users with those of another ACL file. On an error nothing changes. Clients whose user still
+// exists get its new rights immediately; Hub.Enforce closes those that have lost rights they use.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -83,8 +81,8 @@ func (u *Users) roster() *roster {
 	return new(roster)
 }
 
-// user is a client's user. Its account is loaded for every action, so that changes apply
-// immediately. A client without a user has not authenticated yet and may do nothing.
+// user is a client's user. Its account is loaded for every action, so that changes apply immediately. A client
+// without a user has not authenticated yet and may do nothing.
 type user struct {
 	name    string
 	account atomic.Pointer[account] // nil once the user has been removed
@@ -128,8 +126,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s *selector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal
-// one of the user's patterns byte by byte.
+// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal one of the
+// user's patterns byte by byte.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *selector) bool {
 		switch kind {
@@ -204,8 +202,7 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate, if it has
-// the rule cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate, if it has the rule cert.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
@@ -233,9 +230,9 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes, with ErrRevoked, the clients whose user is removed or off, or that have a
-// subscription which their user no longer may have. Call it after Users.Reload. It examines
-// connections like tcp.Server.Each, returns its errors, and the number of closed clients.
+// Enforce closes, with ErrRevoked, the clients whose user is removed or off, or that have a subscription which
+// their user no longer may have. Call it after Users.Reload. It examines connections like tcp.Server.Each,
+// returns its errors, and the number of closed clients.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
 	err = srv.Each(ctx, func(c *tcp.Conn) {
@@ -250,8 +247,7 @@ func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err err
 	return int(n.Load()), err
 }
 
-// hasRevokedAccess reports whether the client's user is gone or may not have one of its
-// subscriptions.
+// hasRevokedAccess reports whether the client's user is gone or may not have one of its subscriptions.
 func (c *client) hasRevokedAccess() bool {
 	if c.user == nil {
 		return false

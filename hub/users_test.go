@@ -20,8 +20,7 @@ func newHubWithUsers(t *testing.T, file string) *Hub {
 	return &Hub{Users: u}
 }
 
-// isAllowed reports whether a user may "publish NAME", "subscribe NAME", "psubscribe PATTERN", or
-// run a command.
+// isAllowed reports whether a user may "publish NAME", "subscribe NAME", "psubscribe PATTERN", or run a command.
 func isAllowed(u *user, action string) bool {
 	switch verb, name, named := strings.Cut(action, " "); {
 	case !named:
@@ -101,10 +100,10 @@ func TestACLFileErrors(t *testing.T) {
 func TestACLFileLimits(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
 	for want, limit := range map[string]aclLimits{
-		"":                                  {22, 11, 2},
-		"line 2: more than 1 users":         {22, 11, 1},
-		"line 1: more than 10 bytes": {22, 10, 2},
-		"the file has more than 21 bytes":   {21, 11, 2},
+		"":                                {22, 11, 2},
+		"line 2: more than 1 users":       {22, 11, 1},
+		"line 1: more than 10 bytes":      {22, 10, 2},
+		"the file has more than 21 bytes": {21, 11, 2},
 	} {
 		if _, _, err := parseACLFile(strings.NewReader(file), limit); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("with the bounds %+v: %v; want %q", limit, err, want)
@@ -178,8 +177,8 @@ func TestUserOfUnauthenticatedClient(t *testing.T) {
 	}
 }
 
-// TestReloadUsers checks that clients keep their user with its new rights, and that a file with an error
-// changes nothing.
+// TestReloadUsers checks that clients keep their user with its new rights, and that a file with an error changes
+// nothing.
 func TestReloadUsers(t *testing.T) {
 	h := newHubWithUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
 	alice, _ := h.authenticatePassword("alice", "a")

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// subprotocol is spoken on WebSockets, also if none was negotiated. Each message is a JSON object
-// with an op. A request may have an id, a number or a string, which the reply repeats:
+// subprotocol is spoken on WebSockets, also if none was negotiated. Each message is a JSON object with an op. A
+// request may have an id, a number or a string, which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
@@ -29,17 +29,16 @@ import (
 //	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
 //	{"op":"ping"}                           {"op":"pong"}
 //
-// count is the client's number of subscriptions. Data that is not text is published as base64
-// instead of data. auth accepts user and password instead of token. A failed request gets
-// {"op":"error","error":"..."}. encodeMessageJSON defines messages.
+// count is the client's number of subscriptions. Data that is not text is published as base64 instead of data.
+// auth accepts user and password instead of token. A failed request gets {"op":"error","error":"..."}.
+// encodeMessageJSON defines messages.
 //
-// Messages of topics that Hub.Replay keeps have an id. Their subscribed reply has since, the id
-// after which all messages follow: that of the request, or the newest. If some are no longer
-// available, {"op":"gap","topic":"a","id":"k3-9"} precedes the others, with the last id that may be
-// missing.
+// Messages of topics that Hub.Replay keeps have an id. Their subscribed reply has since, the id after which all
+// messages follow: that of the request, or the newest. If some are no longer available,
+// {"op":"gap","topic":"a","id":"k3-9"} precedes the others, with the last id that may be missing.
 //
-// After the first subscription, replies and messages are ordered: subscribed precedes a topic's
-// first message, and none follows unsubscribed.
+// After the first subscription, replies and messages are ordered: subscribed precedes a topic's first message,
+// and none follows unsubscribed.
 const subprotocol = "myriad.hub.v1"
 
 const (
@@ -99,8 +98,7 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. With an error, the request has the id if it
-// was readable.
+// parseSocketRequest parses and validates a request. With an error, the request has the id if it was readable.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -251,8 +249,7 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendError sends an error reply, and closes the socket after too many bad requests or failed
-// logins.
+// sendError sends an error reply, and closes the socket after too many bad requests or failed logins.
 func (s socketConn) sendError(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
@@ -345,8 +342,7 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 	return nil
 }
 
-// maxMatchWorkBeforeYield is the pattern work of a publish after which the socket yields to other
-// connections.
+// maxMatchWorkBeforeYield is the pattern work of a publish after which the socket yields to other connections.
 const maxMatchWorkBeforeYield = 10_000
 
 // yieldBeforeNextRequest pauses the socket until other connections of its loop have been served.
@@ -375,8 +371,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a kept topic or a pattern and replays messages since the
-// request's position.
+// subscribeWithReplay subscribes to a kept topic or a pattern and replays messages since the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

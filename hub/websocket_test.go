@@ -172,8 +172,8 @@ func TestWebSocketMessageSize(t *testing.T) {
 	})
 }
 
-// TestWebSocketCloseEndsSubscriptions checks that subscriptions end with their socket and that half a request has no
-// effect.
+// TestWebSocketCloseEndsSubscriptions checks that subscriptions end with their socket and that half a request has
+// no effect.
 func TestWebSocketCloseEndsSubscriptions(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		gone, closed := dialWebSocket(t, addr, ""), dialWebSocket(t, addr, "")

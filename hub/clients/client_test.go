@@ -19,10 +19,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// client is a Redis client library behind a common interface. Calls are subscribe, psubscribe,
-// unsubscribe and punsubscribe with one name; publish with a channel and a message, which returns
-// the number of receivers; reset, which names and resets a connection and returns the reply and the
-// remaining name; and any other command.
+// client is a Redis client library behind a common interface. Calls are subscribe, psubscribe, unsubscribe and
+// punsubscribe with one name; publish with a channel and a message, which returns the number of receivers; reset,
+// which names and resets a connection and returns the reply and the remaining name; and any other command.
 type client struct {
 	t    testing.TB
 	call func(words ...string) (string, error)
@@ -132,8 +131,8 @@ func installDir(t testing.TB) string {
 	return dir
 }
 
-// startClientProgram starts a client in a program. It writes lines with a JSON array of a call's
-// words in base64. It reads lines with {"value": ...}, {"error": ...}, or an event.
+// startClientProgram starts a client in a program. It writes lines with a JSON array of a call's words in base64.
+// It reads lines with {"value": ...}, {"error": ...}, or an event.
 func startClientProgram(t testing.TB, args ...string) *client {
 	c := newClient(t)
 	cmd := exec.Command(args[0], args[1:]...)

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestEachOther has the clients of all libraries and protocol versions subscribe to one channel and
-// publish to each other.
+// TestEachOther has the clients of all libraries and protocol versions subscribe to one channel and publish to
+// each other.
 func TestEachOther(t *testing.T) {
 	s := startServer(t)
 	var all []*client

@@ -28,8 +28,8 @@ type server struct {
 	log  bytes.Buffer
 }
 
-// startServer starts a server that stops with the test. users are lines of an ACL file; without
-// any, everybody may do everything.
+// startServer starts a server that stops with the test. users are lines of an ACL file; without any, everybody
+// may do everything.
 func startServer(t testing.TB, users ...string) *server {
 	if *against != "hub" && *against != "redis-server" {
 		if len(users) > 0 {

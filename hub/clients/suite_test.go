@@ -23,8 +23,8 @@ func TestRedisPySuite(t *testing.T) {
 	}
 }
 
-// maxAttempts is how often to try a test: many wait for 0.2 s only, which is short on a busy
-// machine. A real difference fails every time.
+// maxAttempts is how often to try a test: many wait for 0.2 s only, which is short on a busy machine. A real
+// difference fails every time.
 const maxAttempts = 3
 
 func runPytestFile(t *testing.T, file, protocol string) {

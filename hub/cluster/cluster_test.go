@@ -155,8 +155,8 @@ func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, topi
 	}
 }
 
-// TestPublish checks that a message reaches the subscribers of all hubs, to topics, patterns or
-// both, once and in order.
+// TestPublish checks that a message reaches the subscribers of all hubs, to topics, patterns or both, once and in
+// order.
 func TestPublish(t *testing.T) {
 	all := startThreePeers(t)
 	publisher := all[0].dial(t)
@@ -426,8 +426,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestWarnings checks the limits of warnings, and that repeats are recognized despite varying
-// numbers.
+// TestWarnings checks the limits of warnings, and that repeats are recognized despite varying numbers.
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string

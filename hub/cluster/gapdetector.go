@@ -7,13 +7,12 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages by the last sequence number of each topic and
-// source. Its memory is bounded. For a topic that it has forgotten, the next message counts as the
-// first.
+// gapDetector finds missing and duplicate messages by the last sequence number of each topic and source. Its
+// memory is bounded. For a topic that it has forgotten, the next message counts as the first.
 //
-// Topics are kept in two generations. When the younger one is full, it replaces the older one,
-// whose topics unused since then are forgotten. Therefore a message that arrives by two
-// subscriptions in quick succession is always recognized as a duplicate.
+// Topics are kept in two generations. When the younger one is full, it replaces the older one, whose topics
+// unused since then are forgotten. Therefore a message that arrives by two subscriptions in quick succession is
+// always recognized as a duplicate.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
@@ -25,8 +24,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number of a source: an origin with its era. Losses are only
-// counted if it was recorded in the current period.
+// sourceSequence is the last sequence number of a source: an origin with its era. Losses are only counted if it
+// was recorded in the current period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -51,8 +50,8 @@ func parseSequence(text string) (source, origin string, number uint64, ok bool) 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records a received message. It returns the number of messages missing before it, and
-// whether it is a duplicate.
+// recordSequence records a received message. It returns the number of messages missing before it, and whether it
+// is a duplicate.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,8 +75,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictSources makes space for a new source. It removes nodes that are gone, and all but the newest
-// era of the source's origin, in which another process may still publish.
+// evictSources makes space for a new source. It removes nodes that are gone, and all but the newest era of the
+// source's origin, in which another process may still publish.
 func (g *gapDetector) evictSources(t *topicSequences, source string) {
 	origin, _, _ := strings.Cut(source, ".")
 	eras := 0
@@ -110,9 +109,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// noteUnsubscribed starts a new period for a subject that is no longer subscribed to, so that
-// messages missed from now on don't count as lost, unless another subscription covers it. A
-// wildcard applies to all subjects.
+// noteUnsubscribed starts a new period for a subject that is no longer subscribed to, so that messages missed
+// from now on don't count as lost, unless another subscription covers it. A wildcard applies to all subjects.
 func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues received messages and delivers them to the hub's subscribers. While its queue is
-// full it does not read from NATS, which then buffers and finally closes the connection. Sequence
-// numbers reveal the messages lost by that.
+// inbox queues received messages and delivers them to the hub's subscribers. While its queue is full it does not
+// read from NATS, which then buffers and finally closes the connection. Sequence numbers reveal the messages lost
+// by that.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -39,13 +39,13 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length beyond which no more is read. One read returns at most readSize
-	// bytes, whose messages fit in the rest of the queue.
+	// maxQueued is the queue length beyond which no more is read. One read returns at most readSize bytes, whose
+	// messages fit in the rest of the queue.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
-	// maxQueuedUnconfirmed replaces maxQueued until a subscription is confirmed, because the
-	// confirmation may follow many messages.
+	// maxQueuedUnconfirmed replaces maxQueued until a subscription is confirmed, because the confirmation may
+	// follow many messages.
 	maxQueuedUnconfirmed = readSize / 16
 	maxNodes             = 256
 )

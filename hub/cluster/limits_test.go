@@ -233,8 +233,8 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestSupersededSubscriptionStays checks that a superseded subscription stays for replaceDelay and does not deliver
-// twice.
+// TestSupersededSubscriptionStays checks that a superseded subscription stays for replaceDelay and does not
+// deliver twice.
 func TestSupersededSubscriptionStays(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -278,8 +278,7 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 	}
 }
 
-// TestSwitchingBack checks that switching the mode again reuses superseded subscriptions and
-// removes none early.
+// TestSwitchingBack checks that switching the mode again reuses superseded subscriptions and removes none early.
 func TestSwitchingBack(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {

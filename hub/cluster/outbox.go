@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages to be sent, in order of publication. Event loops enqueue without waiting;
-// one sender dequeues. Messages beyond its limits are lost.
+// outbox queues messages to be sent, in order of publication. Event loops enqueue without waiting; one sender
+// dequeues. Messages beyond its limits are lost.
 type outbox struct {
 	maxMessages, maxBytes int
 
@@ -41,8 +41,8 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueue adds a message. A message that does not fit also uses up a sequence number, by which
-// receivers notice the loss.
+// enqueue adds a message. A message that does not fit also uses up a sequence number, by which receivers notice
+// the loss.
 func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -65,8 +65,8 @@ func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
 	}
 }
 
-// dequeueAll waits for messages and returns all. It stores later ones in reuse. It returns none
-// once the outbox is closed and empty.
+// dequeueAll waits for messages and returns all. It stores later ones in reuse. It returns none once the outbox
+// is closed and empty.
 func (o *outbox) dequeueAll(reuse []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,8 +113,7 @@ func (o *outbox) stats() (waiting, bytes, unsent int64) {
 	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
 }
 
-// sequencer numbers this node's messages by topic. Beyond maxSequencedTopics, all numbers restart
-// in a new era.
+// sequencer numbers this node's messages by topic. Beyond maxSequencedTopics, all numbers restart in a new era.
 type sequencer struct {
 	origin string
 	era    int

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence announces this node once a second, tracks other nodes, and answers their queries about
-// this hub's names. Queries have a goroutine of their own, so that slow answers don't delay
-// announcements. Queries beyond maxQueuedQueries are dropped.
+// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's
+// names. Queries have a goroutine of their own, so that slow answers don't delay announcements. Queries beyond
+// maxQueuedQueries are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -29,8 +29,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// A node is forgotten after forgetNodeAfter without an announcement. Its sequence numbers may
-	// be evicted after forgetSequencesAfter.
+	// A node is forgotten after forgetNodeAfter without an announcement. Its sequence numbers may be evicted
+	// after forgetSequencesAfter.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
@@ -43,9 +43,9 @@ type announcement struct {
 	Gone          bool
 }
 
-// query asks for the number of subscribers of each name in Of or, if Of is nil, for names of at
-// most Most bytes: those that match Pattern or, if Largest > 0, the Largest topics with prefix
-// Pattern and the most subscribers. Names are arbitrary bytes.
+// query asks for the number of subscribers of each name in Of or, if Of is nil, for names of at most Most bytes:
+// those that match Pattern or, if Largest > 0, the Largest topics with prefix Pattern and the most subscribers.
+// Names are arbitrary bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -107,8 +107,7 @@ func (p *presence) announceAndListen(done <-chan struct{}) {
 	}
 }
 
-// logPeerChange logs, with Peers, when the first other node appears and when the last one
-// disappears.
+// logPeerChange logs, with Peers, when the first other node appears and when the last one disappears.
 func (p *presence) logPeerChange() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
@@ -123,8 +122,7 @@ func (p *presence) logPeerChange() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node. Errors are ignored, because the next announcement
-// follows in a second.
+// publishAnnouncement announces this node. Errors are ignored, because the next announcement follows in a second.
 func (p *presence) publishAnnouncement(gone bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: gone, Subscriptions: p.node.hub.Subscriptions(),
@@ -164,8 +162,7 @@ func (in *inbox) updateNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for long, or for a shorter time if there
-// are many.
+// forgetAbsentNodes removes nodes that have been absent for long, or for a shorter time if there are many.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -179,8 +176,7 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// isGone reports whether a node has been absent for so long that its sequence numbers may be
-// evicted.
+// isGone reports whether a node has been absent for so long that its sequence numbers may be evicted.
 func (in *inbox) isGone(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -264,8 +260,8 @@ func (s *boundedNames) add(name string) {
 // maxNameBytes limits the names in a query or an answer.
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryNodes sends a query to all other nodes, and calls handle for each answer until all have
-// answered or ctx ends.
+// queryNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx
+// ends.
 func (n *Node) queryNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)

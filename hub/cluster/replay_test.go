@@ -141,8 +141,8 @@ func (v *replayVisitor) connect(ctx context.Context, addr string) (next func() (
 	}, func() { res.Body.Close() }, nil
 }
 
-// publishAndVisit publishes messages on each node while visitors come and go. Each visitor must get
-// all messages once, ordered by publisher and topic. meanwhile is called after half of them.
+// publishAndVisit publishes messages on each node while visitors come and go. Each visitor must get all messages
+// once, ordered by publisher and topic. meanwhile is called after half of them.
 func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, meanwhile func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
@@ -197,8 +197,8 @@ func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, m
 	all.Wait()
 }
 
-// TestReplay checks that disconnected clients continue at other nodes without missing or repeating
-// messages, as does a Redis client that stays.
+// TestReplay checks that disconnected clients continue at other nodes without missing or repeating messages, as
+// does a Redis client that stays.
 func TestReplay(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
@@ -248,8 +248,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayRestart checks that a restarted NATS server has kept messages, and that messages wait
-// or are rejected meanwhile.
+// TestReplayRestart checks that a restarted NATS server has kept messages, and that messages wait or are rejected
+// meanwhile.
 func TestReplayRestart(t *testing.T) {
 	t.Parallel() // mostly waits
 	dir := t.TempDir()
@@ -371,8 +371,8 @@ func TestReplayAge(t *testing.T) {
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
 
-// TestReplayOfOtherPrograms checks messages of other programs, to kept topics and invalid subjects, and
-// long names.
+// TestReplayOfOtherPrograms checks messages of other programs, to kept topics and invalid subjects, and long
+// names.
 func TestReplayOfOtherPrograms(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
@@ -420,8 +420,7 @@ func TestReplayConfig(t *testing.T) {
 	}
 }
 
-// TestStreamPublisher checks the limits of a streamPublisher, its order per topic, retries, and permanent
-// errors.
+// TestStreamPublisher checks the limits of a streamPublisher, its order per topic, retries, and permanent errors.
 func TestStreamPublisher(t *testing.T) {
 	k := newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
@@ -540,8 +539,8 @@ func TestReplayServerKilled(t *testing.T) {
 	}
 }
 
-// TestReplayPeers checks that hubs that form a cluster keep messages while nodes leave and return
-// under their own name.
+// TestReplayPeers checks that hubs that form a cluster keep messages while nodes leave and return under their own
+// name.
 func TestReplayPeers(t *testing.T) {
 	t.Parallel() // mostly waits
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}

@@ -19,10 +19,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream for hub.Replay. It captures the subjects of its topics, whoever
-// publishes to them. One goroutine reads it in order and passes each message to the hub: first
-// those from before the start, then new ones. After an error it continues after the hub's newest
-// message, so that none is missed or repeated.
+// replayStream is the NATS stream for hub.Replay. It captures the subjects of its topics, whoever publishes to
+// them. One goroutine reads it in order and passes each message to the hub: first those from before the start,
+// then new ones. After an error it continues after the hub's newest message, so that none is missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -38,8 +37,8 @@ const (
 	streamName = "MYRIAD_HUB"
 	// apiTimeout limits a request to the stream API.
 	apiTimeout = 5 * time.Second
-	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears
-	// nothing for 2 * consumerHeartbeat creates another one.
+	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears nothing for 2 *
+	// consumerHeartbeat creates another one.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
@@ -48,8 +47,7 @@ const (
 	// streamRetryDelay is the delay after an error.
 	streamRetryDelay = 250 * time.Millisecond
 	maxReplicas      = 5
-	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest
-	// messages.
+	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest messages.
 	maxTruncatedTries = 40
 	// loadCheckDelay is how long to load old messages before checking whether they still exist.
 	loadCheckDelay = 10 * time.Second
@@ -82,8 +80,8 @@ func (c Config) replicas() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadServerName returns the server's name stored in dir, by which other servers recognize it. If
-// there is none, it stores newName.
+// loadServerName returns the server's name stored in dir, by which other servers recognize it. If there is none,
+// it stores newName.
 func loadServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -99,8 +97,8 @@ func loadServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// streamSubjects returns the subjects of topics without those covered by others, because subjects
-// of a stream must not overlap.
+// streamSubjects returns the subjects of topics without those covered by others, because subjects of a stream
+// must not overlap.
 func streamSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -186,8 +184,7 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	}
 }
 
-// stopIfStillLoading stops reading if old messages are still being loaded; they may have expired
-// meanwhile.
+// stopIfStillLoading stops reading if old messages are still being loaded; they may have expired meanwhile.
 func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	if _, ready := s.node.hub.Replay.At(); !ready {
 		messages.Stop()
@@ -221,8 +218,7 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStream creates the stream or examines its state, and resets the replay buffer if the stream
-// has changed.
+// ensureStream creates the stream or examines its state, and resets the replay buffer if the stream has changed.
 func (s *replayStream) ensureStream(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()

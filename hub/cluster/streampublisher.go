@@ -14,10 +14,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without
-// waiting; goroutines publish and retry until NATS confirms or the message times out. Only one
-// message of a topic is in flight, which preserves order. Message ids prevent duplicates. Messages
-// beyond the limits are rejected.
+// streamPublisher queues messages to be stored in the replay stream. Event loops enqueue without waiting;
+// goroutines publish and retry until NATS confirms or the message times out. Only one message of a topic is in
+// flight, which preserves order. Message ids prevent duplicates. Messages beyond the limits are rejected.
 type streamPublisher struct {
 	maxMessages, maxBytes int
 	origin                string
@@ -39,8 +38,8 @@ type streamPublisher struct {
 const (
 	// publisherGoroutines is the number of messages in flight.
 	publisherGoroutines = 64
-	// publishTimeout limits the time to publish a message, publishAttemptTimeout one attempt. The
-	// stream recognizes duplicates for twice as long.
+	// publishTimeout limits the time to publish a message, publishAttemptTimeout one attempt. The stream
+	// recognizes duplicates for twice as long.
 	publishTimeout        = time.Minute
 	publishAttemptTimeout = 5 * time.Second
 	publishRetryDelay     = 100 * time.Millisecond
@@ -79,8 +78,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// dequeue waits for a message whose topic has none in flight. ok is false once the publisher is
-// closed and empty.
+// dequeue waits for a message whose topic has none in flight. ok is false once the publisher is closed and empty.
 func (p *streamPublisher) dequeue() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,8 +100,8 @@ func (p *streamPublisher) unpause() {
 	p.available.Broadcast()
 }
 
-// completePublish removes a dequeued message and readies the next one of its topic. With an error, the
-// message counts as lost.
+// completePublish removes a dequeued message and readies the next one of its topic. With an error, the message
+// counts as lost.
 func (p *streamPublisher) completePublish(m *outgoing, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

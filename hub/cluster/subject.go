@@ -8,11 +8,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// A topic's NATS subject is its name in tokens, which end after each dot, colon and slash, so that
-// patterns of one level map to a wildcard. Dots are omitted, because a dot separates tokens anyway.
-// Bytes that a subject must not contain, or that are ambiguous, become % and two hex digits; an
-// empty token becomes %. A name that is too long ends in a hash of the whole name, which is sent in
-// a header.
+// A topic's NATS subject is its name in tokens, which end after each dot, colon and slash, so that patterns of
+// one level map to a wildcard. Dots are omitted, because a dot separates tokens anyway. Bytes that a subject must
+// not contain, or that are ambiguous, become % and two hex digits; an empty token becomes %. A name that is too
+// long ends in a hash of the whole name, which is sent in a header.
 //
 //	news.sport   myriad.t.news.sport
 //	chat:7       myriad.t.chat:.7
@@ -25,9 +24,8 @@ const (
 
 	// maxTokens limits the tokens of a name. Later separators are ordinary bytes, dots escaped.
 	maxTokens = 16
-	// maxSubjectBytes limits an escaped name in a subject, to less than half of the 4 KiB that a
-	// NATS server accepts as a line. A longer name is cut after a whole token to leave space for
-	// hashSize.
+	// maxSubjectBytes limits an escaped name in a subject, to less than half of the 4 KiB that a NATS server
+	// accepts as a line. A longer name is cut after a whole token to leave space for hashSize.
 	maxSubjectBytes = 1024
 	hashMark        = "%%"
 	hashSize        = len(hashMark) + 2*sha256.Size
@@ -47,8 +45,8 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeTokens escapes a name, or the beginning of one, as tokens separated by dots. last is the
-// offset of the last token.
+// escapeTokens escapes a name, or the beginning of one, as tokens separated by dots. last is the offset of the
+// last token.
 func escapeTokens(name string) (text string, last int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -101,8 +99,7 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not
-// produce.
+// unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not produce.
 func unescapeTokens(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
@@ -132,8 +129,8 @@ func unescapeTokens(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// patternSubject returns a subject, usually with a wildcard, that covers all topics that match a
-// pattern. It consists of the whole tokens of the pattern's literal prefix.
+// patternSubject returns a subject, usually with a wildcard, that covers all topics that match a pattern. It
+// consists of the whole tokens of the pattern's literal prefix.
 func patternSubject(pattern string) string {
 	var literal []byte
 	whole := true

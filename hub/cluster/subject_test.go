@@ -45,8 +45,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestLongSubjects checks that long names have distinct bounded subjects under the wildcards of
-// their prefix.
+// TestLongSubjects checks that long names have distinct bounded subjects under the wildcards of their prefix.
 func TestLongSubjects(t *testing.T) {
 	long := "news.a:" + strings.Repeat("x", 5000)
 	a, isLong := topicSubject(hub.Topic, long+"1")
@@ -88,8 +87,8 @@ func subjectCovers(wide, subject string) bool {
 	return wide == subject
 }
 
-// TestSubjectsAtRandom checks that names and subjects map one to one, and that a pattern's subject
-// covers its matches.
+// TestSubjectsAtRandom checks that names and subjects map one to one, and that a pattern's subject covers its
+// matches.
 func TestSubjectsAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const bytes = "ab.:/*?[]\\^-% >\xff"

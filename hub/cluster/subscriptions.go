@@ -10,10 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the subjects of all names with subscribers on the hub. Event loops
-// queue names that have got their first subscriber or lost their last; a goroutine then checks
-// their current state. A subject without subscribers stays subscribed for the linger time, to avoid
-// churn.
+// subscriptions subscribes to the subjects of all names with subscribers on the hub. Event loops queue names that
+// have got their first subscriber or lost their last; a goroutine then checks their current state. A subject
+// without subscribers stays subscribed for the linger time, to avoid churn.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -40,12 +39,11 @@ type subscriptions struct {
 	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is how long a superseded subscription stays after its replacement has taken effect.
-// A NATS server looks up a message's subscriptions and then delivers to each, skipping those
-// unsubscribed meanwhile. A message is lost if all that were found have been, even if newer ones
-// exist. That a new subscription is in effect says nothing about such a message, because routes
-// have goroutines of their own. Therefore no subscription is removed earlier, even if the mode
-// switches again.
+// replaceDelay is how long a superseded subscription stays after its replacement has taken effect. A NATS server
+// looks up a message's subscriptions and then delivers to each, skipping those unsubscribed meanwhile. A message
+// is lost if all that were found have been, even if newer ones exist. That a new subscription is in effect says
+// nothing about such a message, because routes have goroutines of their own. Therefore no subscription is removed
+// earlier, even if the mode switches again.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -211,8 +209,8 @@ func (subs *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from
-// superseded subscriptions, and from all topics when that is no longer needed.
+// unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from superseded
+// subscriptions, and from all topics when that is no longer needed.
 func (subs *subscriptions) unsubscribeExpired(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -265,8 +263,8 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// setSubscribeAll switches between subscribing to all topics and to each. Switching on is always
-// allowed and reuses superseded subscriptions; switching off requires that none is superseded.
+// setSubscribeAll switches between subscribing to all topics and to each. Switching on is always allowed and
+// reuses superseded subscriptions; switching off requires that none is superseded.
 func (subs *subscriptions) setSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -304,18 +302,18 @@ func (subs *subscriptions) setSubscribeAll(on bool) {
 	subs.waitUntilEffective()
 }
 
-// waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the
-// old ones have been read, because unsubscribing drops messages in flight. A connection that takes
-// longer has been given up. Meanwhile the old or the new subscriptions receive all topics.
+// waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the old ones have
+// been read, because unsubscribing drops messages in flight. A connection that takes longer has been given up.
+// Meanwhile the old or the new subscriptions receive all topics.
 func (subs *subscriptions) waitUntilEffective() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
 			break
 		}
 	}
-	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes,
-	// because getAccAndResultFromCache reads the generation after the list. Any later subscription
-	// invalidates that cache.
+	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes, because
+	// getAccAndResultFromCache reads the generation after the list. Any later subscription invalidates that
+	// cache.
 	if sub, err := subs.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
 		_ = sub.Unsubscribe()
 	}
@@ -329,8 +327,8 @@ func (subs *subscriptions) subjectCount() (n int64, all bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A
-// message without a sequence number is delivered for that one only.
+// isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A message without
+// a sequence number is delivered for that one only.
 func (subs *subscriptions) isWidestMatch(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
@@ -344,8 +342,7 @@ func (subs *subscriptions) isWidestMatch(subscription, subject string) bool {
 	return !all // superseded
 }
 
-// widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or
-// "".
+// widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or "".
 func (subs *subscriptions) widestWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {

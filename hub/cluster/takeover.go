@@ -10,24 +10,22 @@ import (
 	"github.com/myriad-go/myriad/internal/saved"
 )
 
-// A node continues in another process that takes over the hub's clients: see hub.ClusterMigrator.
-// Both processes have the node's origin, so neither delivers the other's messages, but different
-// eras for their sequence numbers. The new process subscribes to all topics before the old one
-// pauses, and delivers nothing: messages wait in its inbox, and in NATS. Once the clients have
-// moved, it delivers what the old process had not, judging by the sequence numbers. The old process
-// does the same for clients that stayed.
+// A node continues in another process that takes over the hub's clients: see hub.ClusterMigrator. Both processes
+// have the node's origin, so neither delivers the other's messages, but different eras for their sequence
+// numbers. The new process subscribes to all topics before the old one pauses, and delivers nothing: messages
+// wait in its inbox, and in NATS. Once the clients have moved, it delivers what the old process had not, judging
+// by the sequence numbers. The old process does the same for clients that stayed.
 //
-// Messages that NATS sent to the old process before the new one subscribed reach the old one only.
-// Therefore Pause delivers everything in flight.
+// Messages that NATS sent to the old process before the new one subscribed reach the old one only. Therefore
+// Pause delivers everything in flight.
 //
-// The new process sends nothing before Resume either. Otherwise a client might publish in the old
-// process, move, and publish in the new one while its first message still waits in the old outbox.
-// Resume in the old process runs first and returns once NATS has all its messages; Resume in the
-// new one then releases its outbox.
+// The new process sends nothing before Resume either. Otherwise a client might publish in the old process, move,
+// and publish in the new one while its first message still waits in the old outbox. Resume in the old process
+// runs first and returns once NATS has all its messages; Resume in the new one then releases its outbox.
 
 const (
-	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in
-	// the old process for sending its own.
+	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in the old
+	// process for sending its own.
 	pauseFlushTimeout = 2 * time.Second
 	// maxPauseDuration ends a pause that nobody resumes.
 	maxPauseDuration = time.Minute
@@ -38,8 +36,7 @@ func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 // Origin returns the value for Config.Origin of a process that takes over the hub.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeForTakeover subscribes to all topics, because the clients' subscriptions are not known
-// yet.
+// subscribeForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
 func (n *Node) subscribeForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)
@@ -123,8 +120,8 @@ func (in *inbox) waitForResume(done <-chan struct{}) {
 	}
 }
 
-// saveState encodes for each topic the subject and, for each source, its name, last sequence
-// number, and whether it belongs to the current period.
+// saveState encodes for each topic the subject and, for each source, its name, last sequence number, and whether
+// it belongs to the current period.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

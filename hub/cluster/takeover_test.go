@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestTakeOver checks that a new process delivers what the old one has not, that neither delivers
-// the other's messages, and that other nodes see one node.
+// TestTakeOver checks that a new process delivers what the old one has not, that neither delivers the other's
+// messages, and that other nodes see one node.
 func TestTakeOver(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Linger: 50 * time.Millisecond}
@@ -94,8 +94,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestTakeOverOrder checks that messages of the old process precede those of the new one, even if
-// they wait on their way to NATS.
+// TestTakeOverOrder checks that messages of the old process precede those of the new one, even if they wait on
+// their way to NATS.
 func TestTakeOverOrder(t *testing.T) {
 	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
@@ -368,8 +368,7 @@ func TestPauseEndsByItself(t *testing.T) {
 	})
 }
 
-// TestSwitchingCounts checks that losses are counted for topics that stay subscribed while the mode
-// switches.
+// TestSwitchingCounts checks that losses are counted for topics that stay subscribed while the mode switches.
 func TestSwitchingCounts(t *testing.T) {
 	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Origin: "near", Linger: 4 * time.Millisecond}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// warningLimiter passes lines to a sink: at most maxWarningsPerSecond, and the same line once in
-// repeatInterval. It is safe for concurrent use.
+// warningLimiter passes lines to a sink: at most maxWarningsPerSecond, and the same line once in repeatInterval.
+// It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
 
@@ -32,8 +32,8 @@ const (
 	maxKnownWarnings = 256
 )
 
-// variableNumbers matches the parts in which repeats of a line differ: connection and attempt
-// numbers, and client ports.
+// variableNumbers matches the parts in which repeats of a line differ: connection and attempt numbers, and client
+// ports.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 // warnf passes on a problem.

@@ -21,8 +21,8 @@ func (l *logger) warnf(format string, v ...any) {
 }
 
 var (
-	// routeRejected and routeRefused match the server's lines about another server whose secret
-	// differs. The port of an incoming connection is meaningless.
+	// routeRejected and routeRefused match the server's lines about another server whose secret differs. The port
+	// of an incoming connection is meaningless.
 	routeRejected = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
 	routeRefused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
 	// clientRefused matches the line about a client with a wrong or missing token.

@@ -1,5 +1,5 @@
-// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a
-// load test. Only programs that need it should import it, because of its dependencies.
+// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test.
+// Only programs that need it should import it, because of its dependencies.
 package natsd
 
 import (
@@ -21,22 +21,19 @@ import (
 type Config struct {
 	// Name must be unique in a cluster. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients; port 0 picks a free one. The default is
-	// "": clients come from this process (Connect) or, in a cluster, from this machine with the
-	// Token.
+	// Addr is the host and port to listen on for clients; port 0 picks a free one. The default is "": clients
+	// come from this process (Connect) or, in a cluster, from this machine with the Token.
 	Addr string
-	// Token is required from clients. The default is "": none, or a random one in a cluster without
-	// Addr.
+	// Token is required from clients. The default is "": none, or a random one in a cluster without Addr.
 	Token string
 	// TLS is for clients on Addr. The default is nil: unencrypted.
 	TLS *tls.Config
 	// Cluster connects the server with others. The default is nil.
 	Cluster *Cluster
-	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64
-	// MiB.
+	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending limits the bytes waiting for a client or another server. Beyond it, the connection
-	// is closed. The default is 64 MiB.
+	// MaxPending limits the bytes waiting for a client or another server. Beyond it, the connection is closed.
+	// The default is 64 MiB.
 	MaxPending int64
 	// StoreDir stores streams, of at most MaxStore bytes. The default is "": streams are disabled.
 	StoreDir string
@@ -51,8 +48,8 @@ type Cluster struct {
 	Addr string
 	// Advertise is the host and port by which others reach Addr, if different.
 	Advertise string
-	// Join are addresses of other servers, which may include this one. Unreachable ones are retried
-	// for as long as the server runs. Reachable ones tell of further servers.
+	// Join are addresses of other servers, which may include this one. Unreachable ones are retried for as long
+	// as the server runs. Reachable ones tell of further servers.
 	Join []string
 	// Secret is shared by the servers of a cluster. It must not be empty.
 	Secret string

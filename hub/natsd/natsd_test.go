@@ -70,8 +70,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestCluster checks that servers with the same secret find each other, also indirectly, and notice
-// when one leaves.
+// TestCluster checks that servers with the same secret find each other, also indirectly, and notice when one
+// leaves.
 func TestCluster(t *testing.T) {
 	a := startServer(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret"}})
 	joined := &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret", Join: []string{a.ClusterAddr().String()}}
