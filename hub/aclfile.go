@@ -57,7 +57,6 @@ var commandNames = [...]struct{ name, categories string }{
 
 const unknownCommandBit = uint64(1) << 63
 
-// commandBit maps a command name to its bit in selector.commands.
 var commandBit = func() map[string]uint64 {
 	bits := make(map[string]uint64)
 	for i, c := range commandNames {
@@ -69,8 +68,7 @@ var commandBit = func() map[string]uint64 {
 var (
 	publishBit, subscribeBit, psubscribeBit = commandBit["publish"], commandBit["subscribe"], commandBit["psubscribe"]
 	spublishBit, ssubscribeBit              = commandBit["spublish"], commandBit["ssubscribe"]
-	// unrestrictedBits are the commands that need no right.
-	unrestrictedBits = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
+	unrestrictedBits                        = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
 )
 
 // categories lists Redis's ACL categories, each surrounded by spaces.
@@ -100,7 +98,6 @@ func parseCommandRule(rule string) (bits uint64, err error) {
 	return bits, nil
 }
 
-// aclLimits bounds the size of an ACL file.
 type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
@@ -153,7 +150,6 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 	return accounts, byPassword, nil
 }
 
-// parseUserRules parses the rules of one user.
 func parseUserRules(rules []string) (*account, error) {
 	a := &account{selectors: make([]selector, 1)}
 	for len(rules) > 0 {

@@ -21,7 +21,6 @@ const (
 	backgroundReplyTimeout = 10 * time.Second
 )
 
-// scanLimiter limits background replies to one at a time and bounds the queue.
 type scanLimiter struct {
 	running sync.Mutex
 	queued  atomic.Int32

@@ -40,7 +40,6 @@ func (m *clientExtra) isEmpty() bool {
 	return m.publishRate == (rateLimit{}) && m.patternCost == 0 && m.stopReplay == nil
 }
 
-// subscription returns the client's subscription to a name, or nil.
 func (c *client) subscription(kind Kind, name string) *topic {
 	if c.firstTopic != nil && c.firstTopic.kind == kind && c.firstTopic.name == name {
 		return c.firstTopic
@@ -53,7 +52,6 @@ func (c *client) subscription(kind Kind, name string) *topic {
 
 func (c *client) isSubscribed(kind Kind, name string) bool { return c.subscription(kind, name) != nil }
 
-// subscriptionCount returns the number of subscriptions of all kinds.
 func (c *client) subscriptionCount() (n int) {
 	for k := range Kind(kindCount) {
 		n += c.subscriptionCountOfKind(k)
@@ -80,7 +78,6 @@ func (c *client) confirmedCount(kind Kind) int {
 	return c.subscriptionCountOfKind(Topic) + c.subscriptionCountOfKind(Pattern)
 }
 
-// patternCost returns the cost of the client's patterns, in units of Limits.MaxPatternCost.
 func (c *client) patternCost() int {
 	if c.extra == nil {
 		return 0
@@ -179,7 +176,6 @@ func (c *client) addTopic(t *topic) {
 	(*topics)[t.name] = t
 }
 
-// removeTopic removes and returns a subscription, or returns nil if there is none.
 func (c *client) removeTopic(kind Kind, name string) *topic {
 	t := c.subscription(kind, name)
 	switch {
@@ -197,7 +193,6 @@ func (c *client) removeTopic(kind Kind, name string) *topic {
 	return t
 }
 
-// subscriptionNames returns the names of one kind that the client is subscribed to, unordered.
 func (c *client) subscriptionNames(kind Kind) (names []string) {
 	if c.firstTopic != nil && c.firstTopic.kind == kind {
 		names = append(names, c.firstTopic.name)

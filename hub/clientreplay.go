@@ -38,7 +38,6 @@ type clientReplay struct {
 	closeClient func(*tcp.Conn, error)
 }
 
-// topicPattern is a pattern subscription, compiled.
 type topicPattern struct {
 	*topic
 	glob
@@ -67,7 +66,6 @@ var (
 )
 
 const (
-	// messageLookupUnits is the work of examining one message.
 	messageLookupUnits = 8
 	// waitersPerTurn is the number of clients that may wait for each turn.
 	waitersPerTurn = 64
@@ -151,7 +149,6 @@ func (cr *clientReplay) runInBackground(ctx context.Context, cancel context.Canc
 	}
 }
 
-// runSteps runs the remaining steps.
 func (cr *clientReplay) runSteps(ctx context.Context) error {
 	for {
 		if err := cr.sendPending(ctx); err != nil {
@@ -232,7 +229,6 @@ func (cr *clientReplay) rollBackPending() {
 // Interval between checks whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
-// waitUntilRead waits until the client has read most of what it was sent.
 func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
 	pending := make(chan int, 1)
 	for wait := minReadPoll; ; wait = min(2*wait, maxReadPoll) {
@@ -258,7 +254,6 @@ func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
 	}
 }
 
-// acquireTurn waits for a turn, unless the client has one.
 func (cr *clientReplay) acquireTurn(ctx context.Context) error {
 	r := cr.hub.Replay
 	limiters := r.initLimiters()

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// fakeKeepingCluster is a Cluster that keeps messages and has no other nodes.
 type fakeKeepingCluster struct {
 	Cluster
 	h     *Hub

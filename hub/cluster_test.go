@@ -64,7 +64,6 @@ func (n *fakeOtherHubs) Largest(ctx context.Context, prefix string, limit, _ int
 	return names, omitted
 }
 
-// subscribeNames adds a subscriber for each name, which may repeat.
 func subscribeNames(t *testing.T, h *Hub, kind Kind, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -22,7 +22,6 @@ type commandDoc struct {
 	flags                 []string
 }
 
-// commands holds all commands by name.
 var commands map[string]*command
 
 // commandsByID lists commands and subcommands, so that a session stores its last command in 2 bytes. 0 means
@@ -108,10 +107,8 @@ func indexCommands(list ...*command) map[string]*command {
 	return m
 }
 
-// maxCommandNameBytes is the length of the longest command name.
 const maxCommandNameBytes = 16
 
-// lookupCommand finds a command by its name in any case, without allocating.
 func lookupCommand(index map[string]*command, name []byte) *command {
 	var lower [maxCommandNameBytes]byte
 	if len(name) > len(lower) {

@@ -191,7 +191,6 @@ func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byt
 	return true
 }
 
-// hasUser reports whether a user exists.
 func (h *Hub) hasUser(userName string) bool {
 	if h.Users == nil {
 		return userName == defaultUser

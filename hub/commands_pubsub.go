@@ -7,7 +7,6 @@ import (
 	"slices"
 )
 
-// noChannelPermissionReply is Redis's reply to a client without permission for a topic.
 const noChannelPermissionReply = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
 func (b *commandBatch) handlePublish(kind Kind) {
@@ -28,7 +27,6 @@ func (b *commandBatch) handlePublish(kind Kind) {
 	b.writeInt(n)
 }
 
-// replyRefusal writes an error of the hub as a reply.
 func (b *commandBatch) replyRefusal(err error) {
 	if errors.Is(err, errDenied) {
 		b.writeError(noChannelPermissionReply)

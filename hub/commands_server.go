@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// processStart approximates the start time of the process.
 var processStart = time.Now()
 
 func (b *commandBatch) handleTime() {
@@ -26,7 +25,6 @@ func (b *commandBatch) handleTime() {
 // handleFlush accepts FLUSHDB and FLUSHALL: there are no keys.
 func (b *commandBatch) handleFlush() { b.writeOK() }
 
-// infoSections lists the sections of INFO in order.
 var infoSections = []struct {
 	name   string
 	fields func(b *commandBatch) []any // alternating names and values
@@ -61,7 +59,6 @@ var infoSections = []struct {
 	{"Keyspace", func(b *commandBatch) []any { return nil }},
 }
 
-// handleInfo handles INFO [section ...].
 func (b *commandBatch) handleInfo() {
 	var text strings.Builder
 	for _, s := range infoSections {
@@ -186,7 +183,6 @@ func (b *commandBatch) writeCommandInfo(c *command) {
 	}
 }
 
-// aclCategories returns the ACL categories of a command.
 func aclCategories(commandName string) []string {
 	for _, c := range commandNames {
 		if c.name == commandName {

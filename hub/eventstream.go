@@ -94,7 +94,6 @@ func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	}
 }
 
-// subscribeEventStream subscribes the stream to its topics and starts the replay of kept ones.
 func (api *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
 	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.closeEventStream}
 	for k, names := range sub.names {

@@ -24,7 +24,6 @@ type fairLimit struct {
 	waiting []*fairWaiter // none can be admitted now
 }
 
-// owner is a user or a source address.
 type owner struct {
 	user *user
 	addr netip.Addr
@@ -96,7 +95,6 @@ func (l *fairLimit) tryAcquireLocked(owners []owner) bool {
 	return true
 }
 
-// hasCapacity reports whether the owners can be admitted now.
 func (l *fairLimit) hasCapacity(owners []owner) bool {
 	return l.count < l.max && !slices.ContainsFunc(owners, func(o owner) bool {
 		limit := l.maxEach

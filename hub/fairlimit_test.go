@@ -58,7 +58,6 @@ func (c *replayFixture) connectForReplay(user, addrText, since string, reads boo
 	return p
 }
 
-// measureReplay returns the time until the client has received the backlog, at most a minute.
 func (c *replayFixture) measureReplay(p *tcptest.Peer) time.Duration {
 	c.Helper()
 	began, last := time.Now(), fmt.Sprintf("id: e-%d\n", backlog+3)
@@ -76,7 +75,6 @@ func (c *replayFixture) measureReplay(p *tcptest.Peer) time.Duration {
 	return 0
 }
 
-// advance runs due events for a time.
 func (c *replayFixture) advance(d time.Duration) {
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
 		synctest.Wait()

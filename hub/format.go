@@ -47,7 +47,6 @@ func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string,
 	return appendBulk(appendBulk(dst, name), message)
 }
 
-// appendBulk appends a RESP bulk string.
 func appendBulk[T string | []byte](dst []byte, text T) []byte {
 	dst = append(dst, '$')
 	dst = strconv.AppendInt(dst, int64(len(text)), 10)
@@ -110,10 +109,8 @@ func (f messageFormat) appendGap(dst []byte, topics []*topic, upTo Position) []b
 	return append(dst, web.Event{ID: e.ID, Name: e.Op, Data: string(p)}.Bytes()...)
 }
 
-// bufferPool holds buffers for encoding messages.
 var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPooledBuffer is the largest buffer that is pooled.
 const maxPooledBuffer = 64 << 10
 
 func releaseBuffer(b *[]byte) {

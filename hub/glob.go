@@ -106,7 +106,6 @@ func (p *globProgram) matches(name string) bool {
 	return true
 }
 
-// newSegment compiles the elements between two stars.
 func newSegment(elements []element) segment {
 	s := segment{size: len(elements)}
 	literal := make([]byte, 0, len(elements))
@@ -172,7 +171,6 @@ func (s *segment) compileMasks(elements []element) {
 
 func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-// compiledBytes returns the memory of class and masks.
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
 // matchesText reports whether the segment matches text, which must have the segment's size.

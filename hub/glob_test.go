@@ -98,7 +98,6 @@ func naiveGlobMatch(pattern, name string) bool {
 	return p == len(pattern)
 }
 
-// naiveMatchByte matches one byte against the element at pos, which is not *.
 func naiveMatchByte(pattern string, pos int, b byte) (ok bool, next int) {
 	switch pattern[pos] {
 	case '?':
@@ -113,7 +112,6 @@ func naiveMatchByte(pattern string, pos int, b byte) (ok bool, next int) {
 	return pattern[pos] == b, pos + 1
 }
 
-// naiveMatchSet matches a byte against the set whose first byte is at pos.
 func naiveMatchSet(pattern string, pos int, b byte) (ok bool, next int) {
 	not := pos < len(pattern) && pattern[pos] == '^'
 	if not {

@@ -253,10 +253,8 @@ func (b *commandBatch) flushOrYieldIfNeeded() {
 	}
 }
 
-// flushSize returns the number of reply bytes to send together.
 func (b *commandBatch) flushSize() int { return min(maxFlushBytes, b.maxUnsent/8) }
 
-// overBudget reports whether the batch must yield.
 func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
@@ -304,7 +302,6 @@ func (b *commandBatch) sendReplies(replies []byte) {
 // the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
-// flushAndClose sends the replies and closes the connection.
 func (b *commandBatch) flushAndClose(reason error) {
 	if b.flushReplies(); !b.closing {
 		b.unsubscribeAndClose(reason)

@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// confirmationRESP2 returns the RESP2 confirmation of a subscription.
 func confirmationRESP2(verb, name string, count int) string {
 	return "*3\r\n" + string(appendBulk(appendBulk(nil, verb), name)) + ":" + strconv.Itoa(count) + "\r\n"
 }
@@ -29,13 +28,11 @@ func confirmationsRESP2(verb string, names []string, n, step int) string {
 	return b.String()
 }
 
-// serveVirtual serves a hub without a network.
 func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 	t.Helper()
 	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: limits})
 }
 
-// expectNoSubscriptions fails the test if a topic, pattern or subscription remains.
 func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
 	for k := range Kind(kindCount) {
@@ -335,7 +332,6 @@ func TestQuitEndsSubscriptions(t *testing.T) {
 	a.ExpectClosed(nil)
 }
 
-// countingHandler counts calls of Received.
 type countingHandler struct {
 	handler
 	calls *int

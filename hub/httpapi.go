@@ -48,7 +48,6 @@ type httpAPI struct {
 }
 
 const (
-	// bodyTimeout limits the time to receive a request body.
 	bodyTimeout = 30 * time.Second
 	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for up to
 	// httpScanWait.
@@ -59,7 +58,6 @@ const (
 	maxRemoteNameBytes               = 4 << 20
 )
 
-// httpHandler returns the handler of HTTP connections.
 func (h *Hub) httpHandler() *web.HTTP {
 	f := &h.api
 	f.once.Do(func() { f.init(h) })
@@ -99,7 +97,6 @@ func (api *httpAPI) init(h *Hub) {
 	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
 }
 
-// allowOrigins lets pages of the origins use the hub.
 func (api *httpAPI) allowOrigins(origins []string) error {
 	api.originHosts = make(map[string]bool)
 	for _, origin := range origins {
@@ -265,7 +262,6 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(p, '\n'))
 }
 
-// singleParam returns the parameter name, which must occur exactly once.
 func singleParam(q url.Values, name string) (string, error) {
 	if n := len(q[name]); n != 1 {
 		return "", fmt.Errorf("%w: the parameter %s occurs %d times; expected it once", errEmptyName, name, n)
@@ -314,7 +310,6 @@ func remoteAddr(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// topicSubscribers is a topic and its number of direct subscribers.
 type topicSubscribers struct {
 	Topic       string `json:"topic"`
 	Subscribers int    `json:"subscribers"`

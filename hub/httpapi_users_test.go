@@ -128,7 +128,6 @@ func TestEnforceClosesHTTPClients(t *testing.T) {
 	}
 }
 
-// testCA issues certificates.
 type testCA struct {
 	t    testing.TB
 	cert *x509.Certificate
@@ -142,7 +141,6 @@ func newTestCA(t testing.TB) *testCA {
 	return a
 }
 
-// issueCert returns a key and its certificate, signed by signer or self-signed.
 func (a *testCA) issueCert(name string, signer *testCA) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

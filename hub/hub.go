@@ -142,7 +142,6 @@ func (h *Hub) removeSubscriber(t *topic) {
 	}
 }
 
-// sendLastValue sends the topic's newest message to one client.
 func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 	message, ok := h.lastValues.get(t.name)
 	if !ok {

@@ -23,7 +23,6 @@ type lastValueCache struct {
 	evicted        int64
 }
 
-// lastValue is a topic's newest message, an element of the list by last use.
 type lastValue struct {
 	name         string
 	message      []byte // immutable
@@ -93,7 +92,6 @@ func (l *lastValueCache) get(topic string) (message []byte, ok bool) {
 	return v.message, true
 }
 
-// insertNewest inserts a value as the most recently used.
 func (l *lastValueCache) insertNewest(v *lastValue) {
 	if l.byName == nil {
 		l.byName = make(map[string]*lastValue)

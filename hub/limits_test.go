@@ -57,7 +57,6 @@ func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
 	return err
 }
 
-// subscribeWithoutConn subscribes a client that has no connection.
 func (h *Hub) subscribeWithoutConn(c *client, kind Kind, name string) error {
 	return h.subscribe(c, tcp.Ref{}, kind, name, func(int) {})
 }

@@ -29,7 +29,6 @@ type patternIndex struct {
 	spentWork      atomic.Int64                     // by all publishes
 }
 
-// runPlace is where a literal run must occur in a topic.
 type runPlace int
 
 const (
@@ -93,7 +92,6 @@ func (b bucket) withoutSlot(slot int) bucket {
 
 func (b bucket) patternAt(slot int) indexedPattern { return b.chunks[slot/chunkSize][slot%chunkSize] }
 
-// slotOf returns the slot of a pattern, or -1.
 func (b bucket) slotOf(t *topic) int {
 	for i, chunk := range b.chunks {
 		for k := range chunk {
@@ -299,7 +297,6 @@ func (g glob) maxMatchUnits(maxNameBytes int) int {
 	return tryUnits + stars + anchors + search
 }
 
-// maxSearchUnits returns the maximum work of findFirst.
 func (s *segment) maxSearchUnits(maxNameBytes int) int {
 	if s.masks == nil {
 		return maxNameBytes / searchBytesPerUnit
@@ -307,7 +304,6 @@ func (s *segment) maxSearchUnits(maxNameBytes int) int {
 	return s.maskWords() * maxNameBytes / maskWordsPerUnit
 }
 
-// compiledBytes returns the memory of the compiled pattern, besides its text.
 func (g glob) compiledBytes() (n int) {
 	if g.globProgram != nil {
 		for i := range g.segments {
@@ -317,13 +313,11 @@ func (g glob) compiledBytes() (n int) {
 	return n
 }
 
-// lengthWork is the work of the buckets whose runs have the same length.
 type lengthWork struct {
 	levels []level // sorted by work
 	work   int     // maximum for one name
 }
 
-// level is the number n of buckets with the same work.
 type level struct{ work, n int }
 
 // replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
@@ -354,7 +348,6 @@ func (l *lengthWork) adjustBucketCount(work, delta int) {
 	}
 }
 
-// matchScratch is pooled memory for eachMatch.
 type matchScratch struct {
 	hashes     []uint64 // of the topic's prefixes, by length
 	candidates []candidateBucket
@@ -367,7 +360,6 @@ type candidateBucket struct {
 
 var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
-// maxPooledMatchEntries is the largest slice that is pooled.
 const maxPooledMatchEntries = 4096
 
 // eachMatch calls yield for each pattern that matches name and returns the number of patterns tried.

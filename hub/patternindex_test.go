@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// checkedIndex is a patternIndex with a map of all its patterns.
 type checkedIndex struct {
 	patternIndex
 	all map[string]*topic
@@ -43,7 +42,6 @@ func (x *checkedIndex) removePattern(pattern string) {
 	}
 }
 
-// checkMatches compares the index's matches with a naive search.
 func (x *checkedIndex) checkMatches(t *testing.T, name string) {
 	t.Helper()
 	var found, want []string
@@ -80,7 +78,6 @@ func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
 	}
 }
 
-// randomText returns n random bytes of an alphabet.
 func randomText(r *rand.Rand, alphabet string, n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -106,7 +103,6 @@ func TestPatternIndex(t *testing.T) {
 	}
 }
 
-// manyPatterns returns n patterns of three forms.
 func manyPatterns(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf([]string{"user.%d.*", "*.%d.log", "a*%d*b"}[i%3], i))

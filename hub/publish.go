@@ -108,7 +108,6 @@ func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }
 
-// countReceivers returns the number of this process's subscribers that would get a message.
 func (h *Hub) countReceivers(kind Kind, topicName string) int {
 	n := h.Subscribers(kind, topicName)
 	if kind == Topic {

@@ -23,7 +23,6 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 	return true
 }
 
-// maxLimitedAddrs limits the addresses in an addrRateLimits.
 const maxLimitedAddrs = 16_384
 
 // addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then arbitrary ones until
@@ -58,7 +57,6 @@ func clientNetwork(addr netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// evict makes space for new addresses.
 func (ps *addrRateLimits) evict(now time.Time) {
 	for from, p := range ps.byAddr {
 		if !time.Time(p).After(now) {

@@ -110,7 +110,6 @@ func (r *Replay) keepsAny(kind Kind, name string) bool {
 	})
 }
 
-// literalPrefix returns the literal beginning of a pattern.
 func literalPrefix(pattern string) string {
 	if i := strings.IndexAny(pattern, `*?[\`); i >= 0 {
 		return pattern[:i]
@@ -147,7 +146,6 @@ func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.
 
 var errBadPosition = errors.New("invalid message id")
 
-// parsePosition parses the result of String.
 func parsePosition(text string) (p Position, err error) {
 	epoch, digits, ok := strings.Cut(text, "-")
 	seq, err := strconv.ParseUint(digits, 10, 64)
@@ -213,8 +211,7 @@ type keptMessage struct {
 const (
 	// keptMessageOverhead is the memory charged for a message besides name and data.
 	keptMessageOverhead = 100
-	// maxDroppedTopics limits newestDropped.
-	maxDroppedTopics = 1 << 16
+	maxDroppedTopics    = 1 << 16
 )
 
 func (m *keptMessage) memoryBytes() int { return len(m.topic) + len(m.data) + keptMessageOverhead }
@@ -335,7 +332,6 @@ func (m *replayBuffer) dropOldest() {
 	}
 }
 
-// messagesAfter returns the messages after a sequence number.
 func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

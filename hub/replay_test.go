@@ -87,10 +87,8 @@ func TestReplayAcrossReconnects(t *testing.T) {
 	}
 }
 
-// receivedMessage is a message on a WebSocket or event stream.
 type receivedMessage struct{ Op, ID, Topic, Data string }
 
-// readEventMessages reads messages from an event stream and disconnects.
 func readEventMessages(t testing.TB, addr, lastID string, maxMessages int, f func(id, data string) error) error {
 	s := openEvents(t, addr, "topic=k.0&topic=k.1&topic=k.2", lastID)
 	defer s.Close()
@@ -115,7 +113,6 @@ func readEventMessages(t testing.TB, addr, lastID string, maxMessages int, f fun
 	return nil
 }
 
-// readSocketMessages reads messages from a WebSocket, by a pattern, and disconnects.
 func readSocketMessages(t testing.TB, addr, lastID string, maxMessages int, f func(id, data string) error) error {
 	p := dialWebSocket(t, addr, "")
 	defer func() { _ = p.CloseNow() }()

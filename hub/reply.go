@@ -76,7 +76,6 @@ func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeHelp writes the lines of a HELP subcommand.
 func (r *replyWriter) writeHelp(lines ...string) {
 	r.writeArrayHeader(len(lines))
 	for _, l := range lines {
@@ -84,7 +83,6 @@ func (r *replyWriter) writeHelp(lines ...string) {
 	}
 }
 
-// maxShownBytes limits the client's input that an error quotes.
 const maxShownBytes = 128
 
 func truncateForError(p []byte) string { return string(p[:min(len(p), maxShownBytes)]) }

@@ -18,10 +18,8 @@ const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
 	maxBulkBytes   = 512 << 20 // as in Redis
-	// maxNumberBytes limits a number and its line end.
 	maxNumberBytes = 32
-	// minArgBytes is the size of an empty argument.
-	minArgBytes = 6
+	minArgBytes    = 6
 	// Clients that have not authenticated yet are limited to fewer and shorter arguments.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
@@ -106,7 +104,6 @@ func (r *commandReader) parseFrom(input []byte, progress *parseProgress) (size i
 	return int(progress.pos), nil
 }
 
-// parseArg parses the argument at the beginning of input.
 func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size int, err error) {
 	if err := r.checkCommandSize(int(progress.pos), int(progress.argsLeft)); err != nil || len(input) == 0 {
 		return 0, err
@@ -176,7 +173,6 @@ func parseRedisInt(s []byte) (n int, ok bool) {
 	return n, true
 }
 
-// parseInline parses an inline command.
 func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size int, err error) {
 	limit := min(maxInlineBytes, r.maxBytes)
 	end := bytes.IndexByte(input[progress.pos:min(len(input), limit)], '\n')

@@ -54,7 +54,6 @@ type SlowClient struct {
 	Dropped int64
 }
 
-// maxSlowListed limits Slow.Top.
 const maxSlowListed = 10
 
 // Slow finds subscribers that do not keep up. It examines every connection of srv on its event loop, as
@@ -85,7 +84,6 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// operatorScanTimeout limits a scan by Operator.
 const operatorScanTimeout = 10 * time.Second
 
 // Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow for srv. It

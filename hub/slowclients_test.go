@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// serveSlowConsumers serves a hub with each model and small buffers.
 func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, srv *tcp.Server, addr string)) {
 	t.Helper()
 	for _, model := range tcp.Models() {

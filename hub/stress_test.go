@@ -50,7 +50,6 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// clientAddrs are the addresses of clients, some of them gone.
 type clientAddrs struct {
 	mu    sync.Mutex
 	addrs []string
@@ -62,14 +61,12 @@ func (c *clientAddrs) add(addr string) {
 	c.addrs = append(c.addrs, addr)
 }
 
-// randomRecent returns a random one of the last addresses.
 func (c *clientAddrs) randomRecent(r *rand.Rand) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.addrs[len(c.addrs)-1-r.IntN(min(len(c.addrs), 100))]
 }
 
-// stressClient is a client with one connection after another.
 type stressClient struct {
 	t      testing.TB
 	name   string // its address
@@ -194,7 +191,6 @@ func (s *stressClient) checkMessage(subscription, topic, text string) {
 	s.last[key] = n
 }
 
-// readValue reads a value and returns its words.
 func (s *stressClient) readValue(r *bufio.Reader) (words []string, err error) {
 	text, err := testkit.ReadRESP(r)
 	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {

@@ -55,7 +55,6 @@ func TestFrontMemory(t *testing.T) {
 // connectBatch is the number of simultaneous connects, which limits memory for bursts.
 const connectBatch = 200
 
-// heapPerSubscriber returns the heap bytes for each of n subscribers after warm ones.
 func heapPerSubscriber(t *testing.T, model string, text func(i int) string, warm, n int) int64 {
 	t.Helper()
 	h := &Hub{}

@@ -128,7 +128,6 @@ type topicSet struct {
 
 const minSlots = 8
 
-// homeSlot returns the slot where a search for a hash begins.
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
 // splitHash returns the parts of a hash that determine slot and tag. Other bits select the table shard.
@@ -167,7 +166,6 @@ func (s *topicSet) add(t *topic, hash uint64) {
 	s.count++
 }
 
-// insertInFreeSlot stores a topic in the first free slot from its home slot on.
 func (s *topicSet) insertInFreeSlot(t *topic, tag uint8) {
 	i := s.homeSlot(t.slotHash)
 	for s.tags[i] != 0 {
@@ -205,7 +203,6 @@ func (s *topicSet) remove(t *topic) {
 	}
 }
 
-// slotDistance returns the number of slots from from to to, wrapping around.
 func (s *topicSet) slotDistance(from, to int) int {
 	if to < from {
 		to += len(s.slots)

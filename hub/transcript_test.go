@@ -192,7 +192,6 @@ func encodeCommand(line string) ([]byte, error) {
 	return b, nil
 }
 
-// caseConns are the connections of a case, opened on first use.
 type caseConns struct {
 	t    testing.TB
 	addr string
@@ -269,7 +268,6 @@ const (
 	pipelined writeMode = "pipelined" // all requests at once; for a single connection
 )
 
-// runCase runs a case and compares the replies.
 func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode writeMode, hub bool) {
 	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
 	defer cs.closeAll()
@@ -313,7 +311,6 @@ func (tu *caseRequest) send(cs *caseConns, mode writeMode) {
 	}
 }
 
-// usesOneConn reports whether all requests are on the same connection.
 func (e *transcriptCase) usesOneConn() bool {
 	for _, t := range e.requests {
 		if t.conn != "a" {

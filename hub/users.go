@@ -164,7 +164,6 @@ func (h *Hub) unauthenticatedUser() *user {
 	return u
 }
 
-// authenticatePassword returns the user with a name and password.
 func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	if h.Users == nil {
 		if name == defaultUser {
@@ -247,7 +246,6 @@ func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err err
 	return int(n.Load()), err
 }
 
-// hasRevokedAccess reports whether the client's user is gone or may not have one of its subscriptions.
 func (c *client) hasRevokedAccess() bool {
 	if c.user == nil {
 		return false

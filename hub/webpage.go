@@ -18,7 +18,6 @@ var pageCSS string
 //go:embed page/page.js
 var pageJS string
 
-// renderPage renders the web page once.
 var renderPage = sync.OnceValue(func() []byte {
 	var b bytes.Buffer
 	if err := (page.Application{Title: "Hub", Body: pageHTML, Style: pageCSS, Script: pageJS}).WriteHTML(&b); err != nil {

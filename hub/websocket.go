@@ -44,8 +44,7 @@ const subprotocol = "myriad.hub.v1"
 const (
 	// maxBadRequests closes a socket after that many successive invalid requests or failed logins.
 	maxBadRequests = 16
-	// maxIDBytes limits a request's id.
-	maxIDBytes = 64
+	maxIDBytes     = 64
 	// closeTryAgainLater is registered with IANA, not defined by RFC 6455.
 	closeTryAgainLater = 1013
 )
@@ -136,7 +135,6 @@ func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	return request, op, nil
 }
 
-// describeJSONError rewords an error of encoding/json for clients.
 func describeJSONError(err error) string {
 	var typeErr *json.UnmarshalTypeError
 	switch {
@@ -156,7 +154,6 @@ func isValidRequestID(id json.RawMessage) bool {
 	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
 }
 
-// presentFields returns the names of the request's fields besides op and id.
 func (q *socketRequest) presentFields() (names []string) {
 	for _, f := range []struct {
 		name string
@@ -231,7 +228,6 @@ type socketConn struct {
 	client *client
 }
 
-// encodeFor encodes the reply to a request.
 func (r socketReply) encodeFor(request *socketRequest) []byte {
 	r.ID = request.ID
 	p, _ := json.Marshal(r) // strings and numbers: can't fail

@@ -247,7 +247,6 @@ func TestWebSocketReplyWithoutSpaceCloses(t *testing.T) {
 const webSocketHandshake = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 
-// maskedTextFrame returns a short text frame of a client with mask 0.
 func maskedTextFrame(text string) string {
 	return string([]byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}) + text
 }

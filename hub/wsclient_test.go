@@ -24,7 +24,6 @@ func serveHub(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
 }
 
-// forEachModel runs f with a served hub for each model.
 func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
 	t.Helper()
 	for _, model := range tcp.Models() {
@@ -36,7 +35,6 @@ func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub,
 	}
 }
 
-// wsClient is a WebSocket client.
 type wsClient struct {
 	t   testing.TB
 	ctx context.Context
@@ -83,7 +81,6 @@ func (p wsClient) expectClose(code websocket.StatusCode) {
 	}
 }
 
-// doRequest sends an HTTP request and returns the response and its body.
 func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -106,7 +103,6 @@ func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.
 	return res, string(b)
 }
 
-// expectResponse sends an HTTP request and expects a status and a body that contains text.
 func expectResponse(t testing.TB, status int, text, method, url, body string, fields ...string) *http.Response {
 	t.Helper()
 	res, have := doRequest(t, method, url, body, fields...)
@@ -116,7 +112,6 @@ func expectResponse(t testing.TB, status int, text, method, url, body string, fi
 	return res
 }
 
-// dialAndSend opens a connection and sends text.
 func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -124,13 +119,11 @@ func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	return c.Conn, c.R
 }
 
-// waitForSubscribers waits until a topic has n subscribers.
 func waitForSubscribers(t testing.TB, h *Hub, name string, n int) {
 	t.Helper()
 	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.topics.subscriberCount(name) == n })
 }
 
-// waitForTotalSubscribers waits until all topics together have n subscribers.
 func (h *Hub) waitForTotalSubscribers(t testing.TB, n int) {
 	t.Helper()
 	testkit.WaitFor(t, "not all have subscribed", func() bool {

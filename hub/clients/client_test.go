@@ -29,7 +29,6 @@ type client struct {
 	confirmed, messages chan event
 }
 
-// event is a push from the server to a subscriber.
 type event struct {
 	Event                  string
 	Pattern, Channel, Data []byte
@@ -42,7 +41,6 @@ func (e event) String() string {
 	return fmt.Sprintf("%q: %q", e.Channel, e.Data)
 }
 
-// maxUnreadEvents limits the events that a test may leave unread.
 const maxUnreadEvents = 10_000
 
 func newClient(t testing.TB) *client {
@@ -61,7 +59,6 @@ func (c *client) addEvent(e event) {
 	}
 }
 
-// mustCall is call, failing the test on an error.
 func (c *client) mustCall(words ...string) string {
 	c.t.Helper()
 	value, err := c.call(words...)
@@ -83,7 +80,6 @@ func (c *client) callAndConfirm(op, name string) {
 	}
 }
 
-// expectMessage waits for the next message.
 func (c *client) expectMessage(want string) {
 	c.t.Helper()
 	if got := testkit.Receive(c.t, c.messages, "the message "+want); got.String() != want {
@@ -91,7 +87,6 @@ func (c *client) expectMessage(want string) {
 	}
 }
 
-// library creates clients, which end with the test.
 type library struct {
 	name      string
 	newClient func(t testing.TB, url string, protocol int) *client
@@ -122,7 +117,6 @@ func forEachLibrary(t *testing.T, users []string, test func(*testing.T, *server,
 	}
 }
 
-// installDir returns the folder that the script install has filled.
 func installDir(t testing.TB) string {
 	dir := os.Getenv("MYRIAD_CLIENTS")
 	if dir == "" {

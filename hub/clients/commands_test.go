@@ -13,20 +13,17 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// requireProgram skips the test if a program is not installed.
 func requireProgram(t *testing.T, name, pkg string) {
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skipf("there is no %s: install Debian's package %s", name, pkg)
 	}
 }
 
-// redisTool returns a call of redis-cli or redis-benchmark with the server's address.
 func (s *server) redisTool(name string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(s.addr)
 	return exec.CommandContext(timeoutContext(s.t), name, append([]string{"-h", host, "-p", port}, args...)...)
 }
 
-// timeoutContext returns a context that ends after testkit.Timeout and with the test.
 func timeoutContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	t.Cleanup(cancel)

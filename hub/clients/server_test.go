@@ -19,7 +19,6 @@ import (
 
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
 
-// server is the server that clients connect to.
 type server struct {
 	addr string
 	t    testing.TB
@@ -57,7 +56,6 @@ func startServer(t testing.TB, users ...string) *server {
 	return s
 }
 
-// startProcess starts the server's process and waits until it listens.
 func (s *server) startProcess() {
 	s.t.Helper()
 	s.cmd = exec.Command(s.args[0], s.args[1:]...)
@@ -74,7 +72,6 @@ func (s *server) startProcess() {
 	})
 }
 
-// stopProcess stops the process and waits for it.
 func (s *server) stopProcess() {
 	if s.cmd == nil {
 		return
@@ -86,7 +83,6 @@ func (s *server) stopProcess() {
 	s.cmd = nil
 }
 
-// url returns the server's URL for a user; without a name, for the default user.
 func (s *server) url(user, password string) string {
 	if user == "" && password == "" {
 		return "redis://" + s.addr
@@ -94,7 +90,6 @@ func (s *server) url(user, password string) string {
 	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
 }
 
-// buildMyriad builds the command myriad once and returns its path.
 var buildMyriad = sync.OnceValues(func() (string, error) {
 	return testserver.Build(buildDir, filepath.Join("..", ".."), "./tools/myriad")
 })
@@ -107,7 +102,6 @@ func hubBinary(t testing.TB) string {
 	return path
 }
 
-// buildDir holds built programs.
 var buildDir string
 
 func TestMain(m *testing.M) {

@@ -68,7 +68,6 @@ func runPytestFile(t *testing.T, file, protocol string) {
 	}
 }
 
-// collectTests returns pytest's list of the tests in a file.
 func collectTests(t *testing.T, file string, args ...string) string {
 	out, err := runPytest(t, append(args, "-p", "no:cacheprovider", "--collect-only", file)...)
 	if err != nil {
@@ -77,7 +76,6 @@ func collectTests(t *testing.T, file string, args ...string) string {
 	return out
 }
 
-// runPytest runs pytest on redis-py's tests and returns its output.
 func runPytest(t *testing.T, args ...string) (string, error) {
 	dir := installDir(t)
 	cmd := exec.Command(filepath.Join(dir, "python", "bin", "python"), append([]string{"-m", "pytest", "-q", "-rsf"}, args...)...)
@@ -89,7 +87,6 @@ func runPytest(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// skippedTest is a line of left-out.txt.
 type skippedTest struct{ protocol, test, why string }
 
 func readSkippedTests(t *testing.T) (all []skippedTest) {

@@ -299,7 +299,6 @@ func (n *Node) connect() (err error) {
 	return nil
 }
 
-// handleConnected updates the state and wakes the sender.
 func (n *Node) handleConnected(nc *nats.Conn, event string) {
 	n.maxPayload.Store(nc.MaxPayload())
 	n.connected.Store(true)

@@ -23,14 +23,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testNode is a serving hub and its node.
 type testNode struct {
 	*hub.Hub
 	node *Node
 	addr string
 }
 
-// startTestNode serves a hub in a cluster until the test ends.
 func startTestNode(t *testing.T, h *hub.Hub, c Config) *testNode {
 	t.Helper()
 	c.Warn = func(line string) { t.Log(line) }
@@ -44,7 +42,6 @@ func startTestNode(t *testing.T, h *hub.Hub, c Config) *testNode {
 	return &testNode{h, node, addr}
 }
 
-// peersConfig returns the configuration of a hub that forms a cluster with others.
 func peersConfig(join ...*testNode) Config {
 	p := &Peers{Addr: "127.0.0.1:0", Secret: "s3cret"}
 	for _, other := range join {
@@ -53,7 +50,6 @@ func peersConfig(join ...*testNode) Config {
 	return Config{Peers: p, Linger: 50 * time.Millisecond}
 }
 
-// startThreePeers starts three hubs that form a cluster.
 func startThreePeers(t *testing.T) [3]*testNode {
 	t.Helper()
 	a := startTestNode(t, new(hub.Hub), peersConfig())
@@ -66,7 +62,6 @@ func startThreePeers(t *testing.T) [3]*testNode {
 	return all
 }
 
-// waitForNodes waits until a node knows that many others.
 func (p *testNode) waitForNodes(t *testing.T, others int) {
 	t.Helper()
 	testkit.WaitFor(t, fmt.Sprintf("%d other nodes", others), func() bool {
@@ -88,7 +83,6 @@ func (c *redisClient) sendCommand(t *testing.T, args ...string) {
 	c.Send(testkit.Command(args...))
 }
 
-// readReply reads one reply as words.
 func (c *redisClient) readReply(t *testing.T) (words []string) {
 	t.Helper()
 	line := strings.TrimSpace(c.ReadLine())
@@ -262,7 +256,6 @@ func TestSubscriptionsFollowSubscribers(t *testing.T) {
 	subjects("each subject again", 4, false)
 }
 
-// startNATS starts a NATS server.
 func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: addr, MaxPayload: maxPayload})

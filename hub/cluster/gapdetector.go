@@ -139,7 +139,6 @@ func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject st
 	}
 }
 
-// movePeriod moves sequence numbers recorded in one period to another.
 func (t *topicSequences) movePeriod(from, to uint32) {
 	for i := range t.sources {
 		if t.sources[i].period == from {

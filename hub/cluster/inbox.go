@@ -57,7 +57,6 @@ func newInbox(n *Node) *inbox {
 	return in
 }
 
-// waitForSpace waits until the queue is short enough to read more.
 func (in *inbox) waitForSpace() {
 	for n := len(in.messages); n > maxQueuedUnconfirmed || n > maxQueued && !in.confirmingSubscription.Load(); n = len(in.messages) {
 		select {
@@ -68,7 +67,6 @@ func (in *inbox) waitForSpace() {
 	}
 }
 
-// deliverLoop delivers messages until done is closed.
 func (in *inbox) deliverLoop(done <-chan struct{}) {
 	in.waitForResume(done)
 	for {
@@ -87,7 +85,6 @@ func (in *inbox) deliverLoop(done <-chan struct{}) {
 	}
 }
 
-// deliverNext delivers a message and lets more be read when the queue is short.
 func (in *inbox) deliverNext(m *nats.Msg) {
 	in.deliver(m)
 	if len(in.messages) <= maxQueued {
@@ -134,7 +131,6 @@ func (in *inbox) deliver(m *nats.Msg) {
 	in.node.hub.Deliver(kind, name, m.Data)
 }
 
-// messageTopic returns the topic of a message from its subject or its topicHeader.
 func messageTopic(subject string, header nats.Header) (kind hub.Kind, name string, ok bool) {
 	if full := header.Get(topicHeader); full != "" {
 		i := strings.Index(subject, ".") + len(".t.")
@@ -194,7 +190,6 @@ func (c throttledConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// throttledDialer dials external servers.
 type throttledDialer struct {
 	net.Dialer
 	inbox *inbox
@@ -209,7 +204,6 @@ func (d *throttledDialer) Dial(network, address string) (net.Conn, error) {
 	return throttledConn{c, d.inbox}, nil
 }
 
-// throttledInProcess connects to the embedded server.
 type throttledInProcess struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

@@ -23,14 +23,12 @@ type outbox struct {
 	closed    bool
 }
 
-// outgoing is a message to be sent.
 type outgoing struct {
 	subject, id string
 	escapedName string // "" if the subject contains it
 	data        []byte
 }
 
-// memoryBytes estimates the memory of the message.
 func (m *outgoing) memoryBytes() int {
 	return len(m.subject) + len(m.id) + len(m.escapedName) + len(m.data) + 100
 }

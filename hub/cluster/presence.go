@@ -71,7 +71,6 @@ func (p *presence) subscribe(subject string, messages chan *nats.Msg) {
 	}
 }
 
-// answerQueries answers queries until done is closed.
 func (p *presence) answerQueries(done <-chan struct{}) {
 	p.subscribe(querySubject, p.queries)
 	for {
@@ -184,7 +183,6 @@ func (in *inbox) isGone(origin string) bool {
 	return n == nil || !n.lastSeen.IsZero() && time.Since(n.lastSeen) > forgetSequencesAfter
 }
 
-// countPresentNodes returns the number of other nodes.
 func (in *inbox) countPresentNodes() (n int) {
 	now := time.Now()
 	in.mu.Lock()
@@ -215,7 +213,6 @@ func (p *presence) answerQuery(m *nats.Msg) {
 	}
 }
 
-// localNamesFor returns the names that a query asks for.
 func (p *presence) localNamesFor(q query) (names [][]byte, omitted int) {
 	found := boundedNames{bytesLeft: min(q.Most, p.node.maxNameBytes())}
 	if q.Largest > 0 {
@@ -246,7 +243,6 @@ type boundedNames struct {
 	omitted   int
 }
 
-// encodedNameSize estimates the size of a name in a message before base64.
 func encodedNameSize(name string) int { return len(name) + 8 }
 
 func (s *boundedNames) add(name string) {
@@ -257,7 +253,6 @@ func (s *boundedNames) add(name string) {
 	s.names = append(s.names, name)
 }
 
-// maxNameBytes limits the names in a query or an answer.
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
 // queryNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx

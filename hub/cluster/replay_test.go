@@ -32,7 +32,6 @@ func newReplayHub(r *hub.Replay) *hub.Hub {
 	return &hub.Hub{Replay: r}
 }
 
-// startNATSWithStreams starts a NATS server with JetStream.
 func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
@@ -43,7 +42,6 @@ func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	return s
 }
 
-// waitForReplayReady waits until a node has loaded the stream.
 func (p *testNode) waitForReplayReady(t *testing.T) {
 	t.Helper()
 	testkit.WaitFor(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
@@ -489,7 +487,6 @@ func TestStreamPublisher(t *testing.T) {
 	}
 }
 
-// startThreeNATSWithStreams starts a NATS cluster with JetStream.
 func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []string) {
 	t.Helper()
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}

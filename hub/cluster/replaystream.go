@@ -35,18 +35,15 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the stream API.
 	apiTimeout = 5 * time.Second
 	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears nothing for 2 *
 	// consumerHeartbeat creates another one.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
-	// maxPulledMessages limits the messages in flight to a node.
-	maxPulledMessages = 512
-	// streamRetryDelay is the delay after an error.
-	streamRetryDelay = 250 * time.Millisecond
-	maxReplicas      = 5
+	maxPulledMessages   = 512
+	streamRetryDelay    = 250 * time.Millisecond
+	maxReplicas         = 5
 	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest messages.
 	maxTruncatedTries = 40
 	// loadCheckDelay is how long to load old messages before checking whether they still exist.
@@ -118,7 +115,6 @@ func streamSubjects(topics []string) (subjects []string) {
 	return subjects
 }
 
-// publish stores a message in the stream and waits for the confirmation.
 func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
 	defer cancel()
@@ -133,7 +129,6 @@ func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 	return err
 }
 
-// readLoop reads the stream until ctx ends, with retries.
 func (s *replayStream) readLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.readUntilError(ctx)
@@ -147,7 +142,6 @@ func (s *replayStream) readLoop(ctx context.Context) {
 	}
 }
 
-// readUntilError reads the stream until an error occurs.
 func (s *replayStream) readUntilError(ctx context.Context) error {
 	if err := s.ensureStream(ctx); err != nil {
 		return err
@@ -191,7 +185,6 @@ func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
 	}
 }
 
-// deleteConsumer deletes a consumer if the node is connected.
 func (s *replayStream) deleteConsumer(c jetstream.Consumer) {
 	if !s.node.connected.Load() {
 		return

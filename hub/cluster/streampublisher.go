@@ -36,7 +36,6 @@ type streamPublisher struct {
 }
 
 const (
-	// publisherGoroutines is the number of messages in flight.
 	publisherGoroutines = 64
 	// publishTimeout limits the time to publish a message, publishAttemptTimeout one attempt. The stream
 	// recognizes duplicates for twice as long.
@@ -121,7 +120,6 @@ func (p *streamPublisher) completePublish(m *outgoing, err error) {
 	p.available.Signal()
 }
 
-// publishLoop publishes messages until the publisher is closed and empty, or ctx ends.
 func (p *streamPublisher) publishLoop(ctx context.Context) {
 	for {
 		m, ok := p.dequeue()
@@ -132,7 +130,6 @@ func (p *streamPublisher) publishLoop(ctx context.Context) {
 	}
 }
 
-// publishWithRetries publishes a message, retrying until publishTimeout.
 func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) error {
 	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -154,7 +151,6 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 	}
 }
 
-// isRetryable reports whether publishing may succeed later.
 func isRetryable(err error) bool {
 	var refused *jetstream.APIError
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)

@@ -40,7 +40,6 @@ func subjectPrefix(kind hub.Kind) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// isUnescaped reports whether a byte stands for itself in a subject.
 func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }

@@ -79,7 +79,6 @@ func TestPatternSubjects(t *testing.T) {
 	}
 }
 
-// subjectCovers reports whether a subject, possibly with a wildcard, matches another.
 func subjectCovers(wide, subject string) bool {
 	if begin, ok := strings.CutSuffix(wide, allSuffix); ok {
 		return strings.HasPrefix(subject, begin) && len(subject) > len(begin)

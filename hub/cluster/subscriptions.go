@@ -59,13 +59,11 @@ type subjectState struct {
 	expiryQueued bool      // it is in subscriptions.idle
 }
 
-// idleSubject is a subject that became unused at a time.
 type idleSubject struct {
 	subject string
 	since   time.Time
 }
 
-// maxChangedNames limits the queue of changed names.
 const maxChangedNames = 1 << 16
 
 // queueNameCheck queues a name whose first subscriber has come or whose last has left.
@@ -88,7 +86,6 @@ func (subs *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
 	}
 }
 
-// maintain updates the subscriptions until done is closed.
 func (subs *subscriptions) maintain(done <-chan struct{}) {
 	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
@@ -108,7 +105,6 @@ func (subs *subscriptions) maintain(done <-chan struct{}) {
 	}
 }
 
-// checkChangedNames updates the subscriptions for the queued names.
 func (subs *subscriptions) checkChangedNames() {
 	subs.mu.Lock()
 	changed, checkAll := subs.changed, subs.checkAll
@@ -123,7 +119,6 @@ func (subs *subscriptions) checkChangedNames() {
 	}
 }
 
-// checkAllNames updates the subscriptions for all names, current and former.
 func (subs *subscriptions) checkAllNames() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
@@ -152,7 +147,6 @@ func (subs *subscriptions) checkAllNames() {
 	}
 }
 
-// updateSubscription updates the subscription for a name.
 func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) {
 	if subs.comesByStream != nil && subs.comesByStream(n.kind, n.text) {
 		return
@@ -188,7 +182,6 @@ func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) 
 	}
 }
 
-// scheduleExpiry queues a subject for unsubscribeExpired, once.
 func (subs *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
 	if !s.expiryQueued {
 		s.expiryQueued = true
@@ -320,7 +313,6 @@ func (subs *subscriptions) waitUntilEffective() {
 	subs.replacedAt = time.Now()
 }
 
-// subjectCount returns the number of subscribed subjects, and whether they cover all topics.
 func (subs *subscriptions) subjectCount() (n int64, all bool) {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()

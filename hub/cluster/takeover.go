@@ -27,8 +27,7 @@ const (
 	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in the old
 	// process for sending its own.
 	pauseFlushTimeout = 2 * time.Second
-	// maxPauseDuration ends a pause that nobody resumes.
-	maxPauseDuration = time.Minute
+	maxPauseDuration  = time.Minute
 )
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
@@ -89,7 +88,6 @@ func (in *inbox) pause() {
 	}
 }
 
-// resume ends a pause and reports whether there was one.
 func (in *inbox) resume() (paused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -203,7 +203,6 @@ func TestTakeOverOfLaggingProcess(t *testing.T) {
 	}
 }
 
-// blockableProxy is a proxy to a server whose directions can be blocked.
 type blockableProxy struct {
 	addr     string
 	up, down sync.RWMutex

@@ -19,7 +19,6 @@ type warningLimiter struct {
 	known       map[string]*shownWarning
 }
 
-// shownWarning is a line that was passed on.
 type shownWarning struct {
 	shownAt    time.Time
 	suppressed int // repeats since

@@ -6,7 +6,6 @@ import (
 	"sync"
 )
 
-// logger passes on the server's warnings and errors.
 type logger struct {
 	warn func(line string)
 
