@@ -61,7 +61,7 @@ var mutations = []mutation{
 	{"unmask frames with the wrong byte of the mask", "internal/wsframe/frame.go",
 		"mask[(at+i)&3]", "mask[i&3]", "./web"},
 	{"publish without the right to", "hub/publish.go",
-		"case !u.mayPublish(k, name):", "case false:", "./hub"},
+		"case !u.mayPublish(kind, topic):", "case false:", "./hub"},
 	{"never restart a worker process", "internal/supervisor/monitor.go",
 		"for run := 0; !closed(s.draining); run++ {", "for run := 0; run < 1 && !closed(s.draining); run++ {", "./internal/supervisor"},
 }

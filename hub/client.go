@@ -9,134 +9,129 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is what the hub knows of one connection. It belongs to the connection's handler,
-// whose calls come one at a time, and needs no lock. Most clients have one subscription, so
-// the first takes no map.
+// client is the state of one connection. Only the connection's handler uses it, one call at a time, so it needs
+// no lock. The first subscription is stored inline because most clients have only one.
 type client struct {
-	format format
-	// ordered says that replies go the way of messages, so that they keep their order.
-	ordered  bool
-	mistakes uint8 // of a WebSocket, or failed logins, in a row
-	user     *user // nil until it is known
-	first    *topic
-	more     *more // nil as long as there is no more
+	format messageFormat
+	// repliesInMessageOrder makes replies go through the mailbox, so that they stay in order with messages.
+	repliesInMessageOrder bool
+	consecutiveErrors     uint8 // bad WebSocket requests, or failed logins
+	user                  *user // nil until authenticated
+	firstTopic            *topic
+	extra                 *clientExtra // nil if unused
 }
 
-// more is what few clients have.
-type more struct {
-	topics [kinds]map[string]*topic // subscriptions but for the first
-	pace   pace
-	cost   int        // of the client's patterns
-	from   netip.Addr // the address that is charged with cost
-	// stop ends the resumption by which the client is sent what it has missed; nil if there is none.
-	stop context.CancelFunc
+// clientExtra is state that few clients need.
+type clientExtra struct {
+	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
+	publishRate     rateLimit
+	patternCost     int        // units of Limits.MaxPatternCost
+	patternCostAddr netip.Addr // address charged with patternCost
+	// stopReplay cancels the running replay; nil if none is running.
+	stopReplay context.CancelFunc
 }
 
-func (m *more) empty() bool {
+func (m *clientExtra) isEmpty() bool {
 	for _, topics := range m.topics {
 		if topics != nil {
 			return false
 		}
 	}
-	return m.pace == (pace{}) && m.cost == 0 && m.stop == nil
+	return m.publishRate == (rateLimit{}) && m.patternCost == 0 && m.stopReplay == nil
 }
 
-// find is the client's subscription to a name, or nil.
-func (c *client) find(k Kind, name string) *topic {
-	if c.first != nil && c.first.kind == k && c.first.name == name {
-		return c.first
+func (c *client) subscription(kind Kind, name string) *topic {
+	if c.firstTopic != nil && c.firstTopic.kind == kind && c.firstTopic.name == name {
+		return c.firstTopic
 	}
-	if c.more == nil {
+	if c.extra == nil {
 		return nil
 	}
-	return c.more.topics[k][name]
+	return c.extra.topics[kind][name]
 }
 
-func (c *client) subscribed(k Kind, name string) bool { return c.find(k, name) != nil }
+func (c *client) isSubscribed(kind Kind, name string) bool { return c.subscription(kind, name) != nil }
 
-// count is how many subscriptions the client has, of all kinds.
-func (c *client) count() (n int) {
-	for k := range Kind(kinds) {
-		n += c.number(k)
+func (c *client) subscriptionCount() (n int) {
+	for k := range Kind(kindCount) {
+		n += c.subscriptionCountOfKind(k)
 	}
 	return n
 }
 
-// number is how many it has of a kind.
-func (c *client) number(k Kind) (n int) {
-	if c.first != nil && c.first.kind == k {
+func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
+	if c.firstTopic != nil && c.firstTopic.kind == kind {
 		n++
 	}
-	if c.more != nil {
-		n += len(c.more.topics[k])
+	if c.extra != nil {
+		n += len(c.extra.topics[kind])
 	}
 	return n
 }
 
-// counted is how many are told with those of a kind: shards are counted apart.
-func (c *client) counted(k Kind) int {
-	if k == Sharded {
-		return c.number(Sharded)
+// confirmedCount returns the count that confirmations of this kind report: sharded topics are counted separately,
+// topics and patterns together.
+func (c *client) confirmedCount(kind Kind) int {
+	if kind == Sharded {
+		return c.subscriptionCountOfKind(Sharded)
 	}
-	return c.number(Topic) + c.number(Pattern)
+	return c.subscriptionCountOfKind(Topic) + c.subscriptionCountOfKind(Pattern)
 }
 
-// patternCost is what the client's patterns cost, of Limits.MaxPatternCost.
 func (c *client) patternCost() int {
-	if c.more == nil {
+	if c.extra == nil {
 		return 0
 	}
-	return c.more.cost
+	return c.extra.patternCost
 }
 
-// chargePattern adds to what the patterns of the client and of its address cost.
-func (h *Hub) chargePattern(c *client, ref tcp.Ref, cost int) {
+// addPatternCost adds cost, which may be negative, to the client's patterns and to its address.
+func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 	if cost == 0 {
 		return
 	}
-	m := c.withMore()
-	if m.cost == 0 { // an address stays charged with what it was charged with
+	m := c.ensureExtra()
+	if m.patternCost == 0 { // charge the same address until the cost is 0 again
 		if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-			m.from = sourceOf(addr.Addr())
+			m.patternCostAddr = clientNetwork(addr.Addr())
 		}
 	}
-	m.cost += cost
-	h.patternCosts.add(m.from, cost)
-	if m.cost == 0 {
-		m.from = netip.Addr{}
+	m.patternCost += cost
+	h.patternCosts.add(m.patternCostAddr, cost)
+	if m.patternCost == 0 {
+		m.patternCostAddr = netip.Addr{}
 	}
-	if m.empty() {
-		c.more = nil
+	if m.isEmpty() {
+		c.extra = nil
 	}
 }
 
-// patternCostLeft returns what one more pattern of the client may cost: of Limits.MaxPatternCost, of twice as
-// much for all clients of its address, and of what is free of Limits.MaxPatternWork less what its address has. So
-// a few addresses can't take all of it (see fairLimit).
-func (h *Hub) patternCostLeft(c *client, ref tcp.Ref, l Limits) int {
-	left := l.maxPatternCost() - c.patternCost()
+// remainingPatternCost returns the cost that one more pattern of the client may have. It is limited by
+// Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
+// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see fairLimit).
+func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
+	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-		held := h.patternCosts.of(sourceOf(addr.Addr()))
-		left = min(left, 2*l.maxPatternCost()-held, l.maxPatternWork()-int(h.index.work.Load())-held)
+		held := h.patternCosts.cost(clientNetwork(addr.Addr()))
+		remaining = min(remaining, 2*limits.maxPatternCost()-held, limits.maxPatternWork()-int(h.patternIndex.maxPublishWork.Load())-held)
 	}
-	return left
+	return remaining
 }
 
-// addressCosts are the costs of the patterns of the clients of each address that has any. Its methods are safe for
-// concurrent use.
-type addressCosts struct {
+// patternCostByAddr sums the pattern costs of each address's clients. It is safe for concurrent use.
+type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
 }
 
-func (a *addressCosts) of(from netip.Addr) int {
+func (a *patternCostByAddr) cost(addr netip.Addr) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.costs[from]
+	return a.costs[addr]
 }
 
-func (a *addressCosts) add(from netip.Addr, cost int) {
-	if !from.IsValid() {
+func (a *patternCostByAddr) add(addr netip.Addr, cost int) {
+	if !addr.IsValid() {
 		return
 	}
 	a.mu.Lock()
@@ -144,69 +139,66 @@ func (a *addressCosts) add(from netip.Addr, cost int) {
 	if a.costs == nil {
 		a.costs = make(map[netip.Addr]int)
 	}
-	if a.costs[from] += cost; a.costs[from] == 0 {
-		delete(a.costs, from)
+	if a.costs[addr] += cost; a.costs[addr] == 0 {
+		delete(a.costs, addr)
 	}
 }
 
-func (c *client) withMore() *more {
-	if c.more == nil {
-		c.more = new(more)
+func (c *client) ensureExtra() *clientExtra {
+	if c.extra == nil {
+		c.extra = new(clientExtra)
 	}
-	return c.more
+	return c.extra
 }
 
-// mayPublishNow reports whether the client has not used up rate messages a second, and counts one.
-func (c *client) mayPublishNow(now time.Time, rate int) bool {
-	return c.withMore().pace.take(now, rate, time.Second)
+// allowPublish counts one message and reports whether the client stays within rate messages a second.
+func (c *client) allowPublish(now time.Time, rate int) bool {
+	return c.ensureExtra().publishRate.allow(now, rate, time.Second)
 }
 
-func (c *client) resumes() bool { return c.more != nil && c.more.stop != nil }
+func (c *client) isReplaying() bool { return c.extra != nil && c.extra.stopReplay != nil }
 
-// resumed says that the client has been sent what it has missed.
-func (c *client) resumed() {
-	if c.more.stop = nil; c.more.empty() {
-		c.more = nil
+func (c *client) finishReplay() {
+	if c.extra.stopReplay = nil; c.extra.isEmpty() {
+		c.extra = nil
 	}
 }
 
-func (c *client) add(t *topic) {
-	if c.first == nil {
-		c.first = t
+func (c *client) addTopic(t *topic) {
+	if c.firstTopic == nil {
+		c.firstTopic = t
 		return
 	}
-	topics := &c.withMore().topics[t.kind]
+	topics := &c.ensureExtra().topics[t.kind]
 	if *topics == nil {
 		*topics = make(map[string]*topic)
 	}
 	(*topics)[t.name] = t
 }
 
-// remove takes a subscription out and returns it; nil if there is none.
-func (c *client) remove(k Kind, name string) *topic {
-	t := c.find(k, name)
+func (c *client) removeTopic(kind Kind, name string) *topic {
+	t := c.subscription(kind, name)
 	switch {
 	case t == nil:
-	case t == c.first:
-		c.first = nil
+	case t == c.firstTopic:
+		c.firstTopic = nil
 	default:
-		if delete(c.more.topics[k], name); len(c.more.topics[k]) == 0 {
-			c.more.topics[k] = nil
+		if delete(c.extra.topics[kind], name); len(c.extra.topics[kind]) == 0 {
+			c.extra.topics[kind] = nil
 		}
-		if c.more.empty() {
-			c.more = nil
+		if c.extra.isEmpty() {
+			c.extra = nil
 		}
 	}
 	return t
 }
 
-// names are the client's subscriptions of a kind, in no order.
-func (c *client) names(k Kind) (names []string) {
-	if c.first != nil && c.first.kind == k {
-		names = append(names, c.first.name)
+func (c *client) subscriptionNames(kind Kind) (names []string) {
+	if c.firstTopic != nil && c.firstTopic.kind == kind {
+		names = append(names, c.firstTopic.name)
 	}
-	if c.more != nil {
-		for name := range c.more.topics[k] {
+	if c.extra != nil {
+		for name := range c.extra.topics[kind] {
 			names = append(names, name)
 		}
 	}

@@ -6,144 +6,141 @@ import (
 	"time"
 )
 
-// Cluster is what joins a Hub with others, so that who publishes to one reaches the subscribers
-// of all. Package hub/cluster has one. Its methods are called from event loops: they do not
-// block. They are safe for concurrent use.
+// Cluster connects a Hub with others, so that a message published to one reaches the subscribers of all. Package
+// hub/cluster implements it. Methods are called from event loops and must not block unless noted. They must be
+// safe for concurrent use.
 type Cluster interface {
-	// Publish passes a message on to the others. It keeps nothing of message when it has
-	// returned. An error says that the message can't be published at all; one that gets lost
-	// on the way is none. kind is Topic or Sharded.
-	Publish(k Kind, name string, message []byte) error
-	// Keep publishes a message of a topic that Hub.Replay keeps. It comes back by DeliverKept, when
-	// and if it is kept. It keeps nothing of message when it has returned. An error says that there is
-	// no room.
+	// Publish forwards a message to the other hubs. It must not retain message. An error means that the message
+	// can never be sent; a message lost later is not an error. kind is Topic or Sharded.
+	Publish(kind Kind, name string, message []byte) error
+	// Keep stores a message of a topic that Hub.Replay keeps. Hub.DeliverKept is called once it is stored. Keep
+	// must not retain message. It fails if there is no space.
 	Keep(topic string, message []byte) error
-	// Newest asks for the position of the newest message that is kept. It may block, until ctx ends.
+	// Newest queries the position of the newest stored message. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
-	// Changed says that a name has got its first subscriber on this hub, or lost its last:
-	// Hub.Subscribers tells which, by the time that it is asked.
-	Changed(k Kind, name string)
-	// Subscribers is how many subscribers names have on the other hubs, in the order of names,
-	// as far as these answer until ctx ends. It may block.
-	Subscribers(ctx context.Context, k Kind, names []string) []int
-	// Names are those that have subscribers on the other hubs and match a pattern, as far as
-	// these answer until ctx ends, and no more than so many bytes of them: more is how many
-	// others there are. Some come several times. It may block.
-	Names(ctx context.Context, k Kind, pattern string, most int) (names []string, more int)
-	// Largest are, of each other hub, the topics with the most subscribers there, of those that
-	// begin with a prefix: at most limit of each, and by the rules of Names.
-	Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int)
-	// Stats gives the counters.
+	// Changed reports that a name has got its first subscriber on this hub or lost its last. Hub.Subscribers
+	// returns the current number.
+	Changed(kind Kind, name string)
+	// Subscribers returns the number of subscribers of each name on the other hubs, counting the hubs that answer
+	// before ctx ends. It may block.
+	Subscribers(ctx context.Context, kind Kind, names []string) []int
+	// Names returns the names that match a pattern and have subscribers on the other hubs, counting the hubs that
+	// answer before ctx ends. It returns at most maxBytes of names and the number of names omitted. Names may
+	// repeat. It may block.
+	Names(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int)
+	// Largest returns, for each other hub, up to limit topics that begin with prefix and have the most
+	// subscribers there. Limits and blocking are as for Names.
+	Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int)
+	// Stats returns the counters.
 	Stats() ClusterStats
 }
 
-// ClusterMigrator is a Cluster whose node goes on in another process, with the hub's clients: see
-// tcp.Server.Upgrade. For the others the two processes are one node, and neither delivers what was
-// published to the other one, which they tell each other.
+// ClusterMigrator is a Cluster whose node continues in another process with the hub's clients (see
+// tcp.Server.Upgrade). The other hubs see both processes as one node. Neither process delivers messages published
+// in the other through the cluster.
 type ClusterMigrator interface {
-	// Pause has nothing delivered any more until Resume. state is what has been.
+	// Pause stops delivery until Resume and returns which messages have been delivered.
 	Pause() (state []byte)
-	// Restore takes that in the new process, which delivers nothing from its beginning to Resume,
-	// and then what has come since Pause.
+	// Restore takes that state in the new process, which delivers nothing from its start to Resume, and then what
+	// has arrived since Pause.
 	Restore(state []byte) error
-	// Resume is called in both when the clients have moved, in the old process first. There it returns when
-	// what was published is ahead of what the new process passes on, which passes nothing on before its own
-	// Resume. Where nothing pauses it does nothing.
+	// Resume is called in both processes after the clients have moved, first in the old one. There it returns
+	// once its own messages have been sent ahead of the new process's, which sends nothing before its own Resume.
+	// It does nothing if nothing is paused.
 	Resume()
 }
 
-// ClusterStats are the counters of what joins a Hub with others, since it was started, but for
-// those that say "now".
+// ClusterStats are the counters of a node since its start, except those described as current.
 type ClusterStats struct {
-	// Connected says whether there is a connection to NATS now, Disconnects how often one has
-	// been lost.
+	// Connected is the current state of the connection to NATS; Disconnects counts lost connections.
 	Connected   bool
 	Disconnects int64
-	// Subjects is how many NATS subjects are subscribed to now, All whether it is all that
-	// there are.
+	// Subjects is the current number of subscribed NATS subjects. All is true while every topic is subscribed to.
 	Subjects int64
 	All      bool
-	// Sent counts messages that were passed on, Waiting those that wait for that now, and
-	// WaitingBytes their bytes. Unsent counts those that are lost because too many waited.
+	// Sent counts forwarded messages. Waiting and WaitingBytes are the messages that currently wait to be sent.
+	// Unsent counts messages lost because too many waited.
 	Sent, Waiting, WaitingBytes, Unsent int64
-	// Received counts messages of other nodes, Duplicates those that came by several
-	// subscriptions and were passed on to subscribers once.
+	// Received counts messages of other nodes. Duplicates counts messages that arrived by several subscriptions
+	// and were delivered once.
 	Received, Duplicates int64
-	// Lost counts messages of other nodes that should have come and did not, as the numbers of
-	// those behind them say: the last one before a silence is not missed until the next comes.
+	// Lost counts messages of other nodes that are missing, judging by the sequence numbers of later ones.
 	Lost int64
-	// Nodes are the other ones that are known, as many as there is room for, by name.
+	// Nodes are the other known nodes, sorted by name. The number of known nodes is limited.
 	Nodes []NodeStats
 }
 
-// NodeStats is what is known of another node.
+// NodeStats describes another node.
 type NodeStats struct {
 	Name string
-	// Here says whether it has been heard of in the last seconds.
+	// Here reports whether the node was heard of in the last few seconds.
 	Here bool
-	// Subscriptions is how many it has said to have.
+	// Subscriptions is the number that the node has announced.
 	Subscriptions int64
-	// Received and Lost count its messages, as those of ClusterStats.
+	// Received and Lost are as in ClusterStats, for messages of this node.
 	Received, Lost int64
 }
 
-// Subscribers is how many subscribers a name has on this hub.
-func (h *Hub) Subscribers(k Kind, name string) int { return h.tableOf(k).subscribers(name) }
+// Subscribers returns the number of subscribers of a name on this hub.
+func (h *Hub) Subscribers(kind Kind, name string) int {
+	return h.tableForKind(kind).subscriberCount(name)
+}
 
-// Subscriptions is how many all clients of this hub have now.
+// Subscriptions returns the current number of subscriptions of all clients of this hub.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
-// EachName calls f for every name of a kind that has subscribers on this hub, in no order,
-// until it returns false. f must not subscribe.
-func (h *Hub) EachName(k Kind, f func(name string, subscribers int) bool) { h.tableOf(k).each(f) }
+// EachName calls f for every name of a kind that has subscribers on this hub, unordered, until f returns false. f
+// must not subscribe.
+func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
+	h.tableForKind(kind).eachName(f)
+}
 
-// Matcher compiles a pattern, by the rules of PSUBSCRIBE. The function that it returns reports whether the
-// pattern matches a topic, in time proportional to the topic's length. It is safe for concurrent use.
+// Matcher compiles a pattern by the rules of PSUBSCRIBE. The returned function reports whether a topic matches,
+// in time proportional to the topic's length. It is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
-// othersTime is how long the other hubs of a cluster have for an answer.
-const othersTime = 200 * time.Millisecond
+// clusterQueryTimeout is how long the other hubs may take to answer.
+const clusterQueryTimeout = 200 * time.Millisecond
 
-// othersNames are the names of a kind that match a pattern on the other hubs, where there are
-// some, each once; more is how many do not fit into so many bytes.
-func (h *Hub) othersNames(ctx context.Context, k Kind, pattern string, most int) (names []string, more int) {
+// namesOnOtherHubs returns the matching names on the other hubs without repeats, up to maxBytes, and the number
+// omitted.
+func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	ctx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
 	defer cancel()
-	names, more = h.Cluster.Names(ctx, k, pattern, most)
+	names, omitted = h.Cluster.Names(ctx, kind, pattern, maxBytes)
 	slices.Sort(names)
-	return slices.Compact(names), more
+	return slices.Compact(names), omitted
 }
 
-// notHere is how many of some names have no subscribers on this hub.
-func (h *Hub) notHere(k Kind, names []string) (n int) {
+func (h *Hub) countWithoutLocalSubscribers(kind Kind, names []string) (n int) {
 	for _, name := range names {
-		if h.Subscribers(k, name) == 0 {
+		if h.Subscribers(kind, name) == 0 {
 			n++
 		}
 	}
 	return n
 }
 
-// allSubscribers is how many subscribers names have on all hubs.
-func (h *Hub) allSubscribers(ctx context.Context, k Kind, names []string) []int {
+// clusterSubscriberCounts returns the number of subscribers of each name on all hubs.
+func (h *Hub) clusterSubscriberCounts(ctx context.Context, kind Kind, names []string) []int {
 	counts := make([]int, len(names))
 	if h.Cluster != nil {
-		ctx, cancel := context.WithTimeout(ctx, othersTime)
+		ctx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
 		defer cancel()
-		counts = h.Cluster.Subscribers(ctx, k, names)
+		counts = h.Cluster.Subscribers(ctx, kind, names)
 	}
 	for i, name := range names {
-		counts[i] += h.Subscribers(k, name)
+		counts[i] += h.Subscribers(kind, name)
 	}
 	return counts
 }
 
-// changed tells the cluster, if there is one, of a first or last subscriber.
-func (h *Hub) changed(k Kind, name string) {
+// notifyCluster reports a name's first or last subscriber to the cluster, if any.
+func (h *Hub) notifyCluster(kind Kind, name string) {
 	if h.Cluster != nil {
-		h.Cluster.Changed(k, name)
+		h.Cluster.Changed(kind, name)
 	}
 }

@@ -11,307 +11,311 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-func clientCommands() map[string]*command {
-	about := func(since, summary string) about {
-		return about{"connection", since, summary, []string{"noscript", "loading", "stale"}}
+func newClientCommands() map[string]*command {
+	doc := func(since, summary string) commandDoc {
+		return commandDoc{"connection", since, summary, []string{"noscript", "loading", "stale"}}
 	}
-	return byName(
-		&command{name: "client|id", arity: 2, run: func(t *turn) { t.integer(int(t.ref.ID())) }, about: about("5.0.0", "Returns the client ID for the current connection")},
-		&command{name: "client|getname", arity: 2, run: (*turn).clientGetname, about: about("2.6.9", "Get the current connection name")},
-		&command{name: "client|setname", arity: 3, run: (*turn).clientSetname, about: about("2.6.9", "Set the current connection name")},
-		&command{name: "client|setinfo", arity: 4, run: (*turn).clientSetinfo, about: about("7.2.0", "Set information specific to the client or connection")},
-		&command{name: "client|info", arity: 2, run: (*turn).clientInfo, about: about("6.2.0", "Returns information about the current client connection.")},
-		&command{name: "client|list", arity: -2, run: (*turn).clientList, about: about("2.4.0", "Get the list of client connections")},
-		&command{name: "client|kill", arity: -3, run: (*turn).clientKill, about: about("2.4.0", "Kill the connection of a client")},
-		&command{name: "client|reply", arity: 3, run: (*turn).clientReply, about: about("3.2.0", "Instruct the server whether to reply to commands")},
-		&command{name: "client|no-evict", arity: 3, run: (*turn).onOff, about: about("7.0.0", "Set client eviction mode for the current connection")},
-		&command{name: "client|no-touch", arity: 3, run: (*turn).onOff, about: about("7.2.0", "Set whether commands change what is known of keys' use")},
-		&command{name: "client|getredir", arity: 2, run: func(t *turn) { t.integer(-1) }, about: about("6.0.0", "Get tracking notifications redirection client ID if any")},
-		&command{name: "client|help", arity: 2, run: (*turn).clientHelp, about: about("5.0.0", "Show helpful text about the different subcommands")},
+	return indexCommands(
+		&command{name: "client|id", arity: 2, run: func(b *commandBatch) { b.writeInt(int(b.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
+		&command{name: "client|getname", arity: 2, run: (*commandBatch).handleClientGetname, commandDoc: doc("2.6.9", "Get the current connection name")},
+		&command{name: "client|setname", arity: 3, run: (*commandBatch).handleClientSetname, commandDoc: doc("2.6.9", "Set the current connection name")},
+		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
+		&command{name: "client|info", arity: 2, run: (*commandBatch).handleClientInfo, commandDoc: doc("6.2.0", "Returns information about the current client connection.")},
+		&command{name: "client|list", arity: -2, run: (*commandBatch).handleClientList, commandDoc: doc("2.4.0", "Get the list of client connections")},
+		&command{name: "client|kill", arity: -3, run: (*commandBatch).handleClientKill, commandDoc: doc("2.4.0", "Kill the connection of a client")},
+		&command{name: "client|reply", arity: 3, run: (*commandBatch).handleClientReply, commandDoc: doc("3.2.0", "Instruct the server whether to reply to commands")},
+		&command{name: "client|no-evict", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.0.0", "Set client eviction mode for the current connection")},
+		&command{name: "client|no-touch", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.2.0", "Set whether commands change what is known of keys' use")},
+		&command{name: "client|getredir", arity: 2, run: func(b *commandBatch) { b.writeInt(-1) }, commandDoc: doc("6.0.0", "Get tracking notifications redirection client ID if any")},
+		&command{name: "client|help", arity: 2, run: (*commandBatch).handleClientHelp, commandDoc: doc("5.0.0", "Show helpful text about the different subcommands")},
 	)
 }
 
-func (t *turn) clientGetname() {
-	if t.details == nil || t.details.name == "" {
-		t.null()
+func (b *commandBatch) handleClientGetname() {
+	if b.sessionDetails == nil || b.sessionDetails.clientName == "" {
+		b.writeNull()
 	} else {
-		t.bulk(t.details.name)
+		b.writeBulk(b.sessionDetails.clientName)
 	}
 }
 
-func (t *turn) clientSetname() {
-	if !nameable(t.args[2]) {
-		t.error(badName)
+func (b *commandBatch) handleClientSetname() {
+	if !isValidClientName(b.args[2]) {
+		b.writeError(badClientNameReply)
 		return
 	}
-	t.setName(t.args[2])
-	t.ok()
+	b.setClientName(b.args[2])
+	b.writeOK()
 }
 
-// clientSetinfo takes what a client library tells of itself, which is not kept: it would be
-// more than all else that there is of a client.
-func (t *turn) clientSetinfo() {
+// handleClientSetinfo accepts but does not store the client library's name and version, which would take more
+// memory than the rest of a session.
+func (b *commandBatch) handleClientSetinfo() {
 	switch {
-	case !is(t.args[2], "lib-name") && !is(t.args[2], "lib-ver"):
-		t.error("ERR Unrecognized option '" + shown(t.args[2]) + "'")
-	case !nameable(t.args[3]):
-		t.error("ERR " + string(appendLower(nil, t.args[2])) + " cannot contain spaces, newlines or special characters.")
+	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
+		b.writeError("ERR Unrecognized option '" + truncateForError(b.args[2]) + "'")
+	case !isValidClientName(b.args[3]):
+		b.writeError("ERR " + string(appendLower(nil, b.args[2])) + " cannot contain spaces, newlines or special characters.")
 	default:
-		t.ok()
+		b.writeOK()
 	}
 }
 
-func (t *turn) clientReply() {
+func (b *commandBatch) handleClientReply() {
 	switch {
-	case is(t.args[2], "on"):
-		t.flags &^= silent
-		t.muted = false
-		t.ok()
-	case is(t.args[2], "off"):
-		t.flags |= silent
-	case is(t.args[2], "skip"):
-		t.flags |= skips
+	case equalsFold(b.args[2], "on"):
+		b.replyFlags &^= repliesOff
+		b.noReply = false
+		b.writeOK()
+	case equalsFold(b.args[2], "off"):
+		b.replyFlags |= repliesOff
+	case equalsFold(b.args[2], "skip"):
+		b.replyFlags |= skipNextReply
 	default:
-		t.error(syntaxError)
+		b.writeError(syntaxErrorReply)
 	}
 }
 
-func (t *turn) clientInfo() { t.text(string(appendClient(nil, t.c))) }
+func (b *commandBatch) handleClientInfo() { b.writeVerbatim(string(appendClientInfo(nil, b.conn))) }
 
-// appendClient appends a line about a connection. It is for calls of the connection's handler.
-func appendClient(to []byte, c *tcp.Conn) []byte {
+// appendClientInfo appends a line of CLIENT LIST. It must be called on the connection's event loop.
+func appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 	var name string
 	var sub, psub, ssub int
-	who, flag := anyone.name, "N"
-	s, _ := c.Value().(*respSession)
-	if s != nil && s.details != nil {
-		name = s.details.name
+	userName, flag := anyone.name, "N"
+	s, _ := conn.Value().(*respSession)
+	if s != nil && s.sessionDetails != nil {
+		name = s.sessionDetails.clientName
 	}
-	if h, ok := c.Value().(holder); ok {
-		k := h.held()
-		if k.count() > 0 {
+	if h, ok := conn.Value().(clientHolder); ok {
+		client := h.hubClient()
+		if client.subscriptionCount() > 0 {
 			flag = "P"
 		}
-		sub, psub, ssub = k.number(Topic), k.number(Pattern), k.number(Sharded)
-		if k.user != nil {
-			who = k.user.name
+		sub, psub, ssub = client.subscriptionCountOfKind(Topic), client.subscriptionCountOfKind(Pattern), client.subscriptionCountOfKind(Sharded)
+		if client.user != nil {
+			userName = client.user.name
 		}
 	}
-	last := numbered[0].name
+	lastCommand := commandsByID[0].name
 	if s != nil {
-		last = numbered[s.last].name
+		lastCommand = commandsByID[s.lastCommand].name
 	}
-	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d cmd=%s user=%s redir=-1",
-		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), last, who)
+	dst = fmt.Appendf(dst, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d cmd=%s user=%s redir=-1",
+		conn.Ref().ID(), formatClientAddr(conn.Ref().RemoteAddr()), formatClientAddr(conn.Ref().LocalAddr()), name, flag, sub, psub, ssub, conn.Pending(), conn.Dropped(), lastCommand, userName)
 	if s != nil {
-		to = fmt.Appendf(to, " resp=%d", 2+s.format)
+		dst = fmt.Appendf(dst, " resp=%d", 2+s.format)
 	}
-	return append(to, '\n')
+	return append(dst, '\n')
 }
 
-func addrText(a netip.AddrPort, _ bool) string {
-	if !a.IsValid() {
+func formatClientAddr(addr netip.AddrPort, _ bool) string {
+	if !addr.IsValid() {
 		return "unix:0"
 	}
-	return a.String()
+	return addr.String()
 }
 
-// filter is which clients a command is about. What is zero does not matter.
-type filter struct {
+// clientFilter selects connections for CLIENT LIST and KILL. Zero fields match all.
+type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
-	kind        string
+	clientType  string
 	user        string
-	not         tcp.Ref
+	exclude     tcp.Ref
 }
 
-func (f *filter) id(n int) {
+func (f *clientFilter) addID(id int) {
 	if f.ids == nil {
 		f.ids = make(map[uint64]bool)
 	}
-	f.ids[uint64(n)] = true
+	f.ids[uint64(id)] = true
 }
 
-func (f *filter) matches(c *tcp.Conn) bool {
+func (f *clientFilter) matches(c *tcp.Conn) bool {
 	ref := c.Ref()
 	switch {
-	case ref == f.not, len(f.ids) > 0 && !f.ids[ref.ID()],
-		f.addr != "" && f.addr != addrText(ref.RemoteAddr()), f.laddr != "" && f.laddr != addrText(ref.LocalAddr()):
+	case ref == f.exclude, len(f.ids) > 0 && !f.ids[ref.ID()],
+		f.addr != "" && f.addr != formatClientAddr(ref.RemoteAddr()), f.laddr != "" && f.laddr != formatClientAddr(ref.LocalAddr()):
 		return false
 	}
-	h, ok := c.Value().(holder)
-	if f.kind != "" && f.kind != kindOf(h, ok) {
+	h, ok := c.Value().(clientHolder)
+	if f.clientType != "" && f.clientType != clientTypeName(h, ok) {
 		return false
 	}
-	return f.user == "" || ok && cmp.Or(h.held().user, anyone).name == f.user
+	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// kindOf is what Redis calls clients with and without subscriptions.
-func kindOf(h holder, ok bool) string {
-	if ok && h.held().count() > 0 {
+// clientTypeName returns Redis's name for clients with or without subscriptions.
+func clientTypeName(holder clientHolder, isHolder bool) string {
+	if isHolder && holder.hubClient().subscriptionCount() > 0 {
 		return "pubsub"
 	}
 	return "normal"
 }
 
-// option reads an option with its value. It answers an error for a wrong one.
-func (t *turn) option(f *filter, name, value []byte) (ok bool) {
+// parseFilterOption sets the filter's field for an option. If the option is invalid, it replies with an error and
+// returns false.
+func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
-	case is(name, "id"):
-		id, ok := decimal(value)
+	case equalsFold(name, "id"):
+		id, ok := parseRedisInt(value)
 		if !ok || id < 1 {
-			t.error("ERR client-id should be greater than 0")
+			b.writeError("ERR client-id should be greater than 0")
 			return false
 		}
-		f.id(id)
-	case is(name, "addr"):
-		f.addr = string(value)
-	case is(name, "laddr"):
-		f.laddr = string(value)
-	case is(name, "user"):
-		if f.user = string(value); !t.h.knows(f.user) {
-			t.error("ERR No such user '" + shown(value) + "'")
+		filter.addID(id)
+	case equalsFold(name, "addr"):
+		filter.addr = string(value)
+	case equalsFold(name, "laddr"):
+		filter.laddr = string(value)
+	case equalsFold(name, "user"):
+		if filter.user = string(value); !b.hub.hasUser(filter.user) {
+			b.writeError("ERR No such user '" + truncateForError(value) + "'")
 			return false
 		}
-	case is(name, "type"):
-		f.kind = string(appendLower(nil, value))
-		if !slices.Contains([]string{"normal", "pubsub", "master", "replica", "slave"}, f.kind) {
-			t.error("ERR Unknown client type '" + shown(value) + "'")
+	case equalsFold(name, "type"):
+		filter.clientType = string(appendLower(nil, value))
+		if !slices.Contains([]string{"normal", "pubsub", "master", "replica", "slave"}, filter.clientType) {
+			b.writeError("ERR Unknown client type '" + truncateForError(value) + "'")
 			return false
 		}
-	case is(name, "skipme") && is(value, "yes"):
-		f.not = t.ref
-	case is(name, "skipme") && is(value, "no"):
-		f.not = tcp.Ref{}
+	case equalsFold(name, "skipme") && equalsFold(value, "yes"):
+		filter.exclude = b.ref
+	case equalsFold(name, "skipme") && equalsFold(value, "no"):
+		filter.exclude = tcp.Ref{}
 	default:
-		t.error(syntaxError)
+		b.writeError(syntaxErrorReply)
 		return false
 	}
 	return true
 }
 
-// knows says whether there is a user of a name.
-func (h *Hub) knows(name string) bool {
+func (h *Hub) hasUser(userName string) bool {
 	if h.Users == nil {
-		return name == defaultUser
+		return userName == defaultUser
 	}
-	return h.Users.roster().byName[name] != nil
+	return h.Users.roster().byName[userName] != nil
 }
 
-// clientList is CLIENT LIST [TYPE kind] or [ID id ...].
-func (t *turn) clientList() {
-	var f filter
-	switch args := t.args[2:]; {
+// handleClientList handles CLIENT LIST [TYPE type | ID id ...].
+func (b *commandBatch) handleClientList() {
+	var filter clientFilter
+	switch args := b.args[2:]; {
 	case len(args) == 0:
-	case len(args) >= 2 && is(args[0], "id"):
+	case len(args) >= 2 && equalsFold(args[0], "id"):
 		for _, a := range args[1:] {
-			id, ok := decimal(a)
+			id, ok := parseRedisInt(a)
 			if !ok {
-				t.error("ERR Invalid client ID")
+				b.writeError("ERR Invalid client ID")
 				return
 			}
-			f.id(id)
+			filter.addID(id)
 		}
-	case len(args) == 2 && is(args[0], "type"):
-		if !t.option(&f, args[0], args[1]) {
+	case len(args) == 2 && equalsFold(args[0], "type"):
+		if !b.parseFilterOption(&filter, args[0], args[1]) {
 			return
 		}
 	default:
-		t.error(syntaxError)
+		b.writeError(syntaxErrorReply)
 		return
 	}
-	srv, most := t.c.Server(), t.unsent/4
-	t.later(func(ctx context.Context, r *replies) error { return r.clients(ctx, srv, &f, most) })
+	srv, maxBytes := b.conn.Server(), b.maxUnsent/4
+	b.replyInBackground(func(ctx context.Context, r *replyWriter) error { return r.listClients(ctx, srv, &filter, maxBytes) })
 }
 
-// clients lists connections, as far as the list is not larger than most bytes.
-func (r *replies) clients(ctx context.Context, srv *tcp.Server, f *filter, most int) error {
+// listClients writes the matching connections, or an error if the list exceeds maxBytes.
+func (r *replyWriter) listClients(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
 	var mu sync.Mutex
 	var list []byte
 	n := 0
 	err := srv.Each(ctx, func(c *tcp.Conn) {
-		if !f.matches(c) {
+		if !filter.matches(c) {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if n++; len(list) <= most {
-			list = appendClient(list, c)
+		if n++; len(list) <= maxBytes {
+			list = appendClientInfo(list, c)
 		}
 	})
 	mu.Lock()
 	defer mu.Unlock()
 	switch {
 	case err != nil:
-		r.error("ERR " + err.Error())
-	case len(list) > most:
-		r.error(fmt.Sprintf("ERR the list of %d clients would have more than %d bytes; ask for some by TYPE or ID", n, most))
+		r.writeError("ERR " + err.Error())
+	case len(list) > maxBytes:
+		r.writeError(fmt.Sprintf("ERR the list of %d clients exceeds %d bytes; use TYPE or ID", n, maxBytes))
 	default:
-		r.text(string(list))
+		r.writeVerbatim(string(list))
 	}
 	return nil
 }
 
-// clientKill is CLIENT KILL addr, or with options.
-func (t *turn) clientKill() {
-	f, old := filter{not: t.ref}, len(t.args) == 3
-	if old {
-		f = filter{addr: string(t.args[2])}
-	} else if len(t.args)%2 != 0 {
-		t.error(syntaxError)
+// handleClientKill handles CLIENT KILL, with an address or with options.
+func (b *commandBatch) handleClientKill() {
+	filter, legacyForm := clientFilter{exclude: b.ref}, len(b.args) == 3
+	if legacyForm {
+		filter = clientFilter{addr: string(b.args[2])}
+	} else if len(b.args)%2 != 0 {
+		b.writeError(syntaxErrorReply)
 		return
 	}
-	for args := t.args[2:]; !old && len(args) > 0; args = args[2:] {
-		if !t.option(&f, args[0], args[1]) {
+	for args := b.args[2:]; !legacyForm && len(args) > 0; args = args[2:] {
+		if !b.parseFilterOption(&filter, args[0], args[1]) {
 			return
 		}
 	}
-	h, srv, self := t.h, t.c.Server(), t.ref
-	t.later(func(ctx context.Context, r *replies) error { return r.kill(ctx, h, srv, &f, self, old) })
+	hub, srv, self := b.hub, b.conn.Server(), b.ref
+	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
+		return r.killClients(ctx, hub, srv, &filter, self, legacyForm)
+	})
 }
 
-// kill closes connections, that of self behind the answer.
-func (r *replies) kill(ctx context.Context, h *Hub, srv *tcp.Server, f *filter, self tcp.Ref, old bool) (why error) {
+// killClients closes the matching connections and writes the reply. It returns the reason for closing the
+// caller's own connection after the reply, if it matched.
+func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
 	err := srv.Each(ctx, func(c *tcp.Conn) {
-		if !f.matches(c) {
+		if !filter.matches(c) {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		n++
 		if c.Ref() == self {
-			why = tcp.ErrClosedByOperator
+			closeReason = tcp.ErrClosedByOperator
 		} else {
-			h.expel(c)
+			hub.killClient(c)
 		}
 	})
 	mu.Lock()
 	defer mu.Unlock()
 	switch {
 	case err != nil:
-		r.error("ERR " + err.Error())
-	case !old:
-		r.integer(n)
+		r.writeError("ERR " + err.Error())
+	case !legacyForm:
+		r.writeInt(n)
 	case n == 0:
-		r.error("ERR No such client")
+		r.writeError("ERR No such client")
 	default:
-		r.ok()
+		r.writeOK()
 	}
-	return why
+	return closeReason
 }
 
-// expel closes a connection. Its subscriptions end at once: the peer's end may take a while.
-func (h *Hub) expel(c *tcp.Conn) {
-	if k, ok := c.Value().(holder); ok {
-		h.closed(k.held(), c.Ref())
+// killClient closes a connection. Its subscriptions end immediately, because the peer may take a while to
+// disconnect.
+func (h *Hub) killClient(conn *tcp.Conn) {
+	if holder, ok := conn.Value().(clientHolder); ok {
+		h.unsubscribeAll(holder.hubClient(), conn.Ref())
 	}
-	c.CloseWith(tcp.ErrClosedByOperator)
+	conn.CloseWith(tcp.ErrClosedByOperator)
 }
 
-func (t *turn) clientHelp() {
-	t.help("CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+func (b *commandBatch) handleClientHelp() {
+	b.writeHelp("CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
 		"GETNAME", "    Return the name of the current connection.",
 		"ID", "    Return the ID of the current connection.",
 		"INFO", "    Return information about the current client connection.",

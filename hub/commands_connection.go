@@ -2,223 +2,221 @@ package hub
 
 import "errors"
 
-// version is that of the Redis whose commands these are. Clients choose by it what they send.
-const version = "7.0.15"
+// redisVersion is the Redis version that the commands follow. Clients adapt to it.
+const redisVersion = "7.0.15"
 
-const syntaxError = "ERR syntax error"
+const syntaxErrorReply = "ERR syntax error"
 
-var errForeign = errors.New("hub: HTTP, in the middle of the Redis protocol")
+var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// ping answers a subscriber of version 2 in the form of a message.
-func (t *turn) ping() {
-	if len(t.args) > 2 {
-		t.error(wrongNumber(t.command.name))
+// handlePing replies to RESP2 subscribers in the form of a message.
+func (b *commandBatch) handlePing() {
+	if len(b.args) > 2 {
+		b.writeError(wrongArgCountReply(b.command.name))
 		return
 	}
 	var text []byte
-	if len(t.args) == 2 {
-		text = t.args[1]
+	if len(b.args) == 2 {
+		text = b.args[1]
 	}
 	switch {
-	case !t.resp3 && t.count() > 0:
-		t.array(2)
-		t.bulk("pong")
-		t.bulkBytes(text)
-	case len(t.args) == 2:
-		t.bulkBytes(text)
+	case !b.resp3 && b.subscriptionCount() > 0:
+		b.writeArrayHeader(2)
+		b.writeBulk("pong")
+		b.writeBulkBytes(text)
+	case len(b.args) == 2:
+		b.writeBulkBytes(text)
 	default:
-		t.status("PONG")
+		b.writeStatus("PONG")
 	}
 }
 
-func (t *turn) echo() { t.bulkBytes(t.args[1]) }
+func (b *commandBatch) handleEcho() { b.writeBulkBytes(b.args[1]) }
 
-func (t *turn) quit() {
-	t.ok()
-	if t.muted {
-		t.out = t.out[:0]
+func (b *commandBatch) handleQuit() {
+	b.writeOK()
+	if b.noReply {
+		b.buf = b.buf[:0]
 	}
-	t.close(nil)
+	b.flushAndClose(nil)
 }
 
-// foreign closes a connection that sends HTTP behind its first bytes: a web page may have had a
+// closeUnexpectedHTTP closes a connection that sends HTTP after its first bytes: a web page may have made a
 // browser send it, with commands in it.
-func (t *turn) foreign() { t.close(errForeign) }
+func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
-// reset is as if the connection had just begun.
-func (t *turn) reset() {
-	t.h.closed(&t.client, t.ref)
-	t.setVersion(2)
-	t.detail(false, func(d *details) { d.name = "" })
-	t.flags &^= silent | skips
-	t.setUser(t.h.arrival(t.c.TLS()))
-	t.muted = false
-	t.status("RESET")
+// handleReset restores the state of a new connection.
+func (b *commandBatch) handleReset() {
+	b.hub.unsubscribeAll(&b.client, b.ref)
+	b.setProtocolVersion(2)
+	b.updateDetails(false, func(d *sessionDetails) { d.clientName = "" })
+	b.replyFlags &^= repliesOff | skipNextReply
+	b.setUser(b.hub.initialUser(b.conn.TLS()))
+	b.noReply = false
+	b.writeStatus("RESET")
 }
 
-func (t *turn) setVersion(v int) {
-	t.format, t.resp3 = resp2, v == 3
-	if t.resp3 {
-		t.format = resp3
+func (b *commandBatch) setProtocolVersion(version int) {
+	b.format, b.resp3 = formatRESP2, version == 3
+	if b.resp3 {
+		b.format = formatRESP3
 	}
 }
 
-func (t *turn) selectDB() {
-	switch n, ok := decimal(t.args[1]); {
+func (b *commandBatch) handleSelect() {
+	switch n, ok := parseRedisInt(b.args[1]); {
 	case !ok:
-		t.error("ERR value is not an integer or out of range")
+		b.writeError("ERR value is not an integer or out of range")
 	case n != 0:
-		t.error("ERR DB index is out of range")
+		b.writeError("ERR DB index is out of range")
 	default:
-		t.ok()
+		b.writeOK()
 	}
 }
 
-// setUser has the client be a user, or, with nil, one that has a time to say who it is.
-func (t *turn) setUser(u *user) {
-	if before := t.user; (before == nil) != (u == nil) {
-		d := strangerTime
+// setUser sets the client's user. With nil, the client must authenticate before a deadline.
+func (b *commandBatch) setUser(u *user) {
+	if previous := b.user; (previous == nil) != (u == nil) {
+		timeout := authTimeout
 		if u != nil {
-			d = 0
+			timeout = 0
 		}
-		t.c.SetDeadline(d)
+		b.conn.SetDeadline(timeout)
 	}
-	t.user = u
+	b.user = u
 }
 
-// credential is what a client says who it is with: a password alone, which may be a token, or
-// with a name.
-func (t *turn) credential(given [][]byte) (ok bool) {
-	var who *user
+// authenticate logs the client in with [password or token] or [name, password]. If that fails, it replies with an
+// error and returns false.
+func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
+	var u *user
 	var err error
-	if len(given) == 1 {
-		who, err = t.h.token(string(given[0]))
+	if len(credentials) == 1 {
+		u, err = b.hub.authenticateToken(string(credentials[0]))
 	} else {
-		who, err = t.h.login(string(given[0]), string(given[1]))
+		u, err = b.hub.authenticatePassword(string(credentials[0]), string(credentials[1]))
 	}
 	switch {
 	case err == nil:
-		t.setUser(who)
-		t.mistakes = 0
+		b.setUser(u)
+		b.consecutiveErrors = 0
 		return true
-	case len(given) == 1 && t.h.newcomer() != nil:
-		t.error("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
+	case len(credentials) == 1 && b.hub.unauthenticatedUser() != nil:
+		b.writeError("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
 	default:
-		t.error("WRONGPASS invalid username-password pair or user is disabled.")
+		b.writeError("WRONGPASS invalid username-password pair or user is disabled.")
 	}
-	t.failedLogin()
+	b.handleFailedLogin()
 	return false
 }
 
-func (t *turn) auth() {
+func (b *commandBatch) handleAuth() {
 	switch {
-	case len(t.args) > 3:
-		t.error(syntaxError)
-	case t.credential(t.args[1:]):
-		t.ok()
+	case len(b.args) > 3:
+		b.writeError(syntaxErrorReply)
+	case b.authenticate(b.args[1:]):
+		b.writeOK()
 	}
 }
 
-func (t *turn) whoami() { t.bulk(t.user.name) }
+func (b *commandBatch) handleACLWhoami() { b.writeBulk(b.user.name) }
 
-// hello is HELLO [version [AUTH name password] [SETNAME name]].
-func (t *turn) hello() {
-	v, given, name := 0, [][]byte(nil), []byte(nil)
-	if len(t.args) > 1 {
+// handleHello handles HELLO [version [AUTH name password] [SETNAME name]].
+func (b *commandBatch) handleHello() {
+	version, credentials, name := 0, [][]byte(nil), []byte(nil)
+	if len(b.args) > 1 {
 		var ok bool
-		if v, ok = decimal(t.args[1]); !ok {
-			t.error("ERR Protocol version is not an integer or out of range")
+		if version, ok = parseRedisInt(b.args[1]); !ok {
+			b.writeError("ERR Protocol version is not an integer or out of range")
 			return
 		}
-		if v != 2 && v != 3 {
-			t.error("NOPROTO unsupported protocol version")
+		if version != 2 && version != 3 {
+			b.writeError("NOPROTO unsupported protocol version")
 			return
 		}
 	}
-	for i := 2; i < len(t.args); i++ {
-		switch left := len(t.args) - i - 1; {
-		case is(t.args[i], "auth") && left >= 2:
-			given = t.args[i+1 : i+3]
+	for i := 2; i < len(b.args); i++ {
+		switch left := len(b.args) - i - 1; {
+		case equalsFold(b.args[i], "auth") && left >= 2:
+			credentials = b.args[i+1 : i+3]
 			i += 2
-		case is(t.args[i], "setname") && left >= 1:
-			if name = t.args[i+1]; !nameable(name) {
-				t.error(badName)
+		case equalsFold(b.args[i], "setname") && left >= 1:
+			if name = b.args[i+1]; !isValidClientName(name) {
+				b.writeError(badClientNameReply)
 				return
 			}
 			i++
 		default:
-			t.error("ERR Syntax error in HELLO option '" + shown(t.args[i]) + "'")
+			b.writeError("ERR Syntax error in HELLO option '" + truncateForError(b.args[i]) + "'")
 			return
 		}
 	}
-	if given != nil && !t.credential(given) {
+	if credentials != nil && !b.authenticate(credentials) {
 		return
 	}
 	switch {
-	case t.user == nil:
-		t.error("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
+	case b.user == nil:
+		b.writeError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
 		return
-	case v == 2 && t.resp3 && t.count() > 0:
-		t.error("ERR HELLO 2 is not possible while subscribed; UNSUBSCRIBE and PUNSUBSCRIBE come first")
+	case version == 2 && b.resp3 && b.subscriptionCount() > 0:
+		b.writeError("ERR HELLO 2 is not possible while subscribed; unsubscribe first")
 		return
 	}
-	if v != 0 {
-		t.setVersion(v)
+	if version != 0 {
+		b.setProtocolVersion(version)
 	}
 	if name != nil {
-		t.setName(name)
+		b.setClientName(name)
 	}
-	t.helloReply()
+	b.replyHello()
 }
 
-func (t *turn) helloReply() {
-	v := 2
-	if t.resp3 {
-		v = 3
+func (b *commandBatch) replyHello() {
+	version := 2
+	if b.resp3 {
+		version = 3
 	}
-	t.dict(7)
-	t.bulk("server")
-	t.bulk("redis")
-	t.bulk("version")
-	t.bulk(version)
-	t.bulk("proto")
-	t.integer(v)
-	t.bulk("id")
-	t.integer(int(t.ref.ID()))
-	t.bulk("mode")
-	t.bulk("standalone")
-	t.bulk("role")
-	t.bulk("master")
-	t.bulk("modules")
-	t.array(0)
+	b.writeMapHeader(7)
+	b.writeBulk("server")
+	b.writeBulk("redis")
+	b.writeBulk("version")
+	b.writeBulk(redisVersion)
+	b.writeBulk("proto")
+	b.writeInt(version)
+	b.writeBulk("id")
+	b.writeInt(int(b.ref.ID()))
+	b.writeBulk("mode")
+	b.writeBulk("standalone")
+	b.writeBulk("role")
+	b.writeBulk("master")
+	b.writeBulk("modules")
+	b.writeArrayHeader(0)
 }
 
-// badName answers names that are not nameable.
-const badName = "ERR Client names cannot contain spaces, newlines or special characters."
+const badClientNameReply = "ERR Client names cannot contain spaces, newlines or special characters."
 
-// maxClientName is the most bytes of a client's name.
-const maxClientName = 128
+const maxClientNameBytes = 128
 
-// nameable says whether a client may call itself so.
-func nameable(name []byte) bool {
+// isValidClientName reports whether name is short enough and has printable ASCII characters only.
+func isValidClientName(name []byte) bool {
 	for _, c := range name {
 		if c < '!' || c > '~' {
 			return false
 		}
 	}
-	return len(name) <= maxClientName
+	return len(name) <= maxClientNameBytes
 }
 
-// setName keeps a client's name, or forgets it.
-func (t *turn) setName(name []byte) {
-	t.detail(len(name) > 0, func(d *details) { d.name = string(name) })
+// setClientName sets the client's name; an empty one removes it.
+func (b *commandBatch) setClientName(name []byte) {
+	b.updateDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
 }
 
-// onOff says whether an argument is on or off, and answers an error otherwise.
-func (t *turn) onOff() {
-	if !is(t.args[2], "on") && !is(t.args[2], "off") {
-		t.error(syntaxError)
+// handleIgnoredOnOff accepts on and off without effect.
+func (b *commandBatch) handleIgnoredOnOff() {
+	if !equalsFold(b.args[2], "on") && !equalsFold(b.args[2], "off") {
+		b.writeError(syntaxErrorReply)
 		return
 	}
-	t.ok()
+	b.writeOK()
 }

@@ -7,247 +7,246 @@ import (
 	"slices"
 )
 
-// noTopic is Redis's answer to who may not use a topic.
-const noTopic = "NOPERM this user has no permissions to access one of the channels used as arguments"
+const noChannelPermissionReply = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
-func (t *turn) publish(k Kind) {
-	if t.count() > 0 { // its own message comes behind the replies before, and the number behind it
-		t.flush()
+func (b *commandBatch) handlePublish(kind Kind) {
+	if b.subscriptionCount() > 0 { // earlier replies, the client's own message, then the count
+		b.flushReplies()
 	}
-	spent := t.h.index.spent.Load()
-	name, message := string(t.args[1]), t.args[2]
-	n, err := 0, t.h.authorise(t.user, t.mayPublishNow, k, name, message)
+	spentBefore := b.hub.patternIndex.spentWork.Load()
+	name, message := string(b.args[1]), b.args[2]
+	n, err := 0, b.hub.authorizePublish(b.user, b.allowPublish, kind, name, message)
 	if err == nil {
-		n, err = t.h.fanOut(k, name, message)
+		n, err = b.hub.fanOut(kind, name, message)
 	}
 	if err != nil {
-		t.refuse(err)
+		b.replyRefusal(err)
 		return
 	}
-	t.work += n/receiversWork + int(t.h.index.spent.Load()-spent)/matchWork
-	t.integer(n)
+	b.work += n/receiversPerWork + int(b.hub.patternIndex.spentWork.Load()-spentBefore)/matchUnitsPerWork
+	b.writeInt(n)
 }
 
-// refuse answers an error of the hub.
-func (t *turn) refuse(err error) {
+func (b *commandBatch) replyRefusal(err error) {
 	if errors.Is(err, errDenied) {
-		t.error(noTopic)
+		b.writeError(noChannelPermissionReply)
 	} else {
-		t.error("ERR " + err.Error())
+		b.writeError("ERR " + err.Error())
 	}
 }
 
-// subscribe subscribes to all names that are given, or to none where one is denied. What a
-// limit ends, ends behind those that were still possible.
-func (t *turn) subscribe(k Kind, word string) {
-	names, first := t.args[1:], t.begun()
+// handleSubscribe subscribes to all names, or to none if one is denied. When a limit is reached, earlier names
+// stay subscribed.
+func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
+	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
-		if first == 0 && !t.user.maySubscribe(k, string(name)) {
-			t.refuse(t.h.refuse(errDenied))
+		if first == 0 && !b.user.maySubscribe(kind, string(name)) {
+			b.replyRefusal(b.hub.countRefusal(errDenied))
 			return
 		}
 	}
-	t.word = word
+	b.confirmVerb = verb
 	for i := first; i < len(names); i++ {
-		if i > first && t.pauses(i) {
+		if i > first && b.yieldIfOverBudget(i) {
 			return
 		}
-		t.name = string(names[i])
-		if err := t.h.subscribe(&t.client, t.ref, k, t.name, t.confirmed); err != nil {
-			t.refuse(err)
+		b.confirmName = string(names[i])
+		if err := b.hub.subscribe(&b.client, b.ref, kind, b.confirmName, b.onSubscribed); err != nil {
+			b.replyRefusal(err)
 			break
 		}
-		t.work++
-		if k == Pattern { // it is compiled
-			t.work += len(t.name) / compileWork
+		b.work++
+		if kind == Pattern { // compiled
+			b.work += len(b.confirmName) / patternBytesPerWork
 		}
 	}
-	t.finished()
+	b.finishMultiArgCommand()
 }
 
-// unsubscribe unsubscribes from all names that are given, or from all of a kind.
-func (t *turn) unsubscribe(k Kind, word string) {
-	names, first := t.args[1:], t.begun()
-	t.word = word
+// handleUnsubscribe unsubscribes from the given names, or from all of a kind.
+func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
+	names, first := b.args[1:], b.argsAlreadyDone()
+	b.confirmVerb = verb
 	if len(names) > 0 {
 		for i := first; i < len(names); i++ {
-			if i > first && t.pauses(i) {
+			if i > first && b.yieldIfOverBudget(i) {
 				return
 			}
-			t.leave(k, string(names[i]))
+			b.unsubscribeFrom(kind, string(names[i]))
 		}
-		t.finished()
+		b.finishMultiArgCommand()
 		return
 	}
-	all := t.client.names(k)
+	all := b.client.subscriptionNames(kind)
 	slices.Sort(all)
 	for i, name := range all {
-		if i > 0 && t.pauses(first+i) {
+		if i > 0 && b.yieldIfOverBudget(first+i) {
 			return
 		}
-		t.leave(k, name)
+		b.unsubscribeFrom(kind, name)
 	}
 	if first == 0 && len(all) == 0 {
-		t.push(3)
-		t.bulk(word)
-		t.null()
-		t.integer(t.counted(k))
+		b.writePushHeader(3)
+		b.writeBulk(verb)
+		b.writeNull()
+		b.writeInt(b.confirmedCount(kind))
 	}
-	t.finished()
+	b.finishMultiArgCommand()
 }
 
-func (t *turn) leave(k Kind, name string) {
-	t.h.unsubscribe(&t.client, t.ref, k, name)
-	t.name = name
-	t.confirmation(t.counted(k))
-	t.work++
+func (b *commandBatch) unsubscribeFrom(kind Kind, name string) {
+	b.hub.unsubscribe(&b.client, b.ref, kind, name)
+	b.confirmName = name
+	b.writeConfirmation(b.confirmedCount(kind))
+	b.work++
 }
 
-// confirm tells of a subscription, before any message of it.
-func (t *turn) confirm(count int) {
-	t.confirmation(count)
-	if t.ordered {
-		t.flush()
+// confirmSubscription writes a confirmation, ahead of any message of the topic.
+func (b *commandBatch) confirmSubscription(count int) {
+	b.writeConfirmation(count)
+	if b.repliesInMessageOrder {
+		b.flushReplies()
 	}
 }
 
-func (t *turn) confirmation(count int) {
-	t.push(3)
-	t.bulk(t.word)
-	t.bulk(t.name)
-	t.integer(count)
+func (b *commandBatch) writeConfirmation(count int) {
+	b.writePushHeader(3)
+	b.writeBulk(b.confirmVerb)
+	b.writeBulk(b.confirmName)
+	b.writeInt(count)
 }
 
-// begun is how many arguments of the command an earlier turn has done.
-func (t *turn) begun() int {
-	if t.details == nil {
+// argsAlreadyDone returns the number of arguments of this command that earlier batches have processed.
+func (b *commandBatch) argsAlreadyDone() int {
+	if b.sessionDetails == nil {
 		return 0
 	}
-	return t.done
+	return b.argsDone
 }
 
-// pauses says whether the rest of the command, from an argument on, is for another turn: a
-// command may have a million arguments.
-func (t *turn) pauses(done int) bool {
-	if len(t.out) >= t.batch() {
-		t.flush()
+// yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget;
+// a later batch continues it. It reports whether the batch must stop. Commands may have a million arguments.
+func (b *commandBatch) yieldIfOverBudget(argsDone int) bool {
+	if len(b.buf) >= b.flushSize() {
+		b.flushReplies()
 	}
-	if !t.over && t.tired() {
-		t.posted()
-		t.detail(true, func(d *details) { d.done = done })
-		t.yield()
+	if !b.stopped && b.overBudget() {
+		b.orderBehindMessages()
+		b.updateDetails(true, func(d *sessionDetails) { d.argsDone = argsDone })
+		b.yield()
 	}
-	return t.over
+	return b.stopped
 }
 
-// finished ends a command that pauses.
-func (t *turn) finished() {
-	t.detail(false, func(d *details) { d.done = 0 })
-	t.posted()
+// finishMultiArgCommand marks a command that may yield as complete.
+func (b *commandBatch) finishMultiArgCommand() {
+	b.updateDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
+	b.orderBehindMessages()
 }
 
-// posted has the replies from now on go the way of messages, if there may be some.
-func (t *turn) posted() {
-	if !t.ordered && t.count() > 0 {
-		t.flush()
-		t.ordered = true
+// orderBehindMessages routes further replies through the mailbox if the client has subscriptions, so that they
+// stay ordered behind queued messages.
+func (b *commandBatch) orderBehindMessages() {
+	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
+		b.flushReplies()
+		b.repliesInMessageOrder = true
 	}
 }
 
-func (t *turn) channels(k Kind) {
-	if len(t.args) > 3 {
-		t.error("ERR unknown subcommand or wrong number of arguments for '" + shown(t.args[1]) + "'. Try PUBSUB HELP.")
+func (b *commandBatch) handlePubsubChannels(kind Kind) {
+	if len(b.args) > 3 {
+		b.writeError("ERR unknown subcommand or wrong number of arguments for '" + truncateForError(b.args[1]) + "'. Try PUBSUB HELP.")
 		return
 	}
 	pattern := "*"
-	if len(t.args) == 3 {
-		pattern = string(t.args[2])
+	if len(b.args) == 3 {
+		pattern = string(b.args[2])
 	}
-	most := t.unsent / 4
-	of := t.h.tableOf(k)
-	if h := t.h; h.Cluster != nil || of.n.Load() > maxTopicsAtOnce {
-		t.later(func(ctx context.Context, r *replies) error {
-			others, more := h.othersNames(ctx, k, pattern, most)
-			r.listOf(of, pattern, most, others, more)
+	maxBytes := b.maxUnsent / 4
+	table := b.hub.tableForKind(kind)
+	if h := b.hub; h.Cluster != nil || table.count.Load() > maxTopicsOnLoop {
+		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
+			remote, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
+			r.writeTopicList(table, pattern, maxBytes, remote, omitted)
 			return nil
 		})
 	} else {
-		t.listOf(of, pattern, most, nil, 0)
+		b.writeTopicList(table, pattern, maxBytes, nil, 0)
 	}
 }
 
-// maxTopicsAtOnce is the most topics that are looked at on an event loop.
-const maxTopicsAtOnce = 1000
+// maxTopicsOnLoop is the largest topic list that is searched on an event loop.
+const maxTopicsOnLoop = 1000
 
-// listOf is the topics that match a pattern, and others, if they are not larger than most bytes and there are
-// no more of them.
-func (r *replies) listOf(of *table, pattern string, most int, others []string, more int) {
+// writeTopicList writes the table's topics that match a pattern and those of other hubs, or an error if they
+// exceed maxBytes or some were omitted.
+func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes int, remote []string, remoteOmitted int) {
 	var found []string
-	size, asked := 0, compileGlob(pattern)
-	of.each(func(name string, _ int) bool {
-		if asked.matches(name) {
+	size, matcher := 0, compileGlob(pattern)
+	table.eachName(func(name string, _ int) bool {
+		if matcher.matches(name) {
 			found = append(found, name)
 			size += len(name) + len("$1024\r\n\r\n")
 		}
-		return size <= most
+		return size <= maxBytes
 	})
-	for _, name := range others {
+	for _, name := range remote {
 		size += len(name) + len("$1024\r\n\r\n")
 	}
-	if size > most || more > 0 {
-		r.error(fmt.Sprintf("ERR the answer would have more than %d bytes; ask with a pattern that fewer topics match", most))
+	if size > maxBytes || remoteOmitted > 0 {
+		r.writeError(fmt.Sprintf("ERR the reply exceeds %d bytes; use a pattern that matches fewer topics", maxBytes))
 		return
 	}
-	if len(others) > 0 {
-		found = append(found, others...)
+	if len(remote) > 0 {
+		found = append(found, remote...)
 		slices.Sort(found)
 		found = slices.Compact(found)
 	}
-	r.array(len(found))
+	r.writeArrayHeader(len(found))
 	for _, name := range found {
-		r.bulk(name)
+		r.writeBulk(name)
 	}
 }
 
-func (t *turn) numsub(k Kind) {
-	if h := t.h; h.Cluster != nil {
-		names := make([]string, 0, len(t.args)-2)
-		for _, name := range t.args[2:] {
+func (b *commandBatch) handlePubsubNumsub(kind Kind) {
+	if h := b.hub; h.Cluster != nil {
+		names := make([]string, 0, len(b.args)-2)
+		for _, name := range b.args[2:] {
 			names = append(names, string(name))
 		}
-		t.later(func(ctx context.Context, r *replies) error {
-			r.array(2 * len(names))
-			for i, n := range h.allSubscribers(ctx, k, names) {
-				r.bulk(names[i])
-				r.integer(n)
+		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
+			r.writeArrayHeader(2 * len(names))
+			for i, n := range h.clusterSubscriberCounts(ctx, kind, names) {
+				r.writeBulk(names[i])
+				r.writeInt(n)
 			}
 			return nil
 		})
 		return
 	}
-	of := t.h.tableOf(k)
-	t.array(2 * (len(t.args) - 2))
-	for _, name := range t.args[2:] {
-		t.bulkBytes(name)
-		t.integer(of.subscribers(string(name)))
+	table := b.hub.tableForKind(kind)
+	b.writeArrayHeader(2 * (len(b.args) - 2))
+	for _, name := range b.args[2:] {
+		b.writeBulkBytes(name)
+		b.writeInt(table.subscriberCount(string(name)))
 	}
 }
 
-func (t *turn) pubsubNumpat() {
-	h, most := t.h, t.unsent/4
+func (b *commandBatch) handlePubsubNumpat() {
+	h, maxBytes := b.hub, b.maxUnsent/4
 	if h.Cluster == nil {
-		t.integer(int(h.patterns.n.Load()))
+		b.writeInt(int(h.patterns.count.Load()))
 		return
 	}
-	t.later(func(ctx context.Context, r *replies) error {
-		others, more := h.othersNames(ctx, Pattern, "*", most)
-		r.integer(int(h.patterns.n.Load()) + h.notHere(Pattern, others) + more)
+	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
+		remote, omitted := h.namesOnOtherHubs(ctx, Pattern, "*", maxBytes)
+		r.writeInt(int(h.patterns.count.Load()) + h.countWithoutLocalSubscribers(Pattern, remote) + omitted)
 		return nil
 	})
 }
 
-func (t *turn) pubsubHelp() {
-	t.help("PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+func (b *commandBatch) handlePubsubHelp() {
+	b.writeHelp("PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
 		"CHANNELS [<pattern>]",
 		"    Return the currently active channels matching a <pattern> (default: '*').",
 		"NUMPAT",

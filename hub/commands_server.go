@@ -13,196 +13,193 @@ import (
 	"time"
 )
 
-// started is when the process has, nearly.
-var started = time.Now()
+var processStart = time.Now()
 
-func (t *turn) time() {
+func (b *commandBatch) handleTime() {
 	now := time.Now()
-	t.array(2)
-	t.bulk(strconv.FormatInt(now.Unix(), 10))
-	t.bulk(strconv.Itoa(now.Nanosecond() / 1000))
+	b.writeArrayHeader(2)
+	b.writeBulk(strconv.FormatInt(now.Unix(), 10))
+	b.writeBulk(strconv.Itoa(now.Nanosecond() / 1000))
 }
 
-// flushed answers FLUSHDB and FLUSHALL: no keys are kept.
-func (t *turn) flushed() { t.ok() }
+// handleFlush accepts FLUSHDB and FLUSHALL: there are no keys.
+func (b *commandBatch) handleFlush() { b.writeOK() }
 
-// sections are those of INFO, in its order.
-var sections = []struct {
+var infoSections = []struct {
 	name   string
-	fields func(t *turn) []any // names, and values behind them
+	fields func(b *commandBatch) []any // alternating names and values
 }{
-	{"Server", func(t *turn) []any {
-		up := time.Since(started)
-		return []any{"redis_version", version, "server_name", "myriad", "redis_mode", "standalone", "os", runtime.GOOS,
+	{"Server", func(b *commandBatch) []any {
+		up := time.Since(processStart)
+		return []any{"redis_version", redisVersion, "server_name", "myriad", "redis_mode", "standalone", "os", runtime.GOOS,
 			"arch_bits", strconv.IntSize, "process_id", os.Getpid(),
 			"uptime_in_seconds", int(up.Seconds()), "uptime_in_days", int(up.Hours() / 24)}
 	}},
-	{"Clients", func(t *turn) []any {
-		s := t.c.Server().Stats()
+	{"Clients", func(b *commandBatch) []any {
+		s := b.conn.Server().Stats()
 		return []any{"connected_clients", s.Open, "maxclients", s.MaxConns, "blocked_clients", 0,
 			"clients_over_high_water", s.Paused}
 	}},
-	{"Memory", func(t *turn) []any {
+	{"Memory", func(b *commandBatch) []any {
 		used := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 		metrics.Read(used)
-		return []any{"used_memory", used[0].Value.Uint64(), "maxmemory", 0, "mem_clients_buffers", t.c.Server().Stats().Buffered}
+		return []any{"used_memory", used[0].Value.Uint64(), "maxmemory", 0, "mem_clients_buffers", b.conn.Server().Stats().Buffered}
 	}},
-	{"Persistence", func(t *turn) []any { return []any{"loading", 0} }},
-	{"Stats", func(t *turn) []any {
-		s := t.c.Server().Stats()
-		return []any{"total_connections_received", s.Accepted, "total_commands_processed", t.h.ran.Load(),
+	{"Persistence", func(b *commandBatch) []any { return []any{"loading", 0} }},
+	{"Stats", func(b *commandBatch) []any {
+		s := b.conn.Server().Stats()
+		return []any{"total_connections_received", s.Accepted, "total_commands_processed", b.hub.commandsRun.Load(),
 			"total_net_input_bytes", s.BytesIn, "total_net_output_bytes", s.BytesOut, "rejected_connections", s.Refused.Total(),
-			"pubsub_channels", t.h.topics.n.Load(), "pubsub_patterns", t.h.patterns.n.Load(), "pubsubshard_channels", t.h.shards.n.Load(),
-			"pubsub_published", t.h.published.Load(), "pubsub_delivered", t.h.delivered.Load(),
+			"pubsub_channels", b.hub.topics.count.Load(), "pubsub_patterns", b.hub.patterns.count.Load(), "pubsubshard_channels", b.hub.sharded.count.Load(),
+			"pubsub_published", b.hub.published.Load(), "pubsub_delivered", b.hub.delivered.Load(),
 			"messages_dropped", s.Dropped, "slow_clients_closed", s.Closed.SlowConsumer + s.Closed.Write + s.Closed.Budget}
 	}},
-	{"Replication", func(t *turn) []any { return []any{"role", "master", "connected_slaves", 0} }},
-	{"Cluster", func(t *turn) []any { return []any{"cluster_enabled", 0} }},
-	{"Keyspace", func(t *turn) []any { return nil }},
+	{"Replication", func(b *commandBatch) []any { return []any{"role", "master", "connected_slaves", 0} }},
+	{"Cluster", func(b *commandBatch) []any { return []any{"cluster_enabled", 0} }},
+	{"Keyspace", func(b *commandBatch) []any { return nil }},
 }
 
-// info is INFO [section ...].
-func (t *turn) info() {
-	var b strings.Builder
-	for _, s := range sections {
+func (b *commandBatch) handleInfo() {
+	var text strings.Builder
+	for _, s := range infoSections {
 		name := strings.ToLower(s.name)
-		if len(t.args) > 1 && !slices.ContainsFunc(t.args[1:], func(a []byte) bool {
-			return is(a, name) || is(a, "default") || is(a, "all") || is(a, "everything")
+		if len(b.args) > 1 && !slices.ContainsFunc(b.args[1:], func(a []byte) bool {
+			return equalsFold(a, name) || equalsFold(a, "default") || equalsFold(a, "all") || equalsFold(a, "everything")
 		}) {
 			continue
 		}
-		if b.Len() > 0 {
-			b.WriteString("\r\n")
+		if text.Len() > 0 {
+			text.WriteString("\r\n")
 		}
-		fmt.Fprintf(&b, "# %s\r\n", s.name)
-		for fields := s.fields(t); len(fields) > 0; fields = fields[2:] {
-			fmt.Fprintf(&b, "%s:%v\r\n", fields[0], fields[1])
+		fmt.Fprintf(&text, "# %s\r\n", s.name)
+		for fields := s.fields(b); len(fields) > 0; fields = fields[2:] {
+			fmt.Fprintf(&text, "%s:%v\r\n", fields[0], fields[1])
 		}
 	}
-	t.text(b.String())
+	b.writeVerbatim(text.String())
 }
 
-// configGet knows what clients ask for.
-func (t *turn) configGet() {
-	limits := t.c.Server().Limits
+// handleConfigGet knows the parameters that client libraries ask for.
+func (b *commandBatch) handleConfigGet() {
+	limits := b.conn.Server().Limits
 	values := map[string]string{
-		"maxclients": strconv.Itoa(t.c.Server().Stats().MaxConns), "proto-max-bulk-len": strconv.Itoa(t.message),
+		"maxclients": strconv.Itoa(b.conn.Server().Stats().MaxConns), "proto-max-bulk-len": strconv.Itoa(b.maxBytes),
 		"timeout": strconv.Itoa(max(0, int(min(limits.IdleTimeout, 1<<62).Seconds()))),
 		"save":    "", "appendonly": "no", "databases": "1", "maxmemory": "0",
 	}
-	asked := make(map[string]bool)
-	for _, pattern := range t.args[2:] {
+	requested := make(map[string]bool)
+	for _, pattern := range b.args[2:] {
 		g := compileGlob(string(appendLower(nil, pattern)))
 		for name := range values {
-			asked[name] = asked[name] || g.matches(name)
+			requested[name] = requested[name] || g.matches(name)
 		}
 	}
-	maps.DeleteFunc(asked, func(_ string, matched bool) bool { return !matched })
-	t.dict(len(asked))
-	for _, name := range slices.Sorted(maps.Keys(asked)) {
-		t.bulk(name)
-		t.bulk(values[name])
+	maps.DeleteFunc(requested, func(_ string, matched bool) bool { return !matched })
+	b.writeMapHeader(len(requested))
+	for _, name := range slices.Sorted(maps.Keys(requested)) {
+		b.writeBulk(name)
+		b.writeBulk(values[name])
 	}
 }
 
-func (t *turn) configHelp() {
-	t.help("CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+func (b *commandBatch) handleConfigHelp() {
+	b.writeHelp("CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
 		"GET <pattern> [<pattern> ...]", "    Return parameters matching the glob-like <pattern> and their values.",
 		"HELP", "    Prints this help.")
 }
 
-func (t *turn) commandCount() { t.integer(len(commands)) }
+func (b *commandBatch) handleCommandCount() { b.writeInt(len(commands)) }
 
-func (t *turn) commandAll() { t.commandList(sorted(commands)) }
+func (b *commandBatch) handleCommand() { b.writeCommandList(sortedCommands(commands)) }
 
-func (t *turn) commandInfo() {
-	if list, ok := t.asked(); ok {
-		t.commandList(list)
+func (b *commandBatch) handleCommandInfo() {
+	if list, ok := b.commandsFromArgs(); ok {
+		b.writeCommandList(list)
 	}
 }
 
-func (t *turn) commandList(list []*command) {
-	t.array(len(list))
+func (b *commandBatch) writeCommandList(list []*command) {
+	b.writeArrayHeader(len(list))
 	for _, c := range list {
-		t.commandTuple(c)
+		b.writeCommandInfo(c)
 	}
 }
 
-// maxAsked is the most names that COMMAND INFO and COMMAND DOCS take: an answer is much longer
-// than they are.
-const maxAsked = 100
+// maxCommandNames limits the arguments of COMMAND INFO and DOCS, because the reply is much longer than the
+// request.
+const maxCommandNames = 100
 
-// asked are the commands whose names are given, nil for what is none, or all without names.
-func (t *turn) asked() (list []*command, ok bool) {
-	names := t.args[2:]
+// commandsFromArgs returns the commands named by the arguments, nil for unknown ones, or all commands without
+// arguments. It writes an error reply if ok is false.
+func (b *commandBatch) commandsFromArgs() (list []*command, ok bool) {
+	names := b.args[2:]
 	if len(names) == 0 {
-		return sorted(commands), true
+		return sortedCommands(commands), true
 	}
-	if len(names) > maxAsked {
-		t.error(fmt.Sprintf("ERR %d names, at most %d are allowed", len(names), maxAsked))
+	if len(names) > maxCommandNames {
+		b.writeError(fmt.Sprintf("ERR %d names, at most %d are allowed", len(names), maxCommandNames))
 		return nil, false
 	}
 	for _, name := range names {
-		list = append(list, lookup(commands, name))
+		list = append(list, lookupCommand(commands, name))
 	}
 	return list, true
 }
 
-func sorted(m map[string]*command) []*command {
-	return slices.SortedFunc(maps.Values(m), func(a, b *command) int { return cmp.Compare(a.name, b.name) })
+func sortedCommands(byName map[string]*command) []*command {
+	return slices.SortedFunc(maps.Values(byName), func(a, b *command) int { return cmp.Compare(a.name, b.name) })
 }
 
-// commandTuple is a command as COMMAND INFO has it.
-func (t *turn) commandTuple(c *command) {
+// writeCommandInfo writes a command in the form of COMMAND INFO.
+func (b *commandBatch) writeCommandInfo(c *command) {
 	if c == nil {
-		t.null()
+		b.writeNull()
 		return
 	}
-	t.array(10)
-	t.bulk(c.name)
-	t.integer(c.arity)
-	t.set(len(c.about.flags))
-	for _, f := range c.about.flags {
-		t.status(f)
+	b.writeArrayHeader(10)
+	b.writeBulk(c.name)
+	b.writeInt(c.arity)
+	b.writeSetHeader(len(c.commandDoc.flags))
+	for _, f := range c.commandDoc.flags {
+		b.writeStatus(f)
 	}
-	t.integer(0) // keys: the first, the last, and the step
-	t.integer(0)
-	t.integer(0)
-	categories := categoriesOf(c.name)
-	t.set(len(categories))
+	b.writeInt(0) // first key, last key, step
+	b.writeInt(0)
+	b.writeInt(0)
+	categories := aclCategories(c.name)
+	b.writeSetHeader(len(categories))
 	for _, category := range categories {
-		t.status("@" + category)
+		b.writeStatus("@" + category)
 	}
-	t.set(0) // tips
-	t.set(0) // specifications of keys
+	b.writeSetHeader(0) // tips
+	b.writeSetHeader(0) // key specifications
 	if c.subcommands == nil {
-		t.set(0)
+		b.writeSetHeader(0)
 		return
 	}
-	t.array(len(c.subcommands))
-	for _, sub := range sorted(c.subcommands) {
-		t.commandTuple(sub)
+	b.writeArrayHeader(len(c.subcommands))
+	for _, sub := range sortedCommands(c.subcommands) {
+		b.writeCommandInfo(sub)
 	}
 }
 
-// categoriesOf are those of an ACL that a command is in.
-func categoriesOf(name string) []string {
+func aclCategories(commandName string) []string {
 	for _, c := range commandNames {
-		if c.name == name {
+		if c.name == commandName {
 			return strings.Fields(c.categories)
 		}
 	}
 	return nil
 }
 
-func (t *turn) commandDocs() {
-	if list, ok := t.asked(); ok {
-		t.docs(slices.DeleteFunc(list, func(c *command) bool { return c == nil || c.summary == "" }))
+func (b *commandBatch) handleCommandDocs() {
+	if list, ok := b.commandsFromArgs(); ok {
+		b.writeCommandDocs(slices.DeleteFunc(list, func(c *command) bool { return c == nil || c.summary == "" }))
 	}
 }
 
-func (t *turn) commandHelp() {
-	t.help("COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+func (b *commandBatch) handleCommandHelp() {
+	b.writeHelp("COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
 		"(no subcommand)", "    Return details about all commands.",
 		"COUNT", "    Return the total number of commands.",
 		"DOCS [<command-name> ...]", "    Return documentation about commands.",
@@ -210,24 +207,24 @@ func (t *turn) commandHelp() {
 		"HELP", "    Prints this help.")
 }
 
-func (t *turn) docs(list []*command) {
-	t.dict(len(list))
+func (b *commandBatch) writeCommandDocs(list []*command) {
+	b.writeMapHeader(len(list))
 	for _, c := range list {
 		fields := 3
 		if c.subcommands != nil {
 			fields++
 		}
-		t.bulk(c.name)
-		t.dict(fields)
-		t.bulk("summary")
-		t.bulk(c.summary)
-		t.bulk("since")
-		t.bulk(c.since)
-		t.bulk("group")
-		t.bulk(c.group)
+		b.writeBulk(c.name)
+		b.writeMapHeader(fields)
+		b.writeBulk("summary")
+		b.writeBulk(c.summary)
+		b.writeBulk("since")
+		b.writeBulk(c.since)
+		b.writeBulk("group")
+		b.writeBulk(c.group)
 		if c.subcommands != nil {
-			t.bulk("subcommands")
-			t.docs(sorted(c.subcommands))
+			b.writeBulk("subcommands")
+			b.writeCommandDocs(sortedCommands(c.subcommands))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// A hub in a program of its own, which publishes, too.
+// A hub embedded in a program that also publishes.
 func Example() {
 	h := &hub.Hub{Limits: hub.Limits{LastValues: 1000}}
 	listening := make(chan net.Addr, 1)

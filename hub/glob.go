@@ -7,63 +7,61 @@ import (
 	"strings"
 )
 
-// glob is a pattern by the rules of the Redis PSUBSCRIBE command: * and ? stand for any bytes and
-// any byte, [abc], [a-c] and [^a] for one byte of a set, and \ takes the next byte literally.
+// glob is a pattern by the rules of PSUBSCRIBE: * matches any bytes, ? any byte, [abc], [a-c] and [^a] a byte of
+// a set; \ escapes the next byte.
 //
-// The stars cut a pattern into segments, each of a fixed size. The first one is matched at the
-// beginning of a name, the last one at its end, and each of the others where it occurs first
-// behind the one before. So a match takes time proportional to the name's length and to the
-// words of its longest segment (see segment.find), whatever the pattern.
+// Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a name, the last
+// at its end, and each other one at its first occurrence after the one before. Matching takes time proportional
+// to the name's length and to the words of the longest segment (see segment.findFirst), whatever the pattern.
 type glob struct {
 	pattern string
-	*program
+	*globProgram
 }
 
-// program is the compiled form of a glob that has more than literal bytes and stars.
-type program struct {
-	segments []segment // between stars; there is one more of them than of stars
-	size     int       // of all segments: the least length of a name
+// globProgram is the compiled form of a glob with more than literal bytes and stars.
+type globProgram struct {
+	segments []segment // one more than there are stars
+	size     int       // of all segments: the minimum length of a name
 }
 
-// segment is the part of a pattern between two stars.
 type segment struct {
 	size    int
-	literal string // what it matches, if masks is nil
-	// class maps each byte to one of the classes of bytes that the segment can't tell apart, and
-	// masks has the positions at which the segment accepts a class, as bits of words() words.
+	literal string // the matched text if masks is nil
+	// class maps each byte to a class of bytes that the segment treats alike. masks holds, for each class, a bit
+	// mask of maskWords words of the positions that accept it.
 	class *[256]uint8
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Each text is one: a set without an end goes on to the end.
+// compileGlob compiles a pattern. Every text is valid: an unterminated set extends to the end.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
 	}
-	g := glob{pattern, new(program)}
+	g := glob{pattern, new(globProgram)}
 	var elements []element
 	for p := 0; p < len(pattern); {
 		var e element
-		if e, p = nextElement(pattern, p); e.kind == anyBytes {
-			g.append(elements)
+		if e, p = parseElement(pattern, p); e.kind == anyBytes {
+			g.addSegment(elements)
 			elements = elements[:0]
 		} else {
 			elements = append(elements, e)
 		}
 	}
-	g.append(elements)
+	g.addSegment(elements)
 	return g
 }
 
-func (p *program) append(elements []element) {
+func (p *globProgram) addSegment(elements []element) {
 	p.segments = append(p.segments, newSegment(elements))
 	p.size += len(elements)
 }
 
 // matches reports whether the pattern matches a name.
 func (g glob) matches(name string) bool {
-	if g.program != nil {
-		return g.program.matches(name)
+	if g.globProgram != nil {
+		return g.globProgram.matches(name)
 	}
 	head, rest, starred := strings.Cut(g.pattern, "*")
 	if !starred {
@@ -87,19 +85,19 @@ func (g glob) matches(name string) bool {
 	return true
 }
 
-func (p *program) matches(name string) bool {
+func (p *globProgram) matches(name string) bool {
 	head, tail := &p.segments[0], &p.segments[len(p.segments)-1]
 	switch {
-	case len(name) < p.size || head == tail && len(name) > p.size || !head.isAt(name[:head.size]):
+	case len(name) < p.size || head == tail && len(name) > p.size || !head.matchesText(name[:head.size]):
 		return false
 	case head == tail:
 		return true
-	case !tail.isAt(name[len(name)-tail.size:]):
+	case !tail.matchesText(name[len(name)-tail.size:]):
 		return false
 	}
 	name = name[head.size : len(name)-tail.size]
 	for i := 1; i < len(p.segments)-1; i++ {
-		end := p.segments[i].find(name)
+		end := p.segments[i].findFirst(name)
 		if end < 0 {
 			return false
 		}
@@ -108,7 +106,6 @@ func (p *program) matches(name string) bool {
 	return true
 }
 
-// newSegment compiles a segment.
 func newSegment(elements []element) segment {
 	s := segment{size: len(elements)}
 	literal := make([]byte, 0, len(elements))
@@ -121,21 +118,21 @@ func newSegment(elements []element) segment {
 		s.literal = string(literal)
 		return s
 	}
-	s.compile(elements)
+	s.compileMasks(elements)
 	return s
 }
 
-// compile makes the classes and their masks. Class 0 is of the bytes that the segment accepts at
-// the positions of sets of more than half of all bytes, and at no others.
-func (s *segment) compile(elements []element) {
-	words := s.words()
+// compileMasks builds the classes and masks. Class 0 has the bytes accepted exactly at positions whose set
+// contains more than half of all bytes.
+func (s *segment) compileMasks(elements []element) {
+	words := s.maskWords()
 	usual := make([]uint64, words)
-	var differs [256][]uint64 // the positions at which a byte is not treated as usual
+	var differs [256][]uint64 // positions at which a byte differs from usual
 	for i := range elements {
 		word, bit := i/64, uint64(1)<<(i%64)
 		set := elements[i].set
 		if elements[i].kind == literalByte {
-			set.add(elements[i].literal, elements[i].literal)
+			set.addRange(elements[i].literal, elements[i].literal)
 		} else if set.len() > 128 {
 			usual[word] |= bit
 			set = set.complement()
@@ -172,17 +169,16 @@ func (s *segment) compile(elements []element) {
 	}
 }
 
-func (s *segment) words() int { return (s.size + 63) / 64 }
+func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-// memory is how many bytes the class and masks take.
-func (s *segment) memory() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
+func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
-// isAt reports whether the segment matches text, which has its size.
-func (s *segment) isAt(text string) bool {
+// matchesText reports whether the segment matches text, which must have the segment's size.
+func (s *segment) matchesText(text string) bool {
 	if s.masks == nil {
 		return text == s.literal
 	}
-	words := s.words()
+	words := s.maskWords()
 	for i := range len(text) {
 		if s.masks[int(s.class[text[i]])*words+i/64]>>(i%64)&1 == 0 {
 			return false
@@ -191,17 +187,17 @@ func (s *segment) isAt(text string) bool {
 	return true
 }
 
-// find returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with
-// a state for each position, all of which it advances at once (Shift-And): after each byte, bit i
-// is set if the first i+1 positions match what ends there.
-func (s *segment) find(name string) (end int) {
+// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with a
+// state for each position and advances all of them at once (Shift-And): after each byte, bit i is set if the
+// first i+1 positions match the text that ends there.
+func (s *segment) findFirst(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
 			end += len(s.literal)
 		}
 		return end
 	}
-	words, last := s.words(), uint64(1)<<((s.size-1)%64)
+	words, last := s.maskWords(), uint64(1)<<((s.size-1)%64)
 	if words == 1 {
 		state := uint64(0)
 		for i := range len(name) {
@@ -230,69 +226,67 @@ func (s *segment) find(name string) (end int) {
 	return -1
 }
 
-// element is what stands at one place of a pattern.
+// element matches one byte, or any bytes, of a name.
 type element struct {
 	kind    elementKind
-	literal byte    // of literalByte
-	set     byteSet // of byteOf
+	literal byte    // for literalByte
+	set     byteSet // for byteFromSet
 }
 
 type elementKind uint8
 
 const (
 	literalByte elementKind = iota
-	byteOf                  // a set, or ?
+	byteFromSet             // a set, or ?
 	anyBytes                // *
 )
 
-// nextElement reads the element that stands at p, and returns where the next one does.
-func nextElement(pattern string, p int) (e element, next int) {
-	switch pattern[p] {
+// parseElement parses the element at pos and returns the position of the next one.
+func parseElement(pattern string, pos int) (e element, next int) {
+	switch pattern[pos] {
 	case '*':
-		return element{kind: anyBytes}, p + 1
+		return element{kind: anyBytes}, pos + 1
 	case '?':
-		return element{kind: byteOf, set: byteSet{}.complement()}, p + 1
+		return element{kind: byteFromSet, set: byteSet{}.complement()}, pos + 1
 	case '[':
-		return setElement(pattern, p+1)
+		return parseSet(pattern, pos+1)
 	case '\\':
-		if p+1 < len(pattern) {
-			p++
+		if pos+1 < len(pattern) {
+			pos++
 		}
 	}
-	return element{literal: pattern[p]}, p + 1
+	return element{literal: pattern[pos]}, pos + 1
 }
 
-// setElement reads a set whose first byte stands at p. A set without an end goes on to the end
-// of the pattern.
-func setElement(pattern string, p int) (e element, next int) {
-	e.kind = byteOf
-	not := p < len(pattern) && pattern[p] == '^'
+// parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the pattern.
+func parseSet(pattern string, pos int) (e element, next int) {
+	e.kind = byteFromSet
+	not := pos < len(pattern) && pattern[pos] == '^'
 	if not {
-		p++
+		pos++
 	}
-	for ; p < len(pattern) && pattern[p] != ']'; p++ {
-		from, to := pattern[p], pattern[p]
+	for ; pos < len(pattern) && pattern[pos] != ']'; pos++ {
+		from, to := pattern[pos], pattern[pos]
 		switch {
-		case from == '\\' && p+1 < len(pattern):
-			p++
-			from, to = pattern[p], pattern[p]
-		case p+2 < len(pattern) && pattern[p+1] == '-':
-			p += 2
-			to = pattern[p]
+		case from == '\\' && pos+1 < len(pattern):
+			pos++
+			from, to = pattern[pos], pattern[pos]
+		case pos+2 < len(pattern) && pattern[pos+1] == '-':
+			pos += 2
+			to = pattern[pos]
 		}
-		e.set.add(min(from, to), max(from, to))
+		e.set.addRange(min(from, to), max(from, to))
 	}
 	if not {
 		e.set = e.set.complement()
 	}
-	return e, min(p+1, len(pattern))
+	return e, min(pos+1, len(pattern))
 }
 
-// byteSet is a set of bytes.
 type byteSet [4]uint64
 
-// add adds the bytes of a range, the last one included.
-func (s *byteSet) add(from, to byte) {
+// addRange adds the bytes from to to, inclusive.
+func (s *byteSet) addRange(from, to byte) {
 	for b := int(from); b <= int(to); b++ {
 		s[b/64] |= 1 << (b % 64)
 	}
@@ -307,7 +301,6 @@ func (s byteSet) len() (n int) {
 	return n
 }
 
-// all yields the bytes of the set.
 func (s byteSet) all(yield func(byte) bool) {
 	for i, w := range s {
 		for ; w != 0; w &= w - 1 {

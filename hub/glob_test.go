@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-func checkGlob(t *testing.T, pattern, name string) {
+func checkGlobMatch(t *testing.T, pattern, name string) {
 	t.Helper()
-	if have, want := compileGlob(pattern).matches(name), plainMatches(pattern, name); have != want {
+	if have, want := compileGlob(pattern).matches(name), naiveGlobMatch(pattern, name); have != want {
 		t.Fatalf("%q matches %q: %v, want %v", pattern, name, have, want)
 	}
 }
 
-// A compiled pattern matches what the plain matcher says, with segments of one and several words.
+// TestGlob compares compiled patterns, with segments of one and several words, with naiveGlobMatch.
 func TestGlob(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {
-		checkGlob(t, text(r, `aab**?[]\^-`, r.IntN(12)), text(r, "ab-", r.IntN(12)))
+		checkGlobMatch(t, randomText(r, `aab**?[]\^-`, r.IntN(12)), randomText(r, "ab-", r.IntN(12)))
 	}
 	parts := []string{"a", "b", "?", "[ab]", "[^c]", "[b-a]", `\*`, "*"}
 	for range 5_000 {
@@ -25,11 +25,11 @@ func TestGlob(t *testing.T) {
 		for range r.IntN(300) {
 			pattern.WriteString(parts[min(r.IntN(40)/5, len(parts)-1)])
 		}
-		name := []byte(text(r, "aaaaab", r.IntN(400)))
-		checkGlob(t, pattern.String(), string(name))
-		checkGlob(t, "*"+strings.ReplaceAll(pattern.String(), "*", "")+"*", string(name))
+		name := []byte(randomText(r, "aaaaab", r.IntN(400)))
+		checkGlobMatch(t, pattern.String(), string(name))
+		checkGlobMatch(t, "*"+strings.ReplaceAll(pattern.String(), "*", "")+"*", string(name))
 	}
-	// Each byte is a class of its own, none is, or all are one.
+	// Each byte has a class of its own, none has, or all share one.
 	var all [256]byte
 	var sets strings.Builder
 	for b := range all {
@@ -38,27 +38,26 @@ func TestGlob(t *testing.T) {
 	}
 	for _, pattern := range []string{sets.String(), "*" + sets.String() + "*", "*[]*", "[^]", "*" + strings.Repeat("?", 1030) + "*"} {
 		for _, name := range []string{string(all[:]), "-" + string(all[:]) + "-", strings.Repeat("x", 256), strings.Repeat("x", 1030), "x", ""} {
-			checkGlob(t, pattern, name)
+			checkGlobMatch(t, pattern, name)
 		}
 	}
 }
 
-// FuzzGlob compares the compiled matcher with the plain one.
 func FuzzGlob(f *testing.F) {
 	f.Add("a*[b-c]?\\*d*", "abxc*d")
 	f.Add("*"+strings.Repeat("[ab]", 70)+"[^c]*", strings.Repeat("ab", 80))
 	f.Add("[^", "x")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
 		if len(pattern) <= 2000 && len(name) <= 2000 {
-			checkGlob(t, pattern, name)
-			checkGlob(t, "*"+pattern+"*", name)
+			checkGlobMatch(t, pattern, name)
+			checkGlobMatch(t, "*"+pattern+"*", name)
 		}
 	})
 }
 
-// bombs are patterns that a matcher which tries each place takes long for, n of them, with names that no literal
-// part tells apart. Another seed gives others.
-func bombs(seed uint64, n int) (all []string) {
+// slowPatterns returns n patterns that are expensive to match and share no distinguishing literal part. They vary
+// with the seed.
+func slowPatterns(seed uint64, n int) (all []string) {
 	r := rand.New(rand.NewPCG(7, seed))
 	for range n {
 		pattern := "*"
@@ -70,12 +69,10 @@ func bombs(seed uint64, n int) (all []string) {
 	return all
 }
 
-// plainMatches is the reference for glob: it goes through the pattern byte by byte. It reports whether a pattern, by the rules of the Redis PSUBSCRIBE command,
-// matches a name: * and ? for any bytes and any byte, [abc], [a-c] and [^a] for one of a set,
-// and \ before a byte that stands for itself. It takes time in proportion to the product of
-// the lengths at the most.
-func plainMatches(pattern, name string) bool {
-	star, retry := -1, 0 // where to go on when what is behind the last * fails
+// naiveGlobMatch is the reference implementation of glob. It takes time proportional to the product of the
+// lengths.
+func naiveGlobMatch(pattern, name string) bool {
+	star, retry := -1, 0 // where to continue after a mismatch
 	p, n := 0, 0
 	for n < len(name) {
 		if p < len(pattern) {
@@ -84,7 +81,7 @@ func plainMatches(pattern, name string) bool {
 				star, retry = p, n
 				continue
 			}
-			if ok, next := plainByte(pattern, p, name[n]); ok {
+			if ok, next := naiveMatchByte(pattern, p, name[n]); ok {
 				p, n = next, n+1
 				continue
 			}
@@ -101,41 +98,37 @@ func plainMatches(pattern, name string) bool {
 	return p == len(pattern)
 }
 
-// plainByte matches one byte against what stands at p, which is no *, and says where the
-// pattern goes on.
-func plainByte(pattern string, p int, b byte) (ok bool, next int) {
-	switch pattern[p] {
+func naiveMatchByte(pattern string, pos int, b byte) (ok bool, next int) {
+	switch pattern[pos] {
 	case '?':
-		return true, p + 1
+		return true, pos + 1
 	case '\\':
-		if p+1 < len(pattern) {
-			p++
+		if pos+1 < len(pattern) {
+			pos++
 		}
 	case '[':
-		return plainSet(pattern, p+1, b)
+		return naiveMatchSet(pattern, pos+1, b)
 	}
-	return pattern[p] == b, p + 1
+	return pattern[pos] == b, pos + 1
 }
 
-// plainSet matches a byte against a set whose first byte stands at p. A set without an end
-// goes to the end of the pattern.
-func plainSet(pattern string, p int, b byte) (ok bool, next int) {
-	not := p < len(pattern) && pattern[p] == '^'
+func naiveMatchSet(pattern string, pos int, b byte) (ok bool, next int) {
+	not := pos < len(pattern) && pattern[pos] == '^'
 	if not {
-		p++
+		pos++
 	}
-	for ; p < len(pattern) && pattern[p] != ']'; p++ {
+	for ; pos < len(pattern) && pattern[pos] != ']'; pos++ {
 		switch {
-		case pattern[p] == '\\' && p+1 < len(pattern):
-			p++
-			ok = ok || pattern[p] == b
-		case p+2 < len(pattern) && pattern[p+1] == '-':
-			from, to := pattern[p], pattern[p+2]
+		case pattern[pos] == '\\' && pos+1 < len(pattern):
+			pos++
+			ok = ok || pattern[pos] == b
+		case pos+2 < len(pattern) && pattern[pos+1] == '-':
+			from, to := pattern[pos], pattern[pos+2]
 			ok = ok || min(from, to) <= b && b <= max(from, to)
-			p += 2
+			pos += 2
 		default:
-			ok = ok || pattern[p] == b
+			ok = ok || pattern[pos] == b
 		}
 	}
-	return ok != not, min(p+1, len(pattern))
+	return ok != not, min(pos+1, len(pattern))
 }

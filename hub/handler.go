@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Handler is what a tcp.Server serves a hub with: on one port the Redis protocol, versions
-// 2 and 3, and HTTP with WebSockets and server-sent events. What a connection begins with says
-// which it is. Each call gives a Handler for the same hub.
+// Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with WebSockets and
+// server-sent events, and detects the protocol from a connection's first bytes. All handlers of a hub are
+// equivalent.
 func (h *Hub) Handler() tcp.Handler { return handler{hub: h} }
 
 type handler struct {
@@ -24,40 +24,38 @@ type handler struct {
 // respSession is the Value of a connection of the Redis protocol. It takes 48 bytes.
 type respSession struct {
 	client
-	*details // nil if there are none
-	flags
-	last uint16 // command: its number
+	*sessionDetails // nil if unused
+	replyFlags
+	lastCommand uint16 // ID, see commandsByID
 }
 
-// details are what few sessions have.
-type details struct {
-	name string // by CLIENT SETNAME
-	scan scan   // of a command that is not complete
-	done int    // how many arguments of a complete one are done, which goes on later
+// sessionDetails is state that few sessions need.
+type sessionDetails struct {
+	clientName string        // by CLIENT SETNAME
+	progress   parseProgress // of an incomplete command
+	argsDone   int           // arguments processed of a command that a later batch continues
 }
 
-// flags are what there is to know about a session's replies.
-type flags uint8
+type replyFlags uint8
 
 const (
-	// silent says that there are no replies (CLIENT REPLY OFF), skips that the next command
-	// has none.
-	silent flags = 1 << iota
-	skips
+	// repliesOff suppresses all replies (CLIENT REPLY OFF), skipNextReply those of the next command.
+	repliesOff replyFlags = 1 << iota
+	skipNextReply
 )
 
-func (f flags) has(some flags) bool { return f&some != 0 }
+func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 
-// httpStarts are what an HTTP connection begins with. No command of Redis does.
-var httpStarts = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
+// httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
+var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// sniff says whether in begins with HTTP; sure is false if it takes more bytes to know.
-func sniff(in []byte) (isHTTP, sure bool) {
+// detectHTTP reports whether input begins with an HTTP request; sure is false if more bytes are needed.
+func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
-	for _, start := range httpStarts {
-		switch n := min(len(in), len(start)); {
-		case string(in[:n]) != start[:n]:
-		case n == len(start):
+	for _, prefix := range httpPrefixes {
+		switch n := min(len(input), len(prefix)); {
+		case string(input[:n]) != prefix[:n]:
+		case n == len(prefix):
 			return true, true
 		default:
 			sure = false
@@ -66,317 +64,316 @@ func sniff(in []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
-// strangerTime is how long a client has to say who it is, where it must.
-const strangerTime = time.Minute
+// authTimeout is how long a client may take to authenticate where it must.
+const authTimeout = time.Minute
 
 // Received implements tcp.Handler.
-func (h handler) Received(c *tcp.Conn, in []byte) (used int) {
-	s, ok := c.Value().(*respSession)
+func (h handler) Received(c *tcp.Conn, input []byte) (used int) {
+	session, ok := c.Value().(*respSession)
 	if !ok {
-		isHTTP, sure := sniff(in)
+		isHTTP, sure := detectHTTP(input)
 		switch {
 		case !sure:
 			return 0
 		case isHTTP:
-			web := h.hub.http()
+			web := h.hub.httpHandler()
 			_ = c.SetHandler(web)
 			web.Opened(c)
-			return web.Received(c, in)
+			return web.Received(c, input)
 		}
-		s = &respSession{client: client{user: h.hub.arrival(c.TLS())}}
-		c.SetValue(s)
-		if s.user == nil {
-			c.SetDeadline(strangerTime)
+		session = &respSession{client: client{user: h.hub.initialUser(c.TLS())}}
+		c.SetValue(session)
+		if session.user == nil {
+			c.SetDeadline(authTimeout)
 		}
 	}
-	t := turns.Get().(*turn)
-	t.begin(h.hub, c, s)
-	used = t.commands(in)
-	t.end()
+	batch := batchPool.Get().(*commandBatch)
+	batch.bind(h.hub, c, session)
+	used = batch.runCommands(input)
+	batch.returnToPool()
 	return used
 }
 
 // Closed implements tcp.Handler.
-func (h handler) Closed(c *tcp.Conn, why error) {
-	if s, ok := c.Value().(*respSession); ok {
-		h.hub.ended(&s.client, c, why)
+func (h handler) Closed(c *tcp.Conn, reason error) {
+	if session, ok := c.Value().(*respSession); ok {
+		h.hub.cleanUpClosedClient(&session.client, c, reason)
 	}
 }
 
 // NextProtos implements tcp.ALPNHandler.
-func (h handler) NextProtos(configured []string) []string { return h.hub.http().NextProtos(configured) }
-
-// Heartbeat implements tcp.HeartbeatHandler: the Redis protocol has none. WebSockets and
-// streams have their own.
-func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
-
-// turn is one call of Received. It has all that takes room while commands are run, so that an
-// idle session has none.
-type turn struct {
-	reader
-	replies
-	*respSession
-	h       *Hub
-	c       *tcp.Conn
-	ref     tcp.Ref
-	command *command
-	muted   bool  // the command has no reply
-	ran     int64 // commands
-	work    int   // how much has been done
-	begins  int   // where in out the command's replies do
-	sent    int   // bytes of replies
-	unsent  int   // Limits.MaxUnsent
-	over    bool  // nothing more is read now
-	gone    bool  // the connection closes
-	// word and name are what a confirmation tells, which confirmed makes: SUBSCRIBE and a topic.
-	word, name string
-	confirmed  func(count int)
+func (h handler) NextProtos(configured []string) []string {
+	return h.hub.httpHandler().NextProtos(configured)
 }
 
-var turns = sync.Pool{New: func() any {
-	t := new(turn)
-	t.confirmed = t.confirm
+// Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and event streams
+// have their own.
+func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
+
+// commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold it.
+type commandBatch struct {
+	commandReader
+	replyWriter
+	*respSession
+	hub         *Hub
+	conn        *tcp.Conn
+	ref         tcp.Ref
+	command     *command
+	noReply     bool // the command's reply is suppressed
+	commandsRun int64
+	work        int // spent, of maxBatchWork
+	replyStart  int // index in buf of the current command's reply
+	sentBytes   int
+	maxUnsent   int  // the server's limit
+	stopped     bool // read no more commands in this batch
+	closing     bool // the connection is closing
+	// confirmVerb and confirmName, such as subscribe and a topic, are written by onSubscribed.
+	confirmVerb, confirmName string
+	onSubscribed             func(count int)
+}
+
+var batchPool = sync.Pool{New: func() any {
+	t := new(commandBatch)
+	t.onSubscribed = t.confirmSubscription
 	return t
 }}
 
-// Bounds of a turn. Where one is reached, other connections have their turn first.
+// Limits of a batch. After reaching one, it yields to other connections.
 const (
-	// maxBatch is how many bytes of replies are put together, at most an eighth of
-	// Limits.MaxUnsent, of which a turn may send a quarter.
-	maxBatch = 16 << 10
-	// maxWork is how many commands there are, with topics joined, one more for receiversWork
-	// receivers of a message, which are cheap, and one more for each workBytes of a reply. A
-	// client that publishes several messages to a large topic at once has them all go out in one
-	// turn, so that each subscriber gets them in one send.
-	maxWork       = 10_000
-	receiversWork = 32
-	workBytes     = 64
-	// One more is for matchWork units of work with patterns, and for compileWork bytes of a new one.
-	matchWork   = 25
-	compileWork = 16
-	// maxKeptArgs is the most arguments whose room is used again.
-	maxKeptArgs = 4096
+	// maxFlushBytes is the size of replies that are sent together, at most 1/8 of Limits.MaxUnsent. A batch may
+	// send 1/4 of that limit.
+	maxFlushBytes = 16 << 10
+	// maxBatchWork is the budget of a batch. A command or a subscription costs 1, and receiversPerWork receivers
+	// of a message or replyBytesPerWork bytes of a reply cost 1 more. Receivers are cheap, so that messages
+	// published together to a large topic go out in one batch and reach each subscriber in one send.
+	maxBatchWork      = 10_000
+	receiversPerWork  = 32
+	replyBytesPerWork = 64
+	// matchUnitsPerWork units of pattern work, or compiling patternBytesPerWork bytes of a pattern, cost 1 more.
+	matchUnitsPerWork   = 25
+	patternBytesPerWork = 16
+	// maxPooledArgs is the largest argument slice that is pooled.
+	maxPooledArgs = 4096
 )
 
-func (t *turn) begin(h *Hub, c *tcp.Conn, s *respSession) {
-	t.h, t.c, t.ref, t.respSession = h, c, c.Ref(), s
-	t.resp3 = s.format == resp3
-	t.unsent = cmp.Or(c.Server().Limits.MaxUnsent, 1<<20)
-	t.sizes = sizesFor(cmp.Or(c.Server().Limits.MaxMessage, 64<<10), false)
-	t.ran, t.work, t.sent, t.over, t.gone = 0, 0, 0, false, false
+func (b *commandBatch) bind(hub *Hub, conn *tcp.Conn, session *respSession) {
+	b.hub, b.conn, b.ref, b.respSession = hub, conn, conn.Ref(), session
+	b.resp3 = session.format == formatRESP3
+	b.maxUnsent = cmp.Or(conn.Server().Limits.MaxUnsent, 1<<20)
+	b.commandLimits = newCommandLimits(cmp.Or(conn.Server().Limits.MaxMessage, 64<<10), false)
+	b.commandsRun, b.work, b.sentBytes, b.stopped, b.closing = 0, 0, 0, false, false
 }
 
-func (t *turn) end() {
-	t.h.ran.Add(t.ran)
-	clear(t.args)
-	if cap(t.args) > maxKeptArgs {
-		t.args = nil
+func (b *commandBatch) returnToPool() {
+	b.hub.commandsRun.Add(b.commandsRun)
+	clear(b.args)
+	if cap(b.args) > maxPooledArgs {
+		b.args = nil
 	}
-	if cap(t.unquoted) > maxKeptBuffer {
-		t.unquoted = nil
+	if cap(b.unquotedArgs) > maxPooledBuffer {
+		b.unquotedArgs = nil
 	}
-	if cap(t.out) > maxKeptBuffer {
-		t.out = nil
+	if cap(b.buf) > maxPooledBuffer {
+		b.buf = nil
 	}
-	t.h, t.c, t.ref, t.respSession, t.command = nil, nil, tcp.Ref{}, nil, nil
-	turns.Put(t)
+	b.hub, b.conn, b.ref, b.respSession, b.command = nil, nil, tcp.Ref{}, nil, nil
+	batchPool.Put(b)
 }
 
-// commands runs the commands that in has, and says how many bytes they are.
-func (t *turn) commands(in []byte) (used int) {
-	for used < len(in) && !t.over {
-		n, err := t.read(in[used:])
+// runCommands runs the commands at the beginning of input and returns their size.
+func (b *commandBatch) runCommands(input []byte) (used int) {
+	for used < len(input) && !b.stopped {
+		n, err := b.readCommand(input[used:])
 		if err != nil {
-			t.broken(err)
-			return len(in)
+			b.closeOnProtocolError(err)
+			return len(input)
 		}
 		if n == 0 {
 			break
 		}
-		if len(t.args) > 0 && !t.run() {
+		if len(b.args) > 0 && !b.runCommand() {
 			break
 		}
 		used += n
-		t.pace()
+		b.flushOrYieldIfNeeded()
 	}
-	t.flush()
-	if t.ordered && t.sent >= t.batch() {
-		t.yield() // what is posted is not yet output, which would pause reading
+	b.flushReplies()
+	if b.repliesInMessageOrder && b.sentBytes >= b.flushSize() {
+		b.yield() // posted replies don't count as output yet, so they would not pause reading
 	}
 	return used
 }
 
-// read reads a command; n is 0 if it is not complete.
-func (t *turn) read(in []byte) (n int, err error) {
-	var at scan
-	if t.details != nil {
-		at = t.scan
+// readCommand parses a command; n is 0 if it is incomplete.
+func (b *commandBatch) readCommand(input []byte) (n int, err error) {
+	var progress parseProgress
+	if b.sessionDetails != nil {
+		progress = b.progress
 	}
-	t.sizes = sizesFor(t.message, t.user == nil)
-	n, err = t.reader.next(in, &at)
-	t.detail(at != scan{}, func(d *details) { d.scan = at })
+	b.commandLimits = newCommandLimits(b.maxBytes, b.user == nil)
+	n, err = b.commandReader.parseCommand(input, &progress)
+	b.updateDetails(progress != parseProgress{}, func(d *sessionDetails) { d.progress = progress })
 	return n, err
 }
 
-// detail sets something of the session's details. They are made only if there is something.
-func (t *turn) detail(something bool, set func(*details)) {
-	if t.details == nil {
-		if !something {
+// updateDetails calls set with the session's details. It allocates them only if create, and frees them when
+// empty.
+func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
+	if b.sessionDetails == nil {
+		if !create {
 			return
 		}
-		t.details = new(details)
+		b.sessionDetails = new(sessionDetails)
 	}
-	set(t.details)
-	if *t.details == (details{}) {
-		t.details = nil
+	set(b.sessionDetails)
+	if *b.sessionDetails == (sessionDetails{}) {
+		b.sessionDetails = nil
 	}
 }
 
-// broken answers what is no command, or one that is too long, which it counts, and closes the connection.
-func (t *turn) broken(err error) {
-	if errors.Is(err, tcp.ErrMessageTooLong) {
-		_ = t.h.refuse(errLongMessage)
+// closeOnProtocolError replies with the error and closes the connection.
+func (b *commandBatch) closeOnProtocolError(cause error) {
+	if errors.Is(cause, tcp.ErrMessageTooLong) {
+		_ = b.hub.countRefusal(errMessageTooLong)
 	}
 	var e protocolError
-	errors.As(err, &e)
-	if !t.flags.has(silent) {
-		t.error("ERR Protocol error: " + string(e))
+	errors.As(cause, &e)
+	if !b.replyFlags.has(repliesOff) {
+		b.writeError("ERR Protocol error: " + string(e))
 	}
-	t.close(err)
+	b.flushAndClose(cause)
 }
 
-// pace sends replies when there are many, and lets others have their turn.
-func (t *turn) pace() {
-	if len(t.out) >= t.batch() {
-		t.flush()
+func (b *commandBatch) flushOrYieldIfNeeded() {
+	if len(b.buf) >= b.flushSize() {
+		b.flushReplies()
 	}
-	if !t.over && t.tired() {
-		t.yield()
+	if !b.stopped && b.overBudget() {
+		b.yield()
 	}
 }
 
-// batch is how many bytes of replies are put together.
-func (t *turn) batch() int { return min(maxBatch, t.unsent/8) }
+func (b *commandBatch) flushSize() int { return min(maxFlushBytes, b.maxUnsent/8) }
 
-// tired says whether others are to have their turn.
-func (t *turn) tired() bool { return t.work >= maxWork || t.sent >= t.unsent/4 }
+func (b *commandBatch) overBudget() bool {
+	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
+}
 
-// yield goes on in another call, when what was sent has become output of the connection.
-func (t *turn) yield() {
-	t.flush()
-	if t.over {
+// yield ends the batch and continues in another call, after the sent replies have become output of the
+// connection.
+func (b *commandBatch) yield() {
+	b.flushReplies()
+	if b.stopped {
 		return
 	}
-	t.over = true
-	t.c.Pause()
-	if err := t.ref.Do((*tcp.Conn).Resume); err != nil {
-		t.fail(err)
+	b.stopped = true
+	b.conn.Pause()
+	if err := b.ref.Do((*tcp.Conn).Resume); err != nil {
+		b.closeOnSendError(err)
 	}
 }
 
-// flush sends the replies. Where the last is too large, those before it are not.
-func (t *turn) flush() {
-	if t.begins > 0 && len(t.out) > t.unsent {
-		t.send(t.out[:t.begins])
-		t.out = t.out[t.begins:]
+// flushReplies sends the replies. If the last one is too large, the others are still sent.
+func (b *commandBatch) flushReplies() {
+	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
+		b.sendReplies(b.buf[:b.replyStart])
+		b.buf = b.buf[b.replyStart:]
 	}
-	t.send(t.out)
-	t.out, t.begins = t.out[:0], 0
+	b.sendReplies(b.buf)
+	b.buf, b.replyStart = b.buf[:0], 0
 }
 
-func (t *turn) send(p []byte) {
-	if len(p) == 0 || t.gone {
+func (b *commandBatch) sendReplies(replies []byte) {
+	if len(replies) == 0 || b.closing {
 		return
 	}
 	var err error
-	if t.ordered {
-		err = t.ref.Send(p)
+	if b.repliesInMessageOrder {
+		err = b.ref.Send(replies)
 	} else {
-		_, err = t.c.Write(p)
+		_, err = b.conn.Write(replies)
 	}
-	if t.sent += len(p); err != nil {
-		t.fail(err)
-	}
-}
-
-// fail closes a connection for whose replies there is no room: without one of them the client
-// would take the next for it.
-func (t *turn) fail(err error) { t.hangUp(noRoom(err)) }
-
-// close closes the connection, behind the replies.
-func (t *turn) close(why error) {
-	if t.flush(); !t.gone {
-		t.hangUp(why)
+	if b.sentBytes += len(replies); err != nil {
+		b.closeOnSendError(err)
 	}
 }
 
-// hangUp closes the connection behind what has been sent. Its subscriptions end at once: the
-// peer's end may take a while.
-func (t *turn) hangUp(why error) {
-	t.over, t.gone = true, true
-	t.h.closed(&t.client, t.ref)
-	if t.ordered {
-		t.c.Pause()
-		if t.ref.Do(func(c *tcp.Conn) { c.CloseWith(why) }) == nil {
+// closeOnSendError closes the connection if a reply cannot be queued: a client would mistake the next reply for
+// the missing one.
+func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
+
+func (b *commandBatch) flushAndClose(reason error) {
+	if b.flushReplies(); !b.closing {
+		b.unsubscribeAndClose(reason)
+	}
+}
+
+// unsubscribeAndClose closes the connection after everything sent. Subscriptions end immediately, because the
+// peer may take a while to disconnect.
+func (b *commandBatch) unsubscribeAndClose(reason error) {
+	b.stopped, b.closing = true, true
+	b.hub.unsubscribeAll(&b.client, b.ref)
+	if b.repliesInMessageOrder {
+		b.conn.Pause()
+		if b.ref.Do(func(c *tcp.Conn) { c.CloseWith(reason) }) == nil {
 			return
 		}
 	}
-	t.c.CloseWith(why)
+	b.conn.CloseWith(reason)
 }
 
-// run runs the command that was read. It reports whether it is done: otherwise the rest of it
-// is for another turn.
-func (t *turn) run() (done bool) {
-	t.work++
-	t.ran++
-	t.muted = t.flags.has(silent | skips)
-	t.flags &^= skips
-	if t.muted {
-		t.flush()
+// runCommand runs the parsed command. It reports false if a later batch must continue it.
+func (b *commandBatch) runCommand() (done bool) {
+	b.work++
+	b.commandsRun++
+	b.noReply = b.replyFlags.has(repliesOff | skipNextReply)
+	b.replyFlags &^= skipNextReply
+	if b.noReply {
+		b.flushReplies()
 	}
-	t.begins = len(t.out)
-	cmd, refusal := t.admit()
-	if refusal != "" {
-		t.error(refusal)
+	b.replyStart = len(b.buf)
+	cmd, errorReply := b.resolveCommand()
+	if errorReply != "" {
+		b.writeError(errorReply)
 	} else {
-		t.command = cmd
-		before := t.sent + len(t.out)
-		cmd.run(t)
-		t.work += (t.sent + len(t.out) - before) / workBytes
+		b.command = cmd
+		before := b.sentBytes + len(b.buf)
+		cmd.run(b)
+		b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 	}
-	if t.muted && (refusal != "" || !cmd.pushes) {
-		t.out, t.begins = t.out[:0], 0
+	if b.noReply && (errorReply != "" || !cmd.ignoresReplyOff) {
+		b.buf, b.replyStart = b.buf[:0], 0
 	}
-	return t.details == nil || t.done == 0
+	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// admit finds the command of the arguments, or says why it may not be run.
-func (t *turn) admit() (cmd *command, refusal string) {
-	cmd = lookup(commands, t.args[0])
+// resolveCommand returns the command for the arguments, or the error reply if it is unknown or not allowed.
+func (b *commandBatch) resolveCommand() (cmd *command, errorReply string) {
+	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {
-		return nil, fmt.Sprintf("ERR unknown command '%s'; this hub has publish/subscribe only, it is no store", shown(t.args[0]))
+		return nil, fmt.Sprintf("ERR unknown command '%s'; this hub supports publish/subscribe only", truncateForError(b.args[0]))
 	}
-	if cmd.subcommands != nil && len(t.args) > 1 {
-		sub := lookup(cmd.subcommands, t.args[1])
+	if cmd.subcommands != nil && len(b.args) > 1 {
+		sub := lookupCommand(cmd.subcommands, b.args[1])
 		if sub == nil {
-			return nil, fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", shown(t.args[1]), strings.ToUpper(cmd.name))
+			return nil, fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", truncateForError(b.args[1]), strings.ToUpper(cmd.name))
 		}
 		cmd = sub
 	}
-	t.last = cmd.number
-	switch n := len(t.args); {
+	b.lastCommand = cmd.id
+	switch n := len(b.args); {
 	case cmd.arity > 0 && n != cmd.arity, n < -cmd.arity:
-		return nil, wrongNumber(cmd.name)
-	case t.user == nil && !cmd.anybody:
+		return nil, wrongArgCountReply(cmd.name)
+	case b.user == nil && !cmd.beforeAuth:
 		return nil, "NOAUTH Authentication required."
-	case !cmd.anybody && !t.user.mayRun(cmd.name):
+	case !cmd.beforeAuth && !b.user.mayRun(cmd.name):
 		return nil, fmt.Sprintf("NOPERM this user has no permissions to run the '%s' command", cmd.name)
-	case !t.resp3 && !cmd.always && t.count() > 0:
+	case !b.resp3 && !cmd.whileSubscribed && b.subscriptionCount() > 0:
 		return nil, fmt.Sprintf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", cmd.name)
 	}
 	return cmd, ""
 }
 
-func wrongNumber(name string) string {
-	return fmt.Sprintf("ERR wrong number of arguments for '%s' command", name)
+func wrongArgCountReply(commandName string) string {
+	return fmt.Sprintf("ERR wrong number of arguments for '%s' command", commandName)
 }

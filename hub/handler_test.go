@@ -15,34 +15,31 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// confirmation is what version 2 tells of a subscription.
-func confirmation(word, name string, count int) string {
-	return "*3\r\n" + string(appendBulk(appendBulk(nil, word), name)) + ":" + strconv.Itoa(count) + "\r\n"
+func confirmationRESP2(verb, name string, count int) string {
+	return "*3\r\n" + string(appendBulk(appendBulk(nil, verb), name)) + ":" + strconv.Itoa(count) + "\r\n"
 }
 
-// confirmations are those of names, which count from n in steps.
-func confirmations(word string, names []string, n, step int) string {
+// confirmationsRESP2 returns the confirmations of names, whose counts start at n and change by step.
+func confirmationsRESP2(verb string, names []string, n, step int) string {
 	var b strings.Builder
 	for i, name := range names {
-		b.WriteString(confirmation(word, name, n+i*step))
+		b.WriteString(confirmationRESP2(verb, name, n+i*step))
 	}
 	return b.String()
 }
 
-// virtual serves a hub without a network.
-func virtual(t testing.TB, h *Hub, l tcp.Limits) *tcptest.Server {
+func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 	t.Helper()
-	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: l})
+	return tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: limits})
 }
 
-// expectEmpty fails the test if a topic, pattern or subscription is left.
-func expectEmpty(t testing.TB, h *Hub) {
+func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
-	for k := range Kind(kinds) {
-		if n := h.tableOf(k).n.Load(); n != 0 {
+	for k := range Kind(kindCount) {
+		if n := h.tableForKind(k).count.Load(); n != 0 {
 			t.Errorf("%d topics of kind %d are left", n, k)
 		}
-		h.tableOf(k).each(func(name string, n int) bool {
+		h.tableForKind(k).eachName(func(name string, n int) bool {
 			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
 			return true
 		})
@@ -50,12 +47,12 @@ func expectEmpty(t testing.TB, h *Hub) {
 	if n := h.subscriptions.Load(); n != 0 {
 		t.Errorf("%d subscriptions are left", n)
 	}
-	h.index.match("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
+	h.patternIndex.eachMatch("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
 }
 
 func TestProtocolErrors(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxMessage: 1000})
+	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1000})
 	for in, want := range map[string]struct {
 		text string
 		why  error
@@ -66,9 +63,9 @@ func TestProtocolErrors(t *testing.T) {
 		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
 		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
 		"CLIENT REPLY OFF\r\n*x\r\nPING\r\n": {"", protocolError("invalid multibulk length")},
-		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmation("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
-		"PING\r\nHost: a\r\nPUBLISH a b\r\n": {"+PONG\r\n", errForeign},
-		"post a\r\nPUBLISH a b\r\n":          {"", errForeign},
+		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmationRESP2("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
+		"PING\r\nHost: a\r\nPUBLISH a b\r\n": {"+PONG\r\n", errUnexpectedHTTP},
+		"post a\r\nPUBLISH a b\r\n":          {"", errUnexpectedHTTP},
 	} {
 		p := s.Dial()
 		p.Send(in)
@@ -81,13 +78,13 @@ func TestProtocolErrors(t *testing.T) {
 	if n := h.Stats().Refused.Messages; n != 4 {
 		t.Errorf("%d messages are counted as refused, want the 4 commands that are too long", n)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
-// TestHalfSent: what a client has begun to say when it goes is as if it had not.
-func TestHalfSent(t *testing.T) {
+// TestIncompleteCommandHasNoEffect checks that an incomplete command of a closed client has no effect.
+func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	in := testkit.Command("SUBSCRIBE", "a", "b") + testkit.Command("PSUBSCRIBE", "c*") + testkit.Command("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
 	for n := range len(in) {
 		for _, end := range []func(*tcptest.Peer){(*tcptest.Peer).CloseWrite, (*tcptest.Peer).Reset} {
@@ -101,14 +98,14 @@ func TestHalfSent(t *testing.T) {
 			}
 		}
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
-// TestManyTopics has one command subscribe to more than the connection may be owed at a time.
-func TestManyTopics(t *testing.T) {
+// TestSubscribeToManyTopics subscribes to more topics in one command than MaxUnsent can confirm.
+func TestSubscribeToManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
+	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
 	names := make([]string, n)
 	for i := range names {
 		names[i] = "topic-" + strconv.Itoa(i)
@@ -118,29 +115,28 @@ func TestManyTopics(t *testing.T) {
 		p := s.Dial()
 		p.Send("PING\r\n" + testkit.Command(append([]string{word}, names...)...))
 		p.Expect("+PONG\r\n")
-		p.Expect(confirmations(word, names, 1, 1))
+		p.Expect(confirmationsRESP2(word, names, 1, 1))
 		p.Send(testkit.Command(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
-		p.Expect(confirmations(leave, names[:n/2], n-1, -1))
+		p.Expect(confirmationsRESP2(leave, names[:n/2], n-1, -1))
 		p.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 		left := make(map[string]bool)
 		for out := p.Output(); len(left) < n/2; {
 			name := strings.SplitN(out, "\r\n", 6)[4]
 			left[name] = true
 			var ok bool
-			if out, ok = strings.CutPrefix(out, confirmation(leave, name, n/2-len(left))); !ok {
+			if out, ok = strings.CutPrefix(out, confirmationRESP2(leave, name, n/2-len(left))); !ok {
 				t.Fatalf("%d: %.100q", len(left), out)
 			}
 			if len(left) == n/2 && out != "*3\r\n"+string(appendBulk(nil, leave))+"$-1\r\n:0\r\n+PONG\r\n" {
 				t.Errorf("in the end comes %.200q", out)
 			}
 		}
-		expectEmpty(t, h)
+		expectNoSubscriptions(t, h)
 	}
 }
 
-// TestManyTopicsUnread is the same for a client that does not read: what it is owed is
-// bounded, and nobody closes it.
-func TestManyTopicsUnread(t *testing.T) {
+// TestSubscribeToManyTopicsUnread checks that unread confirmations are limited without closing the client.
+func TestSubscribeToManyTopicsUnread(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
 	srv := &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
@@ -152,19 +148,19 @@ func TestManyTopicsUnread(t *testing.T) {
 	p := s.Dial()
 	p.StopReading()
 	p.Send(testkit.Command(words...))
-	if left := h.topics.n.Load(); left == 0 || left > n/2 {
+	if left := h.topics.count.Load(); left == 0 || left > n/2 {
 		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
 	}
-	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command itself, and MaxUnsent
+	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command and MaxUnsent
 		t.Errorf("%d bytes are kept for one client", kept)
 	}
 	p.StartReading()
-	p.Expect(confirmations("subscribe", words[1:], 1, 1))
+	p.Expect(confirmationsRESP2("subscribe", words[1:], 1, 1))
 }
 
-// TestUnread: a client that sends much and reads late has little kept for it, and gets all its answers, before it has
-// subscribed and after, be its commands long or only their answers.
-func TestUnread(t *testing.T) {
+// TestLateReaderGetsAllReplies checks that a client which sends much and reads late gets all replies with limited
+// memory.
+func TestLateReaderGetsAllReplies(t *testing.T) {
 	srv := &tcp.Server{Handler: new(Hub).Handler()}
 	s := tcptest.NewServer(t, srv)
 	for _, command := range []string{testkit.Command("ECHO", strings.Repeat("x", 1000)), "COMMAND\r\n"} {
@@ -193,9 +189,8 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a reply for which there is no room closes the connection, and what was accepted
-// before is sent.
-func TestNoRoom(t *testing.T) {
+// TestReplyWithoutSpaceCloses checks that a reply without space closes the connection after earlier replies.
+func TestReplyWithoutSpaceCloses(t *testing.T) {
 	h := new(Hub)
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
 		Limits: tcp.Limits{MaxUnsent: 1000, HighWater: 1000}})
@@ -210,13 +205,13 @@ func TestNoRoom(t *testing.T) {
 	a.ExpectClosed(tcp.ErrFull)
 	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
 	b.ExpectClosed(tcp.ErrTooLarge)
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
-// TestDrain: a subscriber is told nothing, and closed.
-func TestDrain(t *testing.T) {
+// TestDrainClosesSubscribers checks that a drain closes subscribers without output.
+func TestDrainClosesSubscribers(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	p := s.Dial()
 	p.Send("SUBSCRIBE a\r\n")
 	p.Output()
@@ -225,12 +220,12 @@ func TestDrain(t *testing.T) {
 	if out := p.Output(); out != "" {
 		t.Errorf("a subscriber is told %q", out)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 }
 
 func TestClientList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
@@ -239,10 +234,9 @@ func TestClientList(t *testing.T) {
 	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
 }
 
-// TestClientListTooLong answers an error instead of part of a list.
 func TestClientListTooLong(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
+	s := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	p := s.Dial()
 	p.Send("PING\r\n")
 	for range 20 {
@@ -250,17 +244,16 @@ func TestClientListTooLong(t *testing.T) {
 	}
 	p.Output()
 	p.Send("CLIENT LIST\r\nCLIENT LIST ID 1\r\n")
-	p.Expect("-ERR the list of 21 clients would have more than 1000 bytes; ask for some by TYPE or ID\r\n")
+	p.Expect("-ERR the list of 21 clients exceeds 1000 bytes; use TYPE or ID\r\n")
 	p.Expect("$")
 }
 
-// TestManyNames: topics that are too many for an event loop are listed by a goroutine.
-func TestManyNames(t *testing.T) {
+func TestLongTopicListInBackground(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a, b := s.Dial(), s.Dial()
 	words := []string{"SUBSCRIBE"}
-	for i := range maxTopicsAtOnce + 1 {
+	for i := range maxTopicsOnLoop + 1 {
 		words = append(words, "t"+strconv.Itoa(i))
 	}
 	a.Send(testkit.Command(words...))
@@ -279,27 +272,26 @@ func TestManyNames(t *testing.T) {
 		}
 	}
 
-	small := virtual(t, h, tcp.Limits{MaxUnsent: 4000})
+	small := serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000})
 	c := small.Dial()
 	c.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\n")
-	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
+	c.Expect("-ERR the reply exceeds 1000 bytes; use a pattern that matches fewer topics\r\n*1\r\n$5\r\nt1000\r\n")
 }
 
-// TestLaterBound has as many clients ask for lists as may, and one more.
-func TestLaterBound(t *testing.T) {
+func TestBackgroundReplyLimit(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	h.walks.turn.Lock()
+	s := serveVirtual(t, h, tcp.Limits{})
+	h.scans.running.Lock()
 	var peers []*tcptest.Peer
-	for range maxLater {
+	for range maxBackgroundReplies {
 		p := s.Dial()
 		p.Send("CLIENT LIST ID 1\r\nPING\r\n")
 		peers = append(peers, p)
 	}
 	p := s.Dial()
 	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
-	p.Expect("-BUSY too many clients ask for lists; try again\r\n+PONG\r\n")
-	h.walks.turn.Unlock()
+	p.Expect("-BUSY too many list requests; try again\r\n+PONG\r\n")
+	h.scans.running.Unlock()
 	for _, p := range peers {
 		p.Expect("$")
 		testkit.WaitFor(t, "the answer behind the list comes", func() bool {
@@ -311,11 +303,10 @@ func TestLaterBound(t *testing.T) {
 	p.Expect("$")
 }
 
-// TestDrainWaitsForList: who has asked for a list gets it, though the server ends.
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
-	h.walks.turn.Lock()
+	s := serveVirtual(t, h, tcp.Limits{})
+	h.scans.running.Lock()
 	p := s.Dial()
 	p.Send("CLIENT KILL ID 999\r\n")
 	s.Drain()
@@ -323,65 +314,63 @@ func TestDrainWaitsForList(t *testing.T) {
 	if why, ok := p.Closed(); ok {
 		t.Fatalf("the connection has closed: %v", why)
 	}
-	h.walks.turn.Unlock()
+	h.scans.running.Unlock()
 	p.Expect(":0\r\n")
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestQuit: a client that has quit is no subscriber any more, though it does not close.
-func TestQuit(t *testing.T) {
+// TestQuitEndsSubscriptions checks that QUIT ends subscriptions even if the peer does not disconnect.
+func TestQuitEndsSubscriptions(t *testing.T) {
 	h := new(Hub)
-	s := virtual(t, h, tcp.Limits{})
+	s := serveVirtual(t, h, tcp.Limits{})
 	a := s.Dial()
 	a.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
 	if out := a.Output(); !strings.HasSuffix(out, ":2\r\n+OK\r\n") {
 		t.Errorf("QUIT behind subscriptions: %q", out)
 	}
-	expectEmpty(t, h)
+	expectNoSubscriptions(t, h)
 	a.ExpectClosed(nil)
 }
 
-// counted counts how often it is called for input.
-type counted struct {
+type countingHandler struct {
 	handler
 	calls *int
 }
 
-func (h counted) Received(c *tcp.Conn, in []byte) int {
+func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	*h.calls++
 	return h.handler.Received(c, in)
 }
 
-// TestWork: who publishes much to many lets others have their turn in between.
-func TestWork(t *testing.T) {
+// TestPublishYields checks that large publishes yield to other connections.
+func TestPublishYields(t *testing.T) {
 	h, calls := new(Hub), 0
-	s := tcptest.NewServer(t, &tcp.Server{Handler: counted{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
 	const receivers = 500
 	for range receivers {
 		s.Dial().Send("SUBSCRIBE a\r\n")
 	}
 	p := s.Dial()
 	calls = 0
-	n := 3 * maxWork / (1 + receivers/receiversWork)
+	n := 3 * maxBatchWork / (1 + receivers/receiversPerWork)
 	p.Send(strings.Repeat("PUBLISH a x\r\n", n))
 	p.Expect(strings.Repeat(":500\r\n", n))
-	if calls != 3 && calls != 4 { // the last may have a rest
+	if calls != 3 && calls != 4 { // the last batch may be split
 		t.Errorf("the work of three turns was done in %d calls", calls)
 	}
 }
 
-// TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
-func TestStrangerTime(t *testing.T) {
-	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
+func TestAuthTimeout(t *testing.T) {
+	s := serveVirtual(t, newHubWithUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()
 	stranger.Send("PING\r\n")
 	stranger.Expect("-NOAUTH Authentication required.\r\n")
 	ann.Send("AUTH ann secret\r\n")
 	ann.Expect("+OK\r\n")
-	s.Advance(strangerTime * 9 / 8)
+	s.Advance(authTimeout * 9 / 8)
 	stranger.ExpectClosed(tcp.ErrDeadline)
 	ann.Send("PING\r\nRESET\r\n")
 	ann.Expect("+PONG\r\n+RESET\r\n")
-	s.Advance(strangerTime * 9 / 8)
+	s.Advance(authTimeout * 9 / 8)
 	ann.ExpectClosed(tcp.ErrDeadline)
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// A limit that can't be is an error that names it, and what was expected.
-func TestCheck(t *testing.T) {
+func TestLimitsValidated(t *testing.T) {
 	if err := new(Hub).Check(); err != nil {
 		t.Errorf("a hub without limits: %v", err)
 	}
@@ -41,37 +40,33 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// publishAs publishes as a client does.
-func (h *Hub) publishAs(c *client, name string) error {
-	err := h.authorise(c.user, c.mayPublishNow, Topic, name, nil)
+func (h *Hub) publishAsClient(c *client, name string) error {
+	err := h.authorizePublish(c.user, c.allowPublish, Topic, name, nil)
 	if err == nil {
 		_, err = h.fanOut(Topic, name, nil)
 	}
 	return err
 }
 
-// postFrom publishes as a request of an address does.
-func (h *Hub) postFrom(from netip.Addr, name string) error {
-	withinRate := func(now time.Time, rate int) bool { return h.posts.take(from, now, rate, time.Second) }
-	err := h.authorise(anyone, withinRate, Topic, name, nil)
+func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
+	withinRate := func(now time.Time, rate int) bool { return h.httpPublishRates.allow(addr, now, rate, time.Second) }
+	err := h.authorizePublish(anyone, withinRate, Topic, name, nil)
 	if err == nil {
 		_, err = h.fanOut(Topic, name, nil)
 	}
 	return err
 }
 
-// subscribed subscribes a client that has no connection.
-func (h *Hub) subscribed(c *client, k Kind, name string) error {
-	return h.subscribe(c, tcp.Ref{}, k, name, func(int) {})
+func (h *Hub) subscribeWithoutConn(c *client, kind Kind, name string) error {
+	return h.subscribe(c, tcp.Ref{}, kind, name, func(int) {})
 }
 
-// Each limit is reached: what is beyond it is refused, with an error that says it, and
-// counted; the rest goes on, and what was refused leaves nothing behind.
+// TestLimits checks that each limit rejects with its error, is counted, and leaves nothing behind.
 func TestLimits(t *testing.T) {
 	full := func(h *Hub, names ...string) *client {
 		c := &client{user: anyone}
 		for _, name := range names {
-			if err := h.subscribed(c, Topic, name); err != nil {
+			if err := h.subscribeWithoutConn(c, Topic, name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -82,52 +77,52 @@ func TestLimits(t *testing.T) {
 		beyond  func(h *Hub) error
 		refused Refused
 	}{
-		errNoName: {Limits{}, func(h *Hub) error { _, err := h.Publish("", nil); return err }, Refused{Names: 1}},
-		errLongName: {Limits{MaxName: 3}, func(h *Hub) error {
+		errEmptyName: {Limits{}, func(h *Hub) error { _, err := h.Publish("", nil); return err }, Refused{Names: 1}},
+		errNameTooLong: {Limits{MaxName: 3}, func(h *Hub) error {
 			full(h, "abc")
-			return h.subscribed(&client{user: anyone}, Pattern, "abcd")
+			return h.subscribeWithoutConn(&client{user: anyone}, Pattern, "abcd")
 		}, Refused{Names: 1}},
-		errLongMessage: {Limits{MaxMessage: 3}, func(h *Hub) error {
+		errMessageTooLong: {Limits{MaxMessage: 3}, func(h *Hub) error {
 			if _, err := h.Publish("a", []byte("123")); err != nil {
 				t.Error(err)
 			}
 			_, err := h.Publish("a", []byte("1234"))
 			return err
 		}, Refused{Messages: 1}},
-		errSubscriptions: {Limits{MaxSubscriptions: 2}, func(h *Hub) error {
+		errTooManySubscriptions: {Limits{MaxSubscriptions: 2}, func(h *Hub) error {
 			c := full(h, "a", "b")
-			if err := h.subscribed(c, Topic, "b"); err != nil {
+			if err := h.subscribeWithoutConn(c, Topic, "b"); err != nil {
 				t.Errorf("subscribing once more: %v", err)
 			}
-			return h.subscribed(c, Pattern, "c")
+			return h.subscribeWithoutConn(c, Pattern, "c")
 		}, Refused{Subscriptions: 1}},
-		errSubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
+		errTooManySubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
 			full(h, "a")
 			full(h, "a", "b")
-			return h.subscribed(&client{user: anyone}, Topic, "a")
+			return h.subscribeWithoutConn(&client{user: anyone}, Topic, "a")
 		}, Refused{Subscribers: 1}},
-		errTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
+		errTooManyTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
 			full(h, "a", "b")
-			if err := h.subscribed(&client{user: anyone}, Pattern, "a*"); err != nil {
+			if err := h.subscribeWithoutConn(&client{user: anyone}, Pattern, "a*"); err != nil {
 				t.Errorf("a pattern: %v", err)
 			}
-			return h.subscribed(full(h, "a"), Topic, "c")
+			return h.subscribeWithoutConn(full(h, "a"), Topic, "c")
 		}, Refused{Topics: 1}},
-		errPatterns: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {
+		errPatternTooCostly: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {
 			a, b, c := &client{user: anyone}, &client{user: anyone}, &client{user: anyone}
 			for _, step := range []struct {
 				client        *client
 				pattern, want string
 			}{
-				{a, "*", ""}, {a, "**", ""}, // 5 and 6: without a literal run all are tried
-				{a, "***", "costs 7, and the client has 0 left of 11: its address and all clients together have limits, too"},
-				{b, "x1*", ""}, // 5, and the next one nothing: a name begins with one of them
+				{a, "*", ""}, {a, "**", ""}, // cost 5 and 6: without a literal run they are always tried
+				{a, "***", "costs 7, and the client has 0 left of 11; its address and all clients together are limited, too"},
+				{b, "x1*", ""}, // cost 5, the next one 0: a name has only one of these prefixes
 				{a, "x2*", ""},
-				{b, "***", "costs 7, and the client has 6 left of 11: its address and all clients together have limits, too"},
+				{b, "***", "costs 7, and the client has 6 left of 11; its address and all clients together are limited, too"},
 				{c, "***", "would take 23, at most 20 are allowed"},
-				{c, "*", ""}, // is there, and costs each client the same
+				{c, "*", ""}, // present, and costs each client the same
 			} {
-				e := h.subscribed(step.client, Pattern, step.pattern)
+				e := h.subscribeWithoutConn(step.client, Pattern, step.pattern)
 				if step.want == "" && e != nil || step.want != "" && (e == nil || !strings.HasSuffix(e.Error(), step.want)) {
 					t.Errorf("%s: %v, want %q", step.pattern, e, step.want)
 				}
@@ -140,7 +135,7 @@ func TestLimits(t *testing.T) {
 			}
 			h.unsubscribe(b, tcp.Ref{}, Pattern, "x1*")
 			for _, c := range []*client{a, b, c} {
-				h.closed(c, tcp.Ref{})
+				h.unsubscribeAll(c, tcp.Ref{})
 			}
 			if s := h.Stats(); a.patternCost() != 0 || s.PatternWork != 0 || s.Patterns != 0 || s.Subscriptions != 0 {
 				t.Errorf("what was refused leaves %+v, and the client's patterns cost %d", s, a.patternCost())
@@ -148,11 +143,11 @@ func TestLimits(t *testing.T) {
 			return err
 		}, Refused{Patterns: 3}},
 		errDenied: {Limits{}, func(h *Hub) error {
-			err := h.publishAs(&client{}, "a")
+			err := h.publishAsClient(&client{}, "a")
 			if err == nil {
 				t.Error("a client without a user publishes")
 			}
-			return h.subscribed(&client{}, Topic, "a")
+			return h.subscribeWithoutConn(&client{}, Topic, "a")
 		}, Refused{Denied: 2}},
 	} {
 		h := &Hub{Limits: row.limits}
@@ -165,7 +160,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A client, and an address that publishes by HTTP, publishes so many messages a second.
 func TestPublishRate(t *testing.T) {
 	const rate = 3
 	synctest.Test(t, func(t *testing.T) {
@@ -173,8 +167,8 @@ func TestPublishRate(t *testing.T) {
 		c := &client{user: anyone}
 		from := netip.MustParseAddr("2001:db8::1")
 		publish := map[string]func() error{
-			"client": func() error { return h.publishAs(c, "a") },
-			"post":   func() error { err := h.postFrom(from, "a"); from = from.Next(); return err },
+			"client": func() error { return h.publishAsClient(c, "a") },
+			"post":   func() error { err := h.publishFromAddr(from, "a"); from = from.Next(); return err },
 		}
 		for who, publish := range publish {
 			time.Sleep(time.Hour)
@@ -183,21 +177,21 @@ func TestPublishRate(t *testing.T) {
 					t.Fatalf("%s: %v", who, err)
 				}
 			}
-			if err := publish(); !errors.Is(err, errRate) {
-				t.Fatalf("%s, message %d at once: %v, want %v", who, rate+1, err, errRate)
+			if err := publish(); !errors.Is(err, errPublishRate) {
+				t.Fatalf("%s, message %d at once: %v, want %v", who, rate+1, err, errPublishRate)
 			}
 			time.Sleep(time.Second/rate + 1)
 			if err := publish(); err != nil {
 				t.Errorf("%s, a third of a second later: %v", who, err)
 			}
-			if err := publish(); !errors.Is(err, errRate) {
-				t.Errorf("%s, another: %v, want %v", who, err, errRate)
+			if err := publish(); !errors.Is(err, errPublishRate) {
+				t.Errorf("%s, another: %v, want %v", who, err, errPublishRate)
 			}
 		}
-		if err := h.postFrom(netip.MustParseAddr("2001:db8:0:1::"), "a"); err != nil {
+		if err := h.publishFromAddr(netip.MustParseAddr("2001:db8:0:1::"), "a"); err != nil {
 			t.Errorf("another network: %v", err)
 		}
-		if err := h.publishAs(&client{user: anyone}, "a"); err != nil {
+		if err := h.publishAsClient(&client{user: anyone}, "a"); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 		if s := h.Stats(); s.Refused.Rate != 4 || s.Published != 2*(rate+1)+2 {
@@ -206,29 +200,29 @@ func TestPublishRate(t *testing.T) {
 	})
 }
 
-// Addresses whose pace is known are bounded: those that are quiet go first.
-func TestPaces(t *testing.T) {
-	var ps paces
+// TestAddrRateLimitsEviction checks that rate-limited addresses are bounded and idle ones evicted first.
+func TestAddrRateLimitsEviction(t *testing.T) {
+	var ps addrRateLimits
 	begin := time.Now()
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
-	for i := range 2 * maxPaces {
-		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000, time.Second) {
+	for i := range 2 * maxLimitedAddrs {
+		if !ps.allow(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000, time.Second) {
 			t.Fatalf("address %d is refused", i)
 		}
-		if len(ps.of) > maxPaces {
-			t.Fatalf("%d addresses are known, want %d at most", len(ps.of), maxPaces)
+		if len(ps.byAddr) > maxLimitedAddrs {
+			t.Fatalf("%d addresses are known, want %d at most", len(ps.byAddr), maxLimitedAddrs)
 		}
 	}
-	for i := range 2 * maxPaces {
-		ps.take(address(i), begin.Add(time.Hour), 1, time.Second)
+	for i := range 2 * maxLimitedAddrs {
+		ps.allow(address(i), begin.Add(time.Hour), 1, time.Second)
 	}
-	if len(ps.of) > maxPaces {
-		t.Errorf("%d busy addresses are known, want %d at most", len(ps.of), maxPaces)
+	if len(ps.byAddr) > maxLimitedAddrs {
+		t.Errorf("%d busy addresses are known, want %d at most", len(ps.byAddr), maxLimitedAddrs)
 	}
 }
 
-// Heartbeats are for WebSockets and streams: a Redis client gets none, and is not closed for its
-// silence.
+// TestHeartbeat checks that WebSockets and event streams get heartbeats, and silent Redis clients stay open
+// without.
 func TestHeartbeat(t *testing.T) {
 	s := tcptest.NewServer(t, &tcp.Server{
 		Handler: new(Hub).Handler(), Heartbeat: tcp.Heartbeat{Interval: time.Second, MaxMissed: 1},
@@ -253,19 +247,18 @@ func TestHeartbeat(t *testing.T) {
 	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
 }
 
-// A client's subscriptions are what it has subscribed to and not left, whichever was first.
-func TestClient(t *testing.T) {
+func TestClientSubscriptions(t *testing.T) {
 	h := &Hub{}
 	c := &client{user: anyone}
 	for i := range 5 {
 		for _, k := range []Kind{Topic, Pattern} {
-			if err := h.subscribed(c, k, fmt.Sprint(i)); err != nil {
+			if err := h.subscribeWithoutConn(c, k, fmt.Sprint(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for i := range 5 {
-		if n := c.count(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
+		if n := c.subscriptionCount(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
 			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
 		}
 		for _, k := range []Kind{Pattern, Topic} {

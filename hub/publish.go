@@ -8,123 +8,120 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing has two steps: authorise decides whether a message may be published, and fanOut sends it
-// to the other hubs of the cluster and to the subscribers of this one.
+// Publishing has two steps: authorizePublish checks whether a message may be published, and fanOut sends it to
+// the other hubs and to the subscribers of this one.
 //
-// Concurrency: both run on the publisher's goroutine, any number at a time. They hold the lock of a table or
-// of the pattern index to look up, that of a group to post to mailboxes, and with last values the topic's
-// order lock around the topic's own. During an upgrade the server has messages delivered in both
-// processes, so none may begin between fanOut's check and its delivery: fanOut counts a message in begun
-// before it loads Server.Upgrading, and in published after the delivery. SaveState, which the server
-// calls after that has changed and before connections move, waits until both are equal.
+// Concurrency: both run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
+// index, that of a group while posting to mailboxes, and with last values the topic's lock. During an upgrade the
+// server delivers messages in both processes, so fanOut must not deliver one itself after the upgrade has begun.
+// It increments publishesStarted before loading Server.Upgrading, and published after the delivery. SaveState,
+// which runs after Upgrading has changed and before connections move, waits until both are equal.
 
-// errHeld refuses what is published during an upgrade.
-var errHeld = errors.New("the hub is being upgraded, and too many messages wait for the end of that")
+// errUpgradeBacklogFull rejects messages while an upgrade holds too many.
+var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
-// Publish sends a message to all subscribers of a topic, and of patterns that match it. It returns how
-// many they are on this hub, not on others of a cluster, and does not wait for them. Messages that one
-// goroutine publishes to a topic arrive in the order of its calls. While an upgrade moves subscribers, it holds the
-// message, and returns how many there are in this process; if too many are held, it fails.
+// Publish sends a message to all subscribers of a topic and of matching patterns. It returns their number on this
+// hub and does not wait for them. Messages that one goroutine publishes to a topic arrive in order. While an
+// upgrade moves subscribers, messages are held; if too many are, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
-	if err := h.authorise(anyone, nil, Topic, name, message); err != nil {
+	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
 	}
 	return h.fanOut(Topic, name, message)
 }
 
-// authorise returns why a user may not publish a message: its rights, its rate, the name, or the size.
-// withinRate counts one message and reports whether the publisher keeps to rate; nil is no limit.
-func (h *Hub) authorise(u *user, withinRate func(now time.Time, rate int) bool, k Kind, name string, message []byte) error {
+// authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and
+// reports whether the publisher stays within rate; nil means no limit.
+func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
 	var err error
-	switch rate, most := h.Limits.PublishRate, h.Limits.maxMessage(); {
-	case !u.mayPublish(k, name):
+	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
+	case !u.mayPublish(kind, topic):
 		err = errDenied
 	case rate > 0 && withinRate != nil && !withinRate(time.Now(), rate):
-		err = fmt.Errorf("%w: at most %d messages a second are allowed", errRate, rate)
-	case h.checkName(name) != nil:
-		err = h.checkName(name)
-	case len(message) > most:
-		err = fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most)
+		err = fmt.Errorf("%w: at most %d messages a second are allowed", errPublishRate, rate)
+	case h.checkName(topic) != nil:
+		err = h.checkName(topic)
+	case len(message) > limit:
+		err = fmt.Errorf("%w: %d bytes, at most %d are allowed", errMessageTooLong, len(message), limit)
 	default:
 		return nil
 	}
-	return h.refuse(err)
+	return h.countRefusal(err)
 }
 
-// fanOut sends an authorised message to the other hubs, and to the subscribers of this one, whose number it
-// returns. During an upgrade it leaves the latter to the server, which may hold the message.
-func (h *Hub) fanOut(k Kind, name string, message []byte) (receivers int, err error) {
-	if h.keeps(k, name) { // the cluster calls DeliverKept once the message is stored
-		if err := h.Cluster.Keep(name, message); err != nil {
-			return 0, h.refuse(fmt.Errorf("%w: %w", errUnkept, err))
+// fanOut sends an authorized message to the other hubs and to this hub's subscribers, whose number it returns.
+// During an upgrade the server delivers to the latter and may hold the message.
+func (h *Hub) fanOut(kind Kind, topic string, message []byte) (receivers int, err error) {
+	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
+		if err := h.Cluster.Keep(topic, message); err != nil {
+			return 0, h.countRefusal(fmt.Errorf("%w: %w", errCannotKeep, err))
 		}
 		h.countPublished(1)
-		return h.receivers(k, name), nil
+		return h.countReceivers(kind, topic), nil
 	}
 	if h.Cluster != nil {
-		if err := h.Cluster.Publish(k, name, message); err != nil {
-			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
+		if err := h.Cluster.Publish(kind, topic, message); err != nil {
+			return 0, h.countRefusal(fmt.Errorf("%w: %w", errMessageTooLong, err))
 		}
 	}
-	h.begun.Add(1)
+	h.publishesStarted.Add(1)
 	s := h.server.Load()
 	if s == nil || !s.Upgrading() {
 		defer h.published.Add(1)
-		return h.deliver(k, name, message, ""), nil
+		return h.deliverLocally(kind, topic, message, ""), nil
 	}
-	h.begun.Add(-1) // the server calls SendToGroup, which counts it
-	receivers, err = s.Broadcast(tcp.Broadcast{Kind: uint32(k), Group: name, Message: message})
+	h.publishesStarted.Add(-1) // SendToGroup will count it
+	receivers, err = s.Broadcast(tcp.Broadcast{Kind: uint32(kind), Group: topic, Message: message})
 	if err != nil {
-		return 0, errHeld
+		return 0, errUpgradeBacklogFull
 	}
 	if receivers == tcp.Held {
-		receivers = h.receivers(k, name)
+		receivers = h.countReceivers(kind, topic)
 	}
 	return receivers, nil
 }
 
-// deliver posts a message to the subscribers of a topic, and of patterns that match it, in this
-// process, and returns their number. id is that of a message that is kept.
-func (h *Hub) deliver(k Kind, name string, message []byte, id string) (receivers int) {
-	var all tally
+// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns, and returns
+// their number. id is "" unless the message is kept.
+func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
+	var all deliveryCounts
 	toTopic := func() {
-		if t := h.tableOf(k).find(name); t != nil {
-			all = t.send(name, message, id)
+		if t := h.tableForKind(kind).find(topicName); t != nil {
+			all = t.sendMessage(topicName, message, id)
 		}
 	}
-	if k == Topic && h.Limits.LastValues > 0 {
-		h.last.replace(name, message, h.Limits, toTopic)
+	if kind == Topic && h.Limits.LastValues > 0 {
+		h.lastValues.storeAndSend(topicName, message, h.Limits, toTopic)
 	} else {
 		toTopic()
 	}
-	if k == Topic && h.patterns.n.Load() > 0 {
-		h.index.match(name, func(p *topic) { all.add(p.send(name, message, id)) })
+	if kind == Topic && h.patterns.count.Load() > 0 {
+		h.patternIndex.eachMatch(topicName, func(p *topic) { all.add(p.sendMessage(topicName, message, id)) })
 	}
-	h.count(all)
+	h.countDelivery(all)
 	return all.sent
 }
 
-// Deliver sends a message that was published to another hub to the subscribers of this one. It returns
-// their number and waits for none; the order is that of the caller's goroutine. k is Topic or Sharded.
-func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
-	return h.deliver(k, name, message, "")
+// Deliver sends a message published on another hub to the subscribers of this one, in the order of the caller's
+// goroutine. It returns their number and does not wait for them. kind is Topic or Sharded.
+func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
+	return h.deliverLocally(kind, name, message, "")
 }
 
-// receivers returns how many subscribers in this process would get a message now.
-func (h *Hub) receivers(k Kind, name string) int {
-	n := h.Subscribers(k, name)
-	if k == Topic {
-		h.index.match(name, func(p *topic) { n += h.Subscribers(Pattern, p.name) })
+func (h *Hub) countReceivers(kind Kind, topicName string) int {
+	n := h.Subscribers(kind, topicName)
+	if kind == Topic {
+		h.patternIndex.eachMatch(topicName, func(p *topic) { n += h.Subscribers(Pattern, p.name) })
 	}
 	return n
 }
 
 func (h *Hub) checkName(name string) error {
 	if name == "" {
-		return errNoName
+		return errEmptyName
 	}
-	if most := h.Limits.maxName(); len(name) > most {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongName, len(name), most)
+	if limit := h.Limits.maxName(); len(name) > limit {
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errNameTooLong, len(name), limit)
 	}
 	return nil
 }

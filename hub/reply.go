@@ -2,89 +2,87 @@ package hub
 
 import "strconv"
 
-// replies are answers to commands, of one version of the protocol.
-type replies struct {
-	out   []byte
+// replyWriter encodes replies in RESP2 or RESP3.
+type replyWriter struct {
+	buf   []byte
 	resp3 bool
 }
 
-func (r *replies) head(kind byte, n int) {
-	r.out = append(r.out, kind)
-	r.out = strconv.AppendInt(r.out, int64(n), 10)
-	r.out = append(r.out, "\r\n"...)
+func (r *replyWriter) writeHeader(typeByte byte, n int) {
+	r.buf = append(r.buf, typeByte)
+	r.buf = strconv.AppendInt(r.buf, int64(n), 10)
+	r.buf = append(r.buf, "\r\n"...)
 }
 
-func (r *replies) integer(n int) { r.head(':', n) }
-func (r *replies) array(n int)   { r.head('*', n) }
+func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
+func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// kinds of version 3 are arrays in version 2.
-func (r *replies) only3(kind byte, n, n2 int) {
+// writeRESP3Header writes a header of a RESP3 type, or in RESP2 that of an array.
+func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
-		r.head(kind, n)
+		r.writeHeader(typeByte, n)
 	} else {
-		r.head('*', n2)
+		r.writeHeader('*', resp2Count)
 	}
 }
 
-func (r *replies) dict(n int) { r.only3('%', n, 2*n) }
-func (r *replies) set(n int)  { r.only3('~', n, n) }
-func (r *replies) push(n int) { r.only3('>', n, n) }
+func (r *replyWriter) writeMapHeader(n int)  { r.writeRESP3Header('%', n, 2*n) }
+func (r *replyWriter) writeSetHeader(n int)  { r.writeRESP3Header('~', n, n) }
+func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 
-func (r *replies) bulk(s string)      { r.out = appendBulk(r.out, s) }
-func (r *replies) bulkBytes(p []byte) { r.out = appendBulk(r.out, p) }
+func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
+func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
 
-// status is a text without line ends.
-func (r *replies) status(s string) {
-	r.out = append(r.out, '+')
-	r.out = append(r.out, s...)
-	r.out = append(r.out, "\r\n"...)
+// writeStatus writes a simple string. s must not contain line breaks.
+func (r *replyWriter) writeStatus(s string) {
+	r.buf = append(r.buf, '+')
+	r.buf = append(r.buf, s...)
+	r.buf = append(r.buf, "\r\n"...)
 }
 
-func (r *replies) ok() { r.status("OK") }
+func (r *replyWriter) writeOK() { r.writeStatus("OK") }
 
-func (r *replies) null() {
+func (r *replyWriter) writeNull() {
 	if r.resp3 {
-		r.out = append(r.out, "_\r\n"...)
+		r.buf = append(r.buf, "_\r\n"...)
 	} else {
-		r.out = append(r.out, "$-1\r\n"...)
+		r.buf = append(r.buf, "$-1\r\n"...)
 	}
 }
 
-// text is for people.
-func (r *replies) text(s string) {
+// writeVerbatim writes text for humans: a verbatim string, or in RESP2 a bulk string.
+func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
-		r.bulk(s)
+		r.writeBulk(s)
 		return
 	}
-	r.head('=', len(s)+len("txt:"))
-	r.out = append(r.out, "txt:"...)
-	r.out = append(r.out, s...)
-	r.out = append(r.out, "\r\n"...)
+	r.writeHeader('=', len(s)+len("txt:"))
+	r.buf = append(r.buf, "txt:"...)
+	r.buf = append(r.buf, s...)
+	r.buf = append(r.buf, "\r\n"...)
 }
 
-// error is an error that begins with its code. Line ends in it, of what the client has sent,
-// are left out.
-func (r *replies) error(text string) {
-	r.out = append(r.out, '-')
+// writeError writes an error reply; text begins with the error code. Line breaks, which may come from the client,
+// become spaces.
+func (r *replyWriter) writeError(text string) {
+	r.buf = append(r.buf, '-')
 	for i := range len(text) {
 		if c := text[i]; c == '\r' || c == '\n' {
-			r.out = append(r.out, ' ')
+			r.buf = append(r.buf, ' ')
 		} else {
-			r.out = append(r.out, c)
+			r.buf = append(r.buf, c)
 		}
 	}
-	r.out = append(r.out, "\r\n"...)
+	r.buf = append(r.buf, "\r\n"...)
 }
 
-// help is how to use a command with subcommands.
-func (r *replies) help(lines ...string) {
-	r.array(len(lines))
+func (r *replyWriter) writeHelp(lines ...string) {
+	r.writeArrayHeader(len(lines))
 	for _, l := range lines {
-		r.status(l)
+		r.writeStatus(l)
 	}
 }
 
-// maxShown is the most bytes of what a client has sent that an error repeats.
-const maxShown = 128
+const maxShownBytes = 128
 
-func shown(p []byte) string { return string(p[:min(len(p), maxShown)]) }
+func truncateForError(p []byte) string { return string(p[:min(len(p), maxShownBytes)]) }

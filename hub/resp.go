@@ -7,164 +7,156 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file reads the Redis protocol: commands as arrays of bulk strings, or as lines.
+// Parser of the Redis protocol: commands are arrays of bulk strings, or inline commands.
 //
-// A command is taken where it stands in the input, when all of it is there. Until then the
-// connection keeps the input, and the session where the next argument begins: however a
-// command drips in, each of its bytes is looked at twice, but for a few dozen of an argument's
-// head. That a command will not fit is found as soon as its lengths tell.
+// A command is parsed in place once it is complete. Until then the connection keeps the input, and the session
+// the start of the next argument. However slowly a command arrives, each byte is examined twice, except for a few
+// dozen of an argument's header. A command that is too long is rejected as soon as its lengths are known.
 
-// Bounds of a command. What is more closes the connection, with Redis's error.
+// Limits of a command. Exceeding one closes the connection with Redis's error.
 const (
-	maxArgs   = 1 << 20
-	maxInline = 64 << 10
-	maxBulk   = 512 << 20 // of Redis
-	// maxNumber is the most bytes of a number with its line end.
-	maxNumber = 32
-	// minArg is the fewest bytes of an argument: $0, its line end, and one behind nothing.
-	minArg = 6
-	// Who has yet to say who it is may send commands of so many arguments, of so many bytes.
-	maxStrangerArgs = 10
-	maxStrangerBulk = 16 << 10
+	maxCommandArgs = 1 << 20
+	maxInlineBytes = 64 << 10
+	maxBulkBytes   = 512 << 20 // as in Redis
+	maxNumberBytes = 32
+	minArgBytes    = 6
+	// Clients that have not authenticated yet are limited to fewer and shorter arguments.
+	maxUnauthenticatedArgs = 10
+	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is why a connection is closed that does not speak the protocol. Its text is
-// also the answer.
+// protocolError is a violation of the protocol, which closes the connection. Its text is also sent to the client.
 type protocolError string
 
 func (e protocolError) Error() string {
 	return "hub: the client broke the Redis protocol: " + string(e)
 }
 
-// oversized is the protocolError of a command that is larger than Limits.MaxMessage.
-type oversized struct{ protocolError }
+// oversizedError is the protocolError for a command that exceeds tcp.Limits.MaxMessage.
+type oversizedError struct{ protocolError }
 
-func (e oversized) Unwrap() []error { return []error{e.protocolError, tcp.ErrMessageTooLong} }
+func (e oversizedError) Unwrap() []error { return []error{e.protocolError, tcp.ErrMessageTooLong} }
 
-// sizes are the bounds of a command's size.
-type sizes struct {
-	args, message int
-	bulk          int // of an argument of a stranger
-	stranger      bool
+type commandLimits struct {
+	maxArgs, maxBytes int
+	maxArgBytes       int // if unauthenticated
+	unauthenticated   bool
 }
 
-func sizesFor(maxMessage int, stranger bool) sizes {
-	b := sizes{args: maxArgs, message: maxMessage, stranger: stranger}
-	if stranger {
-		b.args, b.bulk = maxStrangerArgs, min(maxStrangerBulk, maxMessage)
+func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
+	b := commandLimits{maxArgs: maxCommandArgs, maxBytes: maxBytes, unauthenticated: unauthenticated}
+	if unauthenticated {
+		b.maxArgs, b.maxArgBytes = maxUnauthenticatedArgs, min(maxUnauthenticatedBulk, maxBytes)
 	}
 	return b
 }
 
-// scan is how far a command has been read that is not complete: pos is where the next argument
-// begins, or how much of a line has no end, and left how many arguments there are from there.
-type scan struct{ pos, left int32 }
+// parseProgress is the state of an incomplete command. pos is the offset of the next argument, or the length of
+// an inline command without a line end so far.
+type parseProgress struct{ pos, argsLeft int32 }
 
-// reader takes commands from input.
-type reader struct {
-	sizes
-	args     [][]byte // of the command that was read last, within the input or unquoted
-	unquoted []byte   // arguments of a line, without their quotes
+type commandReader struct {
+	commandLimits
+	args         [][]byte // of the last command; slices of the input or of unquotedArgs
+	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// next reads the command that in begins with, and says how many bytes it has: 0 if it is not
-// complete. at is how far it was read before, and is set anew. A command may have no arguments.
-func (r *reader) next(in []byte, at *scan) (size int, err error) {
-	from := *at
+// parseCommand parses the command at the beginning of input and returns its size, 0 if it is incomplete. It
+// updates progress. A command may have no arguments.
+func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
+	start := *progress
 	r.args = r.args[:0]
-	if size, err = r.read(in, at); size == 0 || err != nil {
+	if size, err = r.parseFrom(input, progress); size == 0 || err != nil {
 		return 0, err
 	}
-	*at = scan{}
-	if from.pos > 0 { // the first arguments have not been kept
+	*progress = parseProgress{}
+	if start.pos > 0 { // earlier calls did not keep the first arguments
 		r.args = r.args[:0]
-		size, err = r.read(in, &scan{})
+		size, err = r.parseFrom(input, &parseProgress{})
 	}
 	return size, err
 }
 
-func (r *reader) read(in []byte, at *scan) (size int, err error) {
-	if in[0] != '*' {
-		return r.line(in, at)
+func (r *commandReader) parseFrom(input []byte, progress *parseProgress) (size int, err error) {
+	if input[0] != '*' {
+		return r.parseInline(input, progress)
 	}
-	if at.pos == 0 {
-		n, size, ok := number(in[1:])
+	if progress.pos == 0 {
+		n, size, ok := parseNumberLine(input[1:])
 		switch {
-		case !ok || n > maxArgs:
+		case !ok || n > maxCommandArgs:
 			return 0, protocolError("invalid multibulk length")
 		case size == 0:
 			return 0, nil
-		case n > r.sizes.args:
+		case n > r.commandLimits.maxArgs:
 			return 0, protocolError("unauthenticated multibulk length")
 		}
-		at.pos, at.left = int32(1+size), int32(max(n, 0))
+		progress.pos, progress.argsLeft = int32(1+size), int32(max(n, 0))
 	}
-	for at.left > 0 {
-		size, err := r.arg(in[at.pos:], at)
+	for progress.argsLeft > 0 {
+		size, err := r.parseArg(input[progress.pos:], progress)
 		if size == 0 || err != nil {
 			return 0, err
 		}
-		at.pos += int32(size)
-		at.left--
+		progress.pos += int32(size)
+		progress.argsLeft--
 	}
-	return int(at.pos), nil
+	return int(progress.pos), nil
 }
 
-// arg reads the argument that in begins with.
-func (r *reader) arg(in []byte, at *scan) (size int, err error) {
-	if err := r.fits(int(at.pos), int(at.left)); err != nil || len(in) == 0 {
+func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size int, err error) {
+	if err := r.checkCommandSize(int(progress.pos), int(progress.argsLeft)); err != nil || len(input) == 0 {
 		return 0, err
 	}
-	if in[0] != '$' {
-		return 0, protocolError(fmt.Sprintf("expected '$', got '%s'", shown(in[:1])))
+	if input[0] != '$' {
+		return 0, protocolError(fmt.Sprintf("expected '$', got '%s'", truncateForError(input[:1])))
 	}
-	n, head, ok := number(in[1:])
+	n, head, ok := parseNumberLine(input[1:])
 	switch {
 	case !ok || n < 0:
 		return 0, protocolError("invalid bulk length")
 	case head == 0:
 		return 0, nil
-	case !r.stranger && n > max(maxBulk, r.message):
-		return 0, oversized{protocolError("invalid bulk length")}
-	case r.stranger && n > r.bulk:
+	case !r.unauthenticated && n > max(maxBulkBytes, r.maxBytes):
+		return 0, oversizedError{protocolError("invalid bulk length")}
+	case r.unauthenticated && n > r.maxArgBytes:
 		return 0, protocolError("unauthenticated bulk length")
 	}
 	head++
 	size = head + n + 2
-	if err := r.fits(int(at.pos)+size, int(at.left)-1); err != nil || len(in) < size {
+	if err := r.checkCommandSize(int(progress.pos)+size, int(progress.argsLeft)-1); err != nil || len(input) < size {
 		return 0, err
 	}
-	if in[head+n] != '\r' || in[head+n+1] != '\n' {
+	if input[head+n] != '\r' || input[head+n+1] != '\n' {
 		return 0, protocolError("expected CRLF behind a bulk string")
 	}
-	r.args = append(r.args, in[head:head+n:head+n])
+	r.args = append(r.args, input[head:head+n:head+n])
 	return size, nil
 }
 
-// fits answers an error if a command that has so many arguments left at pos is larger than it
-// may be.
-func (r *reader) fits(pos, left int) error {
-	if least := pos + minArg*left; least > r.message {
-		return oversized{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", least, r.message))}
+// checkCommandSize returns an error if a command with argsLeft arguments from pos on must exceed the limit.
+func (r *commandReader) checkCommandSize(pos, argsLeft int) error {
+	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
+		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
 	}
 	return nil
 }
 
-// number reads a decimal number and its line end. size is 0 if that is not there yet.
-func number(in []byte) (n, size int, ok bool) {
-	end := bytes.IndexByte(in[:min(len(in), maxNumber)], '\r')
+// parseNumberLine parses a decimal number and its line end. size is 0 if it is incomplete.
+func parseNumberLine(input []byte) (n, size int, ok bool) {
+	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
 	case end < 0:
-		return 0, 0, len(in) < maxNumber
-	case len(in) == end+1:
+		return 0, 0, len(input) < maxNumberBytes
+	case len(input) == end+1:
 		return 0, 0, true
 	}
-	n, ok = decimal(in[:end])
-	return n, end + 2, ok && in[end+1] == '\n'
+	n, ok = parseRedisInt(input[:end])
+	return n, end + 2, ok && input[end+1] == '\n'
 }
 
-// decimal is the value of a number as Redis takes it: without a plus sign or leading zeros.
-func decimal(s []byte) (n int, ok bool) {
+// parseRedisInt parses an integer as Redis does: without a plus sign or leading zeros.
+func parseRedisInt(s []byte) (n int, ok bool) {
 	digits, negative := bytes.CutPrefix(s, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(s) > 1 {
 		return 0, false
@@ -181,61 +173,60 @@ func decimal(s []byte) (n int, ok bool) {
 	return n, true
 }
 
-// line reads a command that is a line.
-func (r *reader) line(in []byte, at *scan) (size int, err error) {
-	most := min(maxInline, r.message)
-	end := bytes.IndexByte(in[at.pos:min(len(in), most)], '\n')
+func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size int, err error) {
+	limit := min(maxInlineBytes, r.maxBytes)
+	end := bytes.IndexByte(input[progress.pos:min(len(input), limit)], '\n')
 	if end < 0 {
-		if len(in) >= most {
+		if len(input) >= limit {
 			return 0, protocolError("too big inline request")
 		}
-		at.pos = int32(len(in))
+		progress.pos = int32(len(input))
 		return 0, nil
 	}
-	end += int(at.pos)
-	if !r.split(in[:end]) {
+	end += int(progress.pos)
+	if !r.splitInline(input[:end]) {
 		return 0, protocolError("unbalanced quotes in request")
 	}
 	return end + 1, nil
 }
 
-// split cuts a line into arguments at its white space. In double quotes, \n, \r, \t, \a, \b and
-// \xHH stand for a byte, and \ before another for that; in single quotes only \'. It reports
-// whether all quotes end, and with their argument.
-func (r *reader) split(line []byte) (ok bool) {
-	r.unquoted = r.unquoted[:0]
+// splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand
+// for a byte and \ escapes any other; in single quotes only \' is special. It reports whether quotes are balanced
+// and end with their argument.
+func (r *commandReader) splitInline(line []byte) (ok bool) {
+	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
-		for len(line) > 0 && space(line[0]) {
+		for len(line) > 0 && isSpace(line[0]) {
 			line = line[1:]
 		}
 		if len(line) == 0 {
 			return true
 		}
 		n := 0
-		for n < len(line) && !space(line[n]) && line[n] != '"' && line[n] != '\'' {
+		for n < len(line) && !isSpace(line[n]) && line[n] != '"' && line[n] != '\'' {
 			n++
 		}
-		if n == len(line) || space(line[n]) {
+		if n == len(line) || isSpace(line[n]) {
 			r.args = append(r.args, line[:n:n])
 			line = line[n:]
 			continue
 		}
-		start := len(r.unquoted)
-		r.unquoted = append(r.unquoted, line[:n]...)
-		if line, ok = r.quoted(line[n:]); !ok {
+		start := len(r.unquotedArgs)
+		r.unquotedArgs = append(r.unquotedArgs, line[:n]...)
+		if line, ok = r.appendQuotedArg(line[n:]); !ok {
 			return false
 		}
-		r.args = append(r.args, r.unquoted[start:len(r.unquoted):len(r.unquoted)])
+		r.args = append(r.args, r.unquotedArgs[start:len(r.unquotedArgs):len(r.unquotedArgs)])
 	}
 }
 
-// quoted appends the rest of an argument to unquoted, from its first quote on, and gives what is
-// behind it.
-func (r *reader) quoted(line []byte) (rest []byte, ok bool) {
-	for len(line) > 0 && !space(line[0]) {
+// appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and returns the rest
+// of the line.
+func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, ok bool) {
+	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
 		if quote != '"' && quote != '\'' {
-			r.unquoted, line = append(r.unquoted, quote), line[1:]
+			r.unquotedArgs, line = append(r.unquotedArgs, quote), line[1:]
 			continue
 		}
 		for line = line[1:]; ; {
@@ -245,18 +236,18 @@ func (r *reader) quoted(line []byte) (rest []byte, ok bool) {
 			if line[0] == quote {
 				break
 			}
-			b, n := unquote(line, quote)
-			r.unquoted, line = append(r.unquoted, b), line[n:]
+			b, n := decodeQuotedByte(line, quote)
+			r.unquotedArgs, line = append(r.unquotedArgs, b), line[n:]
 		}
-		if line = line[1:]; len(line) > 0 && !space(line[0]) {
+		if line = line[1:]; len(line) > 0 && !isSpace(line[0]) {
 			return nil, false
 		}
 	}
 	return line, true
 }
 
-// unquote is the byte that a quoted text begins with, and how many bytes it is written in.
-func unquote(s []byte, quote byte) (b byte, size int) {
+// decodeQuotedByte decodes the first byte of quoted text and returns its encoded size.
+func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:
 		return s[0], 1
@@ -265,8 +256,8 @@ func unquote(s []byte, quote byte) (b byte, size int) {
 			return '\'', 2
 		}
 		return '\\', 1
-	case len(s) >= 4 && s[1] == 'x' && hexDigit(s[2]) >= 0 && hexDigit(s[3]) >= 0:
-		return byte(hexDigit(s[2])<<4 | hexDigit(s[3])), 4
+	case len(s) >= 4 && s[1] == 'x' && hexDigitValue(s[2]) >= 0 && hexDigitValue(s[3]) >= 0:
+		return byte(hexDigitValue(s[2])<<4 | hexDigitValue(s[3])), 4
 	}
 	if i := bytes.IndexByte([]byte("nrtab"), s[1]); i >= 0 {
 		return "\n\r\t\a\b"[i], 2
@@ -274,7 +265,7 @@ func unquote(s []byte, quote byte) (b byte, size int) {
 	return s[1], 2
 }
 
-func hexDigit(c byte) int {
+func hexDigitValue(c byte) int {
 	switch {
 	case '0' <= c && c <= '9':
 		return int(c - '0')
@@ -284,4 +275,4 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-func space(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }

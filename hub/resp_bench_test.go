@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// BenchmarkCommands runs commands that come pipelined, 100 at once, without a network: what
-// parsing and running them costs, with the way of messages and replies through a connection.
+// BenchmarkCommands measures parsing and running pipelined commands, 100 at once, without a network.
 func BenchmarkCommands(b *testing.B) {
 	const batch = 100
 	message := strings.Repeat("x", 64)
@@ -26,7 +25,7 @@ func BenchmarkCommands(b *testing.B) {
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)
-			s := virtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
+			s := serveVirtual(b, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 64 << 20, HighWater: 64 << 20})
 			var receivers []*tcptest.Peer
 			for range row.receivers {
 				p := s.Dial()

@@ -8,14 +8,13 @@ import (
 	"unsafe"
 )
 
-// parsed is what a reader makes of an input: commands, each as its quoted arguments, and what
-// ends them.
-func parsed(in string, s sizes) string {
+// parseAll parses an input and formats its commands and the final error.
+func parseAll(in string, limits commandLimits) string {
 	var b strings.Builder
-	r := reader{sizes: s}
+	r := commandReader{commandLimits: limits}
 	for rest := []byte(in); len(rest) > 0; {
-		var at scan
-		n, err := r.next(rest, &at)
+		var at parseProgress
+		n, err := r.parseCommand(rest, &at)
 		if n == 0 {
 			fmt.Fprintf(&b, "%v", err)
 			break
@@ -26,19 +25,19 @@ func parsed(in string, s sizes) string {
 	return b.String()
 }
 
-// parsedInParts is parsed for an input that comes in parts of so many bytes. Each command is
-// looked at as a connection does it: from its beginning, with more behind it each time.
-func parsedInParts(t *testing.T, in string, s sizes, part int) string {
+// parseInParts is parseAll for an input that arrives in parts. Like a connection, it parses each command from its
+// beginning with more input each time.
+func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) string {
 	var b strings.Builder
-	r := reader{sizes: s}
-	var at scan
+	r := commandReader{commandLimits: limits}
+	var at parseProgress
 	var rest []byte
 	for in != "" {
-		n := min(part, len(in))
+		n := min(partSize, len(in))
 		rest, in = append(rest, in[:n]...), in[n:]
 		for len(rest) > 0 {
 			before := at
-			n, err := r.next(rest, &at)
+			n, err := r.parseCommand(rest, &at)
 			if err != nil {
 				fmt.Fprintf(&b, "%v", err)
 				return b.String()
@@ -47,12 +46,12 @@ func parsedInParts(t *testing.T, in string, s sizes, part int) string {
 				if at.pos < before.pos {
 					t.Fatalf("the reader was at %d of the command and is at %d", before.pos, at.pos)
 				}
-				if len(rest) > s.message {
-					t.Fatalf("%d bytes are kept of a command, at most %d are allowed", len(rest), s.message)
+				if len(rest) > limits.maxBytes {
+					t.Fatalf("%d bytes are kept of a command, at most %d are allowed", len(rest), limits.maxBytes)
 				}
 				break
 			}
-			if at != (scan{}) {
+			if at != (parseProgress{}) {
 				t.Fatalf("behind a command the reader is at %v", at)
 			}
 			fmt.Fprintf(&b, "%q ", r.args)
@@ -67,8 +66,8 @@ func parsedInParts(t *testing.T, in string, s sizes, part int) string {
 
 const wrong = "hub: the client broke the Redis protocol: "
 
-// readings are inputs, and what they mean to a reader of 2,000 bytes.
-var readings = []struct{ in, want string }{
+// parseCases are inputs and their results with a limit of 1999 bytes.
+var parseCases = []struct{ in, want string }{
 	{"*1\r\n$4\r\nPING\r\n", `["PING"] `},
 	{"*2\r\n$4\r\nPING\r\n$0\r\n\r\n", `["PING" ""] `},
 	{"*2\r\n$1\r\n\r\r\n$2\r\n\r\n\r\n", `["\r" "\r\n"] `},
@@ -112,30 +111,29 @@ var readings = []struct{ in, want string }{
 	{`"a\` + "\n", wrong + "unbalanced quotes in request"},
 }
 
-func TestReader(t *testing.T) {
-	s := sizesFor(1999, false)
-	for _, row := range readings {
-		if got := parsed(row.in, s); got != row.want {
+func TestParseCommand(t *testing.T) {
+	s := newCommandLimits(1999, false)
+	for _, row := range parseCases {
+		if got := parseAll(row.in, s); got != row.want {
 			t.Errorf("%.60q is read as\n%.200s\nwant\n%.200s", row.in, got, row.want)
 		}
 		for part := 1; part <= len(row.in); part++ {
-			if got := parsedInParts(t, row.in, s, part); got != row.want {
+			if got := parseInParts(t, row.in, s, part); got != row.want {
 				t.Fatalf("%.60q in parts of %d bytes is read as\n%.200s\nwant\n%.200s", row.in, part, got, row.want)
 			}
 		}
 	}
 }
 
-// TestDrip reads a command of 100,000 arguments byte by byte, and counts the arguments that
-// are read: each once, and once more when all are there.
-func TestDrip(t *testing.T) {
+// TestParseByteByByte parses a command byte by byte and checks that arguments are parsed twice at most.
+func TestParseByteByByte(t *testing.T) {
 	const n = 100_000
 	in := []byte("*100000\r\n" + strings.Repeat("$0\r\n\r\n", n))
-	r := reader{sizes: sizesFor(1<<20, false)}
-	var at scan
+	r := commandReader{commandLimits: newCommandLimits(1<<20, false)}
+	var at parseProgress
 	read := 0
 	for i := range in {
-		size, err := r.next(in[:i+1], &at)
+		size, err := r.parseCommand(in[:i+1], &at)
 		if err != nil || size > 0 != (i == len(in)-1) {
 			t.Fatalf("behind %d of %d bytes: %d, %v", i+1, len(in), size, err)
 		}
@@ -146,23 +144,23 @@ func TestDrip(t *testing.T) {
 	}
 	line := bytes.Repeat([]byte("a"), 60_000)
 	for i := range line {
-		if _, err := r.next(line[:i+1], &at); err != nil || int(at.pos) != i+1 {
+		if _, err := r.parseCommand(line[:i+1], &at); err != nil || int(at.pos) != i+1 {
 			t.Fatalf("behind %d bytes of a line the reader is at %d, %v", i+1, at.pos, err)
 		}
 	}
 }
 
-// FuzzReader: how an input is split does not matter.
-func FuzzReader(f *testing.F) {
-	for _, row := range readings {
+// FuzzParseCommand checks that the result does not depend on how the input is split.
+func FuzzParseCommand(f *testing.F) {
+	for _, row := range parseCases {
 		f.Add(row.in, 3)
 	}
 	f.Fuzz(func(t *testing.T, in string, part int) {
 		for _, stranger := range []bool{false, true} {
-			s := sizesFor(1999, stranger)
-			whole := parsed(in, s)
+			s := newCommandLimits(1999, stranger)
+			whole := parseAll(in, s)
 			for _, part := range []int{1, 1 + max(0, part)%2000} {
-				if got := parsedInParts(t, in, s, part); got != whole {
+				if got := parseInParts(t, in, s, part); got != whole {
 					t.Fatalf("in parts of %d bytes\n%.300s\nas a whole\n%.300s", part, got, whole)
 				}
 			}
@@ -170,37 +168,36 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-func TestSniff(t *testing.T) {
+func TestDetectHTTP(t *testing.T) {
 	for in, want := range map[string][2]bool{
 		"G": {false, false}, "GET": {false, false}, "GET /": {true, true}, "GET /ws HTTP/1.1": {true, true},
 		"GET a": {false, true}, "get /": {false, true}, "POST /": {true, true}, "P": {false, false}, "PI": {false, true},
 		"PU": {false, false}, "PUBLISH": {false, true}, "*1\r\n": {false, true}, "HEAD / ": {true, true}, "OPTIONS /": {true, true},
 		"OPTIONS *": {false, true}, "DELETE /": {true, true}, "PUT /": {true, true}, "HELLO": {false, true}, "\r": {false, true},
 	} {
-		isHTTP, sure := sniff([]byte(in))
+		isHTTP, sure := detectHTTP([]byte(in))
 		if got := [2]bool{isHTTP, sure}; got != want {
 			t.Errorf("%q: HTTP, sure: %v, want %v", in, got, want)
 		}
 	}
 }
 
-// TestSessionSize: a million idle sessions are a million of these.
 func TestSessionSize(t *testing.T) {
 	if n := unsafe.Sizeof(respSession{}); n > 48 {
 		t.Errorf("a session takes %d bytes, want at most 48", n)
 	}
 }
 
-// TestCommandsAndRights: rules of an ACL file know each command.
+// TestCommandsAndRights checks that ACL rules know every command.
 func TestCommandsAndRights(t *testing.T) {
 	var all func(map[string]*command)
 	all = func(m map[string]*command) {
 		for name, c := range m {
-			if last := c.name[strings.Index(c.name, "|")+1:]; last != name || len(name) > longestName {
+			if last := c.name[strings.Index(c.name, "|")+1:]; last != name || len(name) > maxCommandNameBytes {
 				t.Errorf("%s is found as %s", c.name, name)
 			}
 			all(c.subcommands)
-			if c.run != nil && !c.anybody && (categoriesOf(c.name) == nil || bitOf[c.name] == 0) {
+			if c.run != nil && !c.beforeAuth && (aclCategories(c.name) == nil || commandBit[c.name] == 0) {
 				t.Errorf("%s is not among commandNames", c.name)
 			}
 		}
@@ -217,9 +214,8 @@ func TestCommandsAndRights(t *testing.T) {
 	}
 }
 
-// A client that has not authenticated may send few arguments, and short ones.
-func TestStrangers(t *testing.T) {
-	s := sizesFor(1<<20, true)
+func TestUnauthenticatedCommandLimits(t *testing.T) {
+	s := newCommandLimits(1<<20, true)
 	for in, want := range map[string]string{
 		"*11\r\n":                   "unauthenticated multibulk length",
 		"*1048577\r\n":              "invalid multibulk length",
@@ -227,7 +223,7 @@ func TestStrangers(t *testing.T) {
 		"*10\r\n$16384\r\n":         "<nil>",
 		strings.Repeat("a", 64<<10): "too big inline request",
 	} {
-		if got := strings.TrimPrefix(parsed(in, s), wrong); got != want {
+		if got := strings.TrimPrefix(parseAll(in, s), wrong); got != want {
 			t.Errorf("%.40q is read as %s, want %s", in, got, want)
 		}
 	}

@@ -5,89 +5,85 @@ import (
 	"sync/atomic"
 )
 
-// counters are what is counted of a Hub.
 type counters struct {
-	begun, published                  atomic.Int64 // messages: see fanOut
+	publishesStarted, published       atomic.Int64 // see fanOut
 	subscriptions, delivered, dropped atomic.Int64
 	deliveredBytes, lost, lostBytes   atomic.Int64
-	refused                           [refusals]atomic.Int64
+	refused                           [refusalCauseCount]atomic.Int64
 }
 
 // countPublished counts messages that fanOut has not delivered itself.
 func (c *counters) countPublished(n int64) {
-	c.begun.Add(n)
+	c.publishesStarted.Add(n)
 	c.published.Add(n)
 }
 
-// Stats are a Hub's counters at one moment. They count since its first use, but for those that
-// say "now".
+// Stats are the counters of a Hub since its first use, except those described as current.
 type Stats struct {
-	// Topics and Patterns are how many have subscribers now, Subscriptions how many of both all
-	// clients have now.
+	// Topics and Patterns are the current numbers with subscribers. Subscriptions is the current number for all
+	// clients.
 	Topics, Patterns, Subscriptions int64
-	// PatternWork is the most work that a publish may have with patterns now: see Limits.MaxPatternWork.
+	// PatternWork is the current maximum work of a publish: see Limits.MaxPatternWork.
 	PatternWork int64
-	// Published counts messages that were published. Delivered counts, for each subscriber,
-	// those that were on their way to it, and Dropped those for which there was no room. With
-	// DropMessage a subscriber that reads too slowly may lose others later: see tcp.Stats.Dropped.
+	// Published counts published messages. Delivered counts, for each subscriber, messages queued to it, and
+	// Dropped those for which there was no space. With DropMessage, slow subscribers may lose further messages:
+	// see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
-	// LostBytes counts the bytes that still waited in this process for subscribers that were closed because
-	// they read too slowly (Closed.SlowConsumer, WriteTimeout and OverBudget of tcp.Stats), and Lost
-	// the messages of Delivered that these are: as many as messages of the mean size. What had gone to the
-	// kernel is not known, nor what was in a loop's mailbox yet, and counts as delivered.
+	// LostBytes counts the unsent output of subscribers that were closed for being slow (Closed.SlowConsumer,
+	// WriteTimeout and OverBudget of tcp.Stats). Lost estimates the number of these messages from their mean
+	// size. Bytes already in the kernel or still in a mailbox are unknown and count as delivered.
 	Lost, LostBytes int64
-	// Refused counts what clients were refused, by cause.
+	// Refused counts rejected requests by cause.
 	Refused Refused
-	// LastValues is how many topics' newest messages are kept now, LastValueBytes the
-	// memory that they take. Evicted counts those that were given up because of
-	// Limits.LastValues or LastValueBytes.
+	// LastValues is the current number of kept last values, LastValueBytes their memory. Evicted counts those
+	// removed because of Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
-	// Replay is of the messages that are kept; nil if none are.
+	// Replay is nil if no messages are kept.
 	Replay *ReplayStats `json:",omitempty"`
-	// Cluster is of what joins the hub with others; nil if nothing does.
+	// Cluster is nil for a single hub.
 	Cluster *ClusterStats `json:",omitempty"`
 }
 
-// Refused counts what clients were refused.
+// Refused counts rejected requests by cause.
 type Refused struct {
-	// Credentials are logins with a wrong user name, password or token, Denied what the
-	// user had no right for, Logins connections that were closed for too many failed logins.
+	// Credentials counts logins with a wrong user name, password or token, Denied missing rights, and Logins
+	// connections closed for too many failed logins.
 	Credentials, Denied, Logins int64
-	// Names are topics without a name or with one beyond Limits.MaxName, Messages those
-	// beyond MaxMessage, Rate those beyond PublishRate.
+	// Names counts empty names and those that exceed Limits.MaxName, Messages those that exceed MaxMessage, and
+	// Rate those that exceed PublishRate.
 	Names, Messages, Rate int64
-	// Subscriptions are those beyond Limits.MaxSubscriptions, Subscribers those beyond
-	// MaxSubscribers, Topics those beyond MaxTopics, Patterns those beyond MaxPatternWork and MaxPatternCost.
+	// Subscriptions counts those that exceed Limits.MaxSubscriptions, Subscribers MaxSubscribers, Topics
+	// MaxTopics, and Patterns MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept are messages of a topic of Hub.Replay for which the cluster has no room.
+	// Unkept counts messages for Hub.Replay that the cluster had no space for.
 	Unkept int64
 }
 
-// causes are those of Refused, by the errors that say them.
-var causes = [...]struct {
+// refusalCauses maps errors to the counters of Refused.
+var refusalCauses = [...]struct {
 	err error
 	of  func(*Refused) *int64
 }{
-	{errCredential, func(r *Refused) *int64 { return &r.Credentials }},
-	{errLogins, func(r *Refused) *int64 { return &r.Logins }},
+	{errWrongCredentials, func(r *Refused) *int64 { return &r.Credentials }},
+	{errTooManyFailedLogins, func(r *Refused) *int64 { return &r.Logins }},
 	{errDenied, func(r *Refused) *int64 { return &r.Denied }},
-	{errNoName, func(r *Refused) *int64 { return &r.Names }},
-	{errLongName, func(r *Refused) *int64 { return &r.Names }},
-	{errLongMessage, func(r *Refused) *int64 { return &r.Messages }},
-	{errRate, func(r *Refused) *int64 { return &r.Rate }},
-	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
-	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
-	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
-	{errPatterns, func(r *Refused) *int64 { return &r.Patterns }},
-	{errUnkept, func(r *Refused) *int64 { return &r.Unkept }},
+	{errEmptyName, func(r *Refused) *int64 { return &r.Names }},
+	{errNameTooLong, func(r *Refused) *int64 { return &r.Names }},
+	{errMessageTooLong, func(r *Refused) *int64 { return &r.Messages }},
+	{errPublishRate, func(r *Refused) *int64 { return &r.Rate }},
+	{errTooManySubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
+	{errTooManySubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
+	{errTooManyTopics, func(r *Refused) *int64 { return &r.Topics }},
+	{errPatternTooCostly, func(r *Refused) *int64 { return &r.Patterns }},
+	{errCannotKeep, func(r *Refused) *int64 { return &r.Unkept }},
 }
 
-const refusals = len(causes)
+const refusalCauseCount = len(refusalCauses)
 
-// refuse counts an error by which a client is refused something, and gives it back.
-func (c *counters) refuse(err error) error {
-	for i := range causes {
-		if errors.Is(err, causes[i].err) {
+// countRefusal counts err as the cause of a rejected request and returns it.
+func (c *counters) countRefusal(err error) error {
+	for i := range refusalCauses {
+		if errors.Is(err, refusalCauses[i].err) {
 			c.refused[i].Add(1)
 			break
 		}
@@ -95,15 +91,15 @@ func (c *counters) refuse(err error) error {
 	return err
 }
 
-// Stats gives the counters. It is safe for concurrent use.
+// Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	s := Stats{
-		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
+		Topics: h.topics.count.Load(), Patterns: h.patterns.count.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.patternIndex.maxPublishWork.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
 		Lost: h.lost.Load(), LostBytes: h.lostBytes.Load(),
 	}
-	for i := range causes {
-		*causes[i].of(&s.Refused) += h.refused[i].Load()
+	for i := range refusalCauses {
+		*refusalCauses[i].of(&s.Refused) += h.refused[i].Load()
 	}
 	if h.Cluster != nil {
 		c := h.Cluster.Stats()
@@ -112,8 +108,8 @@ func (h *Hub) Stats() Stats {
 	if h.Replay != nil {
 		s.Replay = h.Replay.stats()
 	}
-	h.last.mu.Lock()
-	defer h.last.mu.Unlock()
-	s.LastValues, s.LastValueBytes, s.Evicted = int64(len(h.last.byName)), int64(h.last.bytes), h.last.evicted
+	h.lastValues.mu.Lock()
+	defer h.lastValues.mu.Unlock()
+	s.LastValues, s.LastValueBytes, s.Evicted = int64(len(h.lastValues.byName)), int64(h.lastValues.bytes), h.lastValues.evicted
 	return s
 }

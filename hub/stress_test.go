@@ -17,9 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestStress has clients subscribe, publish, leave and be killed as chance has it, under each
-// model. Nobody gets a message of a topic before the confirmation of SUBSCRIBE or behind that
-// of UNSUBSCRIBE, each publisher's messages come in order, and in the end nothing is left.
+// TestStress subscribes, publishes, leaves and kills at random. Nobody may get a message before its SUBSCRIBE or
+// after its UNSUBSCRIBE is confirmed, each publisher's messages must be ordered, and nothing may remain.
 func TestStress(t *testing.T) {
 	clients, steps := 100, 100
 	if testing.Short() {
@@ -27,84 +26,81 @@ func TestStress(t *testing.T) {
 	}
 	for _, model := range append(tcp.Models(), tcp.Auto) {
 		steps := steps
-		if model == tcp.Auto { // its workers take longer
+		if model == tcp.Auto { // its workers are slower
 			steps /= 5
 		}
 		t.Run(model, func(t *testing.T) {
 			h := new(Hub)
 			srv := &tcp.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
 			addr, _ := testserver.Start(t, srv)
-			var live crowd
+			var live clientAddrs
 			var all sync.WaitGroup
 			for i := range clients {
 				all.Go(func() {
-					s := stressor{t: t, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
+					s := stressClient{t: t, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
 					for left := steps; left > 0; {
-						left -= s.live(addr, left)
+						left -= s.runConn(addr, left)
 					}
 				})
 			}
 			all.Wait()
 			testkit.WaitFor(t, "all connections have closed", func() bool { return srv.Stats().Open == 0 })
-			expectEmpty(t, h)
+			expectNoSubscriptions(t, h)
 		})
 	}
 }
 
-// crowd are the addresses of clients, of which some are gone.
-type crowd struct {
+type clientAddrs struct {
 	mu    sync.Mutex
 	addrs []string
 }
 
-func (c *crowd) join(addr string) {
+func (c *clientAddrs) add(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.addrs = append(c.addrs, addr)
 }
 
-// recent is one of those that have come last.
-func (c *crowd) recent(r *rand.Rand) string {
+func (c *clientAddrs) randomRecent(r *rand.Rand) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.addrs[len(c.addrs)-1-r.IntN(min(len(c.addrs), 100))]
 }
 
-// stressor is a client, on one connection after another.
-type stressor struct {
+type stressClient struct {
 	t      testing.TB
-	name   string // the address of its connection
-	crowd  *crowd
+	name   string // its address
+	crowd  *clientAddrs
 	rand   *rand.Rand
-	topics map[string]bool // kinds and names of those it has, as it has been told
-	last   map[string]int  // the number of each publisher's last message, by subscription
+	topics map[string]bool // confirmed subscriptions
+	last   map[string]int  // last message number by subscription and publisher
 	sent   int
 }
 
-// live does some steps on a connection, and ends it in one way or another. It says how many.
-func (s *stressor) live(addr string, most int) (steps int) {
+// runConn runs up to maxSteps commands on a connection, ends it at random, and returns their number.
+func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		s.t.Error(err)
-		return most
+		return maxSteps
 	}
 	defer c.Close()
 	s.name = c.LocalAddr().String()
-	s.crowd.join(s.name)
+	s.crowd.add(s.name)
 	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	r := bufio.NewReader(c)
 	clear(s.topics)
 	clear(s.last)
 	if resp3 := s.rand.IntN(2) == 1; resp3 {
 		_, _ = io.WriteString(c, "HELLO 3\r\n")
-		_, _ = s.value(r)
+		_, _ = s.readValue(r)
 	}
-	for steps < most {
-		// A few commands at once, and a PING, whose answer ends what they are answered with.
+	for steps < maxSteps {
+		// A few commands, then a PING that marks the end of their replies.
 		var in strings.Builder
 		n := 1 + s.rand.IntN(5)
 		for range n {
-			in.WriteString(s.command())
+			in.WriteString(s.randomCommand())
 		}
 		steps += n
 		in.WriteString(testkit.Command("PING", "end"))
@@ -112,14 +108,14 @@ func (s *stressor) live(addr string, most int) (steps int) {
 			return steps // killed
 		}
 		if s.rand.IntN(40) == 0 {
-			return steps // in the middle of all
+			return steps // before reading replies
 		}
 		for end := false; !end; {
-			v, err := s.value(r)
+			v, err := s.readValue(r)
 			if err != nil {
 				return steps
 			}
-			end = s.heard(v)
+			end = s.handleReply(v)
 		}
 		if s.rand.IntN(30) == 0 {
 			_, _ = io.WriteString(c, "QUIT\r\n")
@@ -130,8 +126,8 @@ func (s *stressor) live(addr string, most int) (steps int) {
 
 const stressTopics = 10
 
-// command is one by chance. Names begin with a letter for patterns to match.
-func (s *stressor) command() string {
+// randomCommand returns a random command. Names begin with a letter for patterns to match.
+func (s *stressClient) randomCommand() string {
 	name := string(rune('a'+s.rand.IntN(stressTopics/2))) + strconv.Itoa(s.rand.IntN(2))
 	switch s.rand.IntN(12) {
 	case 0, 1, 2:
@@ -148,17 +144,17 @@ func (s *stressor) command() string {
 		return "UNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n"
 	case 9:
 		if s.rand.IntN(10) == 0 {
-			return testkit.Command("CLIENT", "KILL", "ADDR", s.crowd.recent(s.rand))
+			return testkit.Command("CLIENT", "KILL", "ADDR", s.crowd.randomRecent(s.rand))
 		}
 		return testkit.Command("PUBSUB", "NUMSUB", "a0", name)
-	default: // of a subscriber with version 2 it is refused
+	default: // rejected for RESP2 subscribers
 		s.sent++
 		return testkit.Command("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
 	}
 }
 
-// heard takes a value that has come, and says whether it is the answer to PING.
-func (s *stressor) heard(v []string) (end bool) {
+// handleReply checks a received value and reports whether it is the reply to PING.
+func (s *stressClient) handleReply(v []string) (end bool) {
 	switch v[0] {
 	case "subscribe", "psubscribe":
 		s.topics[v[0]+" "+v[1]] = true
@@ -171,9 +167,9 @@ func (s *stressor) heard(v []string) (end bool) {
 			}
 		}
 	case "message":
-		s.message("subscribe "+v[1], v[1], v[2])
+		s.checkMessage("subscribe "+v[1], v[1], v[2])
 	case "pmessage":
-		s.message("psubscribe "+v[1], v[2], v[3])
+		s.checkMessage("psubscribe "+v[1], v[2], v[3])
 	case "pong":
 		return v[1] == "end"
 	case "end":
@@ -182,7 +178,7 @@ func (s *stressor) heard(v []string) (end bool) {
 	return false
 }
 
-func (s *stressor) message(subscription, topic, text string) {
+func (s *stressClient) checkMessage(subscription, topic, text string) {
 	if !s.topics[subscription] {
 		s.t.Errorf("a message of %q has come without a subscription: %s", topic, subscription)
 	}
@@ -195,8 +191,7 @@ func (s *stressor) message(subscription, topic, text string) {
 	s.last[key] = n
 }
 
-// value reads a value: the words of an array or push, or one word. No word begins as a length does.
-func (s *stressor) value(r *bufio.Reader) (words []string, err error) {
+func (s *stressClient) readValue(r *bufio.Reader) (words []string, err error) {
 	text, err := testkit.ReadRESP(r)
 	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {
 		if line != "" && !strings.Contains("$*>%", line[:1]) {

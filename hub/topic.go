@@ -6,99 +6,99 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Kind tells what a name is of.
+// Kind is the kind of a name.
 type Kind uint8
 
-// The kinds of names.
+// Kinds of names.
 const (
 	Topic Kind = iota
 	Pattern
-	Sharded // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
-	kinds   = iota
+	Sharded   // a topic of SSUBSCRIBE and SPUBLISH, in a separate name space
+	kindCount = iota
 )
 
-// topic is a topic, or a pattern, that has subscribers: a group for each format in which
-// they get messages. Most have one format.
+// topic is a topic or pattern with subscribers. It has a group of connections for each message format. Most
+// topics need only one.
 type topic struct {
 	name string
 
-	// first is the format of the first subscriber, whose group is inline; others has the
-	// groups of the other formats. A group that is there stays.
-	inline  tcp.Group
-	others  atomic.Pointer[[formats]*tcp.Group]
-	hash    uint32 // of the name: where it is in its table
-	members int32  // subscribers; guarded by the table's lock
-	cost    uint32 // of a pattern that is in the index; guarded by its lock
-	kind    Kind
-	first   format
-	indexed bool // a pattern is in the index; guarded by its lock
+	// firstGroup has the subscribers with firstFormat, otherGroups those with other formats. Groups are never
+	// removed.
+	firstGroup  tcp.Group
+	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
+	slotHash    uint32 // determines its slot in the table
+	subscribers int32  // guarded by the table shard's lock
+	cost        uint32 // of an indexed pattern; guarded by the index's lock
+	kind        Kind
+	firstFormat messageFormat
+	indexed     bool // the pattern is in the index; guarded by its lock
 }
 
-// group is the topic's group for a format. It is made if it is not there.
-func (t *topic) group(f format) *tcp.Group {
-	if f == t.first {
-		return &t.inline
+// groupFor returns the topic's group for a format, creating it if needed.
+func (t *topic) groupFor(format messageFormat) *tcp.Group {
+	if format == t.firstFormat {
+		return &t.firstGroup
 	}
 	for {
-		old := t.others.Load()
-		var groups [formats]*tcp.Group
+		old := t.otherGroups.Load()
+		var groups [formatCount]*tcp.Group
 		if old != nil {
 			groups = *old
 		}
-		if groups[f] == nil {
-			groups[f] = new(tcp.Group)
-			if !t.others.CompareAndSwap(old, &groups) {
+		if groups[format] == nil {
+			groups[format] = new(tcp.Group)
+			if !t.otherGroups.CompareAndSwap(old, &groups) {
 				continue
 			}
 		}
-		return groups[f]
+		return groups[format]
 	}
 }
 
-// tally is to how many subscribers a message is on its way, with how many bytes in all, and for how many there was
-// no room.
-type tally struct{ sent, bytes, full int }
+// deliveryCounts are the subscribers that a message was queued for, the bytes queued, and the subscribers without
+// space for it.
+type deliveryCounts struct{ sent, bytes, dropped int }
 
-func (t *tally) add(more tally) {
+func (t *deliveryCounts) add(more deliveryCounts) {
 	t.sent += more.sent
 	t.bytes += more.bytes
-	t.full += more.full
+	t.dropped += more.dropped
 }
 
-// count adds a message to the counters.
-func (c *counters) count(t tally) {
-	c.delivered.Add(int64(t.sent))
-	c.deliveredBytes.Add(int64(t.bytes))
-	if t.full > 0 {
-		c.dropped.Add(int64(t.full))
+func (c *counters) countDelivery(delivery deliveryCounts) {
+	c.delivered.Add(int64(delivery.sent))
+	c.deliveredBytes.Add(int64(delivery.bytes))
+	if delivery.dropped > 0 {
+		c.dropped.Add(int64(delivery.dropped))
 	}
 }
 
-// send sends a message of a topic, which may be t or one that t matches.
-func (t *topic) send(name string, message []byte, id string) tally {
-	return t.broadcast(func(f format, to []byte) []byte { return f.append(to, t, name, message, id) })
+// sendMessage sends a message published to the topic name, which is t or matches the pattern t.
+func (t *topic) sendMessage(name string, message []byte, id string) deliveryCounts {
+	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, name, message, id) })
 }
 
-// tellGap tells all subscribers that some of what was published up to a position is gone.
-func (t *topic) tellGap(at Position) {
-	t.broadcast(func(f format, to []byte) []byte { return f.appendGap(to, []*topic{t}, at) })
+// sendGap tells all subscribers that messages up to a position are no longer available.
+func (t *topic) sendGap(upTo Position) {
+	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGap(dst, []*topic{t}, upTo) })
 }
 
-// broadcast sends what encode appends for each format, if it appends something.
-func (t *topic) broadcast(encode func(f format, to []byte) []byte) (all tally) {
-	b := buffers.Get().(*[]byte)
-	defer putBuffer(b)
-	to := func(f format, g *tcp.Group) {
-		if *b = encode(f, (*b)[:0]); len(*b) > 0 {
+// broadcastEncoded calls encode for each format with subscribers, and sends the result to them unless it is
+// empty.
+func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
+	b := bufferPool.Get().(*[]byte)
+	defer releaseBuffer(b)
+	sendTo := func(format messageFormat, g *tcp.Group) {
+		if *b = encode(format, (*b)[:0]); len(*b) > 0 {
 			sent, full := g.Broadcast(*b)
-			all.add(tally{sent, sent * len(*b), full})
+			all.add(deliveryCounts{sent, sent * len(*b), full})
 		}
 	}
-	to(t.first, &t.inline)
-	if others := t.others.Load(); others != nil {
-		for f, g := range others {
+	sendTo(t.firstFormat, &t.firstGroup)
+	if otherGroups := t.otherGroups.Load(); otherGroups != nil {
+		for format, g := range otherGroups {
 			if g != nil {
-				to(format(f), g)
+				sendTo(messageFormat(format), g)
 			}
 		}
 	}

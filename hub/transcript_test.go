@@ -15,72 +15,67 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// A transcript is a file of testdata/redis: what clients send to a server and, to the
-// byte, what redis-server answers. Its lines are:
+// transcript is a file of testdata/redis: requests, and to the byte the replies of redis-server. Its lines are:
 //
 //	# a comment
-//	user NAME RULES              a line of the server's file of users
-//	== NAME                      a case: on new connections
+//	user NAME RULES              a line of the server's ACL file
+//	== NAME                      a case, with new connections
 //	> WORD "A WORD"              a command, sent as an array of bulk strings
 //	>> BYTES                     bytes, sent as they are
-//	< VALUE                      a value that comes back
-//	<~ REGEXP                    a value that matches
+//	< VALUE                      an expected value
+//	<~ REGEXP                    a regular expression for a value
 //	< closed                     the server closes the connection
-//	^ VALUE, ^~ REGEXP           what the hub answers in place of the value before, on purpose
-//	^ nothing                    the hub does not send the value before
+//	^ VALUE, ^~ REGEXP           what the hub deliberately replies instead of the value above
+//	^ nothing                    the hub does not send the value above
 //
-// Bytes are escaped as in Go's strings. A case has connections a, b, c ...: a letter
-// before the sign says which, none is a. Each case runs twice, after HELLO 2 and after
-// HELLO 3; a digit 2 or 3 before the sign of an answer restricts it to one of them.
-// The next request is made when all answers to the one before have come; those that have
-// to be in one write are one line of bytes.
+// Bytes are escaped as in Go strings. A letter before the sign selects one of the case's connections; the default
+// is a. Each case runs after HELLO 2 and after HELLO 3; a digit 2 or 3 before a reply's sign restricts it to one.
+// A request is sent after all replies to the previous one; requests for a single write must be one line of bytes.
 type transcript struct {
-	comment []string // what the file begins with, before an empty line
+	comment []string // before the first empty line
 	users   []string
-	cases   []*exchange
+	cases   []*transcriptCase
 }
 
-// exchange is a case.
-type exchange struct {
-	comment []string
-	name    string
-	turns   []*turn
+type transcriptCase struct {
+	comment  []string
+	name     string
+	requests []*caseRequest
 }
 
-// turn is a request with all that comes back, on any connection.
-type turn struct {
+// caseRequest is a request and the replies on all connections.
+type caseRequest struct {
 	conn    string // a letter
-	line    string // as it stands in the file
+	line    string // as in the file
 	bytes   []byte
-	answers []answer
+	answers []expectedReply
 }
 
-type answer struct {
+type expectedReply struct {
 	conn    string
-	resp    int // 2 or 3, or 0 for both
-	value   want
-	instead *want // of the hub
+	resp    int // 0 for both
+	want    expectedValue
+	hubWant *expectedValue // the hub's deliberate deviation
 }
 
-// want is what one value has to be.
-type want struct {
+type expectedValue struct {
 	regexp *regexp.Regexp
-	text   string // escaped, or the regexp's
+	text   string // escaped, or a regular expression
 }
 
-func (w want) matches(value string) bool {
+func (w expectedValue) matches(value string) bool {
 	if w.regexp != nil {
 		return w.regexp.MatchString(value)
 	}
-	return w.text == escape(value)
+	return w.text == escapeText(value)
 }
 
 const (
-	closed  = "closed"  // the value that stands for the end of a connection
-	nothing = "nothing" // in place of a value: it does not come
+	closed  = "closed"  // stands for the end of a connection
+	nothing = "nothing" // stands for no value
 )
 
-func escape(s string) string {
+func escapeText(s string) string {
 	if s == closed {
 		return s
 	}
@@ -88,7 +83,7 @@ func escape(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-func unescape(s string) (string, error) {
+func unescapeText(s string) (string, error) {
 	return strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`)
 }
 
@@ -120,7 +115,7 @@ func parseTranscript(file string) (*transcript, error) {
 			continue
 		}
 		if name, ok := strings.CutPrefix(line, "== "); ok {
-			s.cases = append(s.cases, &exchange{comment: comment, name: name})
+			s.cases = append(s.cases, &transcriptCase{comment: comment, name: name})
 			comment = nil
 			continue
 		}
@@ -134,45 +129,45 @@ func parseTranscript(file string) (*transcript, error) {
 			conn = "a"
 		}
 		if sign[0] == '>' {
-			t := &turn{conn: conn, line: line}
+			t := &caseRequest{conn: conn, line: line}
 			if sign == ">" {
-				t.bytes, err = command(rest)
+				t.bytes, err = encodeCommand(rest)
 			} else {
 				var raw string
-				raw, err = unescape(rest)
+				raw, err = unescapeText(rest)
 				t.bytes = []byte(raw)
 			}
 			if err != nil {
 				return fail(err)
 			}
-			c.turns = append(c.turns, t)
+			c.requests = append(c.requests, t)
 			continue
 		}
-		if len(c.turns) == 0 {
+		if len(c.requests) == 0 {
 			return fail("an answer before a request")
 		}
-		w := want{text: rest}
+		w := expectedValue{text: rest}
 		if strings.HasSuffix(sign, "~") {
 			if w.regexp, err = regexp.Compile(`(?s)^(?:` + rest + `)$`); err != nil {
 				return fail(err)
 			}
 		}
-		t := c.turns[len(c.turns)-1]
+		t := c.requests[len(c.requests)-1]
 		if sign[0] == '^' {
 			if len(t.answers) == 0 {
 				return fail("no answer to replace")
 			}
-			t.answers[len(t.answers)-1].instead = &w
+			t.answers[len(t.answers)-1].hubWant = &w
 			continue
 		}
 		resp, _ := strconv.Atoi(m[2])
-		t.answers = append(t.answers, answer{conn: conn, resp: resp, value: w})
+		t.answers = append(t.answers, expectedReply{conn: conn, resp: resp, want: w})
 	}
 	return s, nil
 }
 
-// command is words, quoted where they have spaces, as an array of bulk strings.
-func command(line string) ([]byte, error) {
+// encodeCommand encodes words, quoted if they contain spaces, as an array of bulk strings.
+func encodeCommand(line string) ([]byte, error) {
 	var words []string
 	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
 		var word string
@@ -197,8 +192,7 @@ func command(line string) ([]byte, error) {
 	return b, nil
 }
 
-// conns are the connections of a case, made when they are first used.
-type conns struct {
+type caseConns struct {
 	t    testing.TB
 	addr string
 	resp int
@@ -210,7 +204,7 @@ type clientConn struct {
 	done bool
 }
 
-func (cs *conns) get(name string) *clientConn {
+func (cs *caseConns) conn(name string) *clientConn {
 	cs.t.Helper()
 	if c := cs.open[name]; c != nil {
 		return c
@@ -223,7 +217,7 @@ func (cs *conns) get(name string) *clientConn {
 		if err != nil {
 			cs.t.Fatal(err)
 		}
-		// A server that wants a password first says so; the case begins there.
+		// A server that requires a password says so; the case begins there.
 		if v[0] != '%' && !strings.HasPrefix(v, "-NOAUTH") {
 			cs.t.Fatalf("HELLO 3 is answered with %q", v)
 		}
@@ -231,8 +225,7 @@ func (cs *conns) get(name string) *clientConn {
 	return c
 }
 
-// names are those of the connections that there are.
-func (cs *conns) names() []string {
+func (cs *caseConns) openNames() []string {
 	var names []string
 	for n := range cs.open {
 		names = append(names, n)
@@ -241,87 +234,85 @@ func (cs *conns) names() []string {
 	return names
 }
 
-// end says that no more requests come, and wants the server's end with nothing before it.
-func (cs *conns) end() {
+// closeAll ends all connections and fails the test if further output arrives.
+func (cs *caseConns) closeAll() {
 	cs.t.Helper()
-	for _, name := range cs.names() {
+	for _, name := range cs.openNames() {
 		c := cs.open[name]
 		if !c.done && !cs.t.Failed() {
 			c.CloseWrite()
 			if rest, _ := io.ReadAll(c.R); len(rest) > 0 {
-				cs.t.Errorf("connection %s: more answers than expected: %s", name, escape(string(rest)))
+				cs.t.Errorf("connection %s: more answers than expected: %s", name, escapeText(string(rest)))
 			}
 		}
 		c.Close()
 	}
 }
 
-// value reads the connection's next value; its end is one as well.
-func (c *clientConn) value() (string, error) {
+// readValue reads the next value, closed at the end.
+func (c *clientConn) readValue() (string, error) {
 	v, err := testkit.ReadRESP(c.R)
-	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset where bytes were not read any more
+	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset if input was left unread
 		c.done = true
 		return closed, nil
 	}
 	return v, err
 }
 
-// A chopping is how the bytes of a case's requests are written.
-type chopping string
+// writeMode is how the requests of a case are written.
+type writeMode string
 
 const (
-	whole     chopping = "whole"     // each request in one write
-	bytewise  chopping = "bytewise"  // each byte in a write of its own
-	pipelined chopping = "pipelined" // all of the case's requests in one write; of one connection only
+	whole     writeMode = "whole"     // each request at once
+	bytewise  writeMode = "bytewise"  // each byte separately
+	pipelined writeMode = "pipelined" // all requests at once; for a single connection
 )
 
-// replay runs a case and compares what comes back.
-func (e *exchange) replay(t *testing.T, addr string, resp int, how chopping, hub bool) {
-	cs := &conns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
-	defer cs.end()
-	turns := e.turns
-	if how == pipelined {
-		all := &turn{conn: "a", line: "all"}
-		for _, t := range turns {
+func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode writeMode, hub bool) {
+	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
+	defer cs.closeAll()
+	requests := e.requests
+	if mode == pipelined {
+		all := &caseRequest{conn: "a", line: "all"}
+		for _, t := range requests {
 			all.bytes = append(all.bytes, t.bytes...)
 			all.answers = append(all.answers, t.answers...)
 		}
-		turns = []*turn{all}
+		requests = []*caseRequest{all}
 	}
-	for _, turn := range turns {
-		turn.send(cs, how)
+	for _, turn := range requests {
+		turn.send(cs, mode)
 		for _, a := range turn.answers {
-			w := a.value
-			if hub && a.instead != nil {
-				w = *a.instead
+			w := a.want
+			if hub && a.hubWant != nil {
+				w = *a.hubWant
 			}
 			if a.resp != 0 && a.resp != resp || w.text == nothing {
 				continue
 			}
-			got, err := cs.get(a.conn).value()
+			got, err := cs.conn(a.conn).readValue()
 			if err != nil || !w.matches(got) {
-				t.Fatalf("after %s\nconnection %s has %s, error %v\nwant %s", turn.line, a.conn, escape(got), err, w.text)
+				t.Fatalf("after %s\nconnection %s has %s, error %v\nwant %s", turn.line, a.conn, escapeText(got), err, w.text)
 			}
 		}
 	}
 }
 
-func (tu *turn) send(cs *conns, how chopping) {
+func (tu *caseRequest) send(cs *caseConns, mode writeMode) {
 	step := max(len(tu.bytes), 1)
-	if how == bytewise {
+	if mode == bytewise {
 		step = 1
 	}
-	c := cs.get(tu.conn)
+	c := cs.conn(tu.conn)
 	for part := range slices.Chunk(tu.bytes, step) {
 		if _, err := c.Write(part); err != nil {
-			return // the server has closed; its answers say whether it should have
+			return // closed; the replies show whether that is expected
 		}
 	}
 }
 
-// alone says whether all requests and answers are of one connection.
-func (e *exchange) alone() bool {
-	for _, t := range e.turns {
+func (e *transcriptCase) usesOneConn() bool {
+	for _, t := range e.requests {
 		if t.conn != "a" {
 			return false
 		}
@@ -329,33 +320,32 @@ func (e *exchange) alone() bool {
 	return true
 }
 
-// record has a server answer, and takes its answers in place of those that stand there.
-// A regexp stays where it matches.
-func (e *exchange) record(t *testing.T, addr string) {
-	answers := make([][2][]answer, len(e.turns))
+// recordReplies replaces the expected replies by those of a server, except regular expressions that match.
+func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
+	answers := make([][2][]expectedReply, len(e.requests))
 	for p := range 2 {
-		cs := &conns{t: t, addr: addr, resp: p + 2, open: map[string]*clientConn{}}
-		for i, turn := range e.turns {
+		cs := &caseConns{t: t, addr: addr, resp: p + 2, open: map[string]*clientConn{}}
+		for i, turn := range e.requests {
 			turn.send(cs, whole)
-			for _, name := range cs.names() {
-				answers[i][p] = append(answers[i][p], cs.open[name].heard(t, name, p+2)...)
+			for _, name := range cs.openNames() {
+				answers[i][p] = append(answers[i][p], cs.open[name].readReplies(t, name, p+2)...)
 			}
 		}
-		cs.end()
+		cs.closeAll()
 	}
-	for i, turn := range e.turns {
-		turn.merge(answers[i])
+	for i, turn := range e.requests {
+		turn.setReplies(answers[i])
 	}
 }
 
-// quiet is how long a server that is recorded sends nothing when it has said all.
-const quiet = 50 * time.Millisecond
+// recordQuietTime without output marks the end of a server's replies.
+const recordQuietTime = 50 * time.Millisecond
 
-func (c *clientConn) heard(t *testing.T, name string, resp int) []answer {
-	var all []answer
+func (c *clientConn) readReplies(t *testing.T, name string, resp int) []expectedReply {
+	var all []expectedReply
 	for !c.done {
-		c.SetReadDeadline(time.Now().Add(quiet))
-		v, err := c.value()
+		c.SetReadDeadline(time.Now().Add(recordQuietTime))
+		v, err := c.readValue()
 		c.SetReadDeadline(time.Now().Add(testkit.Timeout))
 		if err != nil {
 			if v != "" || !os.IsTimeout(err) {
@@ -363,27 +353,26 @@ func (c *clientConn) heard(t *testing.T, name string, resp int) []answer {
 			}
 			break
 		}
-		all = append(all, answer{conn: name, resp: resp, value: heardAs(v)})
+		all = append(all, expectedReply{conn: name, resp: resp, want: toExpectedValue(v)})
 	}
 	return all
 }
 
 var greeting = regexp.MustCompile(`(?s)(.*\$7\r\nversion\r\n).*(\$5\r\nproto\r\n:[23]\r\n\$2\r\nid\r\n:)[0-9]+(.*)`)
 
-// heardAs is a value as it is to come again: the answer to HELLO has another ID each time,
-// and a server's version.
-func heardAs(value string) want {
+// toExpectedValue returns the expected form of a reply: that to HELLO varies in ID and version.
+func toExpectedValue(value string) expectedValue {
 	m := greeting.FindStringSubmatch(value)
 	if m == nil {
-		return want{text: escape(value)}
+		return expectedValue{text: escapeText(value)}
 	}
 	text := regexp.QuoteMeta(m[1]) + `\$[0-9]+\r\n[0-9.]+\r\n` + regexp.QuoteMeta(m[2]) + `[0-9]+` + regexp.QuoteMeta(m[3])
 	text = strings.ReplaceAll(text, "\r\n", `\r\n`)
-	return want{text: text, regexp: regexp.MustCompile(`(?s)^(?:` + text + `)$`)}
+	return expectedValue{text: text, regexp: regexp.MustCompile(`(?s)^(?:` + text + `)$`)}
 }
 
-// merge sets the answers: those of both protocols that are the same become one.
-func (tu *turn) merge(heard [2][]answer) {
+// setReplies sets the expected replies, merging those that are equal for both protocol versions.
+func (tu *caseRequest) setReplies(heard [2][]expectedReply) {
 	before := tu.answers
 	tu.answers = nil
 	var names []string
@@ -393,7 +382,7 @@ func (tu *turn) merge(heard [2][]answer) {
 		}
 	}
 	slices.Sort(names)
-	of := func(all []answer, conn string, resp int) (some []answer) {
+	of := func(all []expectedReply, conn string, resp int) (some []expectedReply) {
 		for _, a := range all {
 			if a.conn == conn && (a.resp == 0 || a.resp == resp) {
 				some = append(some, a)
@@ -403,10 +392,10 @@ func (tu *turn) merge(heard [2][]answer) {
 	}
 	for _, name := range names {
 		two, three := of(heard[0], name, 2), of(heard[1], name, 3)
-		keep(two, of(before, name, 2))
-		keep(three, of(before, name, 3))
+		keepPrevious(two, of(before, name, 2))
+		keepPrevious(three, of(before, name, 3))
 		for i := range max(len(two), len(three)) {
-			if i < len(two) && i < len(three) && two[i].same(three[i]) {
+			if i < len(two) && i < len(three) && two[i].equal(three[i]) {
 				two[i].resp = 0
 				tu.answers = append(tu.answers, two[i])
 				continue
@@ -421,20 +410,20 @@ func (tu *turn) merge(heard [2][]answer) {
 	}
 }
 
-func (a answer) same(b answer) bool {
-	return a.value.text == b.value.text && (a.instead == nil) == (b.instead == nil) && (a.instead == nil || a.instead.text == b.instead.text)
+func (a expectedReply) equal(b expectedReply) bool {
+	return a.want.text == b.want.text && (a.hubWant == nil) == (b.hubWant == nil) && (a.hubWant == nil || a.hubWant.text == b.hubWant.text)
 }
 
-func keep(now, before []answer) {
+func keepPrevious(now, before []expectedReply) {
 	for i := range min(len(now), len(before)) {
-		if raw, err := unescape(now[i].value.text); err == nil && before[i].value.matches(raw) {
-			now[i].value = before[i].value
+		if raw, err := unescapeText(now[i].want.text); err == nil && before[i].want.matches(raw) {
+			now[i].want = before[i].want
 		}
-		now[i].instead = before[i].instead
+		now[i].hubWant = before[i].hubWant
 	}
 }
 
-func (s *transcript) bytes() []byte {
+func (s *transcript) encode() []byte {
 	var b bytes.Buffer
 	for _, lines := range [][]string{s.comment, s.users} {
 		if b.Len() > 0 && len(lines) > 0 {
@@ -452,29 +441,29 @@ func (s *transcript) bytes() []byte {
 			fmt.Fprintln(&b, l)
 		}
 		fmt.Fprintln(&b, "==", c.name)
-		for _, t := range c.turns {
+		for _, t := range c.requests {
 			fmt.Fprintln(&b, t.line)
 			for _, a := range t.answers {
-				a.print(&b)
+				a.writeTo(&b)
 			}
 		}
 	}
 	return b.Bytes()
 }
 
-func (a answer) print(b *bytes.Buffer) {
+func (a expectedReply) writeTo(b *bytes.Buffer) {
 	label := strings.TrimPrefix(a.conn, "a")
 	if a.resp != 0 {
 		label += strconv.Itoa(a.resp)
 	}
-	line := func(sign string, w want) {
+	line := func(sign string, w expectedValue) {
 		if w.regexp != nil {
 			sign += "~"
 		}
 		fmt.Fprintf(b, "%s%s %s\n", label, sign, w.text)
 	}
-	line("<", a.value)
-	if a.instead != nil {
-		line("^", *a.instead)
+	line("<", a.want)
+	if a.hubWant != nil {
+		line("^", *a.hubWant)
 	}
 }

@@ -16,47 +16,44 @@ import (
 )
 
 var (
-	errDenied     = errors.New("no permission")
-	errCredential = errors.New("wrong user name or password")
+	errDenied           = errors.New("no permission")
+	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked is why a connection is closed whose user has lost what it uses: see Hub.Enforce.
-var ErrRevoked = errors.New("hub: the user is gone, or may not have a subscription any more")
+// ErrRevoked closes connections whose user has lost its rights: see Hub.Enforce.
+var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
-// Users are who may use a Hub, and for what, as an ACL file of Redis says it. docs/hub.md has
-// the rules that are known. The zero value has no users: nobody comes in. Its methods are safe
-// for concurrent use.
+// Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the supported rules.
+// The zero value has no users: everybody is rejected. Methods are safe for concurrent use.
 type Users struct {
-	reloading sync.Mutex
-	now       atomic.Pointer[roster]
+	reloadMu sync.Mutex
+	current  atomic.Pointer[roster]
 }
 
-// roster is all users at one moment. It does not change.
+// roster is an immutable set of users.
 type roster struct {
 	byName     map[string]*user
-	byPassword map[digest]*user
+	byPassword map[passwordHash]*user
 }
 
-// digest is the SHA-256 of a password.
-type digest [sha256.Size]byte
+type passwordHash [sha256.Size]byte
 
-// ReadUsers reads an ACL file, of 64 MiB and 1,000,000 users at the most. Its error names the line.
+// ReadUsers reads an ACL file of at most 64 MiB and 1,000,000 users. Errors name the line.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
 }
 
-// Reload takes the users of another ACL file instead. If that has an error, nothing changes.
-// Clients keep their user, as long as there is one of that name, and have its new rights from
-// now on; Hub.Enforce ends what they may have no longer.
+// Reload replaces the users with those of another ACL file. On an error nothing changes. Clients whose user still
+// exists get its new rights immediately; Hub.Enforce closes those that have lost rights they use.
 func (u *Users) Reload(r io.Reader) error {
-	accounts, byPassword, err := readAccounts(r, usersBounds)
+	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
 		return err
 	}
-	u.reloading.Lock()
-	defer u.reloading.Unlock()
-	old, next := u.roster(), &roster{make(map[string]*user, len(accounts)), make(map[digest]*user, len(byPassword))}
+	u.reloadMu.Lock()
+	defer u.reloadMu.Unlock()
+	old, next := u.roster(), &roster{make(map[string]*user, len(accounts)), make(map[passwordHash]*user, len(byPassword))}
 	for name, a := range accounts {
 		who := old.byName[name]
 		if who == nil {
@@ -68,7 +65,7 @@ func (u *Users) Reload(r io.Reader) error {
 	for d, name := range byPassword {
 		next.byPassword[d] = next.byName[name]
 	}
-	u.now.Store(next)
+	u.current.Store(next)
 	for name, who := range old.byName {
 		if next.byName[name] == nil {
 			who.account.Store(nil)
@@ -78,76 +75,76 @@ func (u *Users) Reload(r io.Reader) error {
 }
 
 func (u *Users) roster() *roster {
-	if r := u.now.Load(); r != nil {
+	if r := u.current.Load(); r != nil {
 		return r
 	}
 	return new(roster)
 }
 
-// user is who a client is. Its account is looked at whenever it does something, so that a
-// change holds at once. A client without a user, which has yet to say who it is, may do nothing.
+// user is a client's user. Its account is loaded for every action, so that changes apply immediately. A client
+// without a user has not authenticated yet and may do nothing.
 type user struct {
 	name    string
-	account atomic.Pointer[account] // nil once the user is gone
+	account atomic.Pointer[account] // nil once the user has been removed
 }
 
-// anyone is the user of clients of a hub that has no users: it may do everything.
+// anyone is the user of all clients in a hub without users. It may do everything.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
-	u.account.Store(&account{on: true, noPassword: true, selectors: []selector{everything}})
+	u.account.Store(&account{enabled: true, noPassword: true, selectors: []selector{allowAll}})
 	return u
 }()
 
-// defaultUser is the name of the user that a client has that has not said who it is.
+// defaultUser is the name of the user of clients that have not authenticated.
 const defaultUser = "default"
 
-// active is the user's account, nil if it has none that is on.
-func (u *user) active() *account {
+// activeAccount returns the user's account, or nil if it is off or removed.
+func (u *user) activeAccount() *account {
 	if u == nil {
 		return nil
 	}
-	if a := u.account.Load(); a != nil && a.on {
+	if a := u.account.Load(); a != nil && a.enabled {
 		return a
 	}
 	return nil
 }
 
-// mayRun says whether the user may use a command, such as publish or client|kill, at all.
+// mayRun reports whether the user may use a command, such as publish or client|kill, on some topic.
 func (u *user) mayRun(command string) bool {
-	bit, ok := bitOf[command]
+	bit, ok := commandBit[command]
 	if !ok {
-		bit = unknownCommand
+		bit = unknownCommandBit
 	}
-	return bit&freeBits != 0 || u.may(func(s *selector) bool { return s.commands&bit != 0 })
+	return bit&unrestrictedBits != 0 || u.anySelector(func(s *selector) bool { return s.commands&bit != 0 })
 }
 
-func (u *user) mayPublish(k Kind, name string) bool {
+func (u *user) mayPublish(kind Kind, name string) bool {
 	bit := publishBit
-	if k == Sharded {
+	if kind == Sharded {
 		bit = spublishBit
 	}
-	return u.may(func(s *selector) bool { return s.commands&bit != 0 && s.hasTopic(name) })
+	return u.anySelector(func(s *selector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe goes by Redis's rule for a pattern: it must be, byte by byte, one of those
-// that the user has.
-func (u *user) maySubscribe(k Kind, name string) bool {
-	return u.may(func(s *selector) bool {
-		switch k {
+// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal one of the
+// user's patterns byte by byte.
+func (u *user) maySubscribe(kind Kind, name string) bool {
+	return u.anySelector(func(s *selector) bool {
+		switch kind {
 		case Pattern:
-			return s.commands&psubscribeBit != 0 && s.hasPattern(name)
+			return s.commands&psubscribeBit != 0 && s.allowsPattern(name)
 		case Sharded:
-			return s.commands&ssubscribeBit != 0 && s.hasTopic(name)
+			return s.commands&ssubscribeBit != 0 && s.allowsTopic(name)
 		}
-		return s.commands&subscribeBit != 0 && s.hasTopic(name)
+		return s.commands&subscribeBit != 0 && s.allowsTopic(name)
 	})
 }
 
-// may says whether one of the user's selectors allows something.
-func (u *user) may(allows func(*selector) bool) bool {
-	if a := u.active(); a != nil {
+// anySelector reports whether a selector of the user's account satisfies predicate.
+func (u *user) anySelector(predicate func(*selector) bool) bool {
+	if a := u.activeAccount(); a != nil {
 		for i := range a.selectors {
-			if allows(&a.selectors[i]) {
+			if predicate(&a.selectors[i]) {
 				return true
 			}
 		}
@@ -155,30 +152,29 @@ func (u *user) may(allows func(*selector) bool) bool {
 	return false
 }
 
-// newcomer is the user of a client that has not said who it is: nil, if it must.
-func (h *Hub) newcomer() *user {
+// unauthenticatedUser returns the user of clients that have not authenticated, or nil if they must.
+func (h *Hub) unauthenticatedUser() *user {
 	if h.Users == nil {
 		return anyone
 	}
 	u := h.Users.roster().byName[defaultUser]
-	if a := u.active(); a == nil || !a.noPassword {
+	if a := u.activeAccount(); a == nil || !a.noPassword {
 		return nil
 	}
 	return u
 }
 
-// login is the user of a name and password.
-func (h *Hub) login(name, password string) (*user, error) {
+func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	if h.Users == nil {
 		if name == defaultUser {
 			return anyone, nil
 		}
-		return nil, h.refuse(errCredential)
+		return nil, h.countRefusal(errWrongCredentials)
 	}
-	u, d := h.Users.roster().byName[name], digest(sha256.Sum256([]byte(password)))
-	a := u.active()
+	u, d := h.Users.roster().byName[name], passwordHash(sha256.Sum256([]byte(password)))
+	a := u.activeAccount()
 	if a == nil {
-		return nil, h.refuse(errCredential)
+		return nil, h.countRefusal(errWrongCredentials)
 	}
 	ok := a.noPassword
 	for _, p := range a.passwords {
@@ -187,80 +183,78 @@ func (h *Hub) login(name, password string) (*user, error) {
 		}
 	}
 	if !ok {
-		return nil, h.refuse(errCredential)
+		return nil, h.countRefusal(errWrongCredentials)
 	}
 	return u, nil
 }
 
-// token is the user of a token, which is the password of one user alone.
-func (h *Hub) token(token string) (*user, error) {
+// authenticateToken returns the user whose password is the token. Passwords are unique.
+func (h *Hub) authenticateToken(token string) (*user, error) {
 	if h.Users == nil {
-		return nil, h.refuse(errCredential)
+		return nil, h.countRefusal(errWrongCredentials)
 	}
-	// What the time of looking up tells is of the digest, from which nobody learns the token.
+	// The time of the lookup depends on the hash, which does not reveal the token.
 	u := h.Users.roster().byPassword[sha256.Sum256([]byte(token))]
-	if u.active() == nil {
-		return nil, h.refuse(errCredential)
+	if u.activeAccount() == nil {
+		return nil, h.countRefusal(errWrongCredentials)
 	}
 	return u, nil
 }
 
-// certificate is the user who shows a certificate that TLS has verified: the one that has the
-// name which is its subject's CommonName, and the rule cert.
-func (h *Hub) certificate(cert *x509.Certificate) (*user, error) {
+// authenticateCert returns the user named by the CommonName of a verified certificate, if it has the rule cert.
+func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
-		return nil, errCredential
+		return nil, errWrongCredentials
 	}
 	u := h.Users.roster().byName[cert.Subject.CommonName]
-	if a := u.active(); a == nil || !a.cert {
-		return nil, errCredential
+	if a := u.activeAccount(); a == nil || !a.certLogin {
+		return nil, errWrongCredentials
 	}
 	return u, nil
 }
 
-// arrival is the user of a connection that has said nothing yet: that of its certificate, if
-// it has shown one that is a user's, and otherwise the newcomer. state is nil without TLS.
-func (h *Hub) arrival(state *tls.ConnectionState) *user {
-	if h.Users != nil && state != nil && len(state.VerifiedChains) > 0 {
-		if u, err := h.certificate(state.PeerCertificates[0]); err == nil {
+// initialUser returns the user of a new connection: that of its verified certificate, otherwise
+// unauthenticatedUser. tlsState is nil without TLS.
+func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
+	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
+		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
 			return u
 		}
 	}
-	return h.newcomer()
+	return h.unauthenticatedUser()
 }
 
-// holder is the Value of a client's connection: a *client, or what embeds one.
-type holder interface{ held() *client }
+// clientHolder is the Value of a client's connection: a *client, or a type that embeds one.
+type clientHolder interface{ hubClient() *client }
 
-func (c *client) held() *client { return c }
+func (c *client) hubClient() *client { return c }
 
-// Enforce closes, with ErrRevoked, the clients whose user is gone or off, or has a
-// subscription that it may not have any more: after Users.Reload. It says how many. Each is
-// looked at on its event loop, as Server.Each does, whose errors it has.
+// Enforce closes, with ErrRevoked, the clients whose user is removed or off, or that have a subscription which
+// their user no longer may have. Call it after Users.Reload. It examines connections like tcp.Server.Each,
+// returns its errors, and the number of closed clients.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
 	err = srv.Each(ctx, func(c *tcp.Conn) {
-		if v, ok := c.Value().(holder); ok && v.held().revoked() {
+		if v, ok := c.Value().(clientHolder); ok && v.hubClient().hasRevokedAccess() {
 			c.CloseWith(ErrRevoked)
 			n.Add(1)
 		}
 	})
 	if err != nil {
-		err = fmt.Errorf("hub: the clients of users that have changed: %w", err)
+		err = fmt.Errorf("hub: closing clients of changed users: %w", err)
 	}
 	return int(n.Load()), err
 }
 
-// revoked says whether the client has what its user may not have.
-func (c *client) revoked() bool {
+func (c *client) hasRevokedAccess() bool {
 	if c.user == nil {
 		return false
 	}
-	if c.user.active() == nil {
+	if c.user.activeAccount() == nil {
 		return true
 	}
-	for k := range Kind(kinds) {
-		for _, name := range c.names(k) {
+	for k := range Kind(kindCount) {
+		for _, name := range c.subscriptionNames(k) {
 			if !c.user.maySubscribe(k, name) {
 				return true
 			}
@@ -269,12 +263,12 @@ func (c *client) revoked() bool {
 	return false
 }
 
-// named is a user of that name, nil if there is none.
-func (h *Hub) named(name string) *user {
+// activeUser returns the user with a name, or nil if it does not exist or is off.
+func (h *Hub) activeUser(name string) *user {
 	if h.Users == nil {
 		return anyone
 	}
-	if u := h.Users.roster().byName[name]; u.active() != nil {
+	if u := h.Users.roster().byName[name]; u.activeAccount() != nil {
 		return u
 	}
 	return nil

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// withUsers is a hub with the users of an ACL file.
-func withUsers(t *testing.T, file string) *Hub {
+func newHubWithUsers(t *testing.T, file string) *Hub {
 	t.Helper()
 	u, err := ReadUsers(strings.NewReader(file))
 	if err != nil {
@@ -21,12 +20,11 @@ func withUsers(t *testing.T, file string) *Hub {
 	return &Hub{Users: u}
 }
 
-// may says whether a user may do something: "publish NAME", "subscribe NAME", "psubscribe
-// PATTERN", or run a command.
-func may(u *user, what string) bool {
-	switch verb, name, named := strings.Cut(what, " "); {
+// isAllowed reports whether a user may "publish NAME", "subscribe NAME", "psubscribe PATTERN", or run a command.
+func isAllowed(u *user, action string) bool {
+	switch verb, name, named := strings.Cut(action, " "); {
 	case !named:
-		return u.mayRun(what)
+		return u.mayRun(action)
 	case verb == "publish":
 		return u.mayPublish(Topic, name)
 	default:
@@ -34,7 +32,7 @@ func may(u *user, what string) bool {
 	}
 }
 
-func TestRights(t *testing.T) {
+func TestACLRights(t *testing.T) {
 	for _, c := range []struct{ rules, yes, no string }{
 		{"on allcommands allchannels", "publish a;subscribe a;psubscribe a*;get;client|kill", ""},
 		{"on +@all &*", "publish a;psubscribe a*", ""},
@@ -55,10 +53,10 @@ func TestRights(t *testing.T) {
 		{"on +@all &* reset on +publish &x", "publish x", "subscribe x"},
 		{"on ~* %R~a allkeys resetkeys sanitize-payload +@read +@write +@pubsub &*", "publish a", "get"},
 	} {
-		u := withUsers(t, "user u "+c.rules).Users.roster().byName["u"]
+		u := newHubWithUsers(t, "user u "+c.rules).Users.roster().byName["u"]
 		for want, all := range map[bool]string{true: c.yes, false: c.no} {
 			for what := range strings.SplitSeq(all, ";") {
-				if what != "" && may(u, what) != want {
+				if what != "" && isAllowed(u, what) != want {
 					t.Errorf("%q: may %s is %t", c.rules, what, !want)
 				}
 			}
@@ -66,33 +64,32 @@ func TestRights(t *testing.T) {
 	}
 	var nobody *user
 	for what, want := range map[string]bool{"auth": true, "ping": false, "publish a": false, "subscribe a": false} {
-		if may(nobody, what) != want {
+		if isAllowed(nobody, what) != want {
 			t.Errorf("a client without a user: may %s is %t", what, !want)
 		}
 	}
 }
 
-// The errors of a file say the line, what is wrong, and what was expected.
-func TestUsersErrors(t *testing.T) {
+func TestACLFileErrors(t *testing.T) {
 	sum := strings.Repeat("ab", sha256.Size)
 	for file, want := range map[string]string{
 		"user":                               "line 1",
 		"\n# fine\nsure a on":                "line 3",
-		"user a on\nuser a on":               "line 2: user a is there already",
+		"user a on\nuser a on":               "line 2: user a is defined twice",
 		"user a on +frob":                    `the hub has no command "frob"`,
 		"user a on -publsh":                  `no command "publsh"`,
-		"user a on +@frob":                   "there is no category @frob",
+		"user a on +@frob":                   "unknown category @frob",
 		"user a on frob":                     `unknown rule "frob"`,
 		"user a on &* &x":                    "expected resetchannels",
-		"user a on (+publish &x":             "expected a )",
+		"user a on (+publish &x":             "expected )",
 		"user a on (+publish on)":            `unknown rule "on"`,
 		"user a on >":                        "empty password",
 		"user a on #abc":                     "64 hexadecimal digits",
 		"user a on #" + strings.ToUpper(sum): "lower case",
-		"user a on #z" + sum[1:]:             "no number",
-		"user a on <x":                       "a password is to be removed",
-		"user a on !" + sum:                  "a password is to be removed",
-		"user a >x\nuser b >x":               "line 2: user b has a password that user a has, too",
+		"user a on #z" + sum[1:]:             "invalid characters",
+		"user a on <x":                       "cannot remove a password",
+		"user a on !" + sum:                  "cannot remove a password",
+		"user a >x\nuser b >x":               "line 2: user b has the same password as user a",
 	} {
 		if u, err := ReadUsers(strings.NewReader(file)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: %v, %v; want an error with %q", file, u, err, want)
@@ -100,24 +97,23 @@ func TestUsersErrors(t *testing.T) {
 	}
 }
 
-// A file is read as far as its bounds go.
-func TestUsersBounds(t *testing.T) {
+func TestACLFileLimits(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
-	for want, most := range map[string]bounds{
-		"":                                  {22, 11, 2},
-		"line 2: more than 1 users":         {22, 11, 1},
-		"line 1: it has more than 10 bytes": {22, 10, 2},
-		"the file has more than 21 bytes":   {21, 11, 2},
+	for want, limit := range map[string]aclLimits{
+		"":                                {22, 11, 2},
+		"line 2: more than 1 users":       {22, 11, 1},
+		"line 1: more than 10 bytes":      {22, 10, 2},
+		"the file has more than 21 bytes": {21, 11, 2},
 	} {
-		if _, _, err := readAccounts(strings.NewReader(file), most); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("with the bounds %+v: %v; want %q", most, err, want)
+		if _, _, err := parseACLFile(strings.NewReader(file), limit); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("with the bounds %+v: %v; want %q", limit, err, want)
 		}
 	}
 }
 
 func TestLogin(t *testing.T) {
 	sum := sha256.Sum256([]byte("hashed"))
-	h := withUsers(t, `
+	h := newHubWithUsers(t, `
 user alice on >secret >other <other cert
 user bob on #`+hex.EncodeToString(sum[:])+` >old resetpass >new #`+hex.EncodeToString(sum[:])+`
 user carol off >carols cert
@@ -132,36 +128,36 @@ user erin on >x nopass >erins`)
 		{"carol", "carols", false}, {"dave", "anything", true}, {"erin", "erins", true}, {"erin", "x", false},
 		{"nobody", "secret", false}, {"default", "", false},
 	} {
-		u, err := h.login(c.name, c.password)
-		if c.ok && (err != nil || u.name != c.name) || !c.ok && !errors.Is(err, errCredential) {
+		u, err := h.authenticatePassword(c.name, c.password)
+		if c.ok && (err != nil || u.name != c.name) || !c.ok && !errors.Is(err, errWrongCredentials) {
 			t.Errorf("login of %s with %q: %v, %v; want %t", c.name, c.password, u, err, c.ok)
 		}
 	}
 	for token, want := range map[string]string{"secret": "alice", "hashed": "bob", "new": "bob", "erins": "erin", "carols": "", "": "", "x": ""} {
-		u, err := h.token(token)
-		if want != "" && (err != nil || u.name != want) || want == "" && !errors.Is(err, errCredential) {
+		u, err := h.authenticateToken(token)
+		if want != "" && (err != nil || u.name != want) || want == "" && !errors.Is(err, errWrongCredentials) {
 			t.Errorf("token %q: %v, %v; want %q", token, u, err, want)
 		}
 	}
 	for name, ok := range map[string]bool{"alice": true, "bob": false, "carol": false, "nobody": false, "": false} {
 		cert := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
-		u, err := h.certificate(cert)
-		if ok && (err != nil || u.name != name) || !ok && !errors.Is(err, errCredential) {
+		u, err := h.authenticateCert(cert)
+		if ok && (err != nil || u.name != name) || !ok && !errors.Is(err, errWrongCredentials) {
 			t.Errorf("certificate of %q: %v, %v; want %t", name, u, err, ok)
 		}
 		state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
-		if u := h.arrival(state); u != nil {
+		if u := h.initialUser(state); u != nil {
 			t.Errorf("certificate of %q that nobody has verified: user %s", name, u.name)
 		}
 		state.VerifiedChains = [][]*x509.Certificate{{cert}}
-		if u := h.arrival(state); ok != (u != nil) {
+		if u := h.initialUser(state); ok != (u != nil) {
 			t.Errorf("verified certificate of %q: user %v", name, u)
 		}
 	}
 }
 
-func TestNewcomer(t *testing.T) {
-	if u := new(Hub).newcomer(); !u.mayPublish(Topic, "a") {
+func TestUserOfUnauthenticatedClient(t *testing.T) {
+	if u := new(Hub).unauthenticatedUser(); !u.mayPublish(Topic, "a") {
 		t.Error("a hub without users: a client may not publish")
 	}
 	for file, want := range map[string]string{
@@ -171,22 +167,22 @@ func TestNewcomer(t *testing.T) {
 		"user default off nopass":           "",
 		"user default on nopass +publish &": "default",
 	} {
-		u := withUsers(t, file).newcomer()
+		u := newHubWithUsers(t, file).unauthenticatedUser()
 		if (u == nil) != (want == "") || u != nil && u.name != want {
 			t.Errorf("%q: the newcomer is %v, want %q", file, u, want)
 		}
 	}
-	if u := (&Hub{Users: new(Users)}).newcomer(); u != nil {
+	if u := (&Hub{Users: new(Users)}).unauthenticatedUser(); u != nil {
 		t.Errorf("Users without any: the newcomer is %v", u)
 	}
 }
 
-// A client keeps its user when the file is read again, and has its new rights at once. A
-// file with an error changes nothing.
-func TestReload(t *testing.T) {
-	h := withUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
-	alice, _ := h.login("alice", "a")
-	bob, _ := h.login("bob", "b")
+// TestReloadUsers checks that clients keep their user with its new rights, and that a file with an error changes
+// nothing.
+func TestReloadUsers(t *testing.T) {
+	h := newHubWithUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
+	alice, _ := h.authenticatePassword("alice", "a")
+	bob, _ := h.authenticatePassword("bob", "b")
 	if err := h.Users.Reload(strings.NewReader("user alice on >a\nfrob")); err == nil {
 		t.Fatal("a file with an error was taken")
 	}
@@ -203,32 +199,32 @@ func TestReload(t *testing.T) {
 		t.Error("bob, who is gone, has rights")
 	}
 	for name, password := range map[string]string{"alice": "a", "bob": "b"} {
-		if u, err := h.login(name, password); err == nil {
+		if u, err := h.authenticatePassword(name, password); err == nil {
 			t.Errorf("%s logs in with %q: %v", name, password, u)
 		}
-		if u, err := h.token(password); err == nil {
+		if u, err := h.authenticateToken(password); err == nil {
 			t.Errorf("the token %q is of %v", password, u)
 		}
 	}
-	if u, err := h.login("alice", "aa"); err != nil || u != alice {
+	if u, err := h.authenticatePassword("alice", "aa"); err != nil || u != alice {
 		t.Errorf("alice logs in: %v, %v; want the user that she was", u, err)
 	}
 	c := &client{user: alice}
-	c.add(&topic{name: "x"})
-	if c.revoked() {
+	c.addTopic(&topic{name: "x"})
+	if c.hasRevokedAccess() {
 		t.Error("a client is revoked that has what its user may have")
 	}
-	c.add(&topic{name: "y"})
-	if !c.revoked() {
+	c.addTopic(&topic{name: "y"})
+	if !c.hasRevokedAccess() {
 		t.Error("a client is not revoked that has a topic too many")
 	}
-	if (&client{}).revoked() || !(&client{user: bob}).revoked() {
+	if (&client{}).hasRevokedAccess() || !(&client{user: bob}).hasRevokedAccess() {
 		t.Error("a client without a user is revoked, or one whose user is gone is not")
 	}
 }
 
-// FuzzUsers reads any file: it gives users, or an error with a line.
-func FuzzUsers(f *testing.F) {
+// FuzzACLFile checks that any file yields users or an error with a line.
+func FuzzACLFile(f *testing.F) {
 	for _, seed := range []string{
 		"user default on nopass ~* &* +@all", "user a on >x (+publish &a.*) (+subscribe &b)", "# no\n\nuser a off #00 !00 cert", "user a (", "user a ( )", "user a ()",
 	} {
@@ -243,7 +239,7 @@ func FuzzUsers(f *testing.F) {
 			return
 		}
 		for name, who := range u.roster().byName {
-			if strings.ContainsAny(name, " \n") || who.account.Load().on && !who.mayRun("auth") {
+			if strings.ContainsAny(name, " \n") || who.account.Load().enabled && !who.mayRun("auth") {
 				t.Errorf("user %q", name)
 			}
 			_ = who.mayPublish(Topic, file)

@@ -19,18 +19,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A client is a library, on which each test calls the same. Its calls are subscribe,
-// psubscribe, unsubscribe and punsubscribe with one name; publish with a channel and a
-// message, which says how many got it; reset, which gives a connection a name, resets it and
-// says what was answered and the name; and any other command of the server.
+// client is a Redis client library behind a common interface. Calls are subscribe, psubscribe, unsubscribe and
+// punsubscribe with one name; publish with a channel and a message, which returns the number of receivers; reset,
+// which names and resets a connection and returns the reply and the remaining name; and any other command.
 type client struct {
 	t    testing.TB
 	call func(words ...string) (string, error)
-	// confirmed are answers to (un)subscribing, messages the messages, in their order.
+	// confirmed receives confirmations, messages the messages, each in order.
 	confirmed, messages chan event
 }
 
-// event is what a server sends to a subscriber.
 type event struct {
 	Event                  string
 	Pattern, Channel, Data []byte
@@ -43,14 +41,13 @@ func (e event) String() string {
 	return fmt.Sprintf("%q: %q", e.Channel, e.Data)
 }
 
-// mostEvents is how many events of a client a test may leave unread.
-const mostEvents = 10_000
+const maxUnreadEvents = 10_000
 
 func newClient(t testing.TB) *client {
-	return &client{t: t, confirmed: make(chan event, mostEvents), messages: make(chan event, mostEvents)}
+	return &client{t: t, confirmed: make(chan event, maxUnreadEvents), messages: make(chan event, maxUnreadEvents)}
 }
 
-func (c *client) heard(e event) {
+func (c *client) addEvent(e event) {
 	to := c.confirmed
 	if strings.HasSuffix(e.Event, "message") {
 		to = c.messages
@@ -58,12 +55,11 @@ func (c *client) heard(e event) {
 	select {
 	case to <- e:
 	default:
-		c.t.Errorf("a client has %d events that nobody read", mostEvents)
+		c.t.Errorf("a client has %d events that nobody read", maxUnreadEvents)
 	}
 }
 
-// do is a call that may not fail.
-func (c *client) do(words ...string) string {
+func (c *client) mustCall(words ...string) string {
 	c.t.Helper()
 	value, err := c.call(words...)
 	if err != nil {
@@ -72,10 +68,10 @@ func (c *client) do(words ...string) string {
 	return value
 }
 
-// confirm is a call of (un)subscribing, and waits until the server has confirmed it.
-func (c *client) confirm(op, name string) {
+// callAndConfirm calls a subscription command and waits for its confirmation.
+func (c *client) callAndConfirm(op, name string) {
 	c.t.Helper()
-	c.do(op, name)
+	c.mustCall(op, name)
 	for {
 		e := testkit.Receive(c.t, c.confirmed, "the confirmation of "+op+" "+name)
 		if e.Event == op && string(e.Channel) == name {
@@ -84,47 +80,44 @@ func (c *client) confirm(op, name string) {
 	}
 }
 
-// next wants the next message.
-func (c *client) next(want string) {
+func (c *client) expectMessage(want string) {
 	c.t.Helper()
 	if got := testkit.Receive(c.t, c.messages, "the message "+want); got.String() != want {
 		c.t.Fatalf("the message is %s, want %s", got, want)
 	}
 }
 
-// A library makes clients. They end with the test.
 type library struct {
-	name    string
-	connect func(t testing.TB, url string, protocol int) *client
+	name      string
+	newClient func(t testing.TB, url string, protocol int) *client
 }
 
 var libraries = []library{
-	{"go-redis", goRedis},
+	{"go-redis", newGoRedisClient},
 	{"redis-py", func(t testing.TB, url string, protocol int) *client {
-		return piped(t, filepath.Join(installed(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol))
+		return startClientProgram(t, filepath.Join(installDir(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol))
 	}},
 	{"node-redis", func(t testing.TB, url string, protocol int) *client {
-		return piped(t, "node", "node-redis.cjs", url, fmt.Sprint(protocol))
+		return startClientProgram(t, "node", "node-redis.cjs", url, fmt.Sprint(protocol))
 	}},
 	{"ioredis", func(t testing.TB, url string, protocol int) *client {
-		return piped(t, "node", "ioredis.cjs", url, fmt.Sprint(protocol))
+		return startClientProgram(t, "node", "ioredis.cjs", url, fmt.Sprint(protocol))
 	}},
 }
 
-// each runs a test on each library with each protocol, on a server of its own.
-func each(t *testing.T, users []string, test func(*testing.T, *server, func(url string) *client)) {
+// forEachLibrary runs a test for each library and protocol version, with a server each.
+func forEachLibrary(t *testing.T, users []string, test func(*testing.T, *server, func(url string) *client)) {
 	for _, l := range libraries {
 		for protocol := 2; protocol <= 3; protocol++ {
 			t.Run(fmt.Sprintf("%s/RESP%d", l.name, protocol), func(t *testing.T) {
 				t.Parallel()
-				test(t, start(t, users...), func(url string) *client { return l.connect(t, url, protocol) })
+				test(t, startServer(t, users...), func(url string) *client { return l.newClient(t, url, protocol) })
 			})
 		}
 	}
 }
 
-// installed is the folder that the script install has filled.
-func installed(t testing.TB) string {
+func installDir(t testing.TB) string {
 	dir := os.Getenv("MYRIAD_CLIENTS")
 	if dir == "" {
 		t.Skip("the clients are not there: run bash install FOLDER and set MYRIAD_CLIENTS=FOLDER")
@@ -132,12 +125,12 @@ func installed(t testing.TB) string {
 	return dir
 }
 
-// piped is a client that is a program. A line to it is a JSON array of a call's words, each in
-// base64; a line from it is {"value": ...} or {"error": ...}, or an event.
-func piped(t testing.TB, args ...string) *client {
+// startClientProgram starts a client in a program. It writes lines with a JSON array of a call's words in base64.
+// It reads lines with {"value": ...}, {"error": ...}, or an event.
+func startClientProgram(t testing.TB, args ...string) *client {
 	c := newClient(t)
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(installed(t), "node_modules"))
+	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(installDir(t), "node_modules"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -155,7 +148,7 @@ func piped(t testing.TB, args ...string) *client {
 		Value, Error string
 	}
 	answers := make(chan answer, 1)
-	go func() { // ends with the program, at the latest
+	go func() { // ends with the program at the latest
 		defer close(answers)
 		for lines := json.NewDecoder(bufio.NewReader(out)); ; {
 			var a answer
@@ -166,14 +159,14 @@ func piped(t testing.TB, args ...string) *client {
 				return
 			}
 			if a.Event != "" {
-				c.heard(a.event)
+				c.addEvent(a.event)
 			} else {
 				answers <- a
 			}
 		}
 	}()
 	t.Cleanup(func() {
-		in.Close() // and so it ends
+		in.Close() // ends the program
 		for range answers {
 		}
 		if err := cmd.Wait(); err != nil {
@@ -181,7 +174,7 @@ func piped(t testing.TB, args ...string) *client {
 		}
 	})
 	c.call = func(words ...string) (string, error) {
-		raw := make([][]byte, len(words)) // JSON has them in base64
+		raw := make([][]byte, len(words)) // JSON encodes them in base64
 		for i, w := range words {
 			raw[i] = []byte(w)
 		}
@@ -197,32 +190,31 @@ func piped(t testing.TB, args ...string) *client {
 	return c
 }
 
-// goRedis is a client of go-redis.
-func goRedis(t testing.TB, url string, protocol int) *client {
+func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 	c := newClient(t)
 	options, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	options.Protocol = protocol
-	options.MaxRetries = -1 // an error is to be seen
+	options.MaxRetries = -1 // show all errors
 	r := redis.NewClient(options)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	pubsub := r.Subscribe(ctx)
-	heard := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(100*time.Millisecond), redis.WithChannelSize(mostEvents))
+	heard := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(100*time.Millisecond), redis.WithChannelSize(maxUnreadEvents))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for m := range heard {
 			switch m := m.(type) {
 			case *redis.Subscription:
-				c.heard(event{Event: m.Kind, Channel: []byte(m.Channel)})
+				c.addEvent(event{Event: m.Kind, Channel: []byte(m.Channel)})
 			case *redis.Message:
 				kind := "message"
 				if m.Pattern != "" {
 					kind = "pmessage"
 				}
-				c.heard(event{Event: kind, Pattern: []byte(m.Pattern), Channel: []byte(m.Channel), Data: []byte(m.Payload)})
+				c.addEvent(event{Event: kind, Pattern: []byte(m.Pattern), Channel: []byte(m.Channel), Data: []byte(m.Payload)})
 			}
 		}
 	}()

@@ -9,105 +9,105 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestEachOther has every library's client, with each protocol, subscribe to one channel, and
-// publish what all of them get.
+// TestEachOther has the clients of all libraries and protocol versions subscribe to one channel and publish to
+// each other.
 func TestEachOther(t *testing.T) {
-	s := start(t)
+	s := startServer(t)
 	var all []*client
 	for _, l := range libraries {
 		for protocol := 2; protocol <= 3; protocol++ {
-			all = append(all, l.connect(t, s.url("", ""), protocol))
+			all = append(all, l.newClient(t, s.url("", ""), protocol))
 		}
 	}
 	for _, c := range all {
-		c.confirm("subscribe", "meeting")
+		c.callAndConfirm("subscribe", "meeting")
 	}
-	var payload bytes.Buffer // every byte, and more than one read takes
+	var payload bytes.Buffer // every byte, longer than one read
 	for i := range 100_000 {
 		payload.WriteByte(byte(i))
 	}
 	for i, c := range all {
 		for _, data := range []string{fmt.Sprint("from ", i), "", "\r\n", payload.String()} {
-			if n := c.do("publish", "meeting", data); n != fmt.Sprint(len(all)) {
+			if n := c.mustCall("publish", "meeting", data); n != fmt.Sprint(len(all)) {
 				t.Errorf("client %d has reached %s subscribers of %d", i, n, len(all))
 			}
 			for _, to := range all {
-				to.next(fmt.Sprintf("%q: %q", "meeting", data))
+				to.expectMessage(fmt.Sprintf("%q: %q", "meeting", data))
 			}
 		}
 	}
 }
 
 func TestPatterns(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
 		c := connect(s.url("", ""))
-		c.confirm("psubscribe", "news.*")
-		c.confirm("psubscribe", "h[ae]llo")
+		c.callAndConfirm("psubscribe", "news.*")
+		c.callAndConfirm("psubscribe", "h[ae]llo")
 		for channel, receivers := range map[string]string{"news.sport": "1", "news.": "1", "news": "0", "hallo": "1", "hullo": "0"} {
-			if n := c.do("publish", channel, "x"); n != receivers {
+			if n := c.mustCall("publish", channel, "x"); n != receivers {
 				t.Errorf("%s has %s receivers, want %s", channel, n, receivers)
 			} else if n == "1" {
 				pattern := "h[ae]llo"
 				if strings.HasPrefix(channel, "news") {
 					pattern = "news.*"
 				}
-				c.next(fmt.Sprintf("%q as %q: %q", channel, pattern, "x"))
+				c.expectMessage(fmt.Sprintf("%q as %q: %q", channel, pattern, "x"))
 			}
 		}
-		c.confirm("punsubscribe", "news.*")
-		if n := c.do("publish", "news.sport", "y"); n != "0" {
+		c.callAndConfirm("punsubscribe", "news.*")
+		if n := c.mustCall("publish", "news.sport", "y"); n != "0" {
 			t.Error("after PUNSUBSCRIBE a message has receivers:", n)
 		}
-		c.do("publish", "hello", "z")
-		c.next(`"hello" as "h[ae]llo": "z"`)
+		c.mustCall("publish", "hello", "z")
+		c.expectMessage(`"hello" as "h[ae]llo": "z"`)
 	})
 }
 
 func TestUnsubscribe(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
 		c := connect(s.url("", ""))
-		c.confirm("subscribe", "stays")
-		c.confirm("subscribe", "goes")
-		c.do("publish", "goes", "1")
-		c.next(`"goes": "1"`)
-		c.confirm("unsubscribe", "goes")
-		if n := c.do("publish", "goes", "2"); n != "0" {
+		c.callAndConfirm("subscribe", "stays")
+		c.callAndConfirm("subscribe", "goes")
+		c.mustCall("publish", "goes", "1")
+		c.expectMessage(`"goes": "1"`)
+		c.callAndConfirm("unsubscribe", "goes")
+		if n := c.mustCall("publish", "goes", "2"); n != "0" {
 			t.Error("after UNSUBSCRIBE a message has receivers:", n)
 		}
-		c.do("publish", "stays", "3")
-		c.next(`"stays": "3"`)
+		c.mustCall("publish", "stays", "3")
+		c.expectMessage(`"stays": "3"`)
 	})
 }
 
-// TestRestart: when the server is there again, the libraries subscribe again by themselves.
+// TestRestart checks that libraries resubscribe after a server restart.
 func TestRestart(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
 		if s.cmd == nil {
 			t.Skip("the server of an address is not ours to restart")
 		}
 		c := connect(s.url("", ""))
-		c.confirm("subscribe", "a")
-		c.confirm("psubscribe", "b*")
-		s.end()
-		s.begin()
+		c.callAndConfirm("subscribe", "a")
+		c.callAndConfirm("psubscribe", "b*")
+		s.stopProcess()
+		s.startProcess()
 		for _, channel := range []string{"a", "b"} {
 			testkit.WaitFor(t, "a subscriber of "+channel+" is back", func() bool {
 				n, err := c.call("publish", channel, "again")
 				return err == nil && n == "1"
 			})
 		}
-		c.next(`"a": "again"`)
-		c.next(`"b" as "b*": "again"`)
+		c.expectMessage(`"a": "again"`)
+		c.expectMessage(`"b" as "b*": "again"`)
 	})
 }
 
 func TestReset(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
 		c := connect(s.url("", ""))
-		if got := c.do("reset"); got != "RESET " {
+		if got := c.mustCall("reset"); got != "RESET " {
 			t.Errorf("after RESET a connection has answered %q, want no name", got)
 		}
-		if got := c.do("ping"); got != "PONG" && got != "True" { // redis-py says so
+		if got := c.mustCall("ping"); got != "PONG" && got != "True" { // redis-py returns True
 			t.Errorf("PING is answered with %q", got)
 		}
 	})
@@ -118,7 +118,7 @@ func TestUsers(t *testing.T) {
 		"user default off",
 		"user alice on >secret resetchannels &news:* +@all",
 	}
-	each(t, users, func(t *testing.T, s *server, connect func(string) *client) {
+	forEachLibrary(t, users, func(t *testing.T, s *server, connect func(string) *client) {
 		for url, want := range map[string]string{
 			s.url("alice", "wrong"):  "WRONGPASS|invalid username-password pair",
 			s.url("nobody", "wrong"): "WRONGPASS|invalid username-password pair",
@@ -131,9 +131,9 @@ func TestUsers(t *testing.T) {
 			}
 		}
 		alice := connect(s.url("alice", "secret"))
-		alice.confirm("subscribe", "news:a")
-		alice.do("publish", "news:a", "x")
-		alice.next(`"news:a": "x"`)
+		alice.callAndConfirm("subscribe", "news:a")
+		alice.mustCall("publish", "news:a", "x")
+		alice.expectMessage(`"news:a": "x"`)
 		if _, err := alice.call("publish", "other", "x"); err == nil || !containsAny(err.Error(), "NOPERM|no permissions") {
 			t.Error("publishing to a channel of others has the error", err)
 		}

@@ -13,29 +13,26 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// need is a program of the system.
-func need(t *testing.T, name, pkg string) {
+func requireProgram(t *testing.T, name, pkg string) {
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skipf("there is no %s: install Debian's package %s", name, pkg)
 	}
 }
 
-// tool is a call of redis-cli or redis-benchmark with the server's address.
-func (s *server) tool(name string, args ...string) *exec.Cmd {
+func (s *server) redisTool(name string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(s.addr)
-	return exec.CommandContext(patience(s.t), name, append([]string{"-h", host, "-p", port}, args...)...)
+	return exec.CommandContext(timeoutContext(s.t), name, append([]string{"-h", host, "-p", port}, args...)...)
 }
 
-// patience ends after testkit.Timeout, and with the test.
-func patience(t testing.TB) context.Context {
+func timeoutContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Timeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// cli runs redis-cli to its end, and returns what it has written to each of its outputs.
-func (s *server) cli(in string, args ...string) (out, errors string) {
-	cmd := s.tool("redis-cli", args...)
+// runRedisCLI runs redis-cli and returns its standard output and standard error.
+func (s *server) runRedisCLI(in string, args ...string) (out, errors string) {
+	cmd := s.redisTool("redis-cli", args...)
 	var o, e bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &o, &e
 	if err := cmd.Run(); err != nil {
@@ -45,12 +42,12 @@ func (s *server) cli(in string, args ...string) (out, errors string) {
 }
 
 func TestRedisCLI(t *testing.T) {
-	need(t, "redis-cli", "redis-tools")
-	s := start(t)
+	requireProgram(t, "redis-cli", "redis-tools")
+	s := startServer(t)
 	for _, c := range []struct {
 		args []string
 		in   string
-		want string // what the output begins with
+		want string // prefix of the output
 	}{
 		{args: []string{"ping"}, want: "PONG\n"},
 		{args: []string{"-3", "ping"}, want: "PONG\n"},
@@ -70,7 +67,7 @@ func TestRedisCLI(t *testing.T) {
 		{in: "PING\nECHO \"a b\"\nPUBLISH nobody x\n", want: "PONG\na b\n0\n"},
 		{args: []string{"-x", "publish", "nobody"}, in: "all of the input", want: "0\n"},
 	} {
-		if out, errors := s.cli(c.in, c.args...); !strings.HasPrefix(out, c.want) || errors != "" {
+		if out, errors := s.runRedisCLI(c.in, c.args...); !strings.HasPrefix(out, c.want) || errors != "" {
 			t.Errorf("redis-cli %q with the input %q says %q%q, want %q", c.args, c.in, out, errors, c.want)
 		}
 	}
@@ -78,23 +75,23 @@ func TestRedisCLI(t *testing.T) {
 
 // TestRedisCLIPipe publishes many messages as one stream of bytes.
 func TestRedisCLIPipe(t *testing.T) {
-	need(t, "redis-cli", "redis-tools")
-	s := start(t)
+	requireProgram(t, "redis-cli", "redis-tools")
+	s := startServer(t)
 	const many = 20_000
 	var in strings.Builder
 	for i := range many {
 		n := fmt.Sprint(i)
 		fmt.Fprintf(&in, "*3\r\n$7\r\nPUBLISH\r\n$4\r\npipe\r\n$%d\r\n%s\r\n", len(n), n)
 	}
-	if out, _ := s.cli(in.String(), "--pipe"); !strings.Contains(out, fmt.Sprintf("errors: 0, replies: %d\n", many)) {
+	if out, _ := s.runRedisCLI(in.String(), "--pipe"); !strings.Contains(out, fmt.Sprintf("errors: 0, replies: %d\n", many)) {
 		t.Errorf("redis-cli --pipe says %q", out)
 	}
 }
 
-// TestRedisCLISubscribe has redis-cli subscribe, and another publish.
+// TestRedisCLISubscribe subscribes with one redis-cli and publishes with another.
 func TestRedisCLISubscribe(t *testing.T) {
-	need(t, "redis-cli", "redis-tools")
-	s := start(t)
+	requireProgram(t, "redis-cli", "redis-tools")
+	s := startServer(t)
 	for _, flags := range [][]string{{}, {"-3"}} {
 		for _, c := range []struct{ subscribe, confirmed, message string }{
 			{"subscribe a b", "subscribe a 1 subscribe b 2", "message b hello"},
@@ -102,7 +99,7 @@ func TestRedisCLISubscribe(t *testing.T) {
 			{"ssubscribe b", "ssubscribe b 1", "smessage b hello"},
 		} {
 			t.Run(strings.Join(append(flags, c.subscribe), " "), func(t *testing.T) {
-				lines, end := s.follow(append(flags, strings.Fields(c.subscribe)...)...)
+				lines, end := s.startRedisCLI(append(flags, strings.Fields(c.subscribe)...)...)
 				defer end()
 				for _, want := range strings.Fields(c.confirmed) {
 					if got := testkit.Receive(t, lines, want); got != want {
@@ -113,7 +110,7 @@ func TestRedisCLISubscribe(t *testing.T) {
 				if strings.HasPrefix(c.message, "smessage") {
 					publish = "spublish"
 				}
-				if out, _ := s.cli("", append(flags, publish, "b", "hello")...); out != "1\n" {
+				if out, _ := s.runRedisCLI("", append(flags, publish, "b", "hello")...); out != "1\n" {
 					t.Errorf("%s says %q", publish, out)
 				}
 				for _, want := range strings.Fields(c.message) {
@@ -126,9 +123,9 @@ func TestRedisCLISubscribe(t *testing.T) {
 	}
 }
 
-// follow starts redis-cli and gives its lines; end ends it.
-func (s *server) follow(args ...string) (lines <-chan string, end func()) {
-	cmd := s.tool("redis-cli", args...)
+// startRedisCLI starts redis-cli and returns its output lines; end stops it.
+func (s *server) startRedisCLI(args ...string) (lines <-chan string, end func()) {
+	cmd := s.redisTool("redis-cli", args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		s.t.Fatal(err)
@@ -157,8 +154,8 @@ func (s *server) follow(args ...string) (lines <-chan string, end func()) {
 }
 
 func TestRedisCLIUsers(t *testing.T) {
-	need(t, "redis-cli", "redis-tools")
-	s := start(t, "user default on >first resetchannels &news:* +@all", "user alice on >secret resetchannels &news:* +@all")
+	requireProgram(t, "redis-cli", "redis-tools")
+	s := startServer(t, "user default on >first resetchannels &news:* +@all", "user alice on >secret resetchannels &news:* +@all")
 	const insecure = "Warning: Using a password with '-a' or '-u' option on the command line interface may not be safe.\n"
 	const failed = "AUTH failed: WRONGPASS invalid username-password pair or user is disabled.\n"
 	for _, c := range []struct{ args, out, errors string }{
@@ -174,21 +171,21 @@ func TestRedisCLIUsers(t *testing.T) {
 		{"ping", "NOAUTH Authentication required.\n", ""},
 		{"auth alice secret", "OK\n", ""},
 	} {
-		out, errors := s.cli("", strings.Fields(c.args)...)
+		out, errors := s.runRedisCLI("", strings.Fields(c.args)...)
 		if !strings.HasPrefix(out, c.out) || errors != c.errors {
 			t.Errorf("redis-cli %s says %q and %q, want %q and %q", c.args, out, errors, c.out, c.errors)
 		}
 	}
 }
 
-// TestNetcat types commands as people do.
+// TestNetcat sends inline commands, as people type them.
 func TestNetcat(t *testing.T) {
-	need(t, "nc", "netcat-openbsd")
-	s := start(t)
+	requireProgram(t, "nc", "netcat-openbsd")
+	s := startServer(t)
 	host, port, _ := net.SplitHostPort(s.addr)
-	cmd := exec.CommandContext(patience(t), "nc", host, port)
+	cmd := exec.CommandContext(timeoutContext(t), "nc", host, port)
 	cmd.Stdin = strings.NewReader("PING\nPUBLISH a \"b c\"\nSUBSCRIBE a\nPING\nQUIT\n")
-	out, err := cmd.Output() // it ends when the server closes
+	out, err := cmd.Output() // exits when the server closes
 	const want = "+PONG\r\n:0\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n+OK\r\n"
 	if err != nil || string(out) != want {
 		t.Errorf("nc says %q, %v; want %q", out, err, want)
@@ -196,8 +193,8 @@ func TestNetcat(t *testing.T) {
 }
 
 func TestRedisBenchmark(t *testing.T) {
-	need(t, "redis-benchmark", "redis-tools")
-	s := start(t)
+	requireProgram(t, "redis-benchmark", "redis-tools")
+	s := startServer(t)
 	for args, rows := range map[string]int{
 		"-t ping_inline,ping_mbulk -n 10000 -q":               2,
 		"-t ping_inline,ping_mbulk -n 10000 -q -3":            2,
@@ -206,7 +203,7 @@ func TestRedisBenchmark(t *testing.T) {
 		"-n 10000 -q -c 200 -r 1000 publish __rand_int__ msg": 1,
 		"-n 10000 -q --threads 2 publish ch msg":              1,
 	} {
-		out, err := s.tool("redis-benchmark", strings.Fields(args)...).CombinedOutput()
+		out, err := s.redisTool("redis-benchmark", strings.Fields(args)...).CombinedOutput()
 		if err != nil || strings.Count(string(out), "requests per second, p50=") != rows || bytes.Contains(out, []byte("WARN")) || bytes.Contains(out, []byte("rror")) {
 			t.Errorf("redis-benchmark %s: %v\n%s", args, err, out)
 		}

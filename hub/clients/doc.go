@@ -1,5 +1,4 @@
-// Package clients has the tests of a hub with what others have written to speak to Redis:
-// redis-cli, redis-benchmark, and the client libraries of Go, Python and JavaScript. It is a
-// module of its own, so that none of them reaches those who use Myriad. README.md says how to
-// run them.
+// Package clients tests a hub with Redis programs and client libraries: redis-cli, redis-benchmark, and libraries
+// for Go, Python and JavaScript. It is a separate module, so that users of Myriad don't depend on them. README.md
+// describes how to run the tests.
 package clients

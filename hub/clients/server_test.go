@@ -19,18 +19,17 @@ import (
 
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
 
-// server is what the clients connect to.
 type server struct {
 	addr string
 	t    testing.TB
-	cmd  *exec.Cmd // nil where it was not started here
+	cmd  *exec.Cmd // nil for an external server
 	args []string
 	log  bytes.Buffer
 }
 
-// start starts a server that ends with the test. Users are lines of its file of users;
-// without any everybody may do everything.
-func start(t testing.TB, users ...string) *server {
+// startServer starts a server that stops with the test. users are lines of an ACL file; without any, everybody
+// may do everything.
+func startServer(t testing.TB, users ...string) *server {
 	if *against != "hub" && *against != "redis-server" {
 		if len(users) > 0 {
 			t.Skip("the server of an address has its own users")
@@ -48,17 +47,16 @@ func start(t testing.TB, users ...string) *server {
 	case *against == "redis-server":
 		s.args = []string{"redis-server", "--port", port, "--save", "", "--dir", dir, "--aclfile", file}
 	case len(users) > 0:
-		s.args = []string{hub(t), "hub", "--addr", s.addr, "--users", file}
+		s.args = []string{hubBinary(t), "hub", "--addr", s.addr, "--users", file}
 	default:
-		s.args = []string{hub(t), "hub", "--addr", s.addr}
+		s.args = []string{hubBinary(t), "hub", "--addr", s.addr}
 	}
-	s.begin()
-	t.Cleanup(s.end)
+	s.startProcess()
+	t.Cleanup(s.stopProcess)
 	return s
 }
 
-// begin starts the server's process.
-func (s *server) begin() {
+func (s *server) startProcess() {
 	s.t.Helper()
 	s.cmd = exec.Command(s.args[0], s.args[1:]...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
@@ -74,8 +72,7 @@ func (s *server) begin() {
 	})
 }
 
-// end stops the server and waits for it.
-func (s *server) end() {
+func (s *server) stopProcess() {
 	if s.cmd == nil {
 		return
 	}
@@ -86,7 +83,6 @@ func (s *server) end() {
 	s.cmd = nil
 }
 
-// url is the server's for a user; without a name for nobody in particular.
 func (s *server) url(user, password string) string {
 	if user == "" && password == "" {
 		return "redis://" + s.addr
@@ -94,31 +90,29 @@ func (s *server) url(user, password string) string {
 	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
 }
 
-// program is the path of the command myriad, built once.
-var program = sync.OnceValues(func() (string, error) {
-	return testserver.Build(built, filepath.Join("..", ".."), "./tools/myriad")
+var buildMyriad = sync.OnceValues(func() (string, error) {
+	return testserver.Build(buildDir, filepath.Join("..", ".."), "./tools/myriad")
 })
 
-func hub(t testing.TB) string {
-	path, err := program()
+func hubBinary(t testing.TB) string {
+	path, err := buildMyriad()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// built is a folder for what is built.
-var built string
+var buildDir string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(func() int {
 		var err error
-		if built, err = os.MkdirTemp("", "clients"); err != nil {
+		if buildDir, err = os.MkdirTemp("", "clients"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(built)
+		defer os.RemoveAll(buildDir)
 		return m.Run()
 	}())
 }

@@ -10,34 +10,33 @@ import (
 	"testing"
 )
 
-// TestRedisPySuite runs redis-py's own tests of publishing and subscribing, those that
-// left-out.txt names excepted.
+// TestRedisPySuite runs redis-py's own pub/sub tests, except those in left-out.txt.
 func TestRedisPySuite(t *testing.T) {
-	installed(t)
+	installDir(t)
 	for _, file := range []string{"tests/test_pubsub.py", "tests/test_asyncio/test_pubsub.py"} {
 		for _, protocol := range []string{"2", "3"} {
 			t.Run(fmt.Sprintf("%s/RESP%s", file, protocol), func(t *testing.T) {
 				t.Parallel() // the tests mostly wait
-				runSuite(t, file, protocol)
+				runPytestFile(t, file, protocol)
 			})
 		}
 	}
 }
 
-// attempts is how often a test of theirs may fail before it has: many wait for an answer for
-// 0.2 s and no longer, which is short on a busy machine. What differs fails each time.
-const attempts = 3
+// maxAttempts is how often to try a test: many wait for 0.2 s only, which is short on a busy machine. A real
+// difference fails every time.
+const maxAttempts = 3
 
-func runSuite(t *testing.T, file, protocol string) {
-	all := collect(t, file)
-	cluster := collect(t, file, "-m", "onlycluster")
-	args := []string{"-m", "not onlycluster", "--protocol", protocol, "--redis-url", start(t).url("", "")}
+func runPytestFile(t *testing.T, file, protocol string) {
+	all := collectTests(t, file)
+	cluster := collectTests(t, file, "-m", "onlycluster")
+	args := []string{"-m", "not onlycluster", "--protocol", protocol, "--redis-url", startServer(t).url("", "")}
 	for line := range strings.SplitSeq(strings.TrimSpace(cluster), "\n") {
 		if strings.Contains(line, "::") {
 			t.Log("left out:", line, "(of a cluster)")
 		}
 	}
-	for _, l := range leftOut(t) {
+	for _, l := range readSkippedTests(t) {
 		if (l.protocol != "*" && l.protocol != protocol) || !strings.HasPrefix(l.test, file+"::") {
 			continue
 		}
@@ -49,7 +48,7 @@ func runSuite(t *testing.T, file, protocol string) {
 	}
 	cache := "cache_dir=" + t.TempDir()
 	for n := 1; ; n++ {
-		out, err := pytest(t, append(args, "-o", cache, file)...)
+		out, err := runPytest(t, append(args, "-o", cache, file)...)
 		if strings.Contains(out, " skipped") {
 			t.Fatalf("a test was skipped:\n%s", out)
 		}
@@ -57,7 +56,7 @@ func runSuite(t *testing.T, file, protocol string) {
 			t.Log(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:])
 			return
 		}
-		if n == attempts {
+		if n == maxAttempts {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		for line := range strings.SplitSeq(out, "\n") {
@@ -69,18 +68,16 @@ func runSuite(t *testing.T, file, protocol string) {
 	}
 }
 
-// collect is the tests of a file.
-func collect(t *testing.T, file string, args ...string) string {
-	out, err := pytest(t, append(args, "-p", "no:cacheprovider", "--collect-only", file)...)
+func collectTests(t *testing.T, file string, args ...string) string {
+	out, err := runPytest(t, append(args, "-p", "no:cacheprovider", "--collect-only", file)...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return out
 }
 
-// pytest runs pytest on redis-py's tests.
-func pytest(t *testing.T, args ...string) (string, error) {
-	dir := installed(t)
+func runPytest(t *testing.T, args ...string) (string, error) {
+	dir := installDir(t)
 	cmd := exec.Command(filepath.Join(dir, "python", "bin", "python"), append([]string{"-m", "pytest", "-q", "-rsf"}, args...)...)
 	cmd.Dir = filepath.Join(dir, "redis-py")
 	out, err := cmd.CombinedOutput()
@@ -90,10 +87,9 @@ func pytest(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// omission is a line of left-out.txt.
-type omission struct{ protocol, test, why string }
+type skippedTest struct{ protocol, test, why string }
 
-func leftOut(t *testing.T) (all []omission) {
+func readSkippedTests(t *testing.T) (all []skippedTest) {
 	f, err := os.Open("left-out.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +104,7 @@ func leftOut(t *testing.T) (all []omission) {
 		if len(words) < 3 {
 			t.Fatalf("left-out.txt: %q; expected a protocol, a test and why it is left out", line)
 		}
-		all = append(all, omission{words[0], words[1], words[2]})
+		all = append(all, skippedTest{words[0], words[1], words[2]})
 	}
 	return all
 }

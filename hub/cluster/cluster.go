@@ -1,13 +1,12 @@
-// Package cluster joins hubs through NATS, so that who publishes to one reaches the subscribers
-// of all:
+// Package cluster connects hubs through NATS, so that a message published to one reaches the subscribers of all:
 //
 //	h := &hub.Hub{}
 //	node, err := cluster.Start(h, cluster.Config{URLs: []string{"nats://10.0.0.1:4222"}})
 //	...
 //	defer node.Close()
 //
-// Messages are delivered at most once. Those that get lost are counted, where they should have
-// arrived: each has a number, by its topic and the node that it was published to.
+// Messages are delivered at most once. Each has a sequence number for its topic and publishing node, by which
+// receivers count lost messages.
 package cluster
 
 import (
@@ -29,135 +28,133 @@ import (
 	"github.com/myriad-go/myriad/hub/natsd"
 )
 
-// Config is how a hub joins a cluster: by URLs of a cluster of NATS, or by Peers that form one.
+// Config configures a node. Either URLs name the servers of an existing NATS cluster, or Peers forms one.
 type Config struct {
-	// URLs are servers of NATS, such as nats://user:password@10.0.0.1:4222, nats://token@host,
-	// or tls://host.
+	// URLs are NATS servers, such as nats://user:password@10.0.0.1:4222, nats://token@host, or tls://host.
 	URLs []string
-	// Creds is a file with the credentials of a user of NATS, and TLS what the servers are to
-	// be connected to with. The defaults are "" and nil: what URLs say.
+	// Creds is the file with the credentials of a NATS user, and TLS configures connections to the servers. The
+	// defaults are "" and nil: as the URLs say.
 	Creds string
 	TLS   *tls.Config
 
-	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
+	// Peers makes the hubs form a NATS cluster themselves. The default is nil.
 	Peers *Peers
 
-	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps; with three, one of them
-	// may go. The default is 1, and 3 with Peers; the most is 5.
+	// Replicas is the number of NATS servers that store messages kept by Hub.Replay; with three, one may fail.
+	// The default is 1, or 3 with Peers; the maximum is 5.
 	Replicas int
 
-	// Name is the node's, for people. The default is the host's name.
+	// Name is shown to people. The default is the host name.
 	Name string
-	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
-	// tcp.Server.Upgrade; not with Peers. The node delivers and sends nothing before the hub's clients
-	// have come, or a minute is over. The default is "": a new node.
+	// Origin is the Node.Origin of the process whose hub this one takes over during tcp.Server.Upgrade. The node
+	// neither delivers nor sends until the clients have moved, for a minute at most. It cannot be used with
+	// Peers. The default is "": a new node.
 	Origin string
-	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
-	// default is 64 KiB, as that of hub.Limits.
+	// MaxMessage limits a message in bytes, and configures the server with Peers. The default is 64 KiB, as in
+	// hub.Limits.
 	MaxMessage int
-	// MaxWaiting and MaxWaitingBytes are the most messages, and bytes of these, that wait to be
-	// passed on, as while there is no connection; further ones are lost, and counted. As many wait to
-	// be kept, of Hub.Replay; further ones are refused. The defaults are 65,536 and 16 MiB.
+	// MaxWaiting and MaxWaitingBytes limit the messages that wait to be sent, for example without a connection.
+	// Further messages are lost and counted. The same limits apply to messages waiting to be stored for
+	// Hub.Replay; further ones are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects is the most subjects of NATS that are subscribed to. A hub with more topics
-	// takes the messages of all topics. The default is 100,000.
+	// MaxSubjects limits the subscribed NATS subjects. A hub with more topics receives the messages of all
+	// topics. The default is 100,000.
 	MaxSubjects int
-	// Linger is how long a subject stays subscribed to after its last subscriber has gone. The
-	// default is 5 s.
+	// Linger is how long a subject stays subscribed after its last subscriber has left. The default is 5 s.
 	Linger time.Duration
-	// Warn is told what goes wrong, a line each, at most a few a second, and the same one once a minute; and of a hub
-	// with Peers, when others join it, and when it is alone again. It is called from several goroutines at once. The
-	// default is nil: nobody is told.
+	// Warn is called for problems, at most a few times a second and once a minute for the same line. With Peers,
+	// it also reports when the first other hub joins and the last one leaves. It must be safe for concurrent use.
+	// The default is nil.
 	Warn func(line string)
 }
 
-// Peers are hubs that form a cluster, each with a server of NATS inside.
+// Peers are hubs that form a cluster, each with an embedded NATS server.
 type Peers struct {
-	// Addr is a host and port to listen on for the others, Advertise how they reach it, where
-	// that is another.
+	// Addr is the host and port to listen on for other servers, Advertise the address by which they reach it, if
+	// different.
 	Addr, Advertise string
-	// Join are addresses of others. Further ones are learnt from those.
+	// Join are addresses of other servers, which also tell of further ones.
 	Join []string
-	// Secret is what all of a cluster share. Without TLS it is sent in clear.
+	// Secret is shared by the whole cluster. Without TLS it is sent unencrypted.
 	Secret string
-	// TLS is what they talk with each other in, for both ends. The default is nil: in clear.
+	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Dir is where a hub with a Replay has what its server of NATS keeps, and who that is: it is the
-	// node's own, and stays. The servers decide by the majority, of those that Join names first, or
-	// that have ever come. Its default is "": nothing is kept.
+	// Dir stores the messages and the identity of the NATS server of a hub with a Replay. It must persist and
+	// belong to one node. Servers decide by majority, of those in Join first, later of all that have ever joined.
+	// The default is "": nothing is stored.
 	Dir string
 }
 
 const (
-	pingInterval     = 5 * time.Second
-	maxPings         = 2
-	connectTime      = 5 * time.Second
-	writeTime        = 5 * time.Second
-	leastReconnect   = 100 * time.Millisecond
-	reconnectJitter  = 400 * time.Millisecond
-	closeTime        = 2 * time.Second // to send what waits
-	maxOrigin        = 64              // bytes
-	headerRoom       = 4 << 10         // of a message, beside its data
-	numberHeader     = "Myriad"        // origin, era and number of a message
-	nameHeader       = "Myriad-Topic"  // all tokens of a name that is too long for a subject
-	defaultWaiting   = 1 << 16
-	defaultBytes     = 16 << 20
-	defaultSubjects  = 100_000
-	defaultLinger    = 5 * time.Second
-	defaultMessage   = 64 << 10
-	serverMaxPayload = 64 << 20
+	pingInterval           = 5 * time.Second
+	maxPings               = 2
+	connectTimeout         = 5 * time.Second
+	writeTimeout           = 5 * time.Second
+	minReconnectDelay      = 100 * time.Millisecond
+	reconnectJitter        = 400 * time.Millisecond
+	closeTimeout           = 2 * time.Second // to send waiting messages
+	maxOriginBytes         = 64              // bytes
+	headerReserve          = 4 << 10         // space for headers in a message
+	sequenceHeader         = "Myriad"        // origin, era and sequence number of a message
+	topicHeader            = "Myriad-Topic"  // escaped name that is too long for a subject
+	defaultMaxWaiting      = 1 << 16
+	defaultMaxWaitingBytes = 16 << 20
+	defaultMaxSubjects     = 100_000
+	defaultLinger          = 5 * time.Second
+	defaultMaxMessage      = 64 << 10
+	serverMaxPayload       = 64 << 20
 )
 
-// Node is a hub's part in a cluster. Its methods are safe for concurrent use.
+// Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
-// The event loops of the hub put messages into the outbox, from which one goroutine passes them
-// on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
-// and delivers it, one message at a time, so that each publisher's order stays. Two more are those of presence.
+// The hub's event loops enqueue messages in the outbox, from which one goroutine sends them to NATS. Another
+// maintains the subscriptions for the hub's topics. A third delivers received messages one by one, which
+// preserves each publisher's order. Two more run the presence.
 type Node struct {
-	hub    *hub.Hub
-	config Config
-	origin string // of messages: random, of each start
-	server *natsd.Server
-	nc     *nats.Conn
+	hub      *hub.Hub
+	config   Config
+	origin   string // random for each start, unless taken over
+	server   *natsd.Server
+	natsConn *nats.Conn
 
-	outbox   *outbox
-	interest *interest
-	inbox    *inbox
-	presence *presence
-	keeper   *keeper // and stream: nil if nothing is kept
-	stream   *stream
+	outbox        *outbox
+	subscriptions *subscriptions
+	inbox         *inbox
+	presence      *presence
+	publisher     *streamPublisher // publisher and stream are nil without Replay
+	stream        *replayStream
 
-	// What nats.Conn knows of these it tells only when it is not busy connecting.
-	online     atomic.Bool
-	maxPayload atomic.Int64 // of the server that was connected to last
+	// Copies of nats.Conn's state, whose methods block while it connects.
+	connected  atomic.Bool
+	maxPayload atomic.Int64 // of the last connected server
 
 	sent, disconnects atomic.Int64
-	warned            warnings
-	connected         chan struct{} // has room for one
-	stop              chan struct{}
-	running           sync.WaitGroup
-	closing           sync.Once
+	warnings          warningLimiter
+	reconnected       chan struct{} // capacity 1
+	stopped           chan struct{}
+	goroutines        sync.WaitGroup
+	closeOnce         sync.Once
 }
 
-// Start joins a hub to a cluster, and is to be called before the hub serves: it sets its field
-// Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
-// error says what can't get better. Close ends it.
+// Start connects a hub to a cluster and sets its field Cluster. Call it before the hub serves. NATS servers that
+// are unreachable are retried for as long as the node runs; errors are permanent problems. Call Close to stop the
+// node.
 func Start(h *hub.Hub, c Config) (*Node, error) {
-	if err := c.check(h); err != nil {
+	if err := c.validate(h); err != nil {
 		return nil, err
 	}
 	host, _ := os.Hostname()
 	c.Name = cmp.Or(c.Name, host, "hub")
 	n := &Node{
 		hub: h, config: c, origin: cmp.Or(c.Origin, newOrigin()),
-		warned: warnings{to: c.Warn}, connected: make(chan struct{}, 1), stop: make(chan struct{}),
+		warnings: warningLimiter{sink: c.Warn}, reconnected: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
 	n.inbox = newInbox(n)
 	if c.Origin != "" {
-		n.outbox.numbers.era = rand.Int()
+		n.outbox.sequencer.era = rand.Int()
 		n.inbox.resumed = make(chan struct{})
-		n.outbox.held = true
+		n.outbox.paused = true
 	}
 	if err := n.connect(); err != nil {
 		if n.server != nil {
@@ -165,69 +162,69 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		}
 		return nil, err
 	}
-	n.interest = &interest{
-		hub: h, nc: n.nc, to: n.inbox.messages, left: n.inbox.gaps.left, warn: n.warned.say,
-		linger: cmp.Or(c.Linger, defaultLinger), most: cmp.Or(c.MaxSubjects, defaultSubjects),
-		always: h.Limits.LastValues > 0, // which have to be those of all nodes
-		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
+	n.subscriptions = &subscriptions{
+		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: n.warnings.warnf,
+		linger: cmp.Or(c.Linger, defaultLinger), maxSubjects: cmp.Or(c.MaxSubjects, defaultMaxSubjects),
+		alwaysAll: h.Limits.LastValues > 0, // last values must be those of all nodes
+		wake:      make(chan struct{}, 1), subjects: make(map[string]*subjectState),
 	}
 	n.presence = newPresence(n)
 	if h.Replay != nil {
 		var err error
-		if n.stream, err = newStream(n); err != nil {
-			n.nc.Close()
+		if n.stream, err = newReplayStream(n); err != nil {
+			n.natsConn.Close()
 			if n.server != nil {
 				n.server.Close()
 			}
 			return nil, err
 		}
-		n.keeper = newKeeper(newOrigin(), cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
-		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
-		n.keeper.held = n.outbox.held
+		n.publisher = newStreamPublisher(newOrigin(), cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
+		n.publisher.publish, n.publisher.warn, n.subscriptions.comesByStream = n.stream.publish, n.warnings.warnf, n.comesByStream
+		n.publisher.paused = n.outbox.paused
 	}
-	if n.nc.IsConnected() {
-		n.maxPayload.Store(n.nc.MaxPayload())
-		n.online.Store(true)
+	if n.natsConn.IsConnected() {
+		n.maxPayload.Store(n.natsConn.MaxPayload())
+		n.connected.Store(true)
 	}
 	h.Cluster = n
 	if c.Origin != "" {
-		n.succeed()
+		n.subscribeForTakeover()
 	}
-	n.running.Go(n.send)
-	n.running.Go(func() { n.interest.run(n.stop) })
-	n.running.Go(func() { n.inbox.run(n.stop) })
-	n.running.Go(func() { n.presence.run(n.stop) })
-	n.running.Go(func() { n.presence.answers(n.stop) })
+	n.goroutines.Go(n.sendOutbox)
+	n.goroutines.Go(func() { n.subscriptions.maintain(n.stopped) })
+	n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
+	n.goroutines.Go(func() { n.presence.announceAndListen(n.stopped) })
+	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
 	if n.stream != nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		n.running.Go(func() {
+		n.goroutines.Go(func() {
 			defer cancel()
-			<-n.stop
+			<-n.stopped
 		})
-		n.running.Go(func() { n.stream.run(ctx) })
-		for range keepers {
-			n.running.Go(func() { n.keeper.run(ctx) })
+		n.goroutines.Go(func() { n.stream.readLoop(ctx) })
+		for range publisherGoroutines {
+			n.goroutines.Go(func() { n.publisher.publishLoop(ctx) })
 		}
 	}
 	return n, nil
 }
 
-func (c Config) check(h *hub.Hub) error {
+func (c Config) validate(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
-		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
+		return errors.New("cluster: expected either URLs of NATS or Peers")
 	case c.Peers != nil && c.Peers.Secret == "":
-		return errors.New("cluster: hubs that form a cluster need a secret in common")
+		return errors.New("cluster: Peers.Secret is empty; hubs of a cluster need a secret")
 	case c.Peers != nil && c.Origin != "":
-		return errors.New("cluster: Origin is given with Peers, whose server of NATS another process can't take over")
-	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOrigin:
+		return errors.New("cluster: Origin is given with Peers, whose embedded server another process cannot take over")
+	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOriginBytes:
 		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
-		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
+		return errors.New("cluster: Replay with Peers needs a directory; expected Peers.Dir")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
-		return fmt.Errorf("cluster: messages are to be kept by three nodes at the least, of which a majority is there; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
-	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
-		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
+		return fmt.Errorf("cluster: Replay with Peers needs at least three nodes; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
+	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerReserve:
+		return fmt.Errorf("cluster: MaxMessage is %d; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerReserve)
 	}
 	if c.Replicas > maxReplicas {
 		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
@@ -243,45 +240,45 @@ func (c Config) check(h *hub.Hub) error {
 	return nil
 }
 
-// connect connects to NATS, which it starts if it is the hub's own.
+// connect starts the embedded NATS server, with Peers, and connects to NATS.
 func (n *Node) connect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
-		nats.ReconnectWait(leastReconnect), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
-		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTime),
-		nats.FlusherTimeout(writeTime), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(minReconnectDelay), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTimeout),
+		nats.FlusherTimeout(writeTimeout), nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if n.closed() {
+			if n.isClosed() {
 				return
 			}
-			n.online.Store(false)
+			n.connected.Store(false)
 			n.disconnects.Add(1)
-			n.warned.state("the connection to NATS is lost: %v", err)
+			n.warnings.logChange("lost the connection to NATS: %v", err)
 		}),
-		nats.ConnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected to") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected again to") }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
+		nats.ConnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "reconnected to") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warnings.warnf("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
-		own := natsd.Config{
+		serverConfig := natsd.Config{
 			Name:       n.config.Name + "-" + n.origin,
-			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMessage)+headerRoom),
-			Warn:       func(line string) { n.warned.say("NATS: %s", line) },
+			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMaxMessage)+headerReserve),
+			Warn:       func(line string) { n.warnings.warnf("NATS: %s", line) },
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
 		}
 		if n.hub.Replay != nil {
-			if own.Name, err = nameIn(p.Dir, own.Name); err != nil {
-				return fmt.Errorf("cluster: the directory of what is kept: %w", err)
+			if serverConfig.Name, err = loadServerName(p.Dir, serverConfig.Name); err != nil {
+				return fmt.Errorf("cluster: Peers.Dir: %w", err)
 			}
-			own.StoreDir = p.Dir
+			serverConfig.StoreDir = p.Dir
 		}
-		if n.server, err = natsd.Start(own); err != nil {
+		if n.server, err = natsd.Start(serverConfig); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.nc, err = n.server.Connect(append(options, nats.InProcessServer(paced{n.server, n.inbox}))...)
+		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(throttledInProcess{n.server, n.inbox}))...)
 		return err
 	}
-	options = append(options, nats.SetCustomDialer(&pacedDialer{inbox: n.inbox}))
+	options = append(options, nats.SetCustomDialer(&throttledDialer{inbox: n.inbox}))
 	if n.config.Creds != "" {
 		options = append(options, nats.UserCredentials(n.config.Creds))
 	}
@@ -289,42 +286,41 @@ func (n *Node) connect() (err error) {
 		options = append(options, nats.Secure(n.config.TLS))
 	}
 	urls := strings.Join(n.config.URLs, ",")
-	if n.nc, err = nats.Connect(urls, options...); err == nil {
+	if n.natsConn, err = nats.Connect(urls, options...); err == nil {
 		return nil
 	}
 	if !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	n.warned.say("NATS can't be reached yet: %v", err)
-	if n.nc, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
+	n.warnings.warnf("NATS is not reachable yet: %v", err)
+	if n.natsConn, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
 }
 
-// connectedTo goes on sending.
-func (n *Node) connectedTo(nc *nats.Conn, how string) {
+func (n *Node) handleConnected(nc *nats.Conn, event string) {
 	n.maxPayload.Store(nc.MaxPayload())
-	n.online.Store(true)
+	n.connected.Store(true)
 	select {
-	case n.connected <- struct{}{}:
+	case n.reconnected <- struct{}{}:
 	default:
 	}
 	if n.config.Peers == nil {
-		n.warned.state("%s NATS", how)
+		n.warnings.logChange("%s NATS", event)
 	}
 }
 
-func (n *Node) closed() bool {
+func (n *Node) isClosed() bool {
 	select {
-	case <-n.stop:
+	case <-n.stopped:
 		return true
 	default:
 		return false
 	}
 }
 
-// Addr is where the server of a hub with Peers listens for the others; "" without.
+// Addr returns the address on which the embedded server listens for others, or "" without Peers.
 func (n *Node) Addr() string {
 	if n.server == nil {
 		return ""
@@ -333,77 +329,78 @@ func (n *Node) Addr() string {
 }
 
 // Publish implements hub.Cluster.
-func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
-	if err := n.fits(message); err != nil {
+func (n *Node) Publish(kind hub.Kind, name string, message []byte) error {
+	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	n.outbox.put(k, name, message)
+	n.outbox.enqueue(kind, name, message)
 	return nil
 }
 
-func (n *Node) fits(message []byte) error {
-	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
-		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+func (n *Node) checkMessageSize(message []byte) error {
+	if limit := n.maxPayload.Load() - headerReserve; limit > 0 && int64(len(message)) > limit {
+		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), limit)
 	}
 	return nil
 }
 
 // Keep implements hub.Cluster.
 func (n *Node) Keep(topic string, message []byte) error {
-	if err := n.fits(message); err != nil {
+	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	return n.keeper.put(topic, message)
+	return n.publisher.enqueue(topic, message)
 }
 
-// keeps says whether all messages of a name come by the stream.
-func (n *Node) keeps(k hub.Kind, name string) bool {
-	return n.hub.Replay != nil && n.hub.Replay.Keeps(k, name)
+// comesByStream reports whether all messages of a name arrive through the replay stream.
+func (n *Node) comesByStream(kind hub.Kind, name string) bool {
+	return n.hub.Replay != nil && n.hub.Replay.Keeps(kind, name)
 }
 
 // Changed implements hub.Cluster.
-func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }
+func (n *Node) Changed(kind hub.Kind, name string) { n.subscriptions.queueNameCheck(kind, name) }
 
-// send passes messages on, until the outbox is closed and empty or the time to close is over.
-func (n *Node) send() {
+// sendOutbox sends messages until the outbox is closed and empty, or the node has stopped.
+func (n *Node) sendOutbox() {
 	var batch []outgoing
 	for {
-		batch = n.outbox.take(batch)
+		batch = n.outbox.dequeueAll(batch)
 		if len(batch) == 0 {
 			return
 		}
 		for i := range batch {
-			ok := n.pass(&batch[i])
+			ok := n.publishMessage(&batch[i])
 			if ok {
 				n.sent.Add(1)
 			}
-			n.outbox.sent(&batch[i], ok)
+			n.outbox.completeSend(&batch[i], ok)
 			batch[i] = outgoing{}
 		}
 	}
 }
 
-// pass passes one message on, as soon as there is a connection.
-func (n *Node) pass(m *outgoing) bool {
-	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{numberHeader: {m.number}}}
-	if m.name != "" {
-		msg.Header[nameHeader] = []string{m.name}
+// publishMessage publishes a message, waiting for a connection if needed. It reports false if the message is
+// lost.
+func (n *Node) publishMessage(m *outgoing) bool {
+	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
+	if m.escapedName != "" {
+		msg.Header[topicHeader] = []string{m.escapedName}
 	}
 	for {
-		err := n.nc.PublishMsg(&msg)
+		err := n.natsConn.PublishMsg(&msg)
 		switch {
 		case err == nil:
 			return true
-		case n.online.Load() || n.closed():
-			if !n.closed() {
-				n.warned.say("a message is lost: %v", err)
+		case n.connected.Load() || n.isClosed():
+			if !n.isClosed() {
+				n.warnings.warnf("message lost: %v", err)
 			}
 			return false
 		}
 		select {
-		case <-n.connected:
-		case <-time.After(leastReconnect):
-		case <-n.stop:
+		case <-n.reconnected:
+		case <-time.After(minReconnectDelay):
+		case <-n.stopped:
 			return false
 		}
 	}
@@ -411,45 +408,44 @@ func (n *Node) pass(m *outgoing) bool {
 
 // Stats implements hub.Cluster.
 func (n *Node) Stats() hub.ClusterStats {
-	s := hub.ClusterStats{Connected: n.online.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
-	s.Subjects, s.All = n.interest.count()
+	s := hub.ClusterStats{Connected: n.connected.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
+	s.Subjects, s.All = n.subscriptions.subjectCount()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
-	if n.keeper != nil {
-		waiting, bytes, lost := n.keeper.stats()
+	if n.publisher != nil {
+		waiting, bytes, lost := n.publisher.stats()
 		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
 	}
-	n.inbox.stats(&s)
+	n.inbox.addStats(&s)
 	return s
 }
 
-// Close leaves the cluster, within a few seconds: messages that wait are passed on if there is a
-// connection. The hub goes on alone, and what is published to it from then on reaches its own
-// subscribers only.
+// Close leaves the cluster within a few seconds, after sending waiting messages if connected. The hub continues
+// alone.
 func (n *Node) Close() {
-	n.closing.Do(func() {
+	n.closeOnce.Do(func() {
 		n.outbox.close()
-		if n.keeper != nil {
-			n.keeper.close()
+		if n.publisher != nil {
+			n.publisher.close()
 		}
-		n.flush(closeTime)
-		if n.online.Load() {
-			n.presence.say(true)
-			_ = n.nc.FlushTimeout(closeTime)
+		n.waitUntilSent(closeTimeout)
+		if n.connected.Load() {
+			n.presence.publishAnnouncement(true)
+			_ = n.natsConn.FlushTimeout(closeTimeout)
 		}
-		close(n.stop)
-		n.nc.Close()
-		n.running.Wait()
+		close(n.stopped)
+		n.natsConn.Close()
+		n.goroutines.Wait()
 		if n.server != nil {
 			n.server.Close()
 		}
 	})
 }
 
-// flush waits until what waits is with NATS, while there is a connection and time.
-func (n *Node) flush(most time.Duration) {
-	for end := time.Now().Add(most); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+// waitUntilSent waits until NATS has all waiting messages, the connection is lost, or the timeout expires.
+func (n *Node) waitUntilSent(timeout time.Duration) {
+	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {
-			_ = n.nc.FlushTimeout(max(time.Until(end), time.Millisecond))
+			_ = n.natsConn.FlushTimeout(max(time.Until(deadline), time.Millisecond))
 			return
 		}
 	}

@@ -14,160 +14,154 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox takes messages as they come, and delivers them to the hub's subscribers. While some wait,
-// it does not read from NATS, which so sees that this node is slow, keeps what it has room for,
-// and cuts the connection off when there is more. What is lost by that the numbers tell.
+// inbox queues received messages and delivers them to the hub's subscribers. While its queue is full it does not
+// read from NATS, which then buffers and finally closes the connection. Sequence numbers reveal the messages lost
+// by that.
 type inbox struct {
-	node     *Node
-	messages chan *nats.Msg
-	room     chan struct{} // there is some again; has room for one
-	gaps     gaps
+	node       *Node
+	messages   chan *nats.Msg
+	spaceFreed chan struct{} // capacity 1
+	gaps       gapDetector
 
-	received, again, lost atomic.Int64
-	mu                    sync.Mutex
-	nodes                 map[string]*known // by origin
+	received, duplicates, lost atomic.Int64
+	mu                         sync.Mutex
+	nodes                      map[string]*nodeInfo // by origin; guarded by mu
 
-	confirming atomic.Bool // a subscription is to be confirmed, and nothing is delivered yet
+	confirmingSubscription atomic.Bool // nothing is delivered until the server confirms a subscription
 
-	pauses  chan chan struct{} // each is closed when the pause has begun
-	resumed chan struct{}      // with mu; ends a pause: nil without
+	pauseRequests chan chan struct{} // each is closed when the pause has begun
+	resumed       chan struct{}      // guarded by mu; closed at the end of a pause, nil without one
 }
 
-// known is what is known of another node.
-type known struct {
+type nodeInfo struct {
 	hub.NodeStats
-	seen time.Time
+	lastSeen time.Time
 }
 
 const (
-	// maxUnread is the most messages that wait while more are read; one read has readSize bytes
-	// at the most, in which there are fewer messages than the rest of the room.
-	maxUnread = 16
-	readSize  = 32 << 10
-	inboxRoom = maxUnread + readSize/8
-	// maxUnconfirmed is maxUnread until the subscription of a node that delivers nothing yet is confirmed: the
-	// confirmation may come behind messages. The rest of the room is still enough for a read.
-	maxUnconfirmed = readSize / 16
-	// maxNodes is the most other nodes that are kept in mind.
-	maxNodes = 256
+	// maxQueued is the queue length beyond which no more is read. One read returns at most readSize bytes, whose
+	// messages fit in the rest of the queue.
+	maxQueued     = 16
+	readSize      = 32 << 10
+	inboxCapacity = maxQueued + readSize/8
+	// maxQueuedUnconfirmed replaces maxQueued until a subscription is confirmed, because the confirmation may
+	// follow many messages.
+	maxQueuedUnconfirmed = readSize / 16
+	maxNodes             = 256
 )
 
 func newInbox(n *Node) *inbox {
-	in := &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known),
-		pauses: make(chan chan struct{})}
-	in.gaps.gone = in.gone
+	in := &inbox{node: n, messages: make(chan *nats.Msg, inboxCapacity), spaceFreed: make(chan struct{}, 1), nodes: make(map[string]*nodeInfo),
+		pauseRequests: make(chan chan struct{})}
+	in.gaps.isGone = in.isGone
 	return in
 }
 
-// wait waits until there are few messages.
-func (in *inbox) wait() {
-	for n := len(in.messages); n > maxUnconfirmed || n > maxUnread && !in.confirming.Load(); n = len(in.messages) {
+func (in *inbox) waitForSpace() {
+	for n := len(in.messages); n > maxQueuedUnconfirmed || n > maxQueued && !in.confirmingSubscription.Load(); n = len(in.messages) {
 		select {
-		case <-in.room:
-		case <-in.node.stop:
+		case <-in.spaceFreed:
+		case <-in.node.stopped:
 			return
 		}
 	}
 }
 
-// run delivers until done is closed.
-func (in *inbox) run(done <-chan struct{}) {
-	in.rest(done)
+func (in *inbox) deliverLoop(done <-chan struct{}) {
+	in.waitForResume(done)
 	for {
 		select {
 		case <-done:
 			return
-		case paused := <-in.pauses:
+		case paused := <-in.pauseRequests:
 			for range len(in.messages) {
-				in.next(<-in.messages)
+				in.deliverNext(<-in.messages)
 			}
 			close(paused)
-			in.rest(done)
+			in.waitForResume(done)
 		case m := <-in.messages:
-			in.next(m)
+			in.deliverNext(m)
 		}
 	}
 }
 
-// next delivers a message that was taken, and has more read when few are left.
-func (in *inbox) next(m *nats.Msg) {
+func (in *inbox) deliverNext(m *nats.Msg) {
 	in.deliver(m)
-	if len(in.messages) <= maxUnread {
+	if len(in.messages) <= maxQueued {
 		select {
-		case in.room <- struct{}{}:
+		case in.spaceFreed <- struct{}{}:
 		default:
 		}
 	}
 }
 
 func (in *inbox) deliver(m *nats.Msg) {
-	k, name, ok := topicOf(m.Subject, m.Header)
+	kind, name, ok := messageTopic(m.Subject, m.Header)
 	if !ok {
-		in.node.warned.say("the subject %.100q is no topic of a hub", m.Subject)
+		in.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject)
 		return
 	}
-	if in.node.keeps(k, name) { // it comes by the stream
-		in.again.Add(1)
+	if in.node.comesByStream(kind, name) { // delivered from the stream
+		in.duplicates.Add(1)
 		return
 	}
-	switch source, origin, number, numbered := parseNumber(m.Header.Get(numberHeader)); {
+	switch source, origin, number, numbered := parseSequence(m.Header.Get(sequenceHeader)); {
 	case numbered && origin == in.node.origin:
-		// It comes by a connection that this node has given up, whose end a server has yet to see.
-		in.again.Add(1)
+		// Sent on a connection that this node has given up, which a server has not noticed yet.
+		in.duplicates.Add(1)
 		return
 	case numbered:
-		missing, again := in.gaps.see(m.Subject, source, number)
-		if again {
-			in.again.Add(1)
+		missing, duplicate := in.gaps.recordSequence(m.Subject, source, number)
+		if duplicate {
+			in.duplicates.Add(1)
 			return
 		}
 		in.lost.Add(int64(missing))
 		in.mu.Lock()
-		if from := in.of(origin); from != nil {
-			from.Received++
-			from.Lost += int64(missing)
+		if node := in.getOrAddNodeLocked(origin); node != nil {
+			node.Received++
+			node.Lost += int64(missing)
 		}
 		in.mu.Unlock()
-	case !in.node.interest.widest(m.Sub.Subject, m.Subject): // of a program that is no hub
-		in.again.Add(1)
+	case !in.node.subscriptions.isWidestMatch(m.Sub.Subject, m.Subject): // from a program that is not a hub
+		in.duplicates.Add(1)
 		return
 	}
 	in.received.Add(1)
-	in.node.hub.Deliver(k, name, m.Data)
+	in.node.hub.Deliver(kind, name, m.Data)
 }
 
-// topicOf is the topic of a message.
-func topicOf(subject string, header nats.Header) (k hub.Kind, name string, ok bool) {
-	if full := header.Get(nameHeader); full != "" {
+func messageTopic(subject string, header nats.Header) (kind hub.Kind, name string, ok bool) {
+	if full := header.Get(topicHeader); full != "" {
 		i := strings.Index(subject, ".") + len(".t.")
 		subject = subject[:min(i, len(subject))] + full
 	}
-	return nameOf(subject)
+	return parseTopicSubject(subject)
 }
 
-// of is what is known of an origin; nil if there is no room. It is for who holds mu.
-func (in *inbox) of(origin string) *known {
+// getOrAddNodeLocked returns the state of a node, creating it if there is space, or nil. mu must be held.
+func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	n := in.nodes[origin]
 	if n == nil {
 		if len(in.nodes) >= maxNodes {
 			return nil
 		}
-		n = &known{NodeStats: hub.NodeStats{Name: origin}}
+		n = &nodeInfo{NodeStats: hub.NodeStats{Name: origin}}
 		in.nodes[strings.Clone(origin)] = n
 	}
 	return n
 }
 
-func (in *inbox) stats(s *hub.ClusterStats) {
-	s.Received, s.Duplicates, s.Lost = in.received.Load(), in.again.Load(), in.lost.Load()
+func (in *inbox) addStats(s *hub.ClusterStats) {
+	s.Received, s.Duplicates, s.Lost = in.received.Load(), in.duplicates.Load(), in.lost.Load()
 	now := time.Now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	byName := make(map[string]hub.NodeStats) // several, if a node has started anew
+	byName := make(map[string]hub.NodeStats) // a restarted node has several origins
 	for _, n := range in.nodes {
 		of := byName[n.Name]
 		of.Name = n.Name
-		of.Here = of.Here || now.Sub(n.seen) < absence
+		of.Here = of.Here || now.Sub(n.lastSeen) < absenceTimeout
 		of.Subscriptions += n.Subscriptions
 		of.Received += n.Received
 		of.Lost += n.Lost
@@ -176,19 +170,19 @@ func (in *inbox) stats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// pacedConn is a connection to NATS that is read from while there is room for what comes.
-type pacedConn struct {
+// throttledConn is a connection to NATS that is only read while the inbox has space.
+type throttledConn struct {
 	net.Conn
 	inbox *inbox
 }
 
-func (c pacedConn) Read(p []byte) (int, error) {
-	c.inbox.wait()
+func (c throttledConn) Read(p []byte) (int, error) {
+	c.inbox.waitForSpace()
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write closes a connection that has not taken something in time: nats.Conn would try again.
-func (c pacedConn) Write(p []byte) (int, error) {
+// Write closes the connection on an error such as a timeout. nats.Conn would try again.
+func (c throttledConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		_ = c.Conn.Close()
@@ -196,31 +190,29 @@ func (c pacedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// pacedDialer connects to servers elsewhere.
-type pacedDialer struct {
+type throttledDialer struct {
 	net.Dialer
 	inbox *inbox
 }
 
-func (d *pacedDialer) Dial(network, address string) (net.Conn, error) {
-	d.Timeout = connectTime
+func (d *throttledDialer) Dial(network, address string) (net.Conn, error) {
+	d.Timeout = connectTimeout
 	c, err := d.Dialer.Dial(network, address)
 	if err != nil {
 		return nil, err
 	}
-	return pacedConn{c, d.inbox}, nil
+	return throttledConn{c, d.inbox}, nil
 }
 
-// paced connects to a server in this process.
-type paced struct {
+type throttledInProcess struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox
 }
 
-func (p paced) InProcessConn() (net.Conn, error) {
+func (p throttledInProcess) InProcessConn() (net.Conn, error) {
 	c, err := p.server.InProcessConn()
 	if err != nil {
 		return nil, err
 	}
-	return pacedConn{c, p.inbox}, nil
+	return throttledConn{c, p.inbox}, nil
 }

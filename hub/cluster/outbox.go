@@ -7,129 +7,123 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox is the messages that wait to be passed on, in the order in which they were published.
-// Event loops put them in, and do not wait; the sender takes them out. It has a bound on their
-// number and their bytes: there is no room for what comes then, which is lost.
+// outbox queues messages to be sent, in order of publication. Event loops enqueue without waiting; one sender
+// dequeues. Messages beyond its limits are lost.
 type outbox struct {
-	mostMessages, mostBytes int
+	maxMessages, maxBytes int
 
-	mu      sync.Mutex
-	ready   *sync.Cond // there is something, or it is closed
-	first   []outgoing // what the sender has taken is not in it
-	bytes   int        // in first, and of what the sender has taken and not sent
-	taken   int        // messages that the sender has taken and not sent
-	numbers numbers
-	unsent  int64
-	held    bool // the sender gets nothing until release or close
-	closed  bool
+	mu        sync.Mutex
+	available *sync.Cond // signals messages, or the end
+	queued    []outgoing // not yet dequeued
+	bytes     int        // of queued and in-flight messages
+	inFlight  int        // dequeued but not completed
+	sequencer sequencer
+	lost      int64
+	paused    bool // dequeueAll waits until unpause or close
+	closed    bool
 }
 
-// outgoing is a message that waits.
 type outgoing struct {
-	subject, number string
-	name            string // if the subject does not tell it
-	data            []byte
+	subject, id string
+	escapedName string // "" if the subject contains it
+	data        []byte
 }
 
-// size is about what it takes of memory.
-func (m *outgoing) size() int {
-	return len(m.subject) + len(m.number) + len(m.name) + len(m.data) + 100
+func (m *outgoing) memoryBytes() int {
+	return len(m.subject) + len(m.id) + len(m.escapedName) + len(m.data) + 100
 }
 
-func newOutbox(origin string, mostMessages, mostBytes int) *outbox {
-	o := &outbox{mostMessages: mostMessages, mostBytes: mostBytes, numbers: numbers{origin: origin}}
-	o.ready = sync.NewCond(&o.mu)
+func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
+	o := &outbox{maxMessages: maxMessages, maxBytes: maxBytes, sequencer: sequencer{origin: origin}}
+	o.available = sync.NewCond(&o.mu)
 	return o
 }
 
-// put adds a message. One for which there is no room takes a number, too: the others see by it
-// that they have lost something.
-func (o *outbox) put(k hub.Kind, name string, message []byte) {
-	subject, long := subjectOf(k, name)
+// enqueue adds a message. A message that does not fit also uses up a sequence number, by which receivers notice
+// the loss.
+func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
+	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
 	if long {
-		m.name, _ = tokens(name)
+		m.escapedName, _ = escapeTokens(name)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m.number = o.numbers.next(subject)
-	size := m.size() + len(message)
-	if o.closed || len(o.first)+o.taken >= o.mostMessages || o.bytes+size > o.mostBytes {
-		o.unsent++
+	m.id = o.sequencer.nextSequence(subject)
+	size := m.memoryBytes() + len(message)
+	if o.closed || len(o.queued)+o.inFlight >= o.maxMessages || o.bytes+size > o.maxBytes {
+		o.lost++
 		return
 	}
 	m.data = append([]byte(nil), message...)
 	o.bytes += size
-	o.first = append(o.first, m)
-	if len(o.first) == 1 {
-		o.ready.Signal()
+	o.queued = append(o.queued, m)
+	if len(o.queued) == 1 {
+		o.available.Signal()
 	}
 }
 
-// take waits for messages and gives all that there are, with room for the next. It gives none
-// once the outbox is closed and empty.
-func (o *outbox) take(room []outgoing) []outgoing {
+// dequeueAll waits for messages and returns all. It stores later ones in reuse. It returns none once the outbox
+// is closed and empty.
+func (o *outbox) dequeueAll(reuse []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for (o.held || len(o.first) == 0) && !o.closed {
-		o.ready.Wait()
+	for (o.paused || len(o.queued) == 0) && !o.closed {
+		o.available.Wait()
 	}
-	taken := o.first
-	o.first = room[:0]
-	o.taken = len(taken)
+	taken := o.queued
+	o.queued = reuse[:0]
+	o.inFlight = len(taken)
 	return taken
 }
 
-// release ends what held has begun. It reports whether the outbox was held.
-func (o *outbox) release() (held bool) {
+// unpause ends a pause and reports whether there was one.
+func (o *outbox) unpause() (wasPaused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	held, o.held = o.held, false
-	o.ready.Signal()
-	return held
+	wasPaused, o.paused = o.paused, false
+	o.available.Signal()
+	return wasPaused
 }
 
-// sent says what has become of a message that was taken.
-func (o *outbox) sent(m *outgoing, ok bool) {
+// completeSend records whether a dequeued message was sent.
+func (o *outbox) completeSend(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.taken--
-	o.bytes -= m.size()
-	if !ok {
-		o.unsent++
+	o.inFlight--
+	o.bytes -= m.memoryBytes()
+	if !sent {
+		o.lost++
 	}
 }
 
-// close has nothing more put in.
+// close makes the outbox drop further messages.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	o.ready.Signal()
+	o.available.Signal()
 }
 
 func (o *outbox) stats() (waiting, bytes, unsent int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return int64(len(o.first) + o.taken), int64(o.bytes), o.unsent
+	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
 }
 
-// numbers are those of the newest message of each topic that this node has published to. When
-// there are too many, all begin again, for an origin of another name.
-type numbers struct {
+// sequencer numbers this node's messages by topic. Beyond maxSequencedTopics, all numbers restart in a new era.
+type sequencer struct {
 	origin string
 	era    int
 	newest map[string]uint64 // by subject
 }
 
-// maxNumbers is the most topics whose messages are numbered on.
-const maxNumbers = 1 << 18
+const maxSequencedTopics = 1 << 18
 
-// next is the number of the next message: the origin, a space, and how many there were before
-// and this one.
-func (n *numbers) next(subject string) string {
+// nextSequence returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
+func (n *sequencer) nextSequence(subject string) string {
 	number, ok := n.newest[subject]
-	if !ok && len(n.newest) >= maxNumbers || n.newest == nil {
+	if !ok && len(n.newest) >= maxSequencedTopics || n.newest == nil {
 		n.newest = make(map[string]uint64)
 		n.era++
 		number = 0

@@ -10,43 +10,43 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence tells the other nodes of this one, once a second, hears of them, and answers what they ask about
-// its names. One goroutine tells and hears, another answers, so that what takes long to answer leaves nobody
-// taken for gone. A question that comes while too many wait is not answered.
+// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's
+// names. Queries have a goroutine of their own, so that slow answers don't delay announcements. Queries beyond
+// maxQueuedQueries are dropped.
 type presence struct {
-	node      *Node
-	news      chan *nats.Msg
-	questions chan *nats.Msg
-	joined    bool // another node is there
+	node          *Node
+	announcements chan *nats.Msg
+	queries       chan *nats.Msg
+	hasPeers      bool // another node is present
 }
 
 const (
-	newsSubject     = "myriad.n"
-	questionSubject = "myriad.q"
+	announceSubject = "myriad.n"
+	querySubject    = "myriad.q"
 
-	newsEvery    = time.Second
-	absence      = 3500 * time.Millisecond
-	maxQuestions = 64
-	maxNews      = 2 * maxNodes
-	maxName      = 128 // bytes of a node's
-	// forgetAfter is how long a node is kept in mind that is not heard of, and goneAfter how long the numbers
-	// of its messages are, where other nodes publish.
-	forgetAfter = time.Hour
-	goneAfter   = 5 * time.Minute
+	announceInterval       = time.Second
+	absenceTimeout         = 3500 * time.Millisecond
+	maxQueuedQueries       = 64
+	maxQueuedAnnouncements = 2 * maxNodes
+	maxNodeNameBytes       = 128
+	// A node is forgotten after forgetNodeAfter without an announcement. Its sequence numbers may be evicted
+	// after forgetSequencesAfter.
+	forgetNodeAfter      = time.Hour
+	forgetSequencesAfter = 5 * time.Minute
 )
 
-// news is what a node says of itself.
-type news struct {
+// announcement is what a node publishes about itself.
+type announcement struct {
 	Origin        string
 	Name          string
 	Subscriptions int64
 	Gone          bool
 }
 
-// question is one about the names of a kind: how many subscribers Of has, or, where it is nil,
-// which names match Pattern, of so many bytes at the Most; or, where Largest is above 0, which topics that begin
-// with Pattern have the most subscribers, so many of them. Names are bytes, not text.
-type question struct {
+// query asks for the number of subscribers of each name in Of or, if Of is nil, for names of at most Most bytes:
+// those that match Pattern or, if Largest > 0, the Largest topics with prefix Pattern and the most subscribers.
+// Names are arbitrary bytes.
+type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
 	Pattern []byte
@@ -54,174 +54,170 @@ type question struct {
 	Largest int
 }
 
-// answer has the Counts of the names, or the Names and how many More there are.
-type answer struct {
+// queryAnswer has the Counts for Of, or the Names and the number of further ones.
+type queryAnswer struct {
 	Counts []int
 	Names  [][]byte
 	More   int
 }
 
 func newPresence(n *Node) *presence {
-	return &presence{node: n, news: make(chan *nats.Msg, maxNews), questions: make(chan *nats.Msg, maxQuestions)}
+	return &presence{node: n, announcements: make(chan *nats.Msg, maxQueuedAnnouncements), queries: make(chan *nats.Msg, maxQueuedQueries)}
 }
 
-func (p *presence) subscribe(subject string, to chan *nats.Msg) {
-	if _, err := p.node.nc.ChanSubscribe(subject, to); err != nil {
-		p.node.warned.say("cannot subscribe to %s: %v", subject, err)
+func (p *presence) subscribe(subject string, messages chan *nats.Msg) {
+	if _, err := p.node.natsConn.ChanSubscribe(subject, messages); err != nil {
+		p.node.warnings.warnf("cannot subscribe to %s: %v", subject, err)
 	}
 }
 
-// answers answers questions until done is closed.
-func (p *presence) answers(done <-chan struct{}) {
-	p.subscribe(questionSubject, p.questions)
+func (p *presence) answerQueries(done <-chan struct{}) {
+	p.subscribe(querySubject, p.queries)
 	for {
 		select {
 		case <-done:
 			return
-		case m := <-p.questions:
-			p.answer(m)
+		case m := <-p.queries:
+			p.answerQuery(m)
 		}
 	}
 }
 
-// run tells and hears until done is closed.
-func (p *presence) run(done <-chan struct{}) {
-	p.subscribe(newsSubject, p.news)
-	tick := time.NewTicker(newsEvery)
+// announceAndListen sends and receives announcements until done is closed.
+func (p *presence) announceAndListen(done <-chan struct{}) {
+	p.subscribe(announceSubject, p.announcements)
+	tick := time.NewTicker(announceInterval)
 	defer tick.Stop()
-	p.tell()
+	p.announce()
 	for {
 		select {
 		case <-done:
 			return
 		case <-tick.C:
-			p.tell()
-			p.node.inbox.forget(time.Now())
-			p.notice()
+			p.announce()
+			p.node.inbox.forgetAbsentNodes(time.Now())
+			p.logPeerChange()
 			if p.node.stream != nil {
 				p.node.hub.Replay.Forget(time.Now())
 			}
-		case m := <-p.news:
-			p.hear(m.Data)
+		case m := <-p.announcements:
+			p.handleAnnouncement(m.Data)
 		}
 	}
 }
 
-// notice says when a node that forms a cluster with Peers has got company, and when it is alone again.
-func (p *presence) notice() {
-	n := p.node.inbox.present()
-	if p.node.config.Peers == nil || (n > 0) == p.joined {
+// logPeerChange logs, with Peers, when the first other node appears and when the last one disappears.
+func (p *presence) logPeerChange() {
+	n := p.node.inbox.countPresentNodes()
+	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
 		return
 	}
-	if p.joined = n > 0; p.joined {
-		p.node.warned.state("the cluster is joined, other hubs: %d", n)
+	if p.hasPeers = n > 0; p.hasPeers {
+		p.node.warnings.logChange("joined the cluster, other hubs: %d", n)
 	} else {
-		p.node.warned.state("alone: no other hub of the cluster is heard of")
+		p.node.warnings.logChange("alone: no other hub of the cluster responds")
 	}
 }
 
-func (p *presence) tell() { p.say(false) }
+func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// say tells of this node; what can't be told now is told again in a second.
-func (p *presence) say(gone bool) {
-	data, err := json.Marshal(news{
+// publishAnnouncement announces this node. Errors are ignored, because the next announcement follows in a second.
+func (p *presence) publishAnnouncement(gone bool) {
+	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: gone, Subscriptions: p.node.hub.Subscriptions(),
 	})
 	if err == nil {
-		_ = p.node.nc.Publish(newsSubject, data)
+		_ = p.node.natsConn.Publish(announceSubject, data)
 	}
 }
 
-func (p *presence) hear(data []byte) {
-	var of news
+func (p *presence) handleAnnouncement(data []byte) {
+	var of announcement
 	switch {
-	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOrigin:
-	case of.Origin == p.node.origin: // another process of this node
+	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOriginBytes:
+	case of.Origin == p.node.origin: // sent by another process of this node
 		if of.Gone {
-			p.tell()
+			p.announce()
 		}
-	case p.node.inbox.heard(of):
-		p.tell() // it is to know this one at once, too
+	case p.node.inbox.updateNode(of):
+		p.announce() // let it know this node, too
 	}
 }
 
-// heard notes what a node has said of itself. It reports whether that is new.
-func (in *inbox) heard(of news) (isNew bool) {
+// updateNode records an announcement and reports whether the node is new.
+func (in *inbox) updateNode(announced announcement) (isNew bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	from := in.of(of.Origin)
-	if from == nil {
+	node := in.getOrAddNodeLocked(announced.Origin)
+	if node == nil {
 		return false
 	}
-	of.Name = of.Name[:min(len(of.Name), maxName)]
-	isNew = from.seen.IsZero() && !of.Gone
-	from.Name, from.Subscriptions, from.seen = of.Name, of.Subscriptions, time.Now()
-	if of.Gone {
-		from.Subscriptions, from.seen = 0, from.seen.Add(-absence)
+	announced.Name = announced.Name[:min(len(announced.Name), maxNodeNameBytes)]
+	isNew = node.lastSeen.IsZero() && !announced.Gone
+	node.Name, node.Subscriptions, node.lastSeen = announced.Name, announced.Subscriptions, time.Now()
+	if announced.Gone {
+		node.Subscriptions, node.lastSeen = 0, node.lastSeen.Add(-absenceTimeout)
 	}
 	return isNew
 }
 
-// forget forgets nodes that have not been heard of for long.
-func (in *inbox) forget(now time.Time) {
+// forgetAbsentNodes removes nodes that have been absent for long, or for a shorter time if there are many.
+func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for origin, n := range in.nodes {
-		if n.seen.IsZero() {
-			n.seen = now.Add(-absence) // it has sent a message, and nothing of itself
+		if n.lastSeen.IsZero() {
+			n.lastSeen = now.Add(-absenceTimeout) // known by a message, not by an announcement
 		}
-		if away := now.Sub(n.seen); away > forgetAfter || away > absence && len(in.nodes) > maxNodes/2 {
+		if away := now.Sub(n.lastSeen); away > forgetNodeAfter || away > absenceTimeout && len(in.nodes) > maxNodes/2 {
 			delete(in.nodes, origin)
 		}
 	}
 }
 
-// gone says whether a node has not been heard of for so long that its numbers may be forgotten.
-func (in *inbox) gone(origin string) bool {
+// isGone reports whether a node has been absent for so long that its sequence numbers may be evicted.
+func (in *inbox) isGone(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	n := in.nodes[origin]
-	return n == nil || !n.seen.IsZero() && time.Since(n.seen) > goneAfter
+	return n == nil || !n.lastSeen.IsZero() && time.Since(n.lastSeen) > forgetSequencesAfter
 }
 
-// present is how many other nodes are there.
-func (in *inbox) present() (n int) {
+func (in *inbox) countPresentNodes() (n int) {
 	now := time.Now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, of := range in.nodes {
-		if now.Sub(of.seen) < absence {
+		if now.Sub(of.lastSeen) < absenceTimeout {
 			n++
 		}
 	}
 	return n
 }
 
-// answer answers a question.
-func (p *presence) answer(m *nats.Msg) {
-	var q question
+func (p *presence) answerQuery(m *nats.Msg) {
+	var q query
 	if json.Unmarshal(m.Data, &q) != nil || q.Kind > hub.Sharded {
 		return
 	}
-	var a answer
+	var a queryAnswer
 	if q.Of != nil {
 		for _, name := range q.Of {
 			a.Counts = append(a.Counts, p.node.hub.Subscribers(q.Kind, string(name)))
 		}
 	} else {
-		a.Names, a.More = p.names(q)
+		a.Names, a.More = p.localNamesFor(q)
 	}
 	if data, err := json.Marshal(a); err == nil {
 		_ = m.Respond(data)
 	}
 }
 
-// names are those that a question is about.
-func (p *presence) names(q question) (names [][]byte, more int) {
-	found := someNames{room: min(q.Most, p.node.mostNames())}
+func (p *presence) localNamesFor(q query) (names [][]byte, omitted int) {
+	found := boundedNames{bytesLeft: min(q.Most, p.node.maxNameBytes())}
 	if q.Largest > 0 {
 		largest, total := p.node.hub.Largest(string(q.Pattern), q.Largest)
-		found.more = total - len(largest)
+		found.omitted = total - len(largest)
 		for _, name := range largest {
 			found.add(name)
 		}
@@ -237,44 +233,43 @@ func (p *presence) names(q question) (names [][]byte, more int) {
 	for _, name := range found.names {
 		names = append(names, []byte(name))
 	}
-	return names, found.more
+	return names, found.omitted
 }
 
-// someNames are names that there is room for, and how many more there were.
-type someNames struct {
-	room  int
-	names []string
-	more  int
+// boundedNames collects names up to a number of bytes and counts the others.
+type boundedNames struct {
+	bytesLeft int
+	names     []string
+	omitted   int
 }
 
-// sizeOf is what a name takes in a message, before it is longer in base64.
-func sizeOf(name string) int { return len(name) + 8 }
+func encodedNameSize(name string) int { return len(name) + 8 }
 
-func (s *someNames) add(name string) {
-	if s.room -= sizeOf(name); s.room < 0 {
-		s.more++
+func (s *boundedNames) add(name string) {
+	if s.bytesLeft -= encodedNameSize(name); s.bytesLeft < 0 {
+		s.omitted++
 		return
 	}
 	s.names = append(s.names, name)
 }
 
-// mostNames is the most bytes of names in a question or an answer.
-func (n *Node) mostNames() int { return int(n.maxPayload.Load()) / 2 }
+func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// ask asks all other nodes, and calls f with each answer until all have answered or ctx ends.
-func (n *Node) ask(ctx context.Context, q question, f func(answer)) {
-	here := n.inbox.present()
+// queryNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx
+// ends.
+func (n *Node) queryNodes(ctx context.Context, q query, handle func(queryAnswer)) {
+	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
-	if here == 0 || err != nil || !n.online.Load() {
+	if here == 0 || err != nil || !n.connected.Load() {
 		return
 	}
 	inbox := nats.NewInbox()
-	sub, err := n.nc.SubscribeSync(inbox)
+	sub, err := n.natsConn.SubscribeSync(inbox)
 	if err != nil {
 		return
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if n.nc.PublishRequest(questionSubject, inbox, data) != nil {
+	if n.natsConn.PublishRequest(querySubject, inbox, data) != nil {
 		return
 	}
 	for range here {
@@ -282,23 +277,23 @@ func (n *Node) ask(ctx context.Context, q question, f func(answer)) {
 		if err != nil {
 			return
 		}
-		var a answer
+		var a queryAnswer
 		if json.Unmarshal(m.Data, &a) == nil {
-			f(a)
+			handle(a)
 		}
 	}
 }
 
-// Subscribers implements hub.Cluster. It asks for as many at a time as fit into a message.
-func (n *Node) Subscribers(ctx context.Context, k hub.Kind, names []string) []int {
+// Subscribers implements hub.Cluster. It splits the names into queries that fit into a message.
+func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) []int {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {
-		q := question{Kind: k}
-		for room := n.mostNames(); end < len(names) && (end == begin || room >= sizeOf(names[end])); end++ {
+		q := query{Kind: kind}
+		for bytesLeft := n.maxNameBytes(); end < len(names) && (end == begin || bytesLeft >= encodedNameSize(names[end])); end++ {
 			q.Of = append(q.Of, []byte(names[end]))
-			room -= sizeOf(names[end])
+			bytesLeft -= encodedNameSize(names[end])
 		}
-		n.ask(ctx, q, func(a answer) {
+		n.queryNodes(ctx, q, func(a queryAnswer) {
 			for i, count := range a.Counts[:min(len(q.Of), len(a.Counts))] {
 				counts[begin+i] += count
 			}
@@ -308,22 +303,22 @@ func (n *Node) Subscribers(ctx context.Context, k hub.Kind, names []string) []in
 }
 
 // Names implements hub.Cluster.
-func (n *Node) Names(ctx context.Context, k hub.Kind, pattern string, most int) (names []string, more int) {
-	return n.askNames(ctx, question{Kind: k, Pattern: []byte(pattern), Most: most})
+func (n *Node) Names(ctx context.Context, kind hub.Kind, pattern string, maxBytes int) (names []string, omitted int) {
+	return n.queryNames(ctx, query{Kind: kind, Pattern: []byte(pattern), Most: maxBytes})
 }
 
 // Largest implements hub.Cluster.
-func (n *Node) Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int) {
-	return n.askNames(ctx, question{Kind: hub.Topic, Pattern: []byte(prefix), Most: most, Largest: limit})
+func (n *Node) Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int) {
+	return n.queryNames(ctx, query{Kind: hub.Topic, Pattern: []byte(prefix), Most: maxBytes, Largest: limit})
 }
 
-func (n *Node) askNames(ctx context.Context, q question) (names []string, more int) {
-	found := someNames{room: q.Most}
-	n.ask(ctx, q, func(a answer) {
+func (n *Node) queryNames(ctx context.Context, q query) (names []string, omitted int) {
+	found := boundedNames{bytesLeft: q.Most}
+	n.queryNodes(ctx, q, func(a queryAnswer) {
 		for _, name := range a.Names {
 			found.add(string(name))
 		}
-		found.more += a.More
+		found.omitted += a.More
 	})
-	return found.names, found.more
+	return found.names, found.omitted
 }

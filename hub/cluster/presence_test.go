@@ -9,44 +9,43 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// What is asked about topics is answered for all nodes.
-func TestPresence(t *testing.T) {
-	all := three(t)
+func TestSubscriberCountsOfAllNodes(t *testing.T) {
+	all := startThreePeers(t)
 	for i, p := range all {
 		c := p.dial(t)
-		c.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-		c.wants(t, fmt.Sprintf("subscribe b%d\xff :2", i), "SUBSCRIBE", fmt.Sprintf("b%d\xff", i))
-		c.wants(t, "psubscribe p* :3", "PSUBSCRIBE", "p*")
-		c.wants(t, fmt.Sprintf("psubscribe p%d* :4", i), "PSUBSCRIBE", fmt.Sprintf("p%d*", i))
+		c.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+		c.expectReply(t, fmt.Sprintf("subscribe b%d\xff :2", i), "SUBSCRIBE", fmt.Sprintf("b%d\xff", i))
+		c.expectReply(t, "psubscribe p* :3", "PSUBSCRIBE", "p*")
+		c.expectReply(t, fmt.Sprintf("psubscribe p%d* :4", i), "PSUBSCRIBE", fmt.Sprintf("p%d*", i))
 	}
 	c := all[1].dial(t)
-	c.wants(t, "a :3 b0\xff :1 x :0", "PUBSUB", "NUMSUB", "a", "b0\xff", "x")
-	c.wants(t, "a b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS")
-	c.wants(t, "b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS", "b*")
-	c.wants(t, "a :0", "PUBSUB", "SHARDNUMSUB", "a")
-	c.wants(t, ":4", "PUBSUB", "NUMPAT")
+	c.expectReply(t, "a :3 b0\xff :1 x :0", "PUBSUB", "NUMSUB", "a", "b0\xff", "x")
+	c.expectReply(t, "a b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS")
+	c.expectReply(t, "b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS", "b*")
+	c.expectReply(t, "a :0", "PUBSUB", "SHARDNUMSUB", "a")
+	c.expectReply(t, ":4", "PUBSUB", "NUMPAT")
 	all[2].node.Close()
 	for _, p := range all[:2] {
-		p.meets(t, 1)
+		p.waitForNodes(t, 1)
 	}
-	c.wants(t, "a :2", "PUBSUB", "NUMSUB", "a")
-	c.wants(t, ":3", "PUBSUB", "NUMPAT")
+	c.expectReply(t, "a :2", "PUBSUB", "NUMSUB", "a")
+	c.expectReply(t, ":3", "PUBSUB", "NUMPAT")
 }
 
-// What does not fit into a message of NATS is asked for in several, or counted.
-func TestPresenceBounds(t *testing.T) {
-	s := external(t, "127.0.0.1:0", 8<<10)
+// TestQueriesSplit checks that queries are split to fit into messages and omitted names counted.
+func TestQueriesSplit(t *testing.T) {
+	s := startNATS(t, "127.0.0.1:0", 8<<10)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	a, b := serve(t, new(hub.Hub), c), serve(t, new(hub.Hub), c)
-	a.meets(t, 1)
-	const size, n = 100, 100 // 10,800 of 4,096 bytes: 37 names are told of
+	a, b := startTestNode(t, new(hub.Hub), c), startTestNode(t, new(hub.Hub), c)
+	a.waitForNodes(t, 1)
+	const size, n = 100, 100 // 10,800 bytes; 4,096 fit 37 names
 	client := b.dial(t)
 	names := make([]string, 0, n+1)
 	for i := range n {
 		names = append(names, fmt.Sprintf("%0*d", size, i))
-		client.wants(t, fmt.Sprintf("subscribe %s :%d", names[i], i+1), "SUBSCRIBE", names[i])
+		client.expectReply(t, fmt.Sprintf("subscribe %s :%d", names[i], i+1), "SUBSCRIBE", names[i])
 	}
-	names = append(names, strings.Repeat("long", 3000)) // fits into none, and others are asked for behind it
+	names = append(names, strings.Repeat("long", 3000)) // fits into no query
 	for i, count := range a.node.Subscribers(t.Context(), hub.Topic, append(names[n:], names[:n]...)) {
 		if want := min(i, 1); count != want {
 			t.Fatalf("name %d has %d subscribers; expected %d", i, count, want)

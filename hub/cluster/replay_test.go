@@ -26,14 +26,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
-// keeping is a hub that keeps the messages of topics that begin with k.
-func keeping(r *hub.Replay) *hub.Hub {
+// newReplayHub returns a hub that keeps the topics k.*.
+func newReplayHub(r *hub.Replay) *hub.Hub {
 	r.Topics = []string{"k.*"}
 	return &hub.Hub{Replay: r}
 }
 
-// storing is a server of NATS that keeps streams.
-func storing(t *testing.T, dir string) *natsd.Server {
+func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
 	if err != nil {
@@ -43,31 +42,30 @@ func storing(t *testing.T, dir string) *natsd.Server {
 	return s
 }
 
-// knows waits until a node has what the stream has.
-func (p *place) knows(t *testing.T) {
+func (p *testNode) waitForReplayReady(t *testing.T) {
 	t.Helper()
 	testkit.WaitFor(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
 }
 
-// visitor is a client that is cut off again and again, and goes on at another node.
-type visitor struct {
-	kind   string           // socket or events
-	last   string           // id
-	had    map[string][]int // numbers by publisher
+// replayVisitor is a client that is disconnected repeatedly and continues at another node.
+type replayVisitor struct {
+	kind   string           // "socket" or "events"
+	last   string           // last id
+	had    map[string][]int // message numbers by publisher
 	count  int
 	visits int
-	ids    map[string]string // what came with an id
+	ids    map[string]string // data by id
 }
 
-// visit connects to some node, reads at most so many messages, and cuts the connection off.
-func (v *visitor) visit(ctx context.Context, addr string, most, all int) error {
+// readMessages connects to a node, reads up to maxMessages, and disconnects.
+func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessages, total int) error {
 	v.visits++
-	next, cut, err := v.open(ctx, addr)
+	next, cut, err := v.connect(ctx, addr)
 	if err != nil {
-		return nil // such as a node that is gone: the next one
+		return nil // the node may be gone: try another one
 	}
 	defer cut()
-	for ; most > 0 && v.count < all; most-- {
+	for ; maxMessages > 0 && v.count < total; maxMessages-- {
 		text, err := next()
 		if err != nil {
 			return ctx.Err()
@@ -77,7 +75,7 @@ func (v *visitor) visit(ctx context.Context, addr string, most, all int) error {
 			return fmt.Errorf("%s: %w", text, err)
 		}
 		if m.Op == "error" {
-			return nil // it is to try again
+			return nil // told to try again
 		}
 		if m.Op != "message" {
 			return fmt.Errorf("%s", text)
@@ -98,7 +96,7 @@ func (v *visitor) visit(ctx context.Context, addr string, most, all int) error {
 	return nil
 }
 
-func (v *visitor) open(ctx context.Context, addr string) (next func() (string, error), cut func(), err error) {
+func (v *replayVisitor) connect(ctx context.Context, addr string) (next func() (string, error), disconnect func(), err error) {
 	if v.kind == "socket" {
 		c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 		if err != nil {
@@ -141,9 +139,9 @@ func (v *visitor) open(ctx context.Context, addr string) (next func() (string, e
 	}, func() { res.Body.Close() }, nil
 }
 
-// exchange has each place publish so many messages, while visitors come and go, and wants each visitor to
-// get all of them once, those of each publisher and topic in order. meanwhile is called when half is published.
-func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile func()) {
+// publishAndVisit publishes messages on each node while visitors come and go. Each visitor must get all messages
+// once, ordered by publisher and topic. meanwhile is called after half of them.
+func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, meanwhile func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
@@ -168,7 +166,7 @@ func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile f
 						half.Done()
 						return
 					}
-					time.Sleep(time.Millisecond) // it is full
+					time.Sleep(time.Millisecond) // the queue is full
 				}
 				if n == messages/2 {
 					half.Done()
@@ -178,11 +176,11 @@ func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile f
 		})
 	}
 	for i := range visitors {
-		v := &visitor{kind: []string{"socket", "events"}[i%2], last: at.String(), had: make(map[string][]int), ids: make(map[string]string)}
+		v := &replayVisitor{kind: []string{"socket", "events"}[i%2], last: at.String(), had: make(map[string][]int), ids: make(map[string]string)}
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(7, uint64(i)))
 			for v.count < len(places)*messages {
-				if err := v.visit(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
+				if err := v.readMessages(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
 					t.Errorf("%s %d: %v; it has got %d of %d", v.kind, i, err, v.count, len(places)*messages)
 					return
 				}
@@ -197,29 +195,29 @@ func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile f
 	all.Wait()
 }
 
-// Clients that are cut off go on at another node, and get each message once, in the order of its
-// publisher; so does a Redis client that stays.
+// TestReplay checks that disconnected clients continue at other nodes without missing or repeating messages, as
+// does a Redis client that stays.
 func TestReplay(t *testing.T) {
-	s := storing(t, t.TempDir())
+	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	var places []*place
+	var places []*testNode
 	for range 3 {
-		p := serve(t, keeping(&hub.Replay{}), c)
-		p.knows(t)
+		p := startTestNode(t, newReplayHub(&hub.Replay{}), c)
+		p.waitForReplayReady(t)
 		places = append(places, p)
 	}
 	const messages = 500
 	stays := places[1].dial(t)
-	stays.wants(t, "psubscribe * :1", "PSUBSCRIBE", "*") // to which what is kept comes twice
-	settled(t, places[1], hub.Pattern, "*", places[0])
-	exchange(t, places, 6, messages, func() {
-		if _, err := places[0].Publish("other", []byte("x")); err != nil { // is not kept
+	stays.expectReply(t, "psubscribe * :1", "PSUBSCRIBE", "*") // matches kept topics, whose messages arrive twice
+	waitForSubscription(t, places[1], hub.Pattern, "*", places[0])
+	publishAndVisit(t, places, 6, messages, func() {
+		if _, err := places[0].Publish("other", []byte("x")); err != nil { // not kept
 			t.Error(err)
 		}
 	})
 	next, others := make(map[string]int), 0
 	for range 3*messages + 1 {
-		words := stays.reads(t)
+		words := stays.readReply(t)
 		if words[2] == "other" {
 			others++
 			continue
@@ -233,7 +231,7 @@ func TestReplay(t *testing.T) {
 	if others != 1 {
 		t.Errorf("%d messages that are not kept came; expected 1", others)
 	}
-	if n := places[2].Stats().Cluster.Subjects; n != 0 { // what is kept takes none
+	if n := places[2].Stats().Cluster.Subjects; n != 0 { // kept topics need none
 		t.Errorf("%d subjects are subscribed to; expected 0", n)
 	}
 	for i, p := range places {
@@ -241,22 +239,22 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
 		}
 	}
-	late := serve(t, keeping(&hub.Replay{}), c) // has what was there before
-	late.knows(t)
+	late := startTestNode(t, newReplayHub(&hub.Replay{}), c) // loads the old messages
+	late.waitForReplayReady(t)
 	if s := late.Stats(); s.Replay.Messages != 3*messages || s.Delivered != 0 || s.Cluster.Received != 0 {
 		t.Errorf("a node that comes later: %+v", s.Replay)
 	}
 }
 
-// A server of NATS that is stopped and started again has kept the messages; what is published meanwhile
-// waits, and then is refused.
+// TestReplayRestart checks that a restarted NATS server has kept messages, and that messages wait or are rejected
+// meanwhile.
 func TestReplayRestart(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	dir := t.TempDir()
-	s := storing(t, dir)
+	s := startNATSWithStreams(t, dir)
 	addr := s.Addr().String()
-	p := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
-	p.knows(t)
+	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
+	p.waitForReplayReady(t)
 	publish := func(text string) error {
 		_, err := p.Publish("k.a", []byte(text))
 		return err
@@ -276,7 +274,7 @@ func TestReplayRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "3 messages wait for the stream already") {
+	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "wait for the stream already") {
 		t.Fatalf("%v; expected it to be refused", err)
 	}
 	if n := p.Stats().Refused.Unkept; n != 1 {
@@ -289,16 +287,16 @@ func TestReplayRestart(t *testing.T) {
 	t.Cleanup(again.Close)
 	held(4)
 	c := p.dial(t)
-	c.wants(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
+	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
 	if err := publish("5"); err != nil {
 		t.Fatal(err)
 	}
-	c.wants(t, "message k.a 5")
+	c.expectReply(t, "message k.a 5")
 	at, _ := p.Replay.At()
 	if at.Seq != 5 {
 		t.Errorf("the newest message is %v; expected 5", at)
 	}
-	// A stream that is another one has all given anew.
+	// A new stream delivers everything again.
 	nc, err := again.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -318,15 +316,15 @@ func TestReplayRestart(t *testing.T) {
 	if err := publish("6"); err != nil {
 		t.Fatal(err)
 	}
-	c.wants(t, "message k.a 6")
+	c.expectReply(t, "message k.a 6")
 }
 
-// What the stream has thrown away a client that comes again is told of.
+// TestReplayGap checks that clients are told of messages that the stream has dropped.
 func TestReplayGap(t *testing.T) {
-	s := storing(t, t.TempDir())
+	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	a := serve(t, keeping(&hub.Replay{MaxMessages: 10}), c)
-	a.knows(t)
+	a := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
+	a.waitForReplayReady(t)
 	at, _ := a.Replay.At()
 	for i := range 30 {
 		if _, err := a.Publish("k.a", fmt.Appendf(nil, "0 %d", i)); err != nil {
@@ -334,16 +332,16 @@ func TestReplayGap(t *testing.T) {
 		}
 	}
 	testkit.WaitFor(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
-	b := serve(t, keeping(&hub.Replay{MaxMessages: 10}), c)
-	b.knows(t)
-	for _, p := range []*place{a, b} {
+	b := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
+	b.waitForReplayReady(t)
+	for _, p := range []*testNode{a, b} {
 		if n := p.Stats().Replay.Messages; n != 10 {
 			t.Errorf("%d messages are kept; expected 10", n)
 		}
 		for _, kind := range []string{"socket", "events"} {
 			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
-			v := &visitor{kind: kind, last: at.String()}
-			next, cut, err := v.open(ctx, p.addr)
+			v := &replayVisitor{kind: kind, last: at.String()}
+			next, cut, err := v.connect(ctx, p.addr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -359,12 +357,11 @@ func TestReplayGap(t *testing.T) {
 	}
 }
 
-// Messages have an age.
 func TestReplayAge(t *testing.T) {
-	t.Parallel() // most of its time it waits
-	s := storing(t, t.TempDir())
-	p := serve(t, keeping(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.knows(t)
+	t.Parallel() // mostly waits
+	s := startNATSWithStreams(t, t.TempDir())
+	p := startTestNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	p.waitForReplayReady(t)
 	if _, err := p.Publish("k.a", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -372,15 +369,16 @@ func TestReplayAge(t *testing.T) {
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
 
-// A program that is no hub publishes to what is kept, and to subjects that are no topics; names may be long.
-func TestReplayForeign(t *testing.T) {
-	s := storing(t, t.TempDir())
-	p := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.knows(t)
+// TestReplayOfOtherPrograms checks messages of other programs, to kept topics and invalid subjects, and long
+// names.
+func TestReplayOfOtherPrograms(t *testing.T) {
+	s := startNATSWithStreams(t, t.TempDir())
+	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	p.waitForReplayReady(t)
 	long := "k." + strings.Repeat("\xff", 600)
 	c := p.dial(t)
-	c.wants(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
-	c.wants(t, "subscribe "+long+" :2", "SUBSCRIBE", long)
+	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
+	c.expectReply(t, "subscribe "+long+" :2", "SUBSCRIBE", long)
 	nc, err := s.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -391,20 +389,20 @@ func TestReplayForeign(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.wants(t, "message k.a x")
+	c.expectReply(t, "message k.a x")
 	if _, err := p.Publish(long, []byte("y")); err != nil {
 		t.Fatal(err)
 	}
-	c.wants(t, "message "+long+" y")
+	c.expectReply(t, "message "+long+" y")
 	if s := p.Stats().Replay; s.Gaps != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// Servers of NATS without JetStream, or of another mind, are told of.
+// TestReplayConfig checks the error without JetStream, and the stream's subjects.
 func TestReplayConfig(t *testing.T) {
-	s := external(t, "127.0.0.1:0", 0)
-	node, err := Start(keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	s := startNATS(t, "127.0.0.1:0", 0)
+	node, err := Start(newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	if err == nil {
 		node.Close()
 	}
@@ -412,33 +410,32 @@ func TestReplayConfig(t *testing.T) {
 		t.Errorf("%v; expected it to say that there is no JetStream", err)
 	}
 	want := []string{"myriad.t.chat:.>", "myriad.t.news.>", "myriad.t.one"}
-	if have := subjectsOf([]string{"one", "news.sport.*", "news.*", "chat:*", "news.today", "one"}); strings.Join(have, " ") != strings.Join(want, " ") {
+	if have := streamSubjects([]string{"one", "news.sport.*", "news.*", "chat:*", "news.today", "one"}); strings.Join(have, " ") != strings.Join(want, " ") {
 		t.Errorf("the subjects are %q; expected %q", have, want)
 	}
-	if have := subjectsOf([]string{"one", "*"}); len(have) != 1 || have[0] != "myriad.t.>" {
+	if have := streamSubjects([]string{"one", "*"}); len(have) != 1 || have[0] != "myriad.t.>" {
 		t.Errorf("the subjects are %q", have)
 	}
 }
 
-// The keeper takes so many messages and bytes, keeps the order of a topic, tries again what may get better,
-// and gives up what can't.
-func TestKeeper(t *testing.T) {
-	k := newKeeper("me", 4, 1000)
+// TestStreamPublisher checks the limits of a streamPublisher, its order per topic, retries, and permanent errors.
+func TestStreamPublisher(t *testing.T) {
+	k := newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
 	fails := errors.New("try again")
 	var mu sync.Mutex
 	var stored []string
 	tries := make(map[string]int)
-	k.store = func(_ context.Context, m *outgoing) error {
+	k.publish = func(_ context.Context, m *outgoing) error {
 		mu.Lock()
 		defer mu.Unlock()
 		text := m.subject + " " + string(m.data)
-		switch tries[m.number]++; {
+		switch tries[m.id]++; {
 		case string(m.data) == "bad":
 			return &jetstream.APIError{Code: 400}
 		case string(m.data) == "big":
 			return nats.ErrMaxPayload
-		case tries[m.number] == 1:
+		case tries[m.id] == 1:
 			return fails
 		}
 		stored = append(stored, text)
@@ -446,7 +443,7 @@ func TestKeeper(t *testing.T) {
 	}
 	put := func(topic, text string, ok bool) {
 		t.Helper()
-		if err := k.put(topic, []byte(text)); (err == nil) != ok {
+		if err := k.enqueue(topic, []byte(text)); (err == nil) != ok {
 			t.Errorf("%s %.10s: %v", topic, text, err)
 		}
 	}
@@ -458,7 +455,7 @@ func TestKeeper(t *testing.T) {
 	put("a", "3", false)
 	var all sync.WaitGroup
 	for range 3 {
-		all.Go(func() { k.run(t.Context()) })
+		all.Go(func() { k.publishLoop(t.Context()) })
 	}
 	testkit.WaitFor(t, "all are done", func() bool { waiting, bytes, _ := k.stats(); return waiting == 0 && bytes == 0 })
 	put("b", "3", true)
@@ -474,14 +471,14 @@ func TestKeeper(t *testing.T) {
 	if len(k.topics) != 0 {
 		t.Errorf("%d topics are left", len(k.topics))
 	}
-	// What is not stored in time is given up, and at the end at once.
-	k = newKeeper("me", 4, 1000)
+	// Messages that time out are lost; the end of ctx ends retries immediately.
+	k = newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
-	k.store = func(ctx context.Context, _ *outgoing) error { <-ctx.Done(); return ctx.Err() }
+	k.publish = func(ctx context.Context, _ *outgoing) error { <-ctx.Done(); return ctx.Err() }
 	put("a", "1", true)
 	put("a", "2", true)
 	ctx, cancel := context.WithCancel(t.Context())
-	all.Go(func() { k.run(ctx) })
+	all.Go(func() { k.publishLoop(ctx) })
 	k.close()
 	cancel()
 	all.Wait()
@@ -490,8 +487,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// storingThree are servers of NATS that keep what they have on all three.
-func storingThree(t *testing.T) (servers []*natsd.Server, urls []string) {
+func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []string) {
 	t.Helper()
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	for i, addr := range addrs {
@@ -508,16 +504,16 @@ func storingThree(t *testing.T) (servers []*natsd.Server, urls []string) {
 	return servers, urls
 }
 
-// With replicas a server of NATS may go, the leader of the stream among them, and nothing is missed.
+// TestReplayServerKilled checks that with replicas nothing is lost when the stream's leader stops.
 func TestReplayServerKilled(t *testing.T) {
-	servers, urls := storingThree(t)
-	var places []*place
+	servers, urls := startThreeNATSWithStreams(t)
+	var places []*testNode
 	for i := range 3 {
-		p := serve(t, keeping(&hub.Replay{}), Config{URLs: slices.Concat(urls[i:], urls[:i]), Replicas: 3})
-		p.knows(t)
+		p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: slices.Concat(urls[i:], urls[:i]), Replicas: 3})
+		p.waitForReplayReady(t)
 		places = append(places, p)
 	}
-	exchange(t, places, 4, 200, func() {
+	publishAndVisit(t, places, 4, 200, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
@@ -540,31 +536,31 @@ func TestReplayServerKilled(t *testing.T) {
 	}
 }
 
-// Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
-// another goes, and nothing is missed.
+// TestReplayPeers checks that hubs that form a cluster keep messages while nodes leave and return under their own
+// name.
 func TestReplayPeers(t *testing.T) {
-	t.Parallel() // most of its time it waits
+	t.Parallel() // mostly waits
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var dirs []string
-	start := func(i int) *place {
-		return serve(t, keeping(&hub.Replay{}), Config{Name: "hub" + strconv.Itoa(i), Peers: &Peers{Addr: addrs[i], Secret: "s3cret", Join: addrs, Dir: dirs[i]}})
+	start := func(i int) *testNode {
+		return startTestNode(t, newReplayHub(&hub.Replay{}), Config{Name: "hub" + strconv.Itoa(i), Peers: &Peers{Addr: addrs[i], Secret: "s3cret", Join: addrs, Dir: dirs[i]}})
 	}
-	var places []*place
+	var places []*testNode
 	for i := range 3 {
 		dirs = append(dirs, t.TempDir())
 		places = append(places, start(i))
 	}
 	for _, p := range places {
-		p.knows(t)
+		p.waitForReplayReady(t)
 	}
-	exchange(t, places[:2], 2, 100, places[2].node.Close)
+	publishAndVisit(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
-	places[2].knows(t)
+	places[2].waitForReplayReady(t)
 	if n := places[2].Stats().Replay.Messages; n != 2*100 {
 		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*100)
 	}
 	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
+		ctx, cancel := context.WithTimeout(t.Context(), apiTimeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
 		if err != nil {
@@ -578,5 +574,5 @@ func TestReplayPeers(t *testing.T) {
 		}
 		return len(all) == 2
 	})
-	exchange(t, places[1:], 2, 100, places[0].node.Close)
+	publishAndVisit(t, places[1:], 2, 100, places[0].node.Close)
 }

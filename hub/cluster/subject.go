@@ -8,11 +8,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// A topic is a subject of NATS: its name in tokens, which end behind each dot, colon and slash,
-// so that the patterns of a level are a wildcard of NATS. A dot is left out, as the tokens of a
-// subject have one between them anyway. A byte that a subject may not have, or that would be
-// taken for something else, is % and two digits; a token without any is % alone. A name that
-// is too long for a subject has the hash of all of it for its end, and travels in the header.
+// A topic's NATS subject is its name in tokens, which end after each dot, colon and slash, so that patterns of
+// one level map to a wildcard. Dots are omitted, because a dot separates tokens anyway. Bytes that a subject must
+// not contain, or that are ambiguous, become % and two hex digits; an empty token becomes %. A name that is too
+// long ends in a hash of the whole name, which is sent in a header.
 //
 //	news.sport   myriad.t.news.sport
 //	chat:7       myriad.t.chat:.7
@@ -21,21 +20,19 @@ import (
 const (
 	topicPrefix   = "myriad.t."
 	shardedPrefix = "myriad.s."
-	everything    = ">"
+	allSuffix     = ">"
 
-	// maxTokens is the most tokens of a name. A separator behind them is a byte like others,
-	// but a dot is escaped.
+	// maxTokens limits the tokens of a name. Later separators are ordinary bytes, dots escaped.
 	maxTokens = 16
-	// maxSubject is the most bytes of a name in a subject, with less than half of the 4 KiB that
-	// a server of NATS takes as a line. One with more has its beginning, of at most as much
-	// less hashSize, as far as tokens are whole.
-	maxSubject = 1024
-	hashMark   = "%%"
-	hashSize   = len(hashMark) + 2*sha256.Size
+	// maxSubjectBytes limits an escaped name in a subject, to less than half of the 4 KiB that a NATS server
+	// accepts as a line. A longer name is cut after a whole token to leave space for hashSize.
+	maxSubjectBytes = 1024
+	hashMark        = "%%"
+	hashSize        = len(hashMark) + 2*sha256.Size
 )
 
-func prefixOf(k hub.Kind) string {
-	if k == hub.Sharded {
+func subjectPrefix(kind hub.Kind) string {
+	if kind == hub.Sharded {
 		return shardedPrefix
 	}
 	return topicPrefix
@@ -43,12 +40,13 @@ func prefixOf(k hub.Kind) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// plain says whether a byte stands for itself in a subject.
-func plain(b byte) bool { return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%' }
+func isUnescaped(b byte) bool {
+	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
+}
 
-// tokens writes a name, or the beginning of one, as tokens with dots between them. last is where
-// the last token begins.
-func tokens(name string) (text string, last int) {
+// escapeTokens escapes a name, or the beginning of one, as tokens separated by dots. last is the offset of the
+// last token.
+func escapeTokens(name string) (text string, last int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
 	for i := range len(name) {
@@ -63,7 +61,7 @@ func tokens(name string) (text string, last int) {
 			out = append(out, '.')
 			last = len(out)
 			n++
-		case plain(b):
+		case isUnescaped(b):
 			out = append(out, b)
 		default:
 			out = append(out, '%', hexDigits[b>>4], hexDigits[b&15])
@@ -75,34 +73,33 @@ func tokens(name string) (text string, last int) {
 	return string(out), last
 }
 
-// subjectOf is the subject of a topic. long says that it is not all of the name.
-func subjectOf(k hub.Kind, name string) (subject string, long bool) {
-	text, _ := tokens(name)
-	if len(text) <= maxSubject {
-		return prefixOf(k) + text, false
+// topicSubject returns the subject of a topic. hashed reports whether the name is cut and hashed.
+func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
+	text, _ := escapeTokens(name)
+	if len(text) <= maxSubjectBytes {
+		return subjectPrefix(kind) + text, false
 	}
-	text = text[:strings.LastIndexByte(text[:maxSubject-hashSize], '.')+1]
+	text = text[:strings.LastIndexByte(text[:maxSubjectBytes-hashSize], '.')+1]
 	sum := sha256.Sum256([]byte(name))
-	return prefixOf(k) + text + hashMark + hex.EncodeToString(sum[:]), true
+	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// nameOf is the topic of a subject that is all of its name; ok is false if it is none.
-func nameOf(subject string) (k hub.Kind, name string, ok bool) {
+// parseTopicSubject returns the topic of an unhashed subject; ok is false for other subjects.
+func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
 		var sharded bool
 		if text, sharded = strings.CutPrefix(subject, shardedPrefix); !sharded {
 			return 0, "", false
 		}
-		k = hub.Sharded
+		kind = hub.Sharded
 	}
-	name, ok = unescape(text)
-	return k, name, ok
+	name, ok = unescapeTokens(text)
+	return kind, name, ok
 }
 
-// unescape gives the name of tokens. Those that a node of another kind has made may be others
-// than tokens would write.
-func unescape(text string) (name string, ok bool) {
+// unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not produce.
+func unescapeTokens(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		switch b := text[i]; {
@@ -112,7 +109,7 @@ func unescape(text string) (name string, ok bool) {
 			}
 		case b != '%':
 			out = append(out, b)
-		case i+1 == len(text) || text[i+1] == '.': // a token without bytes
+		case i+1 == len(text) || text[i+1] == '.': // empty token
 			if i > 0 && text[i-1] != '.' {
 				return "", false
 			}
@@ -131,9 +128,9 @@ func unescape(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectOfPattern is a subject with a wildcard for the topics that a pattern matches, and
-// mostly others: it has the whole tokens with which they all begin.
-func subjectOfPattern(pattern string) string {
+// patternSubject returns a subject, usually with a wildcard, that covers all topics that match a pattern. It
+// consists of the whole tokens of the pattern's literal prefix.
+func patternSubject(pattern string) string {
 	var literal []byte
 	whole := true
 loop:
@@ -152,13 +149,13 @@ loop:
 		literal = append(literal, b)
 	}
 	if whole {
-		subject, _ := subjectOf(hub.Topic, string(literal))
+		subject, _ := topicSubject(hub.Topic, string(literal))
 		return subject
 	}
-	text, last := tokens(string(literal))
+	text, last := escapeTokens(string(literal))
 	text = text[:last]
-	if len(text) > maxSubject-hashSize {
-		text = text[:strings.LastIndexByte(text[:maxSubject-hashSize], '.')+1]
+	if len(text) > maxSubjectBytes-hashSize {
+		text = text[:strings.LastIndexByte(text[:maxSubjectBytes-hashSize], '.')+1]
 	}
-	return topicPrefix + text + everything
+	return topicPrefix + text + allSuffix
 }

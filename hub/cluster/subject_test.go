@@ -27,33 +27,33 @@ func TestSubjects(t *testing.T) {
 		strings.Repeat("x", 1024):   strings.Repeat("x", 1024),
 		strings.Repeat(":", 20)[:3]: ":.:.:.%",
 	} {
-		subject, long := subjectOf(hub.Topic, name)
+		subject, long := topicSubject(hub.Topic, name)
 		if subject != topicPrefix+want || long {
 			t.Errorf("%q is the subject %q, %v; expected %q", name, subject, long, topicPrefix+want)
 		}
-		if k, back, ok := nameOf(subject); k != hub.Topic || back != name || !ok {
+		if k, back, ok := parseTopicSubject(subject); k != hub.Topic || back != name || !ok {
 			t.Errorf("%q is the name %q, %v; expected %q", subject, back, ok, name)
 		}
 	}
 	for _, subject := range []string{"other", "myriad.x.a", topicPrefix + "a%", topicPrefix + "%2", topicPrefix + "%zz", topicPrefix + "%%" + strings.Repeat("0", 64)} {
-		if _, name, ok := nameOf(subject); ok {
+		if _, name, ok := parseTopicSubject(subject); ok {
 			t.Errorf("%q is the name %q; expected none", subject, name)
 		}
 	}
-	if subject, _ := subjectOf(hub.Sharded, "a"); subject != "myriad.s.a" {
+	if subject, _ := topicSubject(hub.Sharded, "a"); subject != "myriad.s.a" {
 		t.Errorf("a sharded topic has the subject %q", subject)
 	}
 }
 
-// A long name has a bounded subject of its own, under the wildcards of its beginning.
+// TestLongSubjects checks that long names have distinct bounded subjects under the wildcards of their prefix.
 func TestLongSubjects(t *testing.T) {
 	long := "news.a:" + strings.Repeat("x", 5000)
-	a, isLong := subjectOf(hub.Topic, long+"1")
-	b, _ := subjectOf(hub.Topic, long+"2")
-	if !isLong || a == b || len(a) > len(topicPrefix)+maxSubject || !strings.HasPrefix(a, topicPrefix+"news.a:.%%") {
+	a, isLong := topicSubject(hub.Topic, long+"1")
+	b, _ := topicSubject(hub.Topic, long+"2")
+	if !isLong || a == b || len(a) > len(topicPrefix)+maxSubjectBytes || !strings.HasPrefix(a, topicPrefix+"news.a:.%%") {
 		t.Errorf("%v, %q and %q", isLong, a, b)
 	}
-	if s := subjectOfPattern(strings.Repeat("x:", 10) + strings.Repeat("y", 3000) + ":*"); !covers(s, a) && len(s) > maxSubject {
+	if s := patternSubject(strings.Repeat("x:", 10) + strings.Repeat("y", 3000) + ":*"); !subjectCovers(s, a) && len(s) > maxSubjectBytes {
 		t.Errorf("a long pattern has the subject %q", s)
 	}
 }
@@ -73,26 +73,26 @@ func TestPatternSubjects(t *testing.T) {
 		"a":        "a",
 		"*.events": ">",
 	} {
-		if got := subjectOfPattern(pattern); got != topicPrefix+want {
+		if got := patternSubject(pattern); got != topicPrefix+want {
 			t.Errorf("%q has the subject %q; expected %q", pattern, got, topicPrefix+want)
 		}
 	}
 }
 
-// covers says whether a subject with or without a wildcard at its end matches another.
-func covers(wide, subject string) bool {
-	if begin, ok := strings.CutSuffix(wide, everything); ok {
+func subjectCovers(wide, subject string) bool {
+	if begin, ok := strings.CutSuffix(wide, allSuffix); ok {
 		return strings.HasPrefix(subject, begin) && len(subject) > len(begin)
 	}
 	return wide == subject
 }
 
-// Names and subjects are one to one, and what a pattern matches its subject does.
+// TestSubjectsAtRandom checks that names and subjects map one to one, and that a pattern's subject covers its
+// matches.
 func TestSubjectsAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const bytes = "ab.:/*?[]\\^-% >\xff"
-	text := func(most int) string {
-		b := make([]byte, 1+r.IntN(most))
+	text := func(limit int) string {
+		b := make([]byte, 1+r.IntN(limit))
 		for i := range b {
 			b[i] = bytes[r.IntN(len(bytes))]
 		}
@@ -105,12 +105,12 @@ func TestSubjectsAtRandom(t *testing.T) {
 		if r.IntN(100) == 0 {
 			name = strings.Repeat(name, 200)
 		}
-		subject, long := subjectOf(hub.Topic, name)
+		subject, long := topicSubject(hub.Topic, name)
 		if other, ok := bySubject[subject]; ok && other != name {
 			t.Fatalf("%q and %q have one subject, %q", name, other, subject)
 		}
 		bySubject[subject] = name
-		if _, back, ok := nameOf(subject); !long && (back != name || !ok) {
+		if _, back, ok := parseTopicSubject(subject); !long && (back != name || !ok) {
 			t.Fatalf("%q has the subject %q, which has the name %q, %v", name, subject, back, ok)
 		}
 		if strings.ContainsAny(subject, " \r\n*>") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
@@ -118,7 +118,7 @@ func TestSubjectsAtRandom(t *testing.T) {
 		}
 		if hub.Matcher(pattern)(name) {
 			matched++
-			if wide := subjectOfPattern(pattern); !covers(wide, subject) {
+			if wide := patternSubject(pattern); !subjectCovers(wide, subject) {
 				t.Fatalf("%q matches %q, but %q does not match %q", pattern, name, wide, subject)
 			}
 		}

@@ -10,67 +10,66 @@ import (
 	"github.com/myriad-go/myriad/internal/saved"
 )
 
-// This file is how a node goes on in another process, which takes the hub's clients over: see
-// hub.ClusterMigrator. Both have the node's origin, so that neither delivers the other's messages, and number their
-// own apart. The new one is subscribed to everything before the old one pauses, and delivers nothing: what
-// comes waits in it, and with NATS when there is much. When the clients have moved it delivers what the old one
-// has not, by the numbers that this one has seen. The old one does so to the clients that have stayed.
+// A node continues in another process that takes over the hub's clients: see hub.ClusterMigrator. Both processes
+// have the node's origin, so neither delivers the other's messages, but different eras for their sequence
+// numbers. The new process subscribes to all topics before the old one pauses, and delivers nothing: messages
+// wait in its inbox, and in NATS. Once the clients have moved, it delivers what the old process had not, judging
+// by the sequence numbers. The old process does the same for clients that stayed.
 //
-// What NATS had sent to the old process before the new one was subscribed comes to the old one alone, which may be behind.
-// So Pause delivers everything that is on its way by then.
+// Messages that NATS sent to the old process before the new one subscribed reach the old one only. Therefore
+// Pause delivers everything in flight.
 //
-// The new process sends nothing before that either. A client may publish in the old process, move, and publish
-// in the new one while its first message still waits in the old outbox. So Resume in the old process, which comes
-// first, returns when NATS has all that was published there, and Resume in the new one releases its outbox.
+// The new process sends nothing before Resume either. Otherwise a client might publish in the old process, move,
+// and publish in the new one while its first message still waits in the old outbox. Resume in the old process
+// runs first and returns once NATS has all its messages; Resume in the new one then releases its outbox.
 
 const (
-	// flushTime bounds how long Pause waits for what is on its way from NATS, and Resume, in the old process, until
-	// NATS has what was published there.
-	flushTime = 2 * time.Second
-	// maxPause is the most time of a pause.
-	maxPause = time.Minute
+	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in the old
+	// process for sending its own.
+	pauseFlushTimeout = 2 * time.Second
+	maxPauseDuration  = time.Minute
 )
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin names the node for a process that takes its hub over: see Config.Origin.
+// Origin returns the value for Config.Origin of a process that takes over the hub.
 func (n *Node) Origin() string { return n.origin }
 
-// succeed subscribes to everything: what the clients are subscribed to is not known yet.
-func (n *Node) succeed() {
-	n.interest.wide.Store(true)
-	n.inbox.confirming.Store(true)
-	defer n.inbox.confirming.Store(false)
-	n.interest.everything(true)
+// subscribeForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
+func (n *Node) subscribeForTakeover() {
+	n.subscriptions.forceAll.Store(true)
+	n.inbox.confirmingSubscription.Store(true)
+	defer n.inbox.confirmingSubscription.Store(false)
+	n.subscriptions.setSubscribeAll(true)
 }
 
 // Pause implements hub.ClusterMigrator.
 func (n *Node) Pause() (state []byte) {
-	if n.online.Load() {
-		_ = n.nc.FlushTimeout(flushTime) // its answer comes behind what was on its way
+	if n.connected.Load() {
+		_ = n.natsConn.FlushTimeout(pauseFlushTimeout) // its reply follows messages in flight
 	}
 	n.inbox.pause()
-	return n.inbox.gaps.save()
+	return n.inbox.gaps.saveState()
 }
 
 // Restore implements hub.ClusterMigrator.
-func (n *Node) Restore(state []byte) error { return n.inbox.gaps.restore(state) }
+func (n *Node) Restore(state []byte) error { return n.inbox.gaps.restoreState(state) }
 
 // Resume implements hub.ClusterMigrator.
 func (n *Node) Resume() {
-	n.interest.wide.Store(false)
+	n.subscriptions.forceAll.Store(false)
 	if paused := n.inbox.resume(); !paused {
 		return
 	}
-	if held := n.outbox.release(); !held { // this is the old process
-		n.flush(flushTime)
+	if wasPaused := n.outbox.unpause(); !wasPaused { // this is the old process
+		n.waitUntilSent(pauseFlushTimeout)
 	}
-	if n.keeper != nil {
-		n.keeper.release()
+	if n.publisher != nil {
+		n.publisher.unpause()
 	}
 }
 
-// pause returns when what waits has been delivered, and nothing is being delivered any more.
+// pause delivers the queued messages and returns when delivery has stopped.
 func (in *inbox) pause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
@@ -83,13 +82,12 @@ func (in *inbox) pause() {
 	}
 	paused := make(chan struct{})
 	select {
-	case in.pauses <- paused:
+	case in.pauseRequests <- paused:
 		<-paused
-	case <-in.node.stop:
+	case <-in.node.stopped:
 	}
 }
 
-// resume ends a pause. It reports whether there was one.
 func (in *inbox) resume() (paused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -101,36 +99,36 @@ func (in *inbox) resume() (paused bool) {
 	return true
 }
 
-// rest waits for the end of a pause, if there is one.
-func (in *inbox) rest(done <-chan struct{}) {
+// waitForResume waits until the current pause ends, if any.
+func (in *inbox) waitForResume(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
 	in.mu.Unlock()
 	if resumed == nil {
 		return
 	}
-	late := time.NewTimer(maxPause)
-	defer late.Stop()
+	timeout := time.NewTimer(maxPauseDuration)
+	defer timeout.Stop()
 	select {
 	case <-resumed:
 	case <-done:
-	case <-late.C:
-		in.node.warned.say("nobody has ended a pause of %v; messages are delivered again", maxPause)
+	case <-timeout.C:
+		in.node.warnings.warnf("nobody has ended a pause of %v; delivering messages again", maxPauseDuration)
 		in.node.Resume()
 	}
 }
 
-// save writes what is known: for each topic its subject, how many origins it has, and of each its name, its newest
-// number, and whether a loss is concluded from that.
-func (g *gaps) save() (state []byte) {
+// saveState encodes for each topic the subject and, for each source, its name, last sequence number, and whether
+// it belongs to the current period.
+func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, topics := range []map[string]*topicNumbers{g.old, g.young} {
+	for _, topics := range []map[string]*topicSequences{g.old, g.young} {
 		for subject, t := range topics {
 			state = saved.AppendString(state, subject)
-			state = binary.AppendUvarint(state, uint64(len(t.origins)))
-			for _, o := range t.origins {
-				state = binary.AppendUvarint(saved.AppendString(state, o.origin), o.number)
+			state = binary.AppendUvarint(state, uint64(len(t.sources)))
+			for _, o := range t.sources {
+				state = binary.AppendUvarint(saved.AppendString(state, o.source), o.number)
 				state = append(state, byte(min(g.period-o.period, 1)))
 			}
 		}
@@ -138,23 +136,23 @@ func (g *gaps) save() (state []byte) {
 	return state
 }
 
-var errState = errors.New("cluster: the state of a node is cut off or of another version")
+var errBadState = errors.New("cluster: the node state is truncated or has another version")
 
-// restore takes it, before anything else is known.
-func (g *gaps) restore(state []byte) error {
+// restoreState decodes the result of saveState into an empty detector.
+func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := saved.Read(state)
 	for len(r.Rest()) > 0 {
-		t := g.find(r.String())
-		t.origins = nil
-		for n := r.Uvarint(); n > 0 && r.OK() && len(t.origins) < maxOrigins; n-- {
-			o := originNumber{origin: r.String(), number: r.Uvarint()}
+		t := g.getOrAddTopic(r.String())
+		t.sources = nil
+		for n := r.Uvarint(); n > 0 && r.OK() && len(t.sources) < maxSourcesPerTopic; n-- {
+			o := sourceSequence{source: r.String(), number: r.Uvarint()}
 			o.period = g.period - uint32(r.Byte())
-			t.origins = append(t.origins, o)
+			t.sources = append(t.sources, o)
 		}
 		if !r.OK() {
-			return errState
+			return errBadState
 		}
 	}
 	return nil

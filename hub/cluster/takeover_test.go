@@ -19,73 +19,73 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// A node that takes over delivers what the one before it has not, behind Resume; neither delivers what the other
-// publishes, and for the others they are one.
+// TestTakeOver checks that a new process delivers what the old one has not, that neither delivers the other's
+// messages, and that other nodes see one node.
 func TestTakeOver(t *testing.T) {
-	s := external(t, "127.0.0.1:0", 0)
+	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Linger: 50 * time.Millisecond}
-	far := serve(t, new(hub.Hub), c)
+	far := startTestNode(t, new(hub.Hub), c)
 	c.Name = "near"
-	old := serve(t, new(hub.Hub), c)
-	far.meets(t, 1)
+	old := startTestNode(t, new(hub.Hub), c)
+	far.waitForNodes(t, 1)
 	from, before := far.dial(t), old.dial(t)
-	before.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-	settled(t, old, hub.Topic, "a", far)
+	before.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+	waitForSubscription(t, old, hub.Topic, "a", far)
 	publish := func(first, last int) {
 		t.Helper()
 		for i := first; i <= last; i++ {
-			from.wants(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
+			from.expectReply(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
 		}
 	}
-	wants := func(c *client, first, last int) {
+	wants := func(c *redisClient, first, last int) {
 		t.Helper()
 		for i := first; i <= last; i++ {
-			c.wants(t, "message a "+strconv.Itoa(i))
+			c.expectReply(t, "message a "+strconv.Itoa(i))
 		}
 	}
 	publish(1, 3)
 	wants(before, 1, 3)
 	c.Origin = old.node.Origin()
-	next := serve(t, new(hub.Hub), c)
+	next := startTestNode(t, new(hub.Hub), c)
 	if s := next.Stats().Cluster; !s.All {
 		t.Errorf("%+v; expected it to be subscribed to everything at once", s)
 	}
-	settled(t, next, hub.Topic, "a", far)
-	publish(4, 6) // come to both
+	waitForSubscription(t, next, hub.Topic, "a", far)
+	publish(4, 6) // reach both
 	wants(before, 4, 6)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
 	state := old.node.Pause()
-	old.node.Pause() // pauses already
+	old.node.Pause() // already paused
 	publish(7, 9)
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
 	behind := next.dial(t)
-	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	behind.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	if err := next.node.Restore(state); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*place{old, next} {
+	for _, p := range []*testNode{old, next} {
 		p.node.Resume()
 		p.node.Resume()
 	}
-	wants(before, 7, 9) // who has stayed
+	wants(before, 7, 9) // clients that stayed
 	wants(behind, 7, 9)
 	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
-	old.dial(t).wants(t, ":1", "PUBLISH", "a", "by old")
-	before.wants(t, "message a by old")
-	next.dial(t).wants(t, ":1", "PUBLISH", "a", "by next")
-	behind.wants(t, "message a by next")
+	old.dial(t).expectReply(t, ":1", "PUBLISH", "a", "by old")
+	before.expectReply(t, "message a by old")
+	next.dial(t).expectReply(t, ":1", "PUBLISH", "a", "by next")
+	behind.expectReply(t, "message a by next")
 	there := far.dial(t)
-	there.wants(t, "subscribe b :1", "SUBSCRIBE", "b")
-	settled(t, far, hub.Topic, "b", old, next)
-	for _, p := range []*place{old, next, old} { // whose numbers are apart
-		p.dial(t).wants(t, ":0", "PUBLISH", "b", "here")
-		there.wants(t, "message b here")
+	there.expectReply(t, "subscribe b :1", "SUBSCRIBE", "b")
+	waitForSubscription(t, far, hub.Topic, "b", old, next)
+	for _, p := range []*testNode{old, next, old} { // their eras differ
+		p.dial(t).expectReply(t, ":0", "PUBLISH", "b", "here")
+		there.expectReply(t, "message b here")
 	}
 	publish(10, 10)
 	wants(before, 10, 10)
 	wants(behind, 10, 10)
 	old.node.Close()
-	far.meets(t, 1)
+	far.waitForNodes(t, 1)
 	if nodes := far.Stats().Cluster.Nodes; len(nodes) != 1 || nodes[0].Name != "near" {
 		t.Errorf("%+v; expected one other node", nodes)
 	}
@@ -94,33 +94,33 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// What is published in the old process reaches the others before what is published in the new one, also if it
-// waits on its way to NATS while its publisher moves.
+// TestTakeOverOrder checks that messages of the old process precede those of the new one, even if they wait on
+// their way to NATS.
 func TestTakeOverOrder(t *testing.T) {
-	t.Parallel() // most of its time it waits
-	s := storing(t, t.TempDir())
+	t.Parallel() // mostly waits
+	s := startNATSWithStreams(t, t.TempDir())
 	for what, topic := range map[string]string{"passed on": "a", "kept": "k.a"} {
-		t.Run(what, func(t *testing.T) { testTakeOverOrder(t, s.Addr().String(), topic) })
+		t.Run(what, func(t *testing.T) { testTakeOverOrderOf(t, s.Addr().String(), topic) })
 	}
 }
 
-func testTakeOverOrder(t *testing.T, nats, topic string) {
+func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 	c := Config{URLs: []string{"nats://" + nats}}
-	far := serve(t, keeping(&hub.Replay{}), c)
-	slow := newSlowWay(t, nats)
-	old := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + slow.addr}})
-	far.meets(t, 1)
+	far := startTestNode(t, newReplayHub(&hub.Replay{}), c)
+	slow := startBlockableProxy(t, nats)
+	old := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + slow.addr}})
+	far.waitForNodes(t, 1)
 	there := far.dial(t)
-	there.wants(t, "subscribe "+topic+" :1", "SUBSCRIBE", topic)
+	there.expectReply(t, "subscribe "+topic+" :1", "SUBSCRIBE", topic)
 	if topic == "a" {
-		settled(t, far, hub.Topic, topic, old)
+		waitForSubscription(t, far, hub.Topic, topic, old)
 	}
 	c.Origin = old.node.Origin()
-	next := serve(t, keeping(&hub.Replay{}), c)
-	for _, p := range []*place{far, old, next} {
-		p.knows(t)
+	next := startTestNode(t, newReplayHub(&hub.Replay{}), c)
+	for _, p := range []*testNode{far, old, next} {
+		p.waitForReplayReady(t)
 	}
-	publish := func(p *place, message string) {
+	publish := func(p *testNode, message string) {
 		t.Helper()
 		if _, err := p.Publish(topic, []byte(message)); err != nil {
 			t.Fatal(err)
@@ -147,39 +147,42 @@ func testTakeOverOrder(t *testing.T, nats, topic string) {
 		return old.node.inbox.resumed == nil
 	})
 	slow.up.Unlock()
-	there.wants(t, "message "+topic+" 1")
-	there.wants(t, "message "+topic+" 2")
+	there.expectReply(t, "message "+topic+" 1")
+	there.expectReply(t, "message "+topic+" 2")
 	testkit.Receive(t, resumed, "the end of both pauses")
 	if s := far.Stats().Cluster; s.Lost != 0 || s.Received != 2 {
 		t.Errorf("%+v; expected 2 messages, and none lost", s)
 	}
 }
 
-// A node that is behind when another process is to take over delivers what was sent to it before that was subscribed.
-func TestTakeOverBehind(t *testing.T) {
-	s := external(t, "127.0.0.1:0", 0)
+// TestTakeOverOfLaggingProcess checks that a lagging old process delivers what it was sent before the new one
+// subscribed.
+func TestTakeOverOfLaggingProcess(t *testing.T) {
+	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	far := serve(t, new(hub.Hub), c)
-	slow := newSlowWay(t, s.Addr().String())
-	old := serve(t, new(hub.Hub), Config{URLs: []string{"nats://" + slow.addr}})
-	far.meets(t, 1)
+	far := startTestNode(t, new(hub.Hub), c)
+	slow := startBlockableProxy(t, s.Addr().String())
+	old := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + slow.addr}})
+	far.waitForNodes(t, 1)
 	from, before := far.dial(t), old.dial(t)
-	before.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-	settled(t, old, hub.Topic, "a", far)
+	before.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+	waitForSubscription(t, old, hub.Topic, "a", far)
 	publish := func(message string) {
 		t.Helper()
-		from.wants(t, ":0", "PUBLISH", "a", message)
+		from.expectReply(t, ":0", "PUBLISH", "a", message)
 	}
 	publish("1")
-	before.wants(t, "message a 1")
+	before.expectReply(t, "message a 1")
 	slow.down.Lock()
 	publish("2")
-	testkit.WaitFor(t, "it is passed on", func() bool { return far.Stats().Cluster.Sent == 2 && far.node.nc.FlushTimeout(time.Second) == nil })
+	testkit.WaitFor(t, "it is passed on", func() bool {
+		return far.Stats().Cluster.Sent == 2 && far.node.natsConn.FlushTimeout(time.Second) == nil
+	})
 	c.Origin = old.node.Origin()
-	next := serve(t, new(hub.Hub), c)
+	next := startTestNode(t, new(hub.Hub), c)
 	publish("3")
 	behind := next.dial(t)
-	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	behind.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	testkit.WaitFor(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
 	sent, paused := slow.sent.Load(), make(chan []byte, 1)
 	go func() { paused <- old.node.Pause() }()
@@ -192,28 +195,27 @@ func TestTakeOverBehind(t *testing.T) {
 	old.node.Resume()
 	next.node.Resume()
 	for _, message := range []string{"2", "3", "4"} {
-		before.wants(t, "message a "+message)
+		before.expectReply(t, "message a "+message)
 	}
-	behind.wants(t, "message a 4")
+	behind.expectReply(t, "message a 4")
 	if s := next.Stats().Cluster; s.Lost != 0 {
 		t.Errorf("%+v; expected none lost", s)
 	}
 }
 
-// slowWay is a way to a server on which what clients send, or what comes down to them, can be stopped.
-type slowWay struct {
+type blockableProxy struct {
 	addr     string
 	up, down sync.RWMutex
-	sent     atomic.Int64 // reads of what clients have sent
+	sent     atomic.Int64 // reads from clients
 }
 
-func newSlowWay(t *testing.T, to string) *slowWay {
+func startBlockableProxy(t *testing.T, to string) *blockableProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &slowWay{addr: l.Addr().String()}
+	w := &blockableProxy{addr: l.Addr().String()}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
 		l.Close()
@@ -230,14 +232,14 @@ func newSlowWay(t *testing.T, to string) *slowWay {
 				client.Close()
 				continue
 			}
-			running.Go(func() { way(server, client, &w.up, &w.sent) })
-			running.Go(func() { way(client, server, &w.down, new(atomic.Int64)) })
+			running.Go(func() { copyWhileUnlocked(server, client, &w.up, &w.sent) })
+			running.Go(func() { copyWhileUnlocked(client, server, &w.down, new(atomic.Int64)) })
 		}
 	})
 	return w
 }
 
-func way(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
+func copyWhileUnlocked(to, from net.Conn, gate *sync.RWMutex, reads *atomic.Int64) {
 	defer to.Close()
 	for b := make([]byte, 1<<10); ; {
 		n, err := from.Read(b)
@@ -245,40 +247,40 @@ func way(to, from net.Conn, open *sync.RWMutex, reads *atomic.Int64) {
 			return
 		}
 		reads.Add(1)
-		open.RLock()
+		gate.RLock()
 		_, err = to.Write(b[:n])
-		open.RUnlock()
+		gate.RUnlock()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// A node that takes over hears that it is subscribed to everything also when more messages come before that than
-// otherwise wait unread.
-func TestTakeOverConfirmed(t *testing.T) {
-	n := &Node{stop: make(chan struct{})}
+// TestSubscriptionConfirmedBehindMessages checks that a new process sees its subscription confirmed after more
+// messages than are otherwise queued.
+func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
+	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
-	conn, err := nats.Connect("", nats.InProcessServer(paced{busyServer{}, n.inbox}), nats.NoReconnect())
+	conn, err := nats.Connect("", nats.InProcessServer(throttledInProcess{busyServer{}, n.inbox}), nats.NoReconnect())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	t.Cleanup(func() { close(n.stop) })
-	n.interest = &interest{
-		hub: new(hub.Hub), nc: conn, to: n.inbox.messages, left: n.inbox.gaps.left, warn: t.Errorf,
-		linger: time.Hour, most: 10, subjects: make(map[string]*subject),
+	t.Cleanup(func() { close(n.stopped) })
+	n.subscriptions = &subscriptions{
+		hub: new(hub.Hub), natsConn: conn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: t.Errorf,
+		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
-	n.succeed()
+	n.subscribeForTakeover()
 	if got := len(n.inbox.messages); got != busyMessages {
 		t.Errorf("it goes on behind %d messages; expected %d, and then the confirmation", got, busyMessages)
 	}
 }
 
-// busyServer is a server of NATS that has many messages, in several reads, ahead of each confirmation but the first.
+// busyServer is a NATS server that sends many messages before each PONG but the first.
 type busyServer struct{}
 
-const busyMessages = 20 * maxUnread
+const busyMessages = 20 * maxQueued
 
 func (busyServer) InProcessConn() (net.Conn, error) {
 	client, server := net.Pipe()
@@ -299,17 +301,17 @@ func (busyServer) InProcessConn() (net.Conn, error) {
 	return client, nil
 }
 
-// What is known of numbers is the same in another process.
-func TestGapsSaved(t *testing.T) {
-	var from gaps
-	from.see("a", "x.1", 5)
-	from.see("a", "y.1", 7)
-	from.see("b", "x.1", 9)
-	from.left("b", func(string) bool { return false })
-	state := from.save()
-	var to gaps
+// TestGapDetectorSaved checks that a gapDetector's state survives saving.
+func TestGapDetectorSaved(t *testing.T) {
+	var from gapDetector
+	from.recordSequence("a", "x.1", 5)
+	from.recordSequence("a", "y.1", 7)
+	from.recordSequence("b", "x.1", 9)
+	from.noteUnsubscribed("b", func(string) bool { return false })
+	state := from.saveState()
+	var to gapDetector
 	to.period = 3
-	if err := to.restore(state); err != nil {
+	if err := to.restoreState(state); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -320,13 +322,13 @@ func TestGapsSaved(t *testing.T) {
 		{"a", "x.1", 5, 0, true}, {"a", "x.1", 8, 2, false}, {"a", "y.1", 8, 0, false},
 		{"b", "x.1", 9, 0, true}, {"b", "x.1", 12, 0, false}, {"b", "x.1", 14, 1, false},
 	} {
-		if missing, again := to.see(c.subject, c.source, c.number); missing != c.missing || again != c.again {
+		if missing, again := to.recordSequence(c.subject, c.source, c.number); missing != c.missing || again != c.again {
 			t.Errorf("%s %s %d: %d missing, again %v; expected %d, %v", c.subject, c.source, c.number, missing, again, c.missing, c.again)
 		}
 	}
 	wholes := 0
 	for n := range state {
-		if new(gaps).restore(state[:n]) == nil {
+		if new(gapDetector).restoreState(state[:n]) == nil {
 			wholes++ // between two topics
 		}
 	}
@@ -335,43 +337,43 @@ func TestGapsSaved(t *testing.T) {
 	}
 }
 
-// A pause that nobody ends does by itself.
-func TestPauseBound(t *testing.T) {
+// TestPauseEndsByItself checks that a pause ends by itself.
+func TestPauseEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
-		n := &Node{hub: new(hub.Hub), stop: make(chan struct{}), interest: &interest{}, warned: warnings{to: func(line string) { said = append(said, line) }}}
+		n := &Node{hub: new(hub.Hub), stopped: make(chan struct{}), subscriptions: &subscriptions{}, warnings: warningLimiter{sink: func(line string) { said = append(said, line) }}}
 		n.inbox = newInbox(n)
 		n.inbox.resumed = make(chan struct{})
 		n.outbox = newOutbox("me", 1, 1000)
-		n.outbox.held = true
-		n.interest.wide.Store(true)
-		n.running.Go(func() { n.inbox.run(n.stop) })
-		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{numberHeader: {"x.1 1"}}}
-		time.Sleep(maxPause - 1)
+		n.outbox.paused = true
+		n.subscriptions.forceAll.Store(true)
+		n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
+		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"x.1 1"}}}
+		time.Sleep(maxPauseDuration - 1)
 		synctest.Wait()
 		if n := n.inbox.received.Load(); n != 0 {
 			t.Errorf("%d messages are delivered in the pause", n)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.interest.wide.Load() || n.outbox.held {
+		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.subscriptions.forceAll.Load() || n.outbox.paused {
 			t.Errorf("%d messages are delivered, and it says %q", got, said)
 		}
 		n.inbox.pause()
-		close(n.stop)
-		n.running.Wait() // in a pause, too
+		close(n.stopped)
+		n.goroutines.Wait() // during a pause
 		n.inbox.resume()
 		n.inbox.pause()
 	})
 }
 
-// A message that is lost while a node goes from all topics to each is counted where the topic is subscribed to all the time.
+// TestSwitchingCounts checks that losses are counted for topics that stay subscribed while the mode switches.
 func TestSwitchingCounts(t *testing.T) {
-	s := external(t, "127.0.0.1:0", 0)
+	s := startNATS(t, "127.0.0.1:0", 0)
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Origin: "near", Linger: 4 * time.Millisecond}
-	p := serve(t, new(hub.Hub), c)
+	p := startTestNode(t, new(hub.Hub), c)
 	to := p.dial(t)
-	to.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
 	conn, err := s.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -379,10 +381,10 @@ func TestSwitchingCounts(t *testing.T) {
 	t.Cleanup(conn.Close)
 	comes := func(number string) {
 		t.Helper()
-		if err := conn.PublishMsg(&nats.Msg{Subject: "myriad.t.a", Header: nats.Header{numberHeader: {"far.1 " + number}}, Data: []byte(number)}); err != nil {
+		if err := conn.PublishMsg(&nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"far.1 " + number}}, Data: []byte(number)}); err != nil {
 			t.Fatal(err)
 		}
-		to.wants(t, "message a "+number)
+		to.expectReply(t, "message a "+number)
 	}
 	p.node.Resume()
 	comes("1")
@@ -397,17 +399,16 @@ func TestSwitchingCounts(t *testing.T) {
 	}
 }
 
-// A node that is subscribed to all topics, and to each again, misses nothing of one that it is subscribed to all
-// the time.
+// TestSwitching checks that a topic that stays subscribed misses nothing while the mode switches.
 func TestSwitching(t *testing.T) {
-	a := serve(t, new(hub.Hub), peers())
-	c := peers(a)
+	a := startTestNode(t, new(hub.Hub), peersConfig())
+	c := peersConfig(a)
 	c.MaxSubjects, c.Linger = 4, 4*time.Millisecond
-	b := serve(t, new(hub.Hub), c)
-	a.meets(t, 1)
+	b := startTestNode(t, new(hub.Hub), c)
+	a.waitForNodes(t, 1)
 	to, others := b.dial(t), b.dial(t)
-	to.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-	settled(t, b, hub.Topic, "a", a)
+	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+	waitForSubscription(t, b, hub.Topic, "a", a)
 	var published atomic.Int64
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -418,7 +419,7 @@ func TestSwitching(t *testing.T) {
 				return
 			default:
 			}
-			behind := n-b.node.inbox.received.Load() >= 1000 // a slow machine is not to be overloaded
+			behind := n-b.node.inbox.received.Load() >= 1000 // don't overload slow machines
 			if !behind {
 				if _, err := a.Publish("a", strconv.AppendInt(nil, n, 10)); err != nil {
 					t.Error(err)
@@ -434,7 +435,7 @@ func TestSwitching(t *testing.T) {
 	comes := func() {
 		t.Helper()
 		for last := published.Load(); read < last; read++ {
-			to.wants(t, fmt.Sprint("message a ", read))
+			to.expectReply(t, fmt.Sprint("message a ", read))
 		}
 	}
 	var topics []string
@@ -442,12 +443,12 @@ func TestSwitching(t *testing.T) {
 		topics = append(topics, fmt.Sprint("t", i))
 	}
 	for range 5 {
-		others.do(t, append([]string{"SUBSCRIBE"}, topics...)...)
+		others.sendCommand(t, append([]string{"SUBSCRIBE"}, topics...)...)
 		testkit.WaitFor(t, "all topics", func() bool { return b.Stats().Cluster.All })
-		others.do(t, append([]string{"UNSUBSCRIBE"}, topics...)...)
+		others.sendCommand(t, append([]string{"UNSUBSCRIBE"}, topics...)...)
 		testkit.WaitFor(t, "each topic", func() bool { return !b.Stats().Cluster.All })
 		for range 2 * len(topics) {
-			if words := others.reads(t); !strings.HasSuffix(words[0], "subscribe") {
+			if words := others.readReply(t); !strings.HasSuffix(words[0], "subscribe") {
 				t.Fatalf("%q", words)
 			}
 		}

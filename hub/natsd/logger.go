@@ -6,61 +6,60 @@ import (
 	"sync"
 )
 
-// logger passes on what a server warns of.
 type logger struct {
 	warn func(line string)
 
-	mu  sync.Mutex
-	why string // it has given up
+	mu        sync.Mutex
+	fatalText string // of the first fatal error
 }
 
-func (l *logger) say(format string, v ...any) {
+func (l *logger) warnf(format string, v ...any) {
 	if l.warn != nil {
-		l.warn(explain(fmt.Sprintf(format, v...)))
+		l.warn(explainServerLine(fmt.Sprintf(format, v...)))
 	}
 }
 
 var (
-	// refusing and refused are what a server says of another one, of which it knows the address, when their
-	// secrets differ. Who connects does so from a port that means nothing.
-	refusing = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
-	refused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
-	// refusedClient is what a server says of a client whose token is wrong or missing.
-	refusedClient = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
+	// routeRejected and routeRefused match the server's lines about another server whose secret differs. The port
+	// of an incoming connection is meaningless.
+	routeRejected = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
+	routeRefused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
+	// clientRefused matches the line about a client with a wrong or missing token.
+	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
-// explain returns what a line of nats-server means, where that does not say so.
-func explain(line string) string {
-	if m := refusing.FindStringSubmatch(line); m != nil {
+// explainServerLine rewords lines of nats-server that don't state the problem.
+func explainServerLine(line string) string {
+	if m := routeRejected.FindStringSubmatch(line); m != nil {
 		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
 	}
-	if m := refused.FindStringSubmatch(line); m != nil {
+	if m := routeRefused.FindStringSubmatch(line); m != nil {
 		return "a server from " + m[1] + " is refused: its cluster secret differs from that of this one; expected the same secret on all"
 	}
-	if m := refusedClient.FindStringSubmatch(line); m != nil {
+	if m := clientRefused.FindStringSubmatch(line); m != nil {
 		return "a client from " + m[1] + " is refused: its token is wrong or missing; expected the same secret on both sides"
 	}
 	return line
 }
 
-func (l *logger) fatal() string {
+func (l *logger) fatalError() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.why
+	return l.fatalText
 }
 
-// Fatalf implements server.Logger: of a server in a program it ends nothing.
+// Fatalf implements server.Logger. It records the error instead of exiting.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.why == "" {
-		l.why = fmt.Sprintf(format, v...)
+	if l.fatalText == "" {
+		l.fatalText = fmt.Sprintf(format, v...)
 	}
 }
 
-// The others of server.Logger.
-func (l *logger) Warnf(format string, v ...any)  { l.say(format, v...) }
-func (l *logger) Errorf(format string, v ...any) { l.say(format, v...) }
+// Other methods of server.Logger.
+func (l *logger) Warnf(format string, v ...any)  { l.warnf(format, v...) }
+func (l *logger) Errorf(format string, v ...any) { l.warnf(format, v...) }
 func (l *logger) Noticef(string, ...any)         {}
 func (l *logger) Debugf(string, ...any)          {}
 func (l *logger) Tracef(string, ...any)          {}

@@ -1,6 +1,5 @@
-// Package natsd is a nats-server inside this process, for what joins several machines: the
-// nodes of a hub, the agents of a load. It is imported by programs that need it alone: it
-// brings nats-server and what that depends on.
+// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test.
+// Only programs that need it should import it, because of its dependencies.
 package natsd
 
 import (
@@ -18,84 +17,76 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Config is what a Server is started with. The zero value is a server that this process alone
-// reaches.
+// Config configures a Server. The zero value is a server that only this process can reach.
 type Config struct {
-	// Name is the server's, and has to be its own in a cluster. The default is a random one.
+	// Name must be unique in a cluster. The default is random.
 	Name string
-	// Addr is a host and port to listen on for clients; port 0 takes a free one. The default
-	// is "": clients are of this process alone (Connect), or, in a cluster, of this machine with
-	// the Token.
+	// Addr is the host and port to listen on for clients; port 0 picks a free one. The default is "": clients
+	// come from this process (Connect) or, in a cluster, from this machine with the Token.
 	Addr string
-	// Token is what clients have to show. The default is "": none, or a random one in a cluster
-	// without an Addr.
+	// Token is required from clients. The default is "": none, or a random one in a cluster without Addr.
 	Token string
-	// TLS is what clients on Addr are served with. The default is nil: in clear.
+	// TLS is for clients on Addr. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Cluster joins the server with others. The default is nil: it is alone.
+	// Cluster connects the server with others. The default is nil.
 	Cluster *Cluster
-	// MaxPayload is the most bytes of a message with its header, at most 64 MiB. The default
-	// is 1 MiB.
+	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending is the most bytes that wait for one client, or one other server, which is
-	// cut off when there are more. The default is 64 MiB.
+	// MaxPending limits the bytes waiting for a client or another server. Beyond it, the connection is closed.
+	// The default is 64 MiB.
 	MaxPending int64
-	// StoreDir is where streams are kept, and MaxStore the most bytes of them all. The default
-	// is "": there are no streams.
+	// StoreDir stores streams, of at most MaxStore bytes. The default is "": streams are disabled.
 	StoreDir string
 	MaxStore int64
-	// Warn is told what goes wrong, a line each. It is called from several goroutines at
-	// once. The default is nil: nobody is told.
+	// Warn is called with each warning, from several goroutines at once. The default is nil.
 	Warn func(line string)
 }
 
-// Cluster is how servers form a cluster.
+// Cluster configures a cluster of servers.
 type Cluster struct {
-	// Addr is a host and port to listen on for the other servers; port 0 takes a free one.
+	// Addr is the host and port to listen on for other servers; port 0 picks a free one.
 	Addr string
-	// Advertise is the host and port by which the others reach Addr, where that is another.
+	// Advertise is the host and port by which others reach Addr, if different.
 	Advertise string
-	// Join are addresses of other servers. One that can't be reached is tried again for as long
-	// as this one runs; further ones are learnt from those that are reached. Its own may be
-	// among them.
+	// Join are addresses of other servers, which may include this one. Unreachable ones are retried for as long
+	// as the server runs. Reachable ones tell of further servers.
 	Join []string
-	// Secret is what servers of one cluster share; it may not be empty.
+	// Secret is shared by the servers of a cluster. It must not be empty.
 	Secret string
-	// TLS is what the servers talk with each other in, for both ends. The default is nil: in
-	// clear.
+	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
 }
 
 const (
-	// clusterName and clusterUser are the same in all servers, of which the secret lets in.
+	// clusterName and clusterUser are the same in all servers; the secret protects a cluster.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
-	maxPayload = 64 << 20 // as much as MaxPending has by default
+	maxPayload = 64 << 20 // the default of MaxPending
 
-	startTime = 10 * time.Second
-	startStep = 50 * time.Millisecond
-	// writeDeadline is how long a client or a server may take what waits for it.
+	startTimeout      = 10 * time.Second
+	startPollInterval = 50 * time.Millisecond
+	// writeDeadline is how long a client or server may take to accept pending bytes.
 	writeDeadline = 10 * time.Second
-	// A server that answers no ping for pingInterval * maxPings is taken for gone.
+	// A server that misses maxPings successive pings is considered lost.
 	pingInterval = 5 * time.Second
 	maxPings     = 2
 )
 
-// Server is a nats-server that runs. Its methods are safe for concurrent use.
+// Server is a running nats-server. Methods are safe for concurrent use.
 type Server struct {
 	s     *server.Server
 	token string
 }
 
-// Start starts a server, and returns when it takes clients. Close ends it.
+// Start starts a server and returns when it accepts clients. Call Close to stop it.
 func Start(c Config) (*Server, error) {
 	if c.Cluster != nil && c.Addr == "" {
-		// A server of nats-server that takes no clients takes no servers either.
+		// nats-server only accepts servers if it also accepts clients.
 		c.Addr = "127.0.0.1:0"
 		c.Token = cmp.Or(c.Token, rand.Text())
 	}
-	o, err := c.options()
+	o, err := c.serverOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +97,10 @@ func Start(c Config) (*Server, error) {
 	l := &logger{warn: c.Warn}
 	s.SetLoggerV2(l, false, false, false)
 	s.Start()
-	for end := time.Now().Add(startTime); !s.ReadyForConnections(startStep); {
-		why := l.fatal()
+	for end := time.Now().Add(startTimeout); !s.ReadyForConnections(startPollInterval); {
+		why := l.fatalError()
 		if why == "" && time.Now().After(end) {
-			why = fmt.Sprintf("the server is not ready after %v", startTime)
+			why = fmt.Sprintf("the server is not ready after %v", startTimeout)
 		}
 		if why != "" {
 			s.Shutdown()
@@ -120,7 +111,7 @@ func Start(c Config) (*Server, error) {
 	return &Server{s: s, token: c.Token}, nil
 }
 
-func (c Config) options() (*server.Options, error) {
+func (c Config) serverOptions() (*server.Options, error) {
 	o := &server.Options{
 		ServerName: c.Name, DontListen: c.Addr == "", Authorization: c.Token, TLSConfig: c.TLS,
 		NoSigs: true, MaxPending: c.MaxPending, WriteDeadline: writeDeadline,
@@ -133,7 +124,7 @@ func (c Config) options() (*server.Options, error) {
 	o.MaxPayload = int32(c.MaxPayload)
 	var err error
 	if c.Addr != "" {
-		if o.Host, o.Port, err = hostPort(c.Addr); err != nil {
+		if o.Host, o.Port, err = parseHostPort(c.Addr); err != nil {
 			return nil, err
 		}
 	}
@@ -147,11 +138,11 @@ func (c Config) options() (*server.Options, error) {
 		Name: clusterName, NoAdvertise: true, Username: clusterUser, Password: c.Cluster.Secret, Advertise: c.Cluster.Advertise,
 		TLSConfig: c.Cluster.TLS, PingInterval: pingInterval, MaxPingsOut: maxPings, WriteDeadline: writeDeadline,
 	}
-	if o.Cluster.Host, o.Cluster.Port, err = hostPort(c.Cluster.Addr); err != nil {
+	if o.Cluster.Host, o.Cluster.Port, err = parseHostPort(c.Cluster.Addr); err != nil {
 		return nil, err
 	}
 	for _, addr := range c.Cluster.Join {
-		if _, _, err := hostPort(addr); err != nil {
+		if _, _, err := parseHostPort(addr); err != nil {
 			return nil, err
 		}
 		o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword(clusterUser, c.Cluster.Secret), Host: addr})
@@ -159,8 +150,8 @@ func (c Config) options() (*server.Options, error) {
 	return o, nil
 }
 
-// hostPort takes an address to pieces, in which nats-server takes -1 for any free port.
-func hostPort(addr string) (host string, port int, err error) {
+// parseHostPort splits an address. Port 0 becomes -1, as nats-server expects.
+func parseHostPort(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "", 0, fmt.Errorf("natsd: the address %q: %w; expected host:port", addr, err)
@@ -178,7 +169,7 @@ func hostPort(addr string) (host string, port int, err error) {
 	return host, int(n), nil
 }
 
-// Connect gives a connection to the server that is no socket.
+// Connect returns a connection to the server that does not use a socket.
 func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 	options = append([]nats.Option{nats.InProcessServer(s), nats.Token(s.token)}, options...)
 	return nats.Connect("", options...)
@@ -187,10 +178,10 @@ func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.s.InProcessConn() }
 
-// Addr is where the server listens for clients, or nil if it does not.
+// Addr returns the address for clients, or nil.
 func (s *Server) Addr() net.Addr { return s.s.Addr() }
 
-// ClusterAddr is where the server listens for other servers, or nil if it does not.
+// ClusterAddr returns the address for other servers, or nil.
 func (s *Server) ClusterAddr() net.Addr {
 	if a := s.s.ClusterAddr(); a != nil {
 		return a
@@ -198,25 +189,25 @@ func (s *Server) ClusterAddr() net.Addr {
 	return nil
 }
 
-// Others is to how many other servers there are connections now.
-func (s *Server) Others() int { return len(s.others()) }
+// OtherServerCount returns the number of connected servers.
+func (s *Server) OtherServerCount() int { return len(s.otherServerIDs()) }
 
-func (s *Server) others() map[string]struct{} {
+func (s *Server) otherServerIDs() map[string]struct{} {
 	r, err := s.s.Routez(nil)
 	if err != nil {
 		return nil
 	}
 	others := make(map[string]struct{})
-	for _, route := range r.Routes { // of which there are several to each
+	for _, route := range r.Routes { // several to each server
 		others[route.RemoteID] = struct{}{}
 	}
 	return others
 }
 
-// Cut is how many clients and servers the server has cut off because they were slow.
-func (s *Server) Cut() int64 { return s.s.NumSlowConsumers() }
+// SlowConsumerCount returns the number of clients and servers disconnected for being slow.
+func (s *Server) SlowConsumerCount() int64 { return s.s.NumSlowConsumers() }
 
-// Close ends the server, and waits for that.
+// Close stops the server and waits for it.
 func (s *Server) Close() {
 	s.s.Shutdown()
 	s.s.WaitForShutdown()

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func start(t *testing.T, c Config) *Server {
+func startServer(t *testing.T, c Config) *Server {
 	t.Helper()
 	s, err := Start(c)
 	if err != nil {
@@ -34,9 +34,9 @@ func connect(t *testing.T, s *Server) *nats.Conn {
 	return nc
 }
 
-// A server that nobody else reaches serves its own process.
-func TestAlone(t *testing.T) {
-	s := start(t, Config{Token: "s3cret"})
+// TestInProcessServer checks a server that only its own process can reach.
+func TestInProcessServer(t *testing.T) {
+	s := startServer(t, Config{Token: "s3cret"})
 	if s.Addr() != nil || s.ClusterAddr() != nil {
 		t.Fatalf("it listens on %v and %v; expected nothing", s.Addr(), s.ClusterAddr())
 	}
@@ -56,9 +56,9 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Clients from elsewhere have to show the token.
+// TestToken checks that external clients need the token.
 func TestToken(t *testing.T) {
-	s := start(t, Config{Addr: "127.0.0.1:0", Token: "s3cret"})
+	s := startServer(t, Config{Addr: "127.0.0.1:0", Token: "s3cret"})
 	nc, err := nats.Connect(s.Addr().String(), nats.Token("s3cret"))
 	if err != nil {
 		t.Fatal(err)
@@ -70,16 +70,19 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Servers that share a secret find each other, one through the other, and lose who leaves.
+// TestCluster checks that servers with the same secret find each other, also indirectly, and notice when one
+// leaves.
 func TestCluster(t *testing.T) {
-	a := start(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret"}})
+	a := startServer(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret"}})
 	joined := &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret", Join: []string{a.ClusterAddr().String()}}
-	b := start(t, Config{Cluster: joined})
+	b := startServer(t, Config{Cluster: joined})
 	c, err := Start(Config{Cluster: joined})
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.WaitFor(t, "all know both others", func() bool { return a.Others() == 2 && b.Others() == 2 && c.Others() == 2 })
+	testkit.WaitFor(t, "all know both others", func() bool {
+		return a.OtherServerCount() == 2 && b.OtherServerCount() == 2 && c.OtherServerCount() == 2
+	})
 	got := make(chan *nats.Msg, 1<<16)
 	to := connect(t, b)
 	if _, err := to.ChanSubscribe("a", got); err != nil {
@@ -92,10 +95,10 @@ func TestCluster(t *testing.T) {
 		return len(got) > 0
 	})
 	c.Close()
-	testkit.WaitFor(t, "one has left", func() bool { return a.Others() == 1 && b.Others() == 1 })
+	testkit.WaitFor(t, "one has left", func() bool { return a.OtherServerCount() == 1 && b.OtherServerCount() == 1 })
 
 	warned := make(chan string, 64)
-	start(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "other", Join: joined.Join},
+	startServer(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "other", Join: joined.Join},
 		Warn: func(line string) {
 			select {
 			case warned <- line:
@@ -104,13 +107,12 @@ func TestCluster(t *testing.T) {
 		}})
 	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
 	}
-	if n := a.Others(); n != 1 { // the stranger itself takes it for one until it is turned away
+	if n := a.OtherServerCount(); n != 1 { // the stranger counts until it is rejected
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)
 	}
 }
 
-// Streams are kept over a restart.
-func TestStreams(t *testing.T) {
+func TestStreamsSurviveRestart(t *testing.T) {
 	c := Config{StoreDir: t.TempDir(), MaxStore: 1 << 20}
 	s, err := Start(c)
 	if err != nil {
@@ -130,14 +132,13 @@ func TestStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	m, err := add(start(t, c)).GetLastMsg("kept", "a.b")
+	m, err := add(startServer(t, c)).GetLastMsg("kept", "a.b")
 	if err != nil || string(m.Data) != "c" {
 		t.Fatalf("got %v, %v; expected what was kept", m, err)
 	}
 }
 
-// What is wrong is said, and at once.
-func TestErrors(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +164,7 @@ func TestErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v; expected %q", c.config, err, c.want)
 		}
-		if took := time.Since(began); took > startTime {
+		if took := time.Since(began); took > startTimeout {
 			t.Errorf("%q took %v", c.want, took)
 		}
 	}

@@ -218,11 +218,11 @@ func TestHubClusterSecret(t *testing.T) {
 	}
 	second := hub("s3cret", join)
 	for _, s := range []*server{first, second} {
-		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "the cluster is joined, other hubs: 1\n") })
+		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster, other hubs: 1\n") })
 	}
 	second.stop()
 	testkit.WaitFor(t, "the first is alone again", func() bool {
-		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster is heard of")
+		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster responds")
 	})
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
 		t.Errorf("the stranger says %s", text)

@@ -1,0 +1,270 @@
+package hub
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// account holds the rights that one line of an ACL file grants. It is immutable.
+type account struct {
+	enabled, noPassword, certLogin bool
+	passwords                      []passwordHash
+	selectors                      []selector // selectors[0] is built from the rules outside parentheses
+}
+
+// selector allows some commands on some topics. A user may do whatever one of its selectors allows.
+type selector struct {
+	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
+	allTopics bool
+	topics    []glob
+}
+
+var allowAll = selector{commands: ^uint64(0), allTopics: true}
+
+func (s *selector) allowsTopic(name string) bool {
+	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.matches(name) })
+}
+
+func (s *selector) allowsPattern(pattern string) bool {
+	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
+}
+
+// commandNames lists the commands that rights can name, with their Redis categories. "a|b" is subcommand b of a.
+var commandNames = [...]struct{ name, categories string }{
+	{"publish", "pubsub fast"}, {"spublish", "pubsub fast"},
+	{"subscribe", "pubsub slow"}, {"psubscribe", "pubsub slow"}, {"ssubscribe", "pubsub slow"},
+	{"unsubscribe", "pubsub slow"}, {"punsubscribe", "pubsub slow"}, {"sunsubscribe", "pubsub slow"},
+	{"pubsub|channels", "pubsub slow"}, {"pubsub|numsub", "pubsub slow"}, {"pubsub|numpat", "pubsub slow"},
+	{"pubsub|shardchannels", "pubsub slow"}, {"pubsub|shardnumsub", "pubsub slow"}, {"pubsub|help", "slow"},
+	{"auth", "fast connection"}, {"hello", "fast connection"}, {"quit", "fast connection"}, {"reset", "fast connection"},
+	{"ping", "fast connection"}, {"echo", "fast connection"}, {"select", "fast connection"}, {"time", "fast"},
+	{"client|id", "slow connection"}, {"client|getname", "slow connection"}, {"client|setname", "slow connection"},
+	{"client|setinfo", "slow connection"}, {"client|info", "slow connection"}, {"client|reply", "slow connection"},
+	{"client|help", "slow connection"}, {"client|no-touch", "slow connection"},
+	{"client|no-evict", "admin slow dangerous connection"},
+	{"client|list", "admin slow dangerous connection"}, {"client|kill", "admin slow dangerous connection"},
+	{"config|get", "admin slow dangerous"}, {"config|help", "slow"}, {"info", "slow dangerous"},
+	{"client|getredir", "slow connection"}, {"command", "slow connection"}, {"command|count", "slow connection"},
+	{"command|docs", "slow connection"}, {"command|info", "slow connection"}, {"command|help", "slow connection"},
+	{"acl|whoami", "slow"}, {"flushdb", "keyspace write slow dangerous"}, {"flushall", "keyspace write slow dangerous"},
+}
+
+const unknownCommandBit = uint64(1) << 63
+
+var commandBit = func() map[string]uint64 {
+	bits := make(map[string]uint64)
+	for i, c := range commandNames {
+		bits[c.name] = 1 << i
+	}
+	return bits
+}()
+
+var (
+	publishBit, subscribeBit, psubscribeBit = commandBit["publish"], commandBit["subscribe"], commandBit["psubscribe"]
+	spublishBit, ssubscribeBit              = commandBit["spublish"], commandBit["ssubscribe"]
+	unrestrictedBits                        = commandBit["auth"] | commandBit["hello"] | commandBit["quit"] | commandBit["reset"]
+)
+
+// categories lists Redis's ACL categories, each surrounded by spaces.
+const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
+	" admin fast slow blocking dangerous connection transaction scripting "
+
+// parseCommandRule returns the bits of a command with its subcommands, of one subcommand, or of a category that
+// begins with @.
+func parseCommandRule(rule string) (bits uint64, err error) {
+	rule = strings.ToLower(rule)
+	category, isCategory := strings.CutPrefix(rule, "@")
+	switch {
+	case rule == "@all":
+		return ^uint64(0), nil
+	case isCategory && !strings.Contains(categories, " "+category+" "):
+		return 0, fmt.Errorf("unknown category @%s; expected one of @all%s", category, strings.ReplaceAll(strings.TrimRight(categories, " "), " ", " @"))
+	}
+	for i, c := range commandNames {
+		if isCategory && slices.Contains(strings.Fields(c.categories), category) ||
+			!isCategory && (c.name == rule || strings.HasPrefix(c.name, rule+"|")) {
+			bits |= 1 << i
+		}
+	}
+	if bits == 0 && !isCategory {
+		return 0, fmt.Errorf("the hub has no command %q; expected one of its own, such as publish, subscribe or client|kill, or a category, such as @pubsub", rule)
+	}
+	return bits, nil
+}
+
+type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
+
+var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
+
+// parseACLFile parses an ACL file. byPassword maps each password to its user. Errors name the line.
+func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, byPassword map[passwordHash]string, err error) {
+	accounts, byPassword = make(map[string]*account), make(map[passwordHash]string)
+	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, limits.maxLineBytes)
+	number := 1
+	fail := func(format string, args ...any) (map[string]*account, map[passwordHash]string, error) {
+		return nil, nil, fmt.Errorf("hub: users, line %d: %w", number, fmt.Errorf(format, args...))
+	}
+	for ; lines.Scan(); number++ {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 || words[0][0] == '#' {
+			continue
+		}
+		if len(words) < 2 || words[0] != "user" {
+			return fail("%.40q; expected user NAME RULES..., or # and a comment", lines.Text())
+		}
+		name := words[1]
+		switch {
+		case accounts[name] != nil:
+			return fail("user %s is defined twice; expected one line per user", name)
+		case len(accounts) == limits.maxUsers:
+			return fail("more than %d users", limits.maxUsers)
+		}
+		a, err := parseUserRules(words[2:])
+		if err != nil {
+			return fail("user %s: %w", name, err)
+		}
+		accounts[name] = a
+		for _, d := range a.passwords {
+			if other, ok := byPassword[d]; ok {
+				return fail("user %s has the same password as user %s; expected unique passwords, because a token identifies its user", name, other)
+			}
+			byPassword[d] = name
+		}
+	}
+	switch err := lines.Err(); {
+	case in.N == 0:
+		return fail("the file has more than %d bytes", limits.maxBytes)
+	case errors.Is(err, bufio.ErrTooLong):
+		return fail("more than %d bytes", limits.maxLineBytes)
+	case err != nil:
+		return fail("%w", err)
+	}
+	return accounts, byPassword, nil
+}
+
+func parseUserRules(rules []string) (*account, error) {
+	a := &account{selectors: make([]selector, 1)}
+	for len(rules) > 0 {
+		rule := rules[0]
+		rules = rules[1:]
+		if !strings.HasPrefix(rule, "(") {
+			if err := a.applyRule(rule); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for !strings.HasSuffix(rule, ")") {
+			if len(rules) == 0 {
+				return nil, fmt.Errorf("%q is not terminated; expected )", rule)
+			}
+			rule += " " + rules[0]
+			rules = rules[1:]
+		}
+		var s selector
+		for _, r := range strings.Fields(rule[1 : len(rule)-1]) {
+			if err := s.applyRule(r); err != nil {
+				return nil, fmt.Errorf("%s: %w", rule, err)
+			}
+		}
+		a.selectors = append(a.selectors, s)
+	}
+	return a, nil
+}
+
+// applyRule applies one rule to the account or to its first selector.
+func (a *account) applyRule(rule string) error {
+	switch rule {
+	case "on", "off":
+		a.enabled = rule == "on"
+	case "nopass":
+		a.noPassword, a.passwords = true, nil
+	case "resetpass":
+		a.noPassword, a.passwords = false, nil
+	case "cert":
+		a.certLogin = true
+	case "reset":
+		*a = account{selectors: make([]selector, 1)}
+	case "clearselectors":
+		a.selectors = a.selectors[:1]
+	case "sanitize-payload", "skip-sanitize-payload": // meaningful for a store only
+	default:
+		if strings.ContainsRune("><#!", rune(rule[0])) {
+			return a.applyPasswordRule(rule[0], rule[1:])
+		}
+		return a.selectors[0].applyRule(rule)
+	}
+	return nil
+}
+
+func (a *account) applyPasswordRule(op byte, text string) error {
+	d := passwordHash(sha256.Sum256([]byte(text)))
+	if op == '#' || op == '!' {
+		if len(text) != hex.EncodedLen(len(d)) || strings.ToLower(text) != text {
+			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d hexadecimal digits in lower case", op, len(text), hex.EncodedLen(len(d)))
+		}
+		if _, err := hex.Decode(d[:], []byte(text)); err != nil {
+			return fmt.Errorf("%c is followed by invalid characters; expected hexadecimal digits", op)
+		}
+	}
+	at := slices.Index(a.passwords, d)
+	switch {
+	case op == '>' && text == "":
+		return errors.New("empty password; expected a password or nopass")
+	case op == '>' || op == '#':
+		if a.noPassword = false; at < 0 {
+			a.passwords = append(a.passwords, d)
+		}
+	case at < 0:
+		return errors.New("cannot remove a password that the user does not have; expected one set by an earlier rule")
+	default:
+		a.passwords = slices.Delete(a.passwords, at, at+1)
+	}
+	return nil
+}
+
+// applyRule applies a rule about commands or topics.
+func (s *selector) applyRule(rule string) error {
+	switch rule {
+	case "allchannels", "&*":
+		s.allTopics, s.topics = true, nil
+		return nil
+	case "resetchannels":
+		s.allTopics, s.topics = false, nil
+		return nil
+	case "allcommands":
+		rule = "+@all"
+	case "nocommands":
+		rule = "-@all"
+	case "allkeys", "resetkeys": // meaningful for a store only
+		return nil
+	}
+	switch rule[0] {
+	case '&':
+		if s.allTopics {
+			return fmt.Errorf("%s after allchannels or &* has no effect; expected resetchannels before it", rule)
+		}
+		if !s.allowsPattern(rule[1:]) {
+			s.topics = append(s.topics, compileGlob(rule[1:]))
+		}
+		return nil
+	case '~', '%': // key patterns of a store
+		return nil
+	case '+', '-':
+		bits, err := parseCommandRule(rule[1:])
+		if rule[0] == '+' {
+			s.commands |= bits
+		} else {
+			s.commands &^= bits
+		}
+		return err
+	}
+	return fmt.Errorf("unknown rule %q; expected one that docs/hub.md lists, such as on, >password, &topic.* or +subscribe", rule)
+}

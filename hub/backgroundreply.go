@@ -1,0 +1,89 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// Some commands take too long for an event loop, or query all loops or other hubs: lists of topics and clients,
+// and presence in a cluster. Each runs on its own goroutine, one at a time. Meanwhile its connection is not read,
+// and is retained, so that a drain waits for the reply.
+
+const (
+	// maxBackgroundReplies limits the commands that run or wait.
+	maxBackgroundReplies   = 16
+	backgroundReplyTimeout = 10 * time.Second
+)
+
+type scanLimiter struct {
+	running sync.Mutex
+	queued  atomic.Int32
+}
+
+var errTooManyScans = errors.New("too many list requests; try again")
+
+// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
+// connection closes after the reply.
+func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
+	if b.flushReplies(); b.closing {
+		return
+	}
+	r, muted := replyWriter{resp3: b.resp3}, b.noReply
+	err := b.hub.replyInBackground(b.conn, func(ctx context.Context) ([]byte, error) {
+		closeReason := makeReply(ctx, &r)
+		if muted {
+			return nil, closeReason
+		}
+		return r.buf, closeReason
+	})
+	if err != nil {
+		b.writeError("BUSY " + err.Error())
+		return
+	}
+	b.stopped = true
+}
+
+// replyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile. It
+// fails if too many replies are queued.
+func (h *Hub) replyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
+	if h.scans.queued.Add(1) > maxBackgroundReplies {
+		h.scans.queued.Add(-1)
+		return errTooManyScans
+	}
+	c.Retain()
+	c.Pause()
+	go h.runBackgroundReply(c.Ref(), makeReply)
+	return nil
+}
+
+func (h *Hub) runBackgroundReply(ref tcp.Ref, makeReply func(ctx context.Context) ([]byte, error)) {
+	h.scans.running.Lock()
+	ctx, cancel := context.WithTimeout(context.Background(), backgroundReplyTimeout)
+	reply, closeReason := makeReply(ctx)
+	cancel()
+	h.scans.running.Unlock()
+	h.scans.queued.Add(-1)
+	if len(reply) > 0 {
+		if err := ref.Send(reply); err != nil {
+			closeReason = noReplySpaceError(err)
+		}
+	}
+	err := ref.Do(func(c *tcp.Conn) {
+		if closeReason != nil {
+			c.CloseWith(closeReason)
+		}
+		c.Resume()
+		c.Release()
+	})
+	if errors.Is(err, tcp.ErrFull) {
+		_ = ref.Close() // closing succeeds even if the mailbox is full
+	}
+}
+
+func noReplySpaceError(err error) error { return fmt.Errorf("hub: no space for a reply: %w", err) }

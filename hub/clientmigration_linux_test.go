@@ -1,0 +1,178 @@
+package hub
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// successorAddr is the environment variable that makes this test binary run a hub that takes over, until its
+// standard input ends.
+const successorAddr = "MYRIAD_TEST_HUB"
+
+func TestMain(m *testing.M) {
+	addr := os.Getenv(successorAddr)
+	if addr == "" {
+		os.Exit(m.Run())
+	}
+	h := &Hub{Users: mustReadUsers(usersOfSuccessor)}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	srv := &tcp.Server{Addr: addr, Handler: h.Handler()}
+	if err := srv.ListenAndServe(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +@all &news* &n?\nuser gone on >secret2 +@all &*\n"
+
+// serveUpgradableHub serves a hub with one more user than its successor. upgrade starts the successor and expects
+// it to take over that many connections.
+func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int)) {
+	t.Helper()
+	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}
+	srv := &tcp.Server{Handler: h.Handler()}
+	stdin, stop, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Successor = func() (*exec.Cmd, error) {
+		cmd := exec.Command(os.Args[0])
+		cmd.Stdin, cmd.Stderr = stdin, os.Stderr
+		cmd.Env = append(os.Environ(), successorAddr+"="+srv.Addr, "GORACE=atexit_sleep_ms=0")
+		return cmd, nil
+	}
+	addr, _ = testserver.Start(t, srv)
+	return addr, func(connections int) {
+		t.Helper()
+		u, err := srv.Upgrade(context.Background())
+		if err != nil || u.Moved != connections {
+			t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, connections)
+		}
+		stdin.Close()
+		t.Cleanup(func() {
+			stop.Close()
+			testkit.WaitFor(t, "the successor is left", func() bool {
+				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", u.PID))
+				return err != nil || strings.Contains(string(stat), ") Z ")
+			})
+		})
+	}
+}
+
+// TestRedisClientsMigrate checks that subscribers keep subscriptions, user, name and half a command in an
+// upgrade, and that clients whose user is gone are closed.
+func TestRedisClientsMigrate(t *testing.T) {
+	addr, upgrade := serveUpgradableHub(t)
+	clients := map[string]*bufio.Reader{}
+	conns := map[string]net.Conn{}
+	for _, c := range []struct{ name, says, want string }{
+		{"ann", "HELLO 3 AUTH ann secret SETNAME a-name\r\nSUBSCRIBE news\r\nPSUBSCRIBE n?\r\nPING\r\n", "+PONG"},
+		{"second", "SUBSCRIBE news\r\nSUBSCRIBE other\r\nSSUBSCRIBE part\r\nPING x\r\n", "$1\r\nx"},
+		{"former", "AUTH former secret3\r\nSUBSCRIBE news\r\nPING x\r\n", "$1\r\nx"},
+		{"idle", "PING\r\n", "+PONG"},
+		{"half", "PING\r\n*2\r\n$4\r\nEC", "+PONG"},
+	} {
+		nc, err := net.DialTimeout("tcp", addr, testkit.Timeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
+		conns[c.name], clients[c.name] = nc, bufio.NewReader(nc)
+		fmt.Fprint(nc, c.says)
+		expectLine(t, clients[c.name], c.want)
+	}
+	upgrade(len(conns))
+	if _, err := io.ReadAll(clients["former"]); err != nil {
+		t.Errorf("a client whose user is gone: %v, want the end", err)
+	}
+	fmt.Fprint(conns["half"], "HO\r\n$3\r\nyes\r\n")
+	expectLine(t, clients["half"], "$3\r\nyes")
+	fmt.Fprint(conns["idle"], "PUBLISH news hello\r\nPUBLISH nx pattern\r\nSPUBLISH part shard\r\nPUBSUB NUMSUB other\r\n")
+	expectLine(t, clients["idle"], ":2\r\n:1\r\n:1\r\n*2\r\n$5\r\nother\r\n:1")
+	expectLine(t, clients["ann"], ">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n>4\r\n$8\r\npmessage\r\n$2\r\nn?\r\n$2\r\nnx\r\n$7\r\npattern")
+	expectLine(t, clients["second"], "*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n*3\r\n$8\r\nsmessage\r\n$4\r\npart\r\n$5\r\nshard")
+	fmt.Fprint(conns["ann"], "CLIENT GETNAME\r\nUNSUBSCRIBE news\r\nPUBSUB NUMSUB news\r\n")
+	expectLine(t, clients["ann"], "$6\r\na-name")
+	expectLine(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
+}
+
+// TestHTTPClientsMigrate upgrades a hub with WebSockets, event streams and an idle HTTP connection.
+func TestHTTPClientsMigrate(t *testing.T) {
+	addr, upgrade := serveUpgradableHub(t)
+	ann, former, mistaken := dialWebSocket(t, addr, "?token=secret"), dialWebSocket(t, addr, "?token=secret3"), dialWebSocket(t, addr, "")
+	ann.sendText(`{"op":"subscribe","topic":"news"}`)
+	ann.expectText(`{"op":"subscribed","topic":"news","count":1}`)
+	ann.sendText(`{"op":"subscribe","pattern":"n?"}`)
+	ann.expectText(`{"op":"subscribed","pattern":"n?","count":2}`)
+	former.sendText(`{"op":"subscribe","topic":"news"}`)
+	former.expectText(`{"op":"subscribed","topic":"news","count":1}`)
+	for range maxBadRequests - 1 {
+		mistaken.sendText(`{}`)
+		mistaken.Read(mistaken.ctx)
+	}
+	_, stream := dialAndSend(t, addr, "GET /events?topic=news&pattern=n?&token=secret HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	_, ended := dialAndSend(t, addr, "GET /events?topic=news&token=secret3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	for _, r := range []*bufio.Reader{stream, ended} {
+		expectUpTo(t, r, "retry: ")
+	}
+	nc, keptAlive := dialAndSend(t, addr, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	expectUpTo(t, keptAlive, `{"topic":"news","subscribers":4}`)
+	upgrade(6)
+	former.expectClose(websocket.StatusPolicyViolation)
+	if _, err := io.ReadAll(ended); err != nil {
+		t.Errorf("a stream whose user is gone: %v, want the end", err)
+	}
+	fmt.Fprint(nc, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	expectUpTo(t, keptAlive, `{"topic":"news","subscribers":2}`)
+	for _, topic := range []string{"news", "nx"} {
+		expectResponse(t, http.StatusOK, `{"receivers":2}`, "POST", "http://"+addr+"/publish?topic="+topic, "to "+topic)
+	}
+	ann.expectText(`{"op":"message","topic":"news","data":"to news"}`)
+	expectUpTo(t, stream, `{"op":"message","topic":"news","data":"to news"}`)
+	ann.expectText(`{"op":"message","pattern":"n?","topic":"nx","data":"to nx"}`)
+	expectUpTo(t, stream, `"data":"to nx"}`)
+	ann.sendText(`{"op":"unsubscribe","topic":"news"}`)
+	ann.expectText(`{"op":"unsubscribed","topic":"news","count":1}`)
+	ann.sendText(`{"op":"subscribe","topic":"other"}`) // not allowed for ann
+	ann.expectText(`{"op":"error","error":"no permission"}`)
+	mistaken.sendText(`{}`)
+	mistaken.Read(mistaken.ctx)
+	mistaken.expectClose(websocket.StatusPolicyViolation)
+}
+
+func expectLine(t *testing.T, in *bufio.Reader, want string) {
+	t.Helper()
+	expectUpTo(t, in, want+"\r\n")
+}
+
+func expectUpTo(t *testing.T, in *bufio.Reader, want string) {
+	t.Helper()
+	var got []byte
+	for !strings.HasSuffix(string(got), want) {
+		b, err := in.ReadByte()
+		if err != nil {
+			t.Fatalf("got %q, then %v; want %q", got, err, want)
+		}
+		got = append(got, b)
+	}
+}

@@ -1,0 +1,482 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// clientReplay sends a client the messages that it has missed, and then adds it to the groups of its topics. It
+// works in steps, each of bounded work and output, which read the replay buffer under its read lock. The last
+// step holds the lock until the client has joined, so that no message is missed or repeated.
+//
+// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs the others no
+// faster than the client reads. A client without a turn has nothing prepared, so waiting takes no memory. Until
+// the goroutine ends, within Replay.Timeout, the client's requests wait, a drain waits for it, and it cannot
+// migrate to another process.
+type clientReplay struct {
+	hub          *Hub
+	client       *client
+	ref          tcp.Ref
+	topics       []*topic // of one or more subscriptions
+	pos          Position // everything up to it has been sent; without an epoch, nothing is missed
+	unissued     bool     // pos has never been issued
+	lastValues   []byte   // encoded newest values, sent before missed messages
+	topicsByName map[string]*topic
+	patterns     []topicPattern
+
+	pending replayStep // prepared by the last step and not sent yet
+
+	owners    []owner
+	queueSlot *fairLimit // early or queue of replayLimiters, if held
+	hasTurn   bool
+	// closeClient closes the connection and asks the client to try again.
+	closeClient func(*tcp.Conn, error)
+}
+
+type topicPattern struct {
+	*topic
+	glob
+}
+
+// replayStep is the output of a step.
+type replayStep struct {
+	buf            []byte
+	replayed, gaps int64
+	unissued       int64
+	delivery       deliveryCounts
+	startPos       Position // position before the step
+	startUnissued  bool
+}
+
+// stepLimits bounds a step in work (see tryUnits) and output bytes, which the last message may exceed unless
+// allOrNothing.
+type stepLimits struct {
+	work, bytes  int
+	allOrNothing bool // a step that reaches a limit is discarded
+}
+
+var (
+	firstStepLimits = stepLimits{work: 4_000, bytes: 16 << 10, allOrNothing: true}
+	laterStepLimits = stepLimits{work: 40_000, bytes: 64 << 10}
+)
+
+const (
+	messageLookupUnits = 8
+	// waitersPerTurn is the number of clients that may wait for each turn.
+	waitersPerTurn = 64
+	// stallTimeout is how long a client with a turn may take to accept a step before it loses the turn.
+	stallTimeout = time.Second
+	// A client that has seen more than this node comes from another node and waits. After unknownPositionDelay
+	// the stream is asked whether the position exists, and again until it answers. An answer is cached for
+	// streamNewestTTL.
+	unknownPositionDelay = 2 * time.Second
+	streamNewestTTL      = time.Second
+)
+
+var (
+	errTooManyReplays = errors.New("too many replays; try again")
+	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
+)
+
+// initStartPosition returns the position from which the client will get all messages; ok is false if it is
+// unknown. A client without a position starts now, with the last values of its topics if these are kept.
+func (cr *clientReplay) initStartPosition() (at Position, ok bool) {
+	r := cr.hub.Replay
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if cr.pos.Epoch != "" {
+		return cr.pos, true
+	}
+	if !r.ready {
+		return Position{}, false
+	}
+	cr.pos = r.newestPos
+	for _, t := range cr.topics {
+		if message, kept := cr.hub.lastValues.get(t.name); kept && t.kind == Topic {
+			cr.lastValues = cr.client.format.appendMessage(cr.lastValues, t, t.name, []byte(message), "")
+		}
+	}
+	return cr.pos, true
+}
+
+// startReplay runs the first step and, if messages are left, starts a goroutine for the others. It must be called
+// by the handler of c.
+func (cr *clientReplay) startReplay(c *tcp.Conn) error {
+	cr.indexSubscriptions()
+	if cr.runStep(firstStepLimits) {
+		return nil
+	}
+	cr.rollBackPending()
+	r := cr.hub.Replay
+	cr.owners, cr.queueSlot = clientOwners(cr.client, cr.ref), &r.initLimiters().queue
+	if !r.hasReached(cr.pos) {
+		cr.queueSlot = &r.initLimiters().early
+	}
+	if !cr.queueSlot.tryAcquire(cr.owners) {
+		r.refused.Add(1)
+		return errTooManyReplays
+	}
+	r.replays.Add(1)
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout())
+	cr.client.ensureExtra().stopReplay = cancel
+	c.Retain()
+	if cr.client.format == formatWebSocket {
+		c.Pause() // requests wait
+	}
+	go cr.runInBackground(ctx, cancel)
+	return nil
+}
+
+func (cr *clientReplay) runInBackground(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
+	closeReason := cr.runSteps(ctx)
+	cr.releaseTurnAndSlot()
+	err := cr.ref.Do(func(c *tcp.Conn) {
+		cr.client.finishReplay()
+		if closeReason != nil {
+			cr.closeClient(c, closeReason)
+		}
+		c.Resume()
+		c.Release()
+	})
+	if errors.Is(err, tcp.ErrFull) {
+		_ = cr.ref.Close() // closing succeeds even if the mailbox is full
+	}
+}
+
+func (cr *clientReplay) runSteps(ctx context.Context) error {
+	for {
+		if err := cr.sendPending(ctx); err != nil {
+			return err
+		}
+		if err := cr.waitForPosition(ctx); err != nil {
+			return err
+		}
+		if !cr.unissued { // otherwise there is nothing to send
+			if err := cr.acquireTurn(ctx); err != nil {
+				return err
+			}
+		}
+		if cr.runBackgroundStep() {
+			return nil
+		}
+	}
+}
+
+// runBackgroundStep is runStep for the background goroutine. Steps with patterns may cost much and run one at a
+// time.
+func (cr *clientReplay) runBackgroundStep() (joined bool) {
+	if len(cr.patterns) > 0 {
+		r := cr.hub.Replay
+		r.patternStepMu.Lock()
+		defer r.patternStepMu.Unlock()
+	}
+	return cr.runStep(laterStepLimits)
+}
+
+// sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn, the step is
+// discarded, and the next one waits until the client has read.
+func (cr *clientReplay) sendPending(ctx context.Context) error {
+	if len(cr.pending.buf) == 0 {
+		return nil
+	}
+	sendCtx, cancel := context.WithTimeout(ctx, stallTimeout)
+	err := cr.ref.SendWait(sendCtx, cr.pending.buf)
+	cancel()
+	switch {
+	case err == nil:
+		cr.markPendingSent()
+		return nil
+	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
+		return cr.timeoutOrSendError(ctx, err)
+	}
+	cr.rollBackPending()
+	cr.releaseTurn()
+	cr.hub.Replay.stalled.Add(1)
+	return cr.waitUntilRead(ctx)
+}
+
+// markPendingSent counts the pending step as sent.
+func (cr *clientReplay) markPendingSent() {
+	r := cr.hub.Replay
+	r.replayed.Add(cr.pending.replayed)
+	r.gaps.Add(cr.pending.gaps)
+	r.unissued.Add(cr.pending.unissued)
+	if cr.pending.delivery.sent > 0 {
+		cr.hub.countDelivery(cr.pending.delivery)
+	}
+	cr.lastValues = nil
+	if buf := cr.pending.buf[:0]; cap(buf) <= 2*laterStepLimits.bytes {
+		cr.pending = replayStep{buf: buf}
+	} else {
+		cr.pending = replayStep{} // don't keep a buffer that a large message has grown
+	}
+}
+
+// rollBackPending drops the pending step, which the next one repeats.
+func (cr *clientReplay) rollBackPending() {
+	if cr.pending.startPos != (Position{}) {
+		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
+	}
+	cr.pending = replayStep{}
+}
+
+// Interval between checks whether a client has read.
+const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
+
+func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
+	pending := make(chan int, 1)
+	for wait := minReadPoll; ; wait = min(2*wait, maxReadPoll) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return cr.timeoutOrSendError(ctx, ctx.Err())
+		}
+		switch err := cr.ref.Do(func(c *tcp.Conn) { pending <- c.Pending() }); {
+		case errors.Is(err, tcp.ErrFull):
+			continue
+		case err != nil:
+			return cr.timeoutOrSendError(ctx, err)
+		}
+		select {
+		case n := <-pending:
+			if n <= laterStepLimits.bytes {
+				return nil
+			}
+		case <-ctx.Done():
+			return cr.timeoutOrSendError(ctx, ctx.Err())
+		}
+	}
+}
+
+func (cr *clientReplay) acquireTurn(ctx context.Context) error {
+	r := cr.hub.Replay
+	limiters := r.initLimiters()
+	if cr.queueSlot == &limiters.early {
+		cr.releaseTurnAndSlot()
+		if !limiters.queue.tryAcquire(cr.owners) {
+			r.refused.Add(1)
+			return errTooManyReplays
+		}
+		cr.queueSlot = &limiters.queue
+	}
+	if !cr.hasTurn {
+		if err := limiters.turns.acquire(ctx, cr.owners); err != nil {
+			return cr.timeoutOrSendError(ctx, err)
+		}
+		cr.hasTurn = true
+	}
+	return nil
+}
+
+func (cr *clientReplay) releaseTurn() {
+	if cr.hasTurn {
+		cr.hasTurn = false
+		cr.hub.Replay.initLimiters().turns.release(cr.owners)
+	}
+}
+
+func (cr *clientReplay) releaseTurnAndSlot() {
+	cr.releaseTurn()
+	if cr.queueSlot != nil {
+		cr.queueSlot.release(cr.owners)
+		cr.queueSlot = nil
+	}
+}
+
+func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		cr.hub.Replay.refused.Add(1)
+		return errReplayTimeout
+	}
+	return fmt.Errorf("hub: no space for missed messages: %w", err)
+}
+
+// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its position, so
+// that positions that were never issued don't block others, and then in queue, where replays take turns.
+type replayLimiters struct {
+	once                sync.Once
+	early, queue, turns fairLimit
+}
+
+// initLimiters returns the limiters, configured on the first call.
+func (r *Replay) initLimiters() *replayLimiters {
+	limiters := &r.limiters
+	limiters.once.Do(func() {
+		maxReplays, maxEach := r.maxReplays(), r.maxReplaysEach()
+		limiters.turns.max, limiters.turns.maxEach = maxReplays, maxEach
+		limiters.queue.max, limiters.queue.maxEach = (waitersPerTurn+1)*maxReplays, (waitersPerTurn+1)*maxEach
+		limiters.queue.keepSpare = maxEach < maxReplays
+		limiters.early.max, limiters.early.maxEach, limiters.early.keepSpare = limiters.queue.max, limiters.queue.maxEach, limiters.queue.keepSpare
+	})
+	return limiters
+}
+
+// waitForPosition waits until the node has reached the client's position, or sets unissued if no node has.
+func (cr *clientReplay) waitForPosition(ctx context.Context) error {
+	queryTicker := time.NewTicker(unknownPositionDelay)
+	defer queryTicker.Stop()
+	for {
+		advanced := cr.hub.Replay.nextMessageChanUnlessReached(cr.pos)
+		if advanced == nil || cr.unissued {
+			return nil
+		}
+		cr.releaseTurn()
+		select {
+		case <-advanced:
+		case <-queryTicker.C:
+			newest, err := cr.hub.cachedNewestPosition(ctx)
+			cr.unissued = err == nil && newest.Epoch == cr.pos.Epoch && newest.Seq < cr.pos.Seq && cr.hub.Replay.hasReached(newest)
+		case <-ctx.Done():
+			return cr.timeoutOrSendError(ctx, ctx.Err())
+		}
+	}
+}
+
+// nextMessageChanUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed with
+// the next message.
+func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reachedLocked(pos) {
+		return nil
+	}
+	if r.advanced == nil {
+		r.advanced = make(chan struct{})
+	}
+	return r.advanced
+}
+
+// hasReached reports whether the node has all messages up to pos.
+func (r *Replay) hasReached(pos Position) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.reachedLocked(pos)
+}
+
+// cachedNewestPosition returns Cluster.Newest, cached for streamNewestTTL.
+func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
+	r := h.Replay
+	r.newestMu.Lock()
+	defer r.newestMu.Unlock()
+	if time.Since(r.streamNewestAt) < streamNewestTTL {
+		return r.streamNewest, r.streamNewestErr
+	}
+	r.streamNewest, r.streamNewestErr = h.Cluster.Newest(ctx)
+	r.streamNewestAt = time.Now()
+	return r.streamNewest, r.streamNewestErr
+}
+
+// reachedLocked is hasReached with mu held. Positions of another stream count as reached.
+func (m *replayBuffer) reachedLocked(pos Position) bool {
+	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
+}
+
+func (cr *clientReplay) indexSubscriptions() {
+	cr.topicsByName = make(map[string]*topic)
+	for _, t := range cr.topics {
+		if t.kind == Pattern {
+			cr.patterns = append(cr.patterns, topicPattern{t, compileGlob(t.name)})
+		} else {
+			cr.topicsByName[t.name] = t
+		}
+	}
+}
+
+// runStep prepares the next step. It reports whether everything missing has been sent and the client has joined
+// its groups.
+func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
+	r := cr.hub.Replay
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if cr.pos.Epoch == "" {
+		if !r.ready {
+			return cr.sendPendingAndJoinGroups()
+		}
+		cr.pos = r.newestPos
+	}
+	if !r.reachedLocked(cr.pos) && !cr.unissued {
+		return false
+	}
+	cr.pending.startPos, cr.pending.startUnissued = cr.pos, cr.unissued
+	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
+	cr.appendGapAndSkipDropped()
+	work := 0
+	for _, m := range r.messagesAfter(cr.pos.Seq) {
+		if work >= limits.work || len(cr.pending.buf) >= limits.bytes || limits.allOrNothing && len(cr.pending.buf)+len(m.data) > limits.bytes {
+			return false
+		}
+		cr.pos.Seq = m.seq
+		work += cr.appendForMatchingSubscriptions(&m)
+	}
+	cr.pos = r.newestPos
+	cr.pending.buf = cr.client.format.appendPosition(cr.pending.buf, cr.pos)
+	return cr.sendPendingAndJoinGroups()
+}
+
+// appendForMatchingSubscriptions encodes m for each subscription that it matches and returns the work done.
+func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
+	work = messageLookupUnits
+	if t := cr.topicsByName[m.topic]; t != nil {
+		cr.appendMessage(t, m)
+	}
+	for i := range cr.patterns {
+		g := &cr.patterns[i]
+		if work += g.maxMatchUnits(len(m.topic)); g.matches(m.topic) {
+			cr.appendMessage(g.topic, m)
+		}
+	}
+	return work
+}
+
+func (cr *clientReplay) appendMessage(t *topic, m *keptMessage) {
+	before := len(cr.pending.buf)
+	cr.pending.buf = cr.client.format.appendMessage(cr.pending.buf, t, m.topic, m.data, cr.pos.String())
+	cr.pending.replayed++
+	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
+}
+
+// appendGapAndSkipDropped sends a gap if messages that the client lacks are no longer available, and continues
+// after them.
+func (cr *clientReplay) appendGapAndSkipDropped() {
+	r := cr.hub.Replay
+	to := cr.pos
+	switch {
+	case cr.unissued:
+		to = r.newestPos
+		cr.pending.unissued++
+	case cr.pos.Epoch != r.newestPos.Epoch:
+		to = Position{r.newestPos.Epoch, r.firstSeq - 1}
+	default:
+		for _, t := range cr.topics {
+			if r.mayLack(t, cr.pos.Seq) {
+				to.Seq = r.firstSeq - 1
+			}
+		}
+	}
+	if to != cr.pos {
+		cr.pos, cr.unissued = to, false
+		cr.pending.buf = cr.client.format.appendGap(cr.pending.buf, cr.topics, to)
+		cr.pending.gaps++
+	}
+}
+
+// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there is
+// no space for the step.
+func (cr *clientReplay) sendPendingAndJoinGroups() bool {
+	if len(cr.pending.buf) > 0 {
+		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
+			return false
+		}
+	}
+	cr.markPendingSent()
+	for _, t := range cr.topics {
+		t.groupFor(cr.client.format).Add(cr.ref)
+	}
+	return true
+}

@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// gapDetector finds missing and duplicate messages by the last sequence number of each topic and source. Its
+// memory is bounded. For a topic that it has forgotten, the next message counts as the first.
+//
+// Topics are kept in two generations. When the younger one is full, it replaces the older one, whose topics
+// unused since then are forgotten. Therefore a message that arrives by two subscriptions in quick succession is
+// always recognized as a duplicate.
+type gapDetector struct {
+	mu         sync.Mutex
+	young, old map[string]*topicSequences // by subject
+	period     uint32
+	isGone     func(origin string) bool // reports whether a node may be forgotten; nil: never
+}
+
+const maxTopicsPerGeneration = 1 << 17
+
+type topicSequences struct{ sources []sourceSequence }
+
+// sourceSequence is the last sequence number of a source: an origin with its era. Losses are only counted if it
+// was recorded in the current period.
+type sourceSequence struct {
+	source string
+	number uint64
+	period uint32
+}
+
+const (
+	// maxSourcesPerTopic limits the sources of a topic; beyond it, the first one is forgotten.
+	maxSourcesPerTopic = 64
+	// maxSourceBytes limits an origin with its era.
+	maxSourceBytes = maxOriginBytes + 32
+)
+
+// parseSequence parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
+func parseSequence(text string) (source, origin string, number uint64, ok bool) {
+	source, digits, ok := strings.Cut(text, " ")
+	if !ok {
+		return "", "", 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	origin, _, ok = strings.Cut(source, ".")
+	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
+}
+
+// recordSequence records a received message. It returns the number of messages missing before it, and whether it
+// is a duplicate.
+func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.getOrAddTopic(subject)
+	for i := range t.sources {
+		o := &t.sources[i]
+		if o.source != source {
+			continue
+		}
+		if number <= o.number {
+			return 0, true
+		}
+		if o.period == g.period {
+			missing = number - o.number - 1
+		}
+		o.number, o.period = number, g.period
+		return missing, false
+	}
+	g.evictSources(t, source)
+	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
+	return 0, false
+}
+
+// evictSources makes space for a new source. It removes nodes that are gone, and all but the newest era of the
+// source's origin, in which another process may still publish.
+func (g *gapDetector) evictSources(t *topicSequences, source string) {
+	origin, _, _ := strings.Cut(source, ".")
+	eras := 0
+	for i := len(t.sources) - 1; i >= 0; i-- {
+		other, _, _ := strings.Cut(t.sources[i].source, ".")
+		if other == origin {
+			eras++
+		}
+		if other == origin && eras > 1 || other != origin && g.isGone != nil && g.isGone(other) {
+			t.sources = slices.Delete(t.sources, i, i+1)
+		}
+	}
+	if len(t.sources) >= maxSourcesPerTopic {
+		t.sources = slices.Delete(t.sources, 0, 1)
+	}
+}
+
+func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
+	if t := g.young[subject]; t != nil {
+		return t
+	}
+	t := g.old[subject]
+	if t == nil {
+		t = new(topicSequences)
+	}
+	if g.young == nil || len(g.young) >= maxTopicsPerGeneration {
+		g.young, g.old = make(map[string]*topicSequences), g.young
+	}
+	g.young[subject] = t
+	return t
+}
+
+// noteUnsubscribed starts a new period for a subject that is no longer subscribed to, so that messages missed
+// from now on don't count as lost, unless another subscription covers it. A wildcard applies to all subjects.
+func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject string) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if strings.HasSuffix(subject, allSuffix) {
+		for _, topics := range []map[string]*topicSequences{g.old, g.young} {
+			for subject, t := range topics {
+				if isCovered(subject) {
+					t.movePeriod(g.period, g.period+1)
+				}
+			}
+		}
+		g.period++
+		return
+	}
+	if isCovered(subject) {
+		return
+	}
+	t := g.young[subject]
+	if t == nil {
+		t = g.old[subject]
+	}
+	if t != nil {
+		for i := range t.sources {
+			t.sources[i].period = g.period - 1
+		}
+	}
+}
+
+func (t *topicSequences) movePeriod(from, to uint32) {
+	for i := range t.sources {
+		if t.sources[i].period == from {
+			t.sources[i].period = to
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// replayStream is the NATS stream for hub.Replay. It captures the subjects of its topics, whoever publishes to
+// them. One goroutine reads it in order and passes each message to the hub: first those from before the start,
+// then new ones. After an error it continues after the hub's newest message, so that none is missed or repeated.
+type replayStream struct {
+	node           *Node
+	js             jetstream.JetStream
+	config         jetstream.StreamConfig
+	configured     bool   // the stream has been created or updated
+	loadUpTo       uint64 // last message from before the start
+	loaded         bool   // the hub has it
+	truncatedTries int    // how often the stream's newest message was older than the hub's
+	consumed       uint64 // messages read from the consumer
+}
+
+const (
+	streamName = "MYRIAD_HUB"
+	apiTimeout = 5 * time.Second
+	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears nothing for 2 *
+	// consumerHeartbeat creates another one.
+	consumerIdleTimeout = 30 * time.Second
+	consumerHeartbeat   = time.Second
+	pullExpiry          = 5 * time.Second
+	maxPulledMessages   = 512
+	streamRetryDelay    = 250 * time.Millisecond
+	maxReplicas         = 5
+	// maxTruncatedTries is how often to retry before accepting that a stream has lost its newest messages.
+	maxTruncatedTries = 40
+	// loadCheckDelay is how long to load old messages before checking whether they still exist.
+	loadCheckDelay = 10 * time.Second
+)
+
+func newReplayStream(n *Node) (*replayStream, error) {
+	js, err := jetstream.New(n.natsConn)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	bytes, messages, age := n.hub.Replay.Bounds()
+	s := &replayStream{node: n, js: js, config: jetstream.StreamConfig{
+		Name: streamName, Subjects: streamSubjects(n.hub.Replay.Topics), MaxBytes: int64(bytes), MaxMsgs: int64(messages), MaxAge: age,
+		Duplicates: min(2*publishTimeout, age), Replicas: n.config.replicas(), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
+	}}
+	if n.config.Peers == nil && n.natsConn.IsConnected() {
+		ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
+		defer cancel()
+		if _, err := js.AccountInfo(ctx); errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+			return nil, fmt.Errorf("cluster: Replay needs JetStream: %w; expected servers of NATS with JetStream (nats-server -js)", err)
+		}
+	}
+	return s, nil
+}
+
+func (c Config) replicas() int {
+	if c.Peers != nil {
+		return cmp.Or(c.Replicas, 3)
+	}
+	return cmp.Or(c.Replicas, 1)
+}
+
+// loadServerName returns the server's name stored in dir, by which other servers recognize it. If there is none,
+// it stores newName.
+func loadServerName(dir, newName string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "name")
+	known, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newName, os.WriteFile(path, []byte(newName), 0o600)
+	}
+	if err == nil && len(known) == 0 {
+		err = fmt.Errorf("%s is empty; expected the name of this node's server", path)
+	}
+	return string(known), err
+}
+
+// streamSubjects returns the subjects of topics without those covered by others, because subjects of a stream
+// must not overlap.
+func streamSubjects(topics []string) (subjects []string) {
+	var all []string
+	for _, topic := range topics {
+		all = append(all, patternSubject(topic))
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	for _, subject := range all {
+		covered := slices.ContainsFunc(all, func(wildcard string) bool {
+			beginning, ok := strings.CutSuffix(wildcard, allSuffix)
+			return ok && wildcard != subject && strings.HasPrefix(subject, beginning)
+		})
+		if !covered {
+			subjects = append(subjects, subject)
+		}
+	}
+	return subjects
+}
+
+func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
+	ctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
+	defer cancel()
+	msg := &nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{}}
+	if m.escapedName != "" {
+		msg.Header[topicHeader] = []string{m.escapedName}
+	}
+	_, err := s.js.PublishMsg(ctx, msg, jetstream.WithMsgID(m.id), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
+	if err == nil {
+		s.node.sent.Add(1)
+	}
+	return err
+}
+
+func (s *replayStream) readLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.readUntilError(ctx)
+		if ctx.Err() == nil && s.node.connected.Load() {
+			s.node.warnings.warnf("cannot read the stream: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(streamRetryDelay):
+		}
+	}
+}
+
+func (s *replayStream) readUntilError(ctx context.Context) error {
+	if err := s.ensureStream(ctx); err != nil {
+		return err
+	}
+	r := s.node.hub.Replay
+	at, _ := r.At()
+	started, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	c, err := s.js.CreateConsumer(started, streamName, jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: at.Seq + 1, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerIdleTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer s.deleteConsumer(c)
+	messages, err := c.Messages(jetstream.PullMaxMessages(maxPulledMessages), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(consumerHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	defer context.AfterFunc(ctx, messages.Stop)()
+	if !s.loaded { // check again which old messages remain
+		defer time.AfterFunc(loadCheckDelay, func() { s.stopIfStillLoading(messages) }).Stop()
+	}
+	for s.consumed = 0; ; {
+		m, err := messages.Next()
+		if err != nil {
+			return err
+		}
+		if err := s.deliver(m, at.Epoch); err != nil {
+			return err
+		}
+	}
+}
+
+// stopIfStillLoading stops reading if old messages are still being loaded; they may have expired meanwhile.
+func (s *replayStream) stopIfStillLoading(messages jetstream.MessagesContext) {
+	if _, ready := s.node.hub.Replay.At(); !ready {
+		messages.Stop()
+	}
+}
+
+func (s *replayStream) deleteConsumer(c jetstream.Consumer) {
+	if !s.node.connected.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), consumerHeartbeat)
+	defer cancel()
+	_ = s.js.DeleteConsumer(ctx, streamName, c.CachedInfo().Name)
+}
+
+// Newest implements hub.Cluster.
+func (n *Node) Newest(ctx context.Context) (hub.Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	found, err := n.stream.js.Stream(ctx, streamName)
+	if err != nil {
+		return hub.Position{}, err
+	}
+	info := found.CachedInfo()
+	return hub.Position{Epoch: streamEpoch(info), Seq: info.State.LastSeq}, nil
+}
+
+// streamEpoch returns the creation time of a stream, which identifies it.
+func streamEpoch(info *jetstream.StreamInfo) string {
+	return strconv.FormatInt(info.Created.UnixNano(), 36)
+}
+
+// ensureStream creates the stream or examines its state, and resets the replay buffer if the stream has changed.
+func (s *replayStream) ensureStream(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	found, err := s.js.Stream(ctx, streamName)
+	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && !s.configured {
+		found, err = s.js.CreateOrUpdateStream(ctx, s.config)
+	}
+	if err != nil {
+		return err
+	}
+	s.configured = true
+	info := found.CachedInfo()
+	epoch := streamEpoch(info)
+	r := s.node.hub.Replay
+	first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
+	switch at, _ := r.At(); {
+	case at.Epoch == epoch && at.Seq > last && s.truncatedTries < maxTruncatedTries: // a new leader may still be catching up
+		s.truncatedTries++
+		return fmt.Errorf("the newest message of the stream is %d, and was %d", last, at.Seq)
+	case at.Epoch == "" || at.Epoch == epoch && at.Seq > last:
+		s.loadUpTo, s.loaded = last, false
+		r.Begin(epoch, first)
+	case at.Epoch != epoch: // the new stream's messages are new to all clients
+		s.node.warnings.warnf("the stream was replaced")
+		s.loadUpTo, s.loaded = 0, false
+		r.Begin(epoch, first)
+	}
+	s.truncatedTries = 0
+	if !s.loaded && first > s.loadUpTo { // all old messages are gone
+		s.loaded = true
+		r.Begin(epoch, first)
+		r.Ready(first - 1)
+	}
+	return nil
+}
+
+func (s *replayStream) deliver(m jetstream.Msg, epoch string) error {
+	of, err := m.Metadata()
+	if err != nil {
+		return err
+	}
+	if s.consumed++; of.Sequence.Consumer != s.consumed {
+		return fmt.Errorf("message %d of the consumer arrived after %d", of.Sequence.Consumer, s.consumed-1)
+	}
+	seq := of.Sequence.Stream
+	_, name, ok := messageTopic(m.Subject(), m.Headers())
+	if !ok {
+		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
+	}
+	old := !ok || seq <= s.loadUpTo
+	s.node.hub.DeliverKept(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: of.Timestamp, Topic: name, Data: m.Data(), Old: old})
+	if !old {
+		s.node.inbox.received.Add(1)
+	}
+	if !s.loaded && seq >= s.loadUpTo {
+		s.loaded = true
+		s.node.hub.Replay.Ready(seq)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+package cluster
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// subscriptions subscribes to the subjects of all names with subscribers on the hub. Event loops queue names that
+// have got their first subscriber or lost their last; a goroutine then checks their current state. A subject
+// without subscribers stays subscribed for the linger time, to avoid churn.
+type subscriptions struct {
+	hub            *hub.Hub
+	natsConn       *nats.Conn
+	messages       chan *nats.Msg
+	onUnsubscribed func(subject string, covered func(string) bool) // called after unsubscribing
+	warn           func(format string, v ...any)
+	linger         time.Duration
+	maxSubjects    int // beyond it, all topics are subscribed to
+	alwaysAll      bool
+	comesByStream  func(hub.Kind, string) bool // names to skip
+	forceAll       atomic.Bool                 // temporarily
+
+	mu       sync.Mutex
+	changed  map[topicName]struct{}
+	checkAll bool // too many changed names: check all
+	wake     chan struct{}
+
+	// Only the maintain goroutine writes the fields below, holding countMu where others read them.
+	countMu      sync.Mutex
+	subjects     map[string]*subjectState
+	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to
+	idle         []idleSubject        // ordered by time
+	replaced     []*nats.Subscription // superseded subscriptions, to be removed after replaceDelay
+	replacedAt   time.Time            // when their replacements took effect
+}
+
+// replaceDelay is how long a superseded subscription stays after its replacement has taken effect. A NATS server
+// looks up a message's subscriptions and then delivers to each, skipping those unsubscribed meanwhile. A message
+// is lost if all that were found have been, even if newer ones exist. That a new subscription is in effect says
+// nothing about such a message, because routes have goroutines of their own. Therefore no subscription is removed
+// earlier, even if the mode switches again.
+const replaceDelay = 250 * time.Millisecond
+
+type topicName struct {
+	kind hub.Kind
+	text string
+}
+
+// subjectState is a subscribed subject with the names that need it, several in case of patterns.
+type subjectState struct {
+	sub          *nats.Subscription
+	names        map[topicName]struct{}
+	unusedSince  time.Time // zero if it has names
+	expiryQueued bool      // it is in subscriptions.idle
+}
+
+type idleSubject struct {
+	subject string
+	since   time.Time
+}
+
+const maxChangedNames = 1 << 16
+
+// queueNameCheck queues a name whose first subscriber has come or whose last has left.
+func (subs *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
+	subs.mu.Lock()
+	if len(subs.changed) >= maxChangedNames {
+		subs.checkAll = true
+		clear(subs.changed)
+	}
+	if !subs.checkAll {
+		if subs.changed == nil {
+			subs.changed = make(map[topicName]struct{})
+		}
+		subs.changed[topicName{kind, topic}] = struct{}{}
+	}
+	subs.mu.Unlock()
+	select {
+	case subs.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (subs *subscriptions) maintain(done <-chan struct{}) {
+	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
+	defer tick.Stop()
+	if subs.alwaysAll {
+		subs.setSubscribeAll(true)
+	}
+	subs.checkAllNames()
+	for {
+		select {
+		case <-done:
+			return
+		case <-subs.wake:
+			subs.checkChangedNames()
+		case now := <-tick.C:
+			subs.unsubscribeExpired(now)
+		}
+	}
+}
+
+func (subs *subscriptions) checkChangedNames() {
+	subs.mu.Lock()
+	changed, checkAll := subs.changed, subs.checkAll
+	subs.changed, subs.checkAll = nil, false
+	subs.mu.Unlock()
+	if checkAll {
+		subs.checkAllNames()
+		return
+	}
+	for n := range changed {
+		subs.updateSubscription(n, subs.hub.Subscribers(n.kind, n.text) > 0)
+	}
+}
+
+func (subs *subscriptions) checkAllNames() {
+	subscribed := make(map[topicName]struct{})
+	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
+		subs.hub.EachName(k, func(text string, _ int) bool {
+			subscribed[topicName{k, text}] = struct{}{}
+			return len(subscribed) <= subs.maxSubjects
+		})
+	}
+	if len(subscribed) > subs.maxSubjects {
+		subs.setSubscribeAll(true)
+		return
+	}
+	var gone []topicName
+	for _, s := range subs.subjects {
+		for n := range s.names {
+			if _, ok := subscribed[n]; !ok {
+				gone = append(gone, n)
+			}
+		}
+	}
+	for n := range subscribed {
+		subs.updateSubscription(n, true)
+	}
+	for _, n := range gone {
+		subs.updateSubscription(n, false)
+	}
+}
+
+func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) {
+	if subs.comesByStream != nil && subs.comesByStream(n.kind, n.text) {
+		return
+	}
+	var subjectName string
+	if n.kind == hub.Pattern {
+		subjectName = patternSubject(n.text)
+	} else {
+		subjectName, _ = topicSubject(n.kind, n.text)
+	}
+	s := subs.subjects[subjectName]
+	switch {
+	case hasSubscribers && s == nil:
+		if subs.allTopicSubs != nil {
+			return
+		}
+		if len(subs.subjects) >= subs.maxSubjects {
+			subs.setSubscribeAll(true)
+			return
+		}
+		if s = subs.subscribe(subjectName); s != nil {
+			s.names[n] = struct{}{}
+		}
+	case hasSubscribers:
+		s.names[n] = struct{}{}
+		s.unusedSince = time.Time{}
+	case s != nil:
+		delete(s.names, n)
+		if len(s.names) == 0 && s.unusedSince.IsZero() {
+			s.unusedSince = time.Now()
+			subs.scheduleExpiry(subjectName, s)
+		}
+	}
+}
+
+func (subs *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
+	if !s.expiryQueued {
+		s.expiryQueued = true
+		subs.idle = append(subs.idle, idleSubject{subjectName, s.unusedSince})
+	}
+}
+
+func (subs *subscriptions) subscribe(subjectName string) *subjectState {
+	sub, err := subs.natsConn.ChanSubscribe(subjectName, subs.messages)
+	if err != nil {
+		subs.warn("cannot subscribe to %s: %v", subjectName, err)
+		return nil
+	}
+	s := &subjectState{sub: sub, names: make(map[topicName]struct{}, 1)}
+	subs.countMu.Lock()
+	subs.subjects[subjectName] = s
+	subs.countMu.Unlock()
+	return s
+}
+
+// unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from superseded
+// subscriptions, and from all topics when that is no longer needed.
+func (subs *subscriptions) unsubscribeExpired(now time.Time) {
+	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
+		i := subs.idle[0]
+		subs.idle = subs.idle[1:]
+		s := subs.subjects[i.subject]
+		if s == nil {
+			continue
+		}
+		s.expiryQueued = false
+		if s.unusedSince.IsZero() {
+			continue
+		}
+		if now.Sub(s.unusedSince) < subs.linger { // used again since
+			subs.scheduleExpiry(i.subject, s)
+			continue
+		}
+		subs.countMu.Lock()
+		delete(subs.subjects, i.subject)
+		subs.countMu.Unlock()
+		subs.unsubscribe(s.sub)
+	}
+	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
+		subs.unsubscribeReplaced()
+	}
+	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.fitsPerTopicSubscriptions() {
+		subs.setSubscribeAll(false)
+	}
+}
+
+// fitsPerTopicSubscriptions reports whether the hub has at most half of maxSubjects names.
+func (subs *subscriptions) fitsPerTopicSubscriptions() bool {
+	n := 0
+	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
+		subs.hub.EachName(k, func(string, int) bool { n++; return n <= subs.maxSubjects/2 })
+	}
+	return n <= subs.maxSubjects/2
+}
+
+func (subs *subscriptions) unsubscribe(sub *nats.Subscription) {
+	if err := sub.Unsubscribe(); err != nil {
+		subs.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
+	}
+	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
+}
+
+func (subs *subscriptions) unsubscribeReplaced() {
+	for _, sub := range subs.replaced {
+		subs.unsubscribe(sub)
+	}
+	subs.replaced = nil
+}
+
+// setSubscribeAll switches between subscribing to all topics and to each. Switching on is always allowed and
+// reuses superseded subscriptions; switching off requires that none is superseded.
+func (subs *subscriptions) setSubscribeAll(on bool) {
+	if on == (subs.allTopicSubs != nil) {
+		return
+	}
+	old := subs.subjects
+	subs.countMu.Lock()
+	subs.subjects = make(map[string]*subjectState)
+	subs.countMu.Unlock()
+	if on {
+		every := subs.replaced
+		subs.replaced = nil
+		if every == nil {
+			for _, prefix := range []string{topicPrefix, shardedPrefix} {
+				if s := subs.subscribe(prefix + allSuffix); s != nil {
+					every = append(every, s.sub)
+				}
+			}
+		}
+		subs.countMu.Lock()
+		clear(subs.subjects)
+		subs.allTopicSubs = every
+		subs.countMu.Unlock()
+		for _, s := range old {
+			subs.replaced = append(subs.replaced, s.sub)
+		}
+		subs.idle = nil
+		subs.waitUntilEffective()
+		return
+	}
+	subs.replaced = subs.allTopicSubs
+	subs.countMu.Lock()
+	subs.allTopicSubs = nil
+	subs.countMu.Unlock()
+	subs.checkAllNames()
+	subs.waitUntilEffective()
+}
+
+// waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the old ones have
+// been read, because unsubscribing drops messages in flight. A connection that takes longer has been given up.
+// Meanwhile the old or the new subscriptions receive all topics.
+func (subs *subscriptions) waitUntilEffective() {
+	for range maxPings + 1 {
+		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
+			break
+		}
+	}
+	// nats-server 2.15 may cache subscriptions looked up before the new ones for its routes, because
+	// getAccAndResultFromCache reads the generation after the list. Any later subscription invalidates that
+	// cache.
+	if sub, err := subs.natsConn.SubscribeSync(nats.NewInbox()); err == nil {
+		_ = sub.Unsubscribe()
+	}
+	subs.replacedAt = time.Now()
+}
+
+func (subs *subscriptions) subjectCount() (n int64, all bool) {
+	subs.countMu.Lock()
+	defer subs.countMu.Unlock()
+	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
+}
+
+// isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A message without
+// a sequence number is delivered for that one only.
+func (subs *subscriptions) isWidestMatch(subscription, subject string) bool {
+	subs.countMu.Lock()
+	defer subs.countMu.Unlock()
+	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
+	if subs.allTopicSubs != nil {
+		return all
+	}
+	if wide := subs.widestWildcard(subject); wide != "" {
+		return subscription == wide
+	}
+	return !all // superseded
+}
+
+// widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or "".
+func (subs *subscriptions) widestWildcard(subject string) string {
+	for i := len("myriad."); i < len(subject); i++ {
+		if subject[i-1] == '.' {
+			if wide := subject[:i] + allSuffix; subs.subjects[wide] != nil {
+				return wide
+			}
+		}
+	}
+	return ""
+}
+
+// isSubscribedTo reports whether a subject is covered by a subscription that is not superseded.
+func (subs *subscriptions) isSubscribedTo(subject string) bool {
+	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestWildcard(subject) != ""
+}

@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// warningLimiter passes lines to a sink: at most maxWarningsPerSecond, and the same line once in repeatInterval.
+// It is safe for concurrent use.
+type warningLimiter struct {
+	sink func(line string)
+
+	mu          sync.Mutex
+	windowStart time.Time
+	shown       int // in this second
+	suppressed  int // in this second
+	known       map[string]*shownWarning
+}
+
+type shownWarning struct {
+	shownAt    time.Time
+	suppressed int // repeats since
+}
+
+const (
+	maxWarningsPerSecond = 5
+	repeatInterval       = time.Minute
+	// maxKnownWarnings limits the remembered lines. When exceeded, all are forgotten.
+	maxKnownWarnings = 256
+)
+
+// variableNumbers matches the parts in which repeats of a line differ: connection and attempt numbers, and client
+// ports.
+var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
+
+// warnf passes on a problem.
+func (w *warningLimiter) warnf(format string, v ...any) {
+	w.emitLimited(fmt.Sprintf(format, v...), false)
+}
+
+// logChange passes on a change of state, after which problems are shown again.
+func (w *warningLimiter) logChange(format string, v ...any) {
+	w.emitLimited(fmt.Sprintf(format, v...), true)
+}
+
+func (w *warningLimiter) emitLimited(line string, isChange bool) {
+	if w.sink == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if isChange {
+		w.known = nil
+	}
+	now, key := time.Now(), variableNumbers.ReplaceAllString(line, "")
+	known := w.known[key]
+	if known != nil && now.Sub(known.shownAt) < repeatInterval {
+		known.suppressed++
+		return
+	}
+	if now.Sub(w.windowStart) >= time.Second {
+		if w.suppressed > 0 {
+			w.sink(fmt.Sprintf("%d more lines about NATS are not shown", w.suppressed))
+		}
+		w.windowStart, w.shown, w.suppressed = now, 0, 0
+	}
+	if w.shown >= maxWarningsPerSecond {
+		w.suppressed++
+		return
+	}
+	w.shown++
+	if known != nil && known.suppressed > 0 {
+		line += fmt.Sprintf(" (and %d times in the last %v)", known.suppressed, now.Sub(known.shownAt).Round(time.Second))
+	}
+	if w.known == nil || len(w.known) >= maxKnownWarnings {
+		w.known = make(map[string]*shownWarning)
+	}
+	w.known[key] = &shownWarning{shownAt: now}
+	w.sink(line)
+}

@@ -1,0 +1,88 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+var errTooManyFailedLogins = errors.New("hub: too many failed logins")
+
+const (
+	// addrLoginFactor times MaxFailedLogins are allowed for an address in failedLoginWindow.
+	addrLoginFactor   = 10
+	failedLoginWindow = time.Minute
+	// failedLoginCloseDelay is how long a connection with too many failed logins stays open, unread.
+	failedLoginCloseDelay = time.Second
+	// failedLoginLogInterval is the minimum time between log lines.
+	failedLoginLogInterval = 10 * time.Second
+)
+
+// failedLoginLimiter slows down the guessing of passwords and tokens.
+type failedLoginLimiter struct {
+	rates addrRateLimits
+
+	mu         sync.Mutex // guards the fields below
+	lastLogged time.Time
+	notLogged  int // connections closed without a log line
+}
+
+// recordFailedLogin counts a failed login of a client at addr. It returns an error if the connection must close.
+// c is nil for HTTP requests, which authenticate one by one.
+func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) error {
+	limit, now := h.Limits.maxFailedLogins(), time.Now()
+	var reason error
+	if c != nil {
+		if c.consecutiveErrors < maxFailedLoginsLimit {
+			c.consecutiveErrors++
+		}
+		if int(c.consecutiveErrors) >= limit {
+			reason = fmt.Errorf("%w: %d on one connection", errTooManyFailedLogins, limit)
+		}
+	}
+	if !h.failedLogins.rates.allow(addr, now, addrLoginFactor*limit, failedLoginWindow) && reason == nil {
+		reason = fmt.Errorf("%w: %d in a minute from one address", errTooManyFailedLogins, addrLoginFactor*limit)
+	}
+	if reason != nil {
+		_ = h.countRefusal(errTooManyFailedLogins)
+		h.failedLogins.logClosedConn(srv.Log, reason, addr, now)
+	}
+	return reason
+}
+
+// logClosedConn logs a closed connection, at most once in failedLoginLogInterval.
+func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.lastLogged) < failedLoginLogInterval {
+		f.notLogged++
+		return
+	}
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Warn("client closed after failed logins", "error", reason, "peer", addr, "suppressed", f.notLogged)
+	f.lastLogged, f.notLogged = now, 0
+}
+
+// handleFailedLogin counts a failed login. After too many, the client is no longer read and closes after
+// failedLoginCloseDelay.
+func (b *commandBatch) handleFailedLogin() {
+	addr, _ := b.ref.RemoteAddr()
+	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addr.Addr()) == nil {
+		return
+	}
+	if b.flushReplies(); !b.closing {
+		b.stopped = true
+		b.conn.Pause()
+		b.conn.SetTimer(failedLoginCloseDelay)
+	}
+}
+
+// Timer implements tcp.TimerHandler. It closes a client that had too many failed logins.
+func (h handler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

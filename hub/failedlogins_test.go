@@ -1,0 +1,122 @@
+package hub
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
+)
+
+const wrongLogin = "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+
+func serveWithUserAnn(t *testing.T, limits Limits) (h *Hub, s *tcptest.Server, log *bytes.Buffer) {
+	t.Helper()
+	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, log = &Hub{Users: users, Limits: limits}, new(bytes.Buffer)
+	return h, tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
+}
+
+func TestFailedLoginLimitPerConn(t *testing.T) {
+	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 3})
+	p := s.Dial()
+	p.Send(strings.Repeat("AUTH ann x\r\n", 2) + "AUTH ann secret\r\n" + strings.Repeat("AUTH ann x\r\n", 2) + "PING\r\n")
+	p.Expect(strings.Repeat(wrongLogin, 2) + "+OK\r\n" + strings.Repeat(wrongLogin, 2) + "+PONG\r\n")
+	p.Send("HELLO 3 AUTH ann x\r\nPING\r\n")
+	p.Expect(wrongLogin)
+	if why, closed := p.Closed(); closed {
+		t.Fatalf("it is closed at once: %v", why)
+	}
+	s.Advance(2 * failedLoginCloseDelay)
+	p.ExpectClosed(errTooManyFailedLogins)
+	if out := p.Output(); out != "" {
+		t.Errorf("behind the last failed login it is answered %q", out)
+	}
+	if r := h.Stats().Refused; r.Credentials != 5 || r.Logins != 1 {
+		t.Errorf("%+v", r)
+	}
+	if lines := log.String(); strings.Count(lines, "after failed logins") != 1 || !strings.Contains(lines, "3 on one connection") {
+		t.Errorf("the log is %s", lines)
+	}
+}
+
+func TestFailedLoginLimitPerAddress(t *testing.T) {
+	h, s, log := serveWithUserAnn(t, Limits{MaxFailedLogins: 2})
+	from := netip.MustParseAddrPort("192.0.2.1:1000")
+	try := func(from netip.AddrPort) (closes bool) {
+		p := s.DialFrom(from)
+		p.Send("AUTH ann x\r\n")
+		p.Expect(wrongLogin)
+		s.Advance(2 * failedLoginCloseDelay)
+		why, closes := p.Closed()
+		if closes && !errors.Is(why, errTooManyFailedLogins) {
+			t.Errorf("it closes with %v", why)
+		}
+		return closes
+	}
+	const free = 2 * addrLoginFactor
+	for i := range free + 5 {
+		if closes := try(from); closes != (i >= free) {
+			t.Errorf("after failed login %d of one address its connection closes: %v", i+1, closes)
+		}
+	}
+	if try(netip.MustParseAddrPort("192.0.2.2:1000")) {
+		t.Error("another address is closed for it")
+	}
+	p := s.DialFrom(from)
+	p.Send("AUTH ann secret\r\n")
+	p.Expect("+OK\r\n")
+	if r := h.Stats().Refused; r.Logins != 5 {
+		t.Errorf("%+v", r)
+	}
+	if n := strings.Count(log.String(), "after failed logins"); n != 1 {
+		t.Errorf("%d lines of the log in a second, want 1: %s", n, log)
+	}
+	h.failedLogins.lastLogged = time.Now().Add(-failedLoginLogInterval)
+	try(from)
+	if lines := log.String(); strings.Count(lines, "after failed logins") != 2 || !strings.Contains(lines, "suppressed=4") {
+		t.Errorf("the log is %s", lines)
+	}
+}
+
+func TestFailedLoginLimitOverHTTP(t *testing.T) {
+	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forEachModel(t, func() *Hub { return &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}} }, func(t *testing.T, h *Hub, addr string) {
+		p := dialWebSocket(t, addr, "")
+		for range 2 {
+			p.sendText(`{"op":"auth","token":"x"}`)
+			p.expectText(`{"op":"error","error":"` + errWrongCredentials.Error() + `"}`)
+		}
+		p.expectClose(websocket.StatusPolicyViolation)
+		client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
+		defer client.CloseIdleConnections()
+		for i := range 2*addrLoginFactor - 1 {
+			res, err := client.Get("http://" + addr + "/topics?token=x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
+				t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
+			}
+		}
+		if r := h.Stats().Refused; r.Logins != 2 {
+			t.Errorf("%+v", r)
+		}
+	})
+}

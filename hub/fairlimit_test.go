@@ -1,0 +1,349 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
+)
+
+// replayFixture is a hub with a backlog larger than a client takes at once, in virtual time.
+type replayFixture struct {
+	*testing.T
+	h *Hub
+	s *tcptest.Server
+	n int
+}
+
+const backlog = 40 // messages of 60 KiB
+
+func runWithBacklog(t *testing.T, r *Replay, f func(c *replayFixture)) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newReplayHub(r)
+		var err error
+		h.Users, err = ReadUsers(strings.NewReader("user eve on nopass allchannels +@all\nuser bob on nopass allchannels +@all\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range backlog {
+			h.publishAll(t, "k.a", strings.Repeat("x", 60<<10))
+		}
+		f(&replayFixture{T: t, h: h, s: serveVirtual(t, h, tcp.Limits{})})
+	})
+}
+
+// connectForReplay connects a client of a user and requests messages since an id. An empty addrText means an
+// address of its own.
+func (c *replayFixture) connectForReplay(user, addrText, since string, reads bool) *tcptest.Peer {
+	c.n++
+	addr := netip.AddrFrom4([4]byte{10, 0, byte(c.n >> 8), byte(c.n)})
+	if addrText != "" {
+		addr = netip.MustParseAddr(addrText)
+	}
+	p := c.s.DialFrom(netip.AddrPortFrom(addr, uint16(1024+c.n)))
+	if !reads {
+		p.StopReading()
+	}
+	auth := map[string]string{"eve": "ZXZlOg==", "bob": "Ym9iOg=="}[user] // with an empty password
+	if auth != "" {
+		auth = "Authorization: Basic " + auth + "\r\n"
+	}
+	p.Send("GET /events?topic=k.a&since=" + since + " HTTP/1.1\r\nHost: localhost\r\n" + auth + "\r\n")
+	return p
+}
+
+func (c *replayFixture) measureReplay(p *tcptest.Peer) time.Duration {
+	c.Helper()
+	began, last := time.Now(), fmt.Sprintf("id: e-%d\n", backlog+3)
+	for text := ""; time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		synctest.Wait()
+		c.s.Advance(0)
+		if text += p.Output(); strings.Contains(text, last) {
+			return time.Since(began)
+		}
+		if strings.Contains(text, "event: refused") {
+			c.Fatalf("it is refused after %v: %.200s", time.Since(began), text[strings.Index(text, "event: refused"):])
+		}
+	}
+	c.Fatal("it has not got the backlog after a minute")
+	return 0
+}
+
+func (c *replayFixture) advance(d time.Duration) {
+	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		synctest.Wait()
+		c.s.Advance(0)
+		if !time.Now().Before(end) {
+			return
+		}
+	}
+}
+
+// TestStalledReplaysDoNotDelayOthers checks that 80 stalled clients of one user or address don't delay others,
+// and their own kind by seconds only.
+func TestStalledReplaysDoNotDelayOthers(t *testing.T) {
+	for name, test := range map[string]struct{ evil, from, good, at string }{
+		"user":                  {"eve", "", "bob", ""},
+		"user, of one address":  {"eve", "198.51.100.7", "bob", "198.51.100.7"},
+		"address without users": {"", "198.51.100.7", "", ""},
+		"network without users": {"", "2001:db8::1", "", "2001:db8:0:1::1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runWithBacklog(t, &Replay{}, func(c *replayFixture) {
+				if test.evil == "" {
+					c.h.Users = nil
+				}
+				for range 80 {
+					c.connectForReplay(test.evil, test.from, "e-3", false)
+				}
+				c.advance(0)
+				if n := c.h.Stats().Replay.Waiting; n != 80 {
+					t.Fatalf("%d wait; expected 80", n)
+				}
+				if took := c.measureReplay(c.connectForReplay(test.good, test.at, "e-3", true)); took > 50*time.Millisecond {
+					t.Errorf("somebody else waits for %v", took)
+				}
+				if took := c.measureReplay(c.connectForReplay(test.evil, test.from, "e-3", true)); took > 6*time.Second {
+					t.Errorf("one of them waits for %v", took)
+				}
+				if n := c.h.Stats().Replay.Stalled; n == 0 {
+					t.Error("no turn has ended because its client did not read")
+				}
+			})
+		})
+	}
+}
+
+func TestStalledReplayLosesTurn(t *testing.T) {
+	runWithBacklog(t, &Replay{MaxReplays: 1}, func(c *replayFixture) {
+		p := c.connectForReplay("eve", "", "e-3", false)
+		c.advance(stallTimeout - 100*time.Millisecond)
+		if s := c.h.Stats().Replay; s.Stalled != 0 || s.Waiting != 1 {
+			t.Fatalf("%+v; expected one with a turn", s)
+		}
+		c.advance(200 * time.Millisecond)
+		if s := c.h.Stats().Replay; s.Stalled != 1 || s.Waiting != 1 {
+			t.Fatalf("%+v; expected one that has lost its turn", s)
+		}
+		c.measureReplay(c.connectForReplay("bob", "", "e-3", true))
+		p.StartReading()
+		c.measureReplay(p)
+		if s := c.h.Stats().Replay; s.Refused != 0 || s.Waiting != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestReplayQueueShare checks that a user's clients can't use up the queue, and that closed clients leave it.
+func TestReplayQueueShare(t *testing.T) {
+	runWithBacklog(t, &Replay{MaxReplays: 8}, func(c *replayFixture) {
+		const share = (waitersPerTurn + 1) * 2
+		var evil []*tcptest.Peer
+		for range share + 10 {
+			evil = append(evil, c.connectForReplay("eve", "", "e-3", false))
+		}
+		c.advance(0)
+		if s := c.h.Stats().Replay; s.Waiting != share || s.Refused != 10 {
+			t.Errorf("%d wait, %d are refused; expected %d and 10", s.Waiting, s.Refused, share)
+		}
+		c.measureReplay(c.connectForReplay("bob", "", "e-3", true))
+		for _, p := range evil[:share] {
+			p.Reset()
+		}
+		c.advance(0)
+		if s := c.h.Stats().Replay; s.Waiting != 0 || s.Refused != 10 {
+			t.Errorf("%d wait when they have gone, %d are refused; expected 0 and 10", s.Waiting, s.Refused)
+		}
+	})
+}
+
+// TestReplayOfUnissuedID checks that clients with ids that were never issued don't block others. Impossible ids
+// are rejected; possible ones wait in a queue of their own.
+func TestReplayOfUnissuedID(t *testing.T) {
+	const turns = 8
+	const all = (waitersPerTurn + 1) * turns
+	runWithBacklog(t, &Replay{}, func(c *replayFixture) {
+		for n, text := range []string{"e-99999999999", fmt.Sprint("e-", backlog+3+1_000_001)} {
+			p := c.connectForReplay("eve", "", text, true)
+			c.advance(0)
+			if out := p.Output(); !strings.HasPrefix(out, "HTTP/1.1 400") || !strings.Contains(out, text+" has not been issued; the newest is e-43") {
+				t.Errorf("%s: %s", text, out)
+			}
+			if s := c.h.Stats().Replay; s.Unissued != int64(n+1) || s.Waiting != 0 {
+				t.Errorf("%s: %+v", text, s)
+			}
+		}
+	})
+	runWithBacklog(t, &Replay{MaxReplays: turns}, func(c *replayFixture) {
+		for range all {
+			c.connectForReplay("eve", "", "e-99999999999", true)
+		}
+		c.measureReplay(c.connectForReplay("bob", "", "e-3", true))
+		if n := c.h.Stats().Replay.Unissued; n != all {
+			t.Errorf("%d are counted; expected %d", n, all)
+		}
+	})
+	runWithBacklog(t, &Replay{MaxReplays: turns}, func(c *replayFixture) {
+		c.h.Users = nil // no share limits them
+		var early []*tcptest.Peer
+		for range all {
+			early = append(early, c.connectForReplay("", "", "e-1000", true))
+		}
+		c.advance(0)
+		if s := c.h.Stats().Replay; s.Waiting != all || s.Refused != 0 {
+			t.Fatalf("%+v; expected %d to wait", s, all)
+		}
+		if took := c.measureReplay(c.connectForReplay("", "", "e-3", true)); took > 50*time.Millisecond {
+			t.Errorf("somebody else waits for %v", took)
+		}
+		c.h.Cluster.(*fakeKeepingCluster).asked = 1 // so that Newest answers
+		c.advance(unknownPositionDelay + streamNewestTTL)
+		if s := c.h.Stats().Replay; s.Waiting != 0 || s.Unissued != all || s.Refused != 0 {
+			t.Errorf("%+v; expected %d ids that were not issued", s, all)
+		}
+		for _, p := range early[:10] {
+			if out := p.Output(); !strings.Contains(out, `{"op":"gap","id":"e-43","topic":"k.a"}`) {
+				t.Errorf("it is told %.300s; expected a gap", out)
+			}
+		}
+	})
+}
+
+// TestFairLimit checks that the waiter whose owners hold least is admitted next, and that a cancelled one holds
+// nothing.
+func TestFairLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fairLimit{max: 4, maxEach: 2}
+		var order []string
+		here := owner{addr: netip.MustParseAddr("::1")}
+		a, b, c := []owner{{user: &user{name: "a"}}}, []owner{{user: &user{name: "b"}}, here}, []owner{here}
+		wait := func(ctx context.Context, name string, owners []owner) {
+			go func() {
+				if l.acquire(ctx, owners) == nil {
+					order = append(order, name)
+				}
+			}()
+			synctest.Wait()
+		}
+		wants := func(want string, n int) {
+			t.Helper()
+			synctest.Wait()
+			if have := strings.Join(order, " "); have != want || l.holderCount() != n {
+				t.Fatalf("%s, %d holders; expected %s, %d", have, l.holderCount(), want, n)
+			}
+		}
+		for _, name := range []string{"a1", "a2", "a3", "a4"} { // the share of a is 2
+			wait(t.Context(), name, a)
+		}
+		wants("a1 a2", 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		wait(ctx, "b1", b)
+		wait(ctx, "c1", c)
+		wait(ctx, "b2", b)
+		wait(ctx, "c2", c)
+		wait(ctx, "c3", c)
+		wants("a1 a2 b1 c1", 4)
+		if l.tryAcquire(a) || l.tryAcquire(c) {
+			t.Error("a fifth is admitted")
+		}
+		l.release(a) // the owners of waiters hold: a 1, c 2, b 3
+		wants("a1 a2 b1 c1 a3", 4)
+		l.release(b) // a has its share of 2, c holds 1, and so does b, which has waited longer
+		wants("a1 a2 b1 c1 a3 b2", 4)
+		cancel() // c2 and c3 stop waiting
+		synctest.Wait()
+		l.release(c)
+		wants("a1 a2 b1 c1 a3 b2", 3)
+		l.release(a)
+		wants("a1 a2 b1 c1 a3 b2 a4", 3)
+		for _, owners := range [][]owner{a, a, b} {
+			l.release(owners)
+		}
+		wants("a1 a2 b1 c1 a3 b2 a4", 0)
+		if len(l.held) != 0 || len(l.waiting) != 0 {
+			t.Errorf("%v and %v are left", l.held, l.waiting)
+		}
+	})
+}
+
+// TestFairLimitAddress checks that an address has twice the share of a user.
+func TestFairLimitAddress(t *testing.T) {
+	l := fairLimit{max: 100, maxEach: 3}
+	here := owner{addr: netip.MustParseAddr("192.0.2.1")}
+	for n := range 7 {
+		if ok := l.tryAcquire([]owner{{user: &user{}}, here}); ok != (n < 6) {
+			t.Errorf("the holder %d of an address is admitted: %v", n+1, ok)
+		}
+	}
+}
+
+// TestReplayStepBounds checks that steps are limited in work and output, and that discarded output is released.
+func TestReplayStepBounds(t *testing.T) {
+	h := &Hub{Replay: &Replay{Topics: []string{"*"}}}
+	r := h.Replay
+	r.Begin("e", 1)
+	const messages = 1000
+	for seq := range uint64(messages) {
+		r.add(keptMessage{seq: seq + 1, topic: strings.Repeat("x", 1000), data: make([]byte, 100)})
+	}
+	r.Ready(messages)
+	replay := func(kind Kind, names ...string) *clientReplay {
+		s := &clientReplay{hub: h, client: &client{user: anyone, format: formatEvents}, pos: Position{"e", 0}}
+		for _, name := range names {
+			s.topics = append(s.topics, &topic{kind: kind, name: name})
+		}
+		s.indexSubscriptions()
+		return s
+	}
+	var patterns []string
+	work := messageLookupUnits
+	for i := range 22 {
+		patterns = append(patterns, "*"+strings.Repeat("?", 500+i)+"[b]*")
+		work += compileGlob(patterns[i]).maxMatchUnits(1000)
+	}
+	s := replay(Pattern, patterns...)
+	if s.runStep(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
+		t.Errorf("a step with patterns of %d units looks at %d messages", work, s.pos.Seq)
+	}
+	s = replay(Topic, strings.Repeat("x", 1000))
+	if s.runStep(laterStepLimits) || s.pos.Seq == 0 || len(s.pending.buf) < laterStepLimits.bytes || len(s.pending.buf) > 2*laterStepLimits.bytes {
+		t.Errorf("a step makes %d bytes of %d messages", len(s.pending.buf), s.pos.Seq)
+	}
+	if s.rollBackPending(); s.pos.Seq != 0 || s.pending.buf != nil {
+		t.Errorf("what is left when it is undone is %d bytes, at %v", len(s.pending.buf), s.pos)
+	}
+	for range 2 { // newest values go first, and are repeated after a discard
+		s.lastValues = []byte("newest")
+		if s.runStep(laterStepLimits) || !strings.HasPrefix(string(s.pending.buf), "newest") {
+			t.Errorf("a step makes %.20q; want the newest values first", s.pending.buf)
+		}
+		s.rollBackPending()
+	}
+	s.lastValues = nil
+	r.messages[0].data = make([]byte, 1<<20)
+	if s.runStep(firstStepLimits) || len(s.pending.buf) > 0 {
+		t.Errorf("the first step makes %d bytes of a large message", len(s.pending.buf))
+	}
+	if s.rollBackPending(); h.Stats().Replay.Replayed != 0 {
+		t.Errorf("%d messages count as sent", h.Stats().Replay.Replayed)
+	}
+}
+
+// TestFairLimitKeepsSpareCapacity checks that a few greedy owners leave capacity for others.
+func TestFairLimitKeepsSpareCapacity(t *testing.T) {
+	l := fairLimit{max: 4160, maxEach: 1040, keepSpare: true}
+	for i := range byte(8) {
+		owners := []owner{{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})}}
+		for l.tryAcquire(owners) {
+		}
+	}
+	if honest := []owner{{addr: netip.AddrFrom4([4]byte{127, 0, 1, 0})}}; !l.tryAcquire(honest) {
+		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holderCount(), l.max)
+	}
+}

@@ -1,0 +1,441 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// httpAPI serves browsers and other HTTP clients:
+//
+//	GET /                                  the web page
+//	GET /ws                                WebSocket, see websocket.go
+//	GET /events?topic=a&topic=b&pattern=p  server-sent events, see eventstream.go
+//	POST /publish?topic=a                  publish the body
+//	GET /topics?prefix=p&limit=100         the topics with the most subscribers
+//	GET /topics/a                          one topic
+//
+// Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client
+// certificate. Responses are JSON, including errors.
+//
+// A browser sends requests, with the user's credentials, for pages of any site. Therefore pages of other sites
+// may only show the hub's page, unless Hub.Origins lists them. In a hub without users, local clients must use a
+// host name that other sites cannot claim.
+type httpAPI struct {
+	once        sync.Once
+	http        web.HTTP
+	hub         *Hub
+	origins     http.CrossOriginProtection
+	originHosts map[string]bool // hosts of Hub.Origins
+	sockets     web.WebSocket
+	streams     web.Events
+	scanSlots   chan struct{}
+}
+
+const (
+	bodyTimeout = 30 * time.Second
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for up to
+	// httpScanWait.
+	maxHTTPScans = 4
+	httpScanWait = clusterQueryTimeout
+	// Limits of a topic list, and of the bytes of names from other hubs.
+	defaultTopicLimit, maxTopicLimit = 100, 10_000
+	maxRemoteNameBytes               = 4 << 20
+)
+
+func (h *Hub) httpHandler() *web.HTTP {
+	f := &h.api
+	f.once.Do(func() { f.init(h) })
+	return &f.http
+}
+
+func (api *httpAPI) init(h *Hub) {
+	api.hub = h
+	api.scanSlots = make(chan struct{}, maxHTTPScans)
+	if err := api.allowOrigins(h.Origins); err != nil {
+		panic(err)
+	}
+	api.sockets = web.WebSocket{
+		Handler:      socketHandler{api},
+		Subprotocols: []string{subprotocol},
+		CheckOrigin:  func(*http.Request) bool { return true }, // parseParams has checked it
+		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
+	}
+	api.streams = web.Events{Opened: api.startEventStream, Closed: api.handleEventStreamClosed, Save: api.saveEventStream, Restore: api.restoreEventStream}
+	api.http.Endpoints = map[string]web.Endpoint{"ws": &api.sockets, "events": &api.streams}
+
+	mux := http.NewServeMux()
+	handleQuick := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, web.Quick(h)) }
+	handleQuick("GET /{$}", servePage)
+	handleQuick("GET /ws", api.serveWebSocket)
+	handleQuick("GET /events", api.serveEvents)
+	for _, path := range []string{"/events", "/publish", "/topics", "/topics/{name...}"} {
+		handleQuick("OPTIONS "+path, api.servePreflight)
+	}
+	if h.Cluster == nil {
+		handleQuick("GET /topics/{name...}", api.serveTopic)
+	} else {
+		mux.HandleFunc("GET /topics/{name...}", api.limitScans(api.serveTopic))
+	}
+	mux.HandleFunc("GET /topics", api.limitScans(api.serveTopics))
+	mux.HandleFunc("POST /publish", api.servePublish)
+	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
+}
+
+func (api *httpAPI) allowOrigins(origins []string) error {
+	api.originHosts = make(map[string]bool)
+	for _, origin := range origins {
+		if err := api.origins.AddTrustedOrigin(origin); err != nil {
+			return fmt.Errorf("hub: Origins: %w: %w; expected an origin such as https://example.com", tcp.ErrBadConfig, err)
+		}
+		u, _ := url.Parse(origin) // AddTrustedOrigin has validated it
+		api.originHosts[strings.ToLower(u.Hostname())] = true
+	}
+	return nil
+}
+
+// checkOrigin returns an error if a page of the request's origin may not use the hub.
+func (api *httpAPI) checkOrigin(r *http.Request) error {
+	asked := *r
+	asked.Method = http.MethodPost // Check accepts every GET
+	if api.origins.Check(&asked) != nil {
+		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins", r.Header.Get("Origin"))
+	}
+	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isOwnHost(r.Host) {
+		return fmt.Errorf("host %.100q is not allowed for local requests to a hub without users; expected localhost, an address, or a host of Hub.Origins", r.Host)
+	}
+	return nil
+}
+
+// isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name might be a foreign
+// site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the hub for that site.
+func (api *httpAPI) isOwnHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
+}
+
+// parseParams checks the request's origin and returns its parameters, which must be token or one of allowed. If
+// ok is false, it has written an error.
+func (api *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
+	if err := api.checkOrigin(r); err != nil {
+		writeHTTPError(w, http.StatusForbidden, err)
+		return nil, false
+	}
+	api.setCORSHeaders(w, r)
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		writeHTTPError(w, http.StatusBadRequest, err)
+		return nil, false
+	}
+	allowed = append(allowed, "token")
+	for name := range q {
+		if !slices.Contains(allowed, name) {
+			writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("unknown parameter %.40q; expected one of %s", name, strings.Join(allowed, ", ")))
+			return nil, false
+		}
+	}
+	return q, true
+}
+
+// authenticate is parseParams that also returns the user.
+func (api *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
+	if q, ok = api.parseParams(w, r, allowedParams...); !ok {
+		return nil, nil, false
+	}
+	u, err := api.requestUser(r, q)
+	if u == nil && err == nil {
+		err = errNotAuthenticated
+	}
+	if err != nil {
+		api.rejectLogin(w, r, err)
+		return nil, nil, false
+	}
+	return u, q, true
+}
+
+// rejectLogin writes the error, and closes the connection after too many failed logins.
+func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
+	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
+		w.Header().Set("Connection", "close")
+	}
+	writeHTTPError(w, http.StatusUnauthorized, err)
+}
+
+// setCORSHeaders lets the page that sent the request read the response.
+func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Origin")
+	if origin := r.Header.Get("Origin"); origin != "" {
+		w.Header().Set("Access-Control-Allow-Origin", origin)
+		w.Header().Set("Access-Control-Allow-Credentials", "true")
+	}
+}
+
+// servePreflight answers a browser's CORS preflight request.
+func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
+	if err := api.checkOrigin(r); err != nil {
+		writeHTTPError(w, http.StatusForbidden, err)
+		return
+	}
+	api.setCORSHeaders(w, r)
+	w.Header().Set("Access-Control-Allow-Methods", "GET, POST")
+	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
+	w.Header().Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
+
+// requestUser returns the user of a request, or nil if it must authenticate.
+func (api *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
+	h := api.hub
+	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	switch {
+	case strings.EqualFold(scheme, "Bearer"):
+		return h.authenticateToken(strings.TrimSpace(credential))
+	case strings.EqualFold(scheme, "Basic"):
+		name, password, ok := r.BasicAuth()
+		if !ok {
+			return nil, fmt.Errorf("%w: Authorization: Basic is not USER:PASSWORD in base64", errWrongCredentials)
+		}
+		return h.authenticatePassword(name, password)
+	case scheme != "":
+		return nil, fmt.Errorf("%w: Authorization: %.20q; expected Bearer or Basic", errWrongCredentials, scheme)
+	case q.Has("token"):
+		return h.authenticateToken(q.Get("token"))
+	}
+	return h.initialUser(r.TLS), nil
+}
+
+func writeHTTPError(w http.ResponseWriter, status int, err error) {
+	switch status {
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="myriad hub"`)
+	}
+	writeJSON(w, status, map[string]string{"error": err.Error()})
+}
+
+// httpStatus returns the status code for an error of the hub.
+func httpStatus(err error) int {
+	switch {
+	case errors.Is(err, errEmptyName), errors.Is(err, errNameTooLong), errors.Is(err, errBadPosition):
+		return http.StatusBadRequest
+	case errors.Is(err, errWrongCredentials):
+		return http.StatusUnauthorized
+	case errors.Is(err, errDenied):
+		return http.StatusForbidden
+	case errors.Is(err, errPublishRate):
+		return http.StatusTooManyRequests
+	case errors.Is(err, errMessageTooLong):
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusServiceUnavailable
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	p, _ := json.Marshal(v) // structs and maps: can't fail
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(p, '\n'))
+}
+
+func singleParam(q url.Values, name string) (string, error) {
+	if n := len(q[name]); n != 1 {
+		return "", fmt.Errorf("%w: the parameter %s occurs %d times; expected it once", errEmptyName, name, n)
+	}
+	return q.Get(name), nil
+}
+
+func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.authenticate(w, r, "topic")
+	if !ok {
+		return
+	}
+	name, err := singleParam(q, "topic")
+	if err != nil {
+		writeHTTPError(w, httpStatus(err), err)
+		return
+	}
+	maxBytes := int64(api.hub.Limits.maxMessage())
+	message, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		writeHTTPError(w, http.StatusRequestEntityTooLarge, api.hub.countRefusal(fmt.Errorf("%w: at most %d bytes are allowed", errMessageTooLong, maxBytes)))
+		return
+	case err != nil:
+		writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("the body is incomplete: %w", err))
+		return
+	}
+	withinRate := func(now time.Time, rate int) bool {
+		return api.hub.httpPublishRates.allow(remoteAddr(r), now, rate, time.Second)
+	}
+	receivers, err := 0, api.hub.authorizePublish(u, withinRate, Topic, name, message)
+	if err == nil {
+		receivers, err = api.hub.fanOut(Topic, name, message)
+	}
+	if err != nil {
+		writeHTTPError(w, httpStatus(err), err)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
+}
+
+// remoteAddr returns the client's address, or the zero Addr for a Unix socket.
+func remoteAddr(r *http.Request) netip.Addr {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return from.Addr()
+}
+
+type topicSubscribers struct {
+	Topic       string `json:"topic"`
+	Subscribers int    `json:"subscribers"`
+}
+
+func (api *httpAPI) serveTopic(w http.ResponseWriter, r *http.Request) {
+	u, _, ok := api.authenticate(w, r)
+	if !ok {
+		return
+	}
+	name := r.PathValue("name")
+	if err := api.hub.checkMayCountSubscribers(u, name); err != nil {
+		writeHTTPError(w, httpStatus(err), err)
+		return
+	}
+	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.clusterSubscriberCounts(r.Context(), Topic, []string{name})[0]})
+}
+
+// checkMayCountSubscribers returns an error if the user may not see the topic's number of subscribers.
+func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
+	if err := h.checkName(topic); err != nil {
+		return h.countRefusal(err)
+	}
+	if !u.mayRun("pubsub|numsub") {
+		return h.countRefusal(errDenied)
+	}
+	return nil
+}
+
+var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
+
+// limitScans wraps a handler of which at most maxHTTPScans run at a time.
+func (api *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		late := time.NewTimer(httpScanWait)
+		defer late.Stop()
+		select {
+		case api.scanSlots <- struct{}{}:
+			defer func() { <-api.scanSlots }()
+			next(w, r)
+		case <-late.C:
+			writeHTTPError(w, http.StatusServiceUnavailable, errTooManyHTTPScans)
+		}
+	}
+}
+
+func (api *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.authenticate(w, r, "prefix", "limit")
+	if !ok {
+		return
+	}
+	if !u.mayRun("pubsub|channels") {
+		writeHTTPError(w, http.StatusForbidden, api.hub.countRefusal(errDenied))
+		return
+	}
+	limit := defaultTopicLimit
+	if q.Has("limit") {
+		var err error
+		if limit, err = strconv.Atoi(q.Get("limit")); err != nil || limit < 1 || limit > maxTopicLimit {
+			writeHTTPError(w, http.StatusBadRequest, fmt.Errorf("limit is %.20q; expected 1 to %d", q.Get("limit"), maxTopicLimit))
+			return
+		}
+	}
+	var list struct {
+		Topics []topicSubscribers `json:"topics"`
+		Total  int                `json:"total"`
+	}
+	list.Topics, list.Total = api.hub.largestClusterTopics(r.Context(), q.Get("prefix"), limit)
+	writeJSON(w, http.StatusOK, list)
+}
+
+// largestLocalTopics returns up to limit topics with prefix that have the most subscribers on this hub, and the
+// total number of topics with prefix.
+func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
+	largest = []topicSubscribers{} // [] instead of null in JSON
+	h.topics.eachName(func(name string, subscribers int) bool {
+		if strings.HasPrefix(name, prefix) {
+			total++
+			if largest = append(largest, topicSubscribers{name, subscribers}); len(largest) >= 2*limit {
+				largest = topBySubscribers(largest, limit)
+			}
+		}
+		return true
+	})
+	return topBySubscribers(largest, limit), total
+}
+
+// topBySubscribers sorts topics by subscribers, largest first, and truncates them to limit.
+func topBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
+	slices.SortFunc(topics, func(a, b topicSubscribers) int {
+		return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
+	})
+	return topics[:min(len(topics), limit)]
+}
+
+// largestClusterTopics is largestLocalTopics for all hubs, chosen from the largest topics of each. In total, a
+// topic that no hub has listed counts once for each hub that has it.
+func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
+	largest, total = h.largestLocalTopics(prefix, limit)
+	if h.Cluster == nil {
+		return largest, total
+	}
+	queryCtx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
+	names, omitted := h.Cluster.Largest(queryCtx, prefix, limit, maxRemoteNameBytes)
+	cancel()
+	slices.Sort(names)
+	names = slices.Compact(names)
+	total += omitted + h.countWithoutLocalSubscribers(Topic, names)
+	for _, p := range largest {
+		names = append(names, p.Topic)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	largest = largest[:0]
+	for i, n := range h.clusterSubscriberCounts(ctx, Topic, names) {
+		largest = append(largest, topicSubscribers{names[i], n})
+	}
+	return topBySubscribers(largest, limit), total
+}
+
+// Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on this hub,
+// largest first, and the total number of topics with prefix.
+func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
+	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
+	for _, p := range largest {
+		names = append(names, p.Topic)
+	}
+	return names, total
+}

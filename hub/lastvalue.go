@@ -1,0 +1,123 @@
+package hub
+
+import (
+	"hash/maphash"
+	"maps"
+	"strings"
+	"sync"
+)
+
+// lastValueCache keeps the newest message of each topic for later subscribers.
+//
+// A subscriber gets the confirmation, then the newest value at that moment, then each later message, without gaps
+// or repeats. To ensure that, topicLock is held while a message is stored and sent, and while a subscriber is
+// sent the value and joins the group.
+type lastValueCache struct {
+	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
+
+	mu             sync.Mutex // guards the fields below
+	byName         map[string]*lastValue
+	newest, oldest *lastValue // by last use
+	bytes          int
+	peakCount      int // most entries since byName was allocated; maps don't shrink
+	evicted        int64
+}
+
+type lastValue struct {
+	name         string
+	message      []byte // immutable
+	newer, older *lastValue
+}
+
+// lastValueOverhead is the memory of a value besides name and message: the struct and on average 40 bytes of the
+// map.
+const lastValueOverhead = 64 + 40
+
+// memoryBytes returns the memory of the value.
+func (v *lastValue) memoryBytes() int {
+	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
+}
+
+// topicLock returns the lock that orders a topic's messages. Topics share locks.
+func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
+	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
+}
+
+// storeAndSend stores a message as its topic's newest and calls send while holding the topic's lock.
+func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limits, send func()) {
+	lock := l.topicLock(topic)
+	lock.Lock()
+	defer lock.Unlock()
+	l.store(topic, message, limits)
+	send()
+}
+
+// store stores a message as its topic's newest. A message that exceeds the limits removes the topic's value,
+// because an older one would be wrong.
+func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := l.byName[topic]
+	if v != nil {
+		l.remove(v)
+	} else {
+		v = &lastValue{name: strings.Clone(topic)} // topic may be part of a request
+	}
+	v.message = append([]byte(nil), message...)
+	if v.memoryBytes() > limits.lastValueBytes() {
+		l.evicted++
+		return
+	}
+	for len(l.byName) >= limits.LastValues || l.bytes+v.memoryBytes() > limits.lastValueBytes() {
+		l.remove(l.oldest)
+		l.evicted++
+	}
+	if l.insertNewest(v); len(l.byName) < l.peakCount/2 {
+		all := l.byName
+		l.byName, l.peakCount = make(map[string]*lastValue, len(all)), len(all)
+		maps.Copy(l.byName, all)
+	}
+}
+
+// get returns the newest message of a topic and marks it as used.
+func (l *lastValueCache) get(topic string) (message []byte, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := l.byName[topic]
+	if v == nil {
+		return nil, false
+	}
+	l.remove(v)
+	l.insertNewest(v)
+	return v.message, true
+}
+
+func (l *lastValueCache) insertNewest(v *lastValue) {
+	if l.byName == nil {
+		l.byName = make(map[string]*lastValue)
+	}
+	l.byName[v.name] = v
+	l.peakCount = max(l.peakCount, len(l.byName))
+	l.bytes += v.memoryBytes()
+	if v.older = l.newest; v.older != nil {
+		v.older.newer = v
+	} else {
+		l.oldest = v
+	}
+	v.newer, l.newest = nil, v
+}
+
+func (l *lastValueCache) remove(v *lastValue) {
+	delete(l.byName, v.name)
+	l.bytes -= v.memoryBytes()
+	if v.newer != nil {
+		v.newer.older = v.older
+	} else {
+		l.newest = v.older
+	}
+	if v.older != nil {
+		v.older.newer = v.newer
+	} else {
+		l.oldest = v.newer
+	}
+}

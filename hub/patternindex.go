@@ -1,0 +1,435 @@
+package hub
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// patternIndex finds the patterns that match a topic without trying all. It stores each pattern under one of its
+// literal runs: its beginning, its end, or a run between two of *, ? and [. A matching topic contains that run at
+// its beginning, at its end, or anywhere. A publish therefore looks up the topic's beginnings, ends and
+// substrings of all lengths in use, and tries the patterns that it finds.
+//
+// Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect many. Runs are
+// identified by hash; a collision merely causes a failed try.
+//
+// The index bounds the work of a publish: see maxPublishWork and lengthWork. No lock is held while patterns are
+// tried: bucket chunks are immutable, and changes copy them.
+type patternIndex struct {
+	mu             sync.RWMutex
+	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
+	runLengths     [runPlaceCount][]lengthWork      // by length of the run
+	maxPublishWork atomic.Int64                     // upper bound for one publish; written under mu
+	spentWork      atomic.Int64                     // by all publishes
+}
+
+type runPlace int
+
+const (
+	atStart runPlace = iota
+	atEnd
+	within
+	runPlaceCount = iota
+)
+
+type literalRun struct {
+	place runPlace
+	size  int
+	hash  uint64
+}
+
+// bucket holds the patterns under one run, usually one. Chunks in the index are immutable, so publishers read
+// them without a lock. All chunks but the last have chunkSize patterns.
+type bucket struct {
+	chunks [][]indexedPattern
+	size   int
+	work   int // of all patterns
+}
+
+// chunkSize is the number of patterns that a change copies, besides a pointer for each chunk.
+const chunkSize = 64
+
+type indexedPattern struct {
+	topic *topic
+	*globProgram
+}
+
+// withPattern returns a copy of the bucket with p appended.
+func (b bucket) withPattern(p indexedPattern) bucket {
+	chunks := slices.Clone(b.chunks)
+	if b.size%chunkSize == 0 {
+		chunks = append(chunks, nil)
+	}
+	last := len(chunks) - 1
+	chunks[last] = slices.Concat(chunks[last], []indexedPattern{p})
+	return bucket{chunks, b.size + 1, b.work}
+}
+
+// withoutSlot returns a copy of the bucket in which the last pattern replaces the one in slot.
+func (b bucket) withoutSlot(slot int) bucket {
+	chunks := slices.Clone(b.chunks)
+	last := len(chunks) - 1
+	end := len(chunks[last]) - 1
+	p := chunks[last][end]
+	chunks[last] = slices.Clone(chunks[last][:end])
+	if slot < b.size-1 {
+		if slot/chunkSize != last {
+			chunks[slot/chunkSize] = slices.Clone(chunks[slot/chunkSize])
+		}
+		chunks[slot/chunkSize][slot%chunkSize] = p
+	}
+	if end == 0 {
+		chunks = chunks[:last]
+	}
+	return bucket{chunks, b.size - 1, b.work}
+}
+
+func (b bucket) patternAt(slot int) indexedPattern { return b.chunks[slot/chunkSize][slot%chunkSize] }
+
+func (b bucket) slotOf(t *topic) int {
+	for i, chunk := range b.chunks {
+		for k := range chunk {
+			if chunk[k].topic == t {
+				return i*chunkSize + k
+			}
+		}
+	}
+	return -1
+}
+
+func (p indexedPattern) matches(name string) bool {
+	return glob{p.topic.name, p.globProgram}.matches(name)
+}
+
+// hashBase is the random base of the polynomial hash, with which the hashes of all substrings follow from those
+// of prefixes.
+var hashBase = rand.Uint64() | 1
+
+func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
+
+// maxInnerRuns limits the runs that are considered between a pattern's first and last.
+const maxInnerRuns = 16
+
+// indexedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes, because
+// a publish goes through its topic for each.
+func indexedRunSize(runSize int) int {
+	if runSize <= 16 {
+		return runSize
+	}
+	size := 16
+	for 2*size <= runSize {
+		size *= 2
+	}
+	return size
+}
+
+// eachLiteralRun calls yield for the runs under which a pattern may be stored, until it returns false: always the
+// beginning, then the end and inner runs, if any.
+func eachLiteralRun(pattern string, yield func(literalRun) bool) {
+	var (
+		literal = make([]byte, 0, 64)
+		ended   bool // a wildcard has been seen
+		inner   int
+	)
+	yieldRun := func(at runPlace, s []byte) bool {
+		r := literalRun{place: at, size: len(s)}
+		for _, b := range s {
+			r.hash = extendHash(r.hash, b)
+		}
+		return yield(r)
+	}
+	for p := 0; p < len(pattern); {
+		var e element
+		if e, p = parseElement(pattern, p); e.kind == literalByte {
+			literal = append(literal, e.literal)
+			continue
+		}
+		switch {
+		case !ended:
+			if !yieldRun(atStart, literal) {
+				return
+			}
+		case len(literal) > 0 && inner < maxInnerRuns:
+			if inner++; !yieldRun(within, literal[:indexedRunSize(len(literal))]) {
+				return
+			}
+		}
+		literal, ended = literal[:0], true
+	}
+	switch {
+	case !ended:
+		yieldRun(atStart, literal)
+	case len(literal) > 0:
+		yieldRun(atEnd, literal)
+	}
+}
+
+// add adds a pattern if the maximum work of a publish stays within the limits and the pattern's cost within
+// budget. It returns the cost: the added work plus a charge for memory. A pattern that is already present keeps
+// its cost.
+func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err error) {
+	x.mu.RLock()
+	if t.indexed {
+		defer x.mu.RUnlock()
+		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
+	}
+	x.mu.RUnlock()
+	g := compileGlob(t.name)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if t.indexed { // added by another client meanwhile
+		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
+	}
+	best, fewest := literalRun{}, -1
+	eachLiteralRun(t.name, func(r literalRun) bool {
+		if n := x.buckets[r.place][r.hash].size; fewest < 0 || n < fewest || n == fewest && r.size > best.size {
+			best, fewest = r, n
+		}
+		return true
+	})
+	b := x.buckets[best.place][best.hash]
+	added := x.replaceBucketWork(best, b.work, b.work+g.maxMatchUnits(limits.maxName()), limits)
+	work := int(x.maxPublishWork.Load())
+	cost = added + g.compiledBytes()/memoryBytesPerUnit
+	if err = checkPatternCost(cost, budget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
+		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
+	}
+	if err != nil {
+		x.replaceBucketWork(best, b.work+g.maxMatchUnits(limits.maxName()), b.work, limits)
+		return 0, err
+	}
+	if x.buckets[best.place] == nil {
+		x.buckets[best.place] = make(map[uint64]bucket)
+	}
+	t.indexed, t.cost = true, uint32(cost)
+	b = b.withPattern(indexedPattern{t, g.globProgram})
+	b.work += g.maxMatchUnits(limits.maxName())
+	x.buckets[best.place][best.hash] = b
+	return cost, nil
+}
+
+// checkPatternCost returns an error if the cost exceeds the client's budget.
+func checkPatternCost(cost, budget int, limits Limits) error {
+	if cost <= max(budget, 0) {
+		return nil
+	}
+	return fmt.Errorf("%w: it costs %d, and the client has %d left of %d; its address and all clients together are limited, too", errPatternTooCostly, cost, max(budget, 0), limits.maxPatternCost())
+}
+
+func (x *patternIndex) remove(t *topic, limits Limits) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !t.indexed {
+		return
+	}
+	t.indexed = false
+	eachLiteralRun(t.name, func(r literalRun) bool {
+		b := x.buckets[r.place][r.hash]
+		slot := b.slotOf(t)
+		if slot < 0 {
+			return true
+		}
+		p := b.patternAt(slot)
+		rest := b.withoutSlot(slot)
+		rest.work -= glob{t.name, p.globProgram}.maxMatchUnits(limits.maxName())
+		x.replaceBucketWork(r, b.work, rest.work, limits)
+		if rest.size == 0 {
+			delete(x.buckets[r.place], r.hash)
+			return false
+		}
+		x.buckets[r.place][r.hash] = rest
+		return false
+	})
+}
+
+// replaceBucketWork records a change of a bucket's work and returns the increase of the maximum work of a
+// publish.
+func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, limits Limits) (added int) {
+	lengths := &x.runLengths[r.place]
+	for len(*lengths) <= r.size {
+		*lengths = append(*lengths, lengthWork{})
+	}
+	maxBuckets := 1 // number of such runs that one name can contain
+	if r.place == within {
+		maxBuckets = limits.maxName()
+	}
+	added = (*lengths)[r.size].replaceBucketWork(oldWork, newWork, maxBuckets)
+	x.maxPublishWork.Add(int64(added))
+	return added
+}
+
+// A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for each star. The
+// others are what one unit pays for: bytes of a name searched for a literal segment, mask words (see
+// segment.findFirst), bytes compared with sets at a name's beginning or end, and bytes of memory.
+const (
+	tryUnits           = 4
+	searchBytesPerUnit = 128
+	maskWordsPerUnit   = 8
+	anchorBytesPerUnit = 6
+	memoryBytesPerUnit = 64
+)
+
+// maxMatchUnits returns the maximum work of trying the pattern on a name of maxNameBytes.
+func (g glob) maxMatchUnits(maxNameBytes int) int {
+	stars, search := strings.Count(g.pattern, "*"), 0
+	anchors := 0
+	if g.globProgram != nil {
+		for _, i := range slices.Compact([]int{0, len(g.segments) - 1}) {
+			if s := &g.segments[i]; s.masks != nil {
+				anchors += s.size / anchorBytesPerUnit
+			}
+		}
+	}
+	switch {
+	case g.globProgram != nil && stars > 1:
+		for i := 1; i < len(g.segments)-1; i++ {
+			search = max(search, g.segments[i].maxSearchUnits(maxNameBytes))
+		}
+	case stars > 1:
+		search = maxNameBytes / searchBytesPerUnit
+	}
+	return tryUnits + stars + anchors + search
+}
+
+func (s *segment) maxSearchUnits(maxNameBytes int) int {
+	if s.masks == nil {
+		return maxNameBytes / searchBytesPerUnit
+	}
+	return s.maskWords() * maxNameBytes / maskWordsPerUnit
+}
+
+func (g glob) compiledBytes() (n int) {
+	if g.globProgram != nil {
+		for i := range g.segments {
+			n += int(unsafe.Sizeof(segment{})) + g.segments[i].compiledBytes()
+		}
+	}
+	return n
+}
+
+type lengthWork struct {
+	levels []level // sorted by work
+	work   int     // maximum for one name
+}
+
+type level struct{ work, n int }
+
+// replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
+// maximum work for a name that contains maxBuckets of the runs.
+func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added int) {
+	l.adjustBucketCount(oldWork, -1)
+	l.adjustBucketCount(newWork, 1)
+	before := l.work
+	l.work = 0
+	for i := len(l.levels) - 1; i >= 0 && maxBuckets > 0; i-- {
+		n := min(maxBuckets, l.levels[i].n)
+		l.work += n * l.levels[i].work
+		maxBuckets -= n
+	}
+	return l.work - before
+}
+
+func (l *lengthWork) adjustBucketCount(work, delta int) {
+	if work == 0 {
+		return
+	}
+	i, found := slices.BinarySearchFunc(l.levels, work, func(l level, work int) int { return cmp.Compare(l.work, work) })
+	if !found {
+		l.levels = slices.Insert(l.levels, i, level{work: work})
+	}
+	if l.levels[i].n += delta; l.levels[i].n == 0 {
+		l.levels = slices.Delete(l.levels, i, i+1)
+	}
+}
+
+type matchScratch struct {
+	hashes     []uint64 // of the topic's prefixes, by length
+	candidates []candidateBucket
+}
+
+type candidateBucket struct {
+	hash uint64
+	bucket
+}
+
+var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
+
+const maxPooledMatchEntries = 4096
+
+// eachMatch calls yield for each pattern that matches name and returns the number of patterns tried.
+func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
+	m := matchScratchPool.Get().(*matchScratch)
+	m.hashes = append(m.hashes[:0], 0)
+	for i := range len(name) {
+		m.hashes = append(m.hashes, extendHash(m.hashes[i], name[i]))
+	}
+	x.mu.RLock()
+	m.findCandidates(x, name)
+	x.mu.RUnlock()
+	work := 0
+	for _, h := range m.candidates {
+		tried += h.size
+		work += h.work
+		for _, chunk := range h.chunks {
+			for _, p := range chunk {
+				if p.matches(name) {
+					yield(p.topic)
+				}
+			}
+		}
+	}
+	x.spentWork.Add(int64(work))
+	clear(m.candidates)
+	m.candidates = m.candidates[:0]
+	if max(cap(m.candidates), cap(m.hashes)) <= maxPooledMatchEntries {
+		matchScratchPool.Put(m)
+	}
+	return tried
+}
+
+// findCandidates collects the buckets of all runs that occur in name.
+func (m *matchScratch) findCandidates(index *patternIndex, name string) {
+	power := uint64(1) // hashBase to the power of size
+	for size := range len(name) + 1 {
+		if index.hasRunsOfSize(atStart, size) {
+			m.addCandidate(index.buckets[atStart], m.hashes[size])
+		}
+		if index.hasRunsOfSize(atEnd, size) {
+			m.addCandidate(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
+		}
+		if index.hasRunsOfSize(within, size) {
+			before := len(m.candidates)
+			for at := range len(name) - size + 1 {
+				m.addCandidate(index.buckets[within], m.substringHash(at, size, power))
+			}
+			// A run that occurs several times is tried once.
+			runs := m.candidates[before:]
+			slices.SortFunc(runs, func(a, b candidateBucket) int { return cmp.Compare(a.hash, b.hash) })
+			runs = slices.CompactFunc(runs, func(a, b candidateBucket) bool { return a.hash == b.hash })
+			m.candidates = m.candidates[:before+len(runs)]
+		}
+		power *= hashBase
+	}
+}
+
+func (m *matchScratch) addCandidate(buckets map[uint64]bucket, hash uint64) {
+	if b, ok := buckets[hash]; ok {
+		m.candidates = append(m.candidates, candidateBucket{hash, b})
+	}
+}
+
+// hasRunsOfSize reports whether the index has runs of this size.
+func (x *patternIndex) hasRunsOfSize(at runPlace, size int) bool {
+	return size < len(x.runLengths[at]) && len(x.runLengths[at][size].levels) > 0
+}
+
+// substringHash returns the hash of the substring of name; power is hashBase to the size.
+func (m *matchScratch) substringHash(start, size int, power uint64) uint64 {
+	return m.hashes[start+size] - m.hashes[start]*power
+}

@@ -1,0 +1,320 @@
+package hub
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
+)
+
+type checkedIndex struct {
+	patternIndex
+	all map[string]*topic
+}
+
+func (x *checkedIndex) addPattern(pattern string) {
+	t := x.all[pattern]
+	if t == nil {
+		t = &topic{name: pattern, kind: Pattern}
+		if x.all == nil {
+			x.all = make(map[string]*topic)
+		}
+		x.all[pattern] = t
+	}
+	if _, err := x.add(t, Limits{}, 1<<30); err != nil {
+		panic(err)
+	}
+}
+
+func (x *checkedIndex) removePattern(pattern string) {
+	if t := x.all[pattern]; t != nil {
+		delete(x.all, pattern)
+		x.remove(t, Limits{})
+	}
+}
+
+func (x *checkedIndex) checkMatches(t *testing.T, name string) {
+	t.Helper()
+	var found, want []string
+	x.eachMatch(name, func(p *topic) { found = append(found, p.name) })
+	for p := range x.all {
+		if naiveGlobMatch(p, name) {
+			want = append(want, p)
+		}
+	}
+	slices.Sort(found)
+	slices.Sort(want)
+	if !slices.Equal(found, want) {
+		t.Fatalf("of %d patterns %q matches %q, want %q", len(x.all), name, found, want)
+	}
+}
+
+func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
+	t.Helper()
+	for pattern := range maps.Clone(x.all) {
+		x.removePattern(pattern)
+	}
+	for at := range runPlaceCount {
+		if n := len(x.buckets[at]); n > 0 {
+			t.Errorf("%d runs at place %d are left of no pattern", n, at)
+		}
+		for size, l := range x.runLengths[at] {
+			if len(l.levels) > 0 || l.work != 0 {
+				t.Errorf("at place %d runs of %d bytes are counted and none are there: %+v", at, size, l)
+			}
+		}
+	}
+	if work := x.maxPublishWork.Load(); work != 0 {
+		t.Errorf("no pattern takes %d units of work", work)
+	}
+}
+
+func randomText(r *rand.Rand, alphabet string, n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = alphabet[r.IntN(len(alphabet))]
+	}
+	return string(b)
+}
+
+func TestPatternIndex(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 60 {
+		var x checkedIndex
+		for range 150 {
+			switch pattern := randomText(r, `aab.**?[]\^-`, r.IntN(8)); r.IntN(3) {
+			case 0:
+				x.removePattern(pattern)
+			default:
+				x.addPattern(pattern)
+			}
+			x.checkMatches(t, randomText(r, "ab.", r.IntN(10)))
+		}
+		x.removeAllAndCheckEmpty(t)
+	}
+}
+
+func manyPatterns(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf([]string{"user.%d.*", "*.%d.log", "a*%d*b"}[i%3], i))
+	}
+	return all
+}
+
+func TestFewPatternsTried(t *testing.T) {
+	var x checkedIndex
+	for _, p := range manyPatterns(30_000) {
+		x.addPattern(p)
+	}
+	for name, limit := range map[string]int{
+		"user.3000.x": 8, "user.3001.x": 8, "x.3001.log": 8, "a-3002-b": 8, "nothing": 8, strings.Repeat("user.", 200): 8,
+	} {
+		if tried := x.eachMatch(name, func(*topic) {}); tried > limit {
+			t.Errorf("%.20q: %d of 30000 patterns tried, want %d at the most", name, tried, limit)
+		}
+	}
+	x.checkMatches(t, "user.3000.x")
+	x.checkMatches(t, "a-3002-b")
+	x.removeAllAndCheckEmpty(t)
+}
+
+// TestMaxPublishWork checks the maximum work: patterns of one run add up; of different runs of one length, a name
+// contains one, or as many as fit.
+func TestMaxPublishWork(t *testing.T) {
+	l := Limits{MaxName: 20}
+	var x patternIndex
+	var all []*topic
+	put := func(want int, patterns ...string) {
+		t.Helper()
+		for _, p := range patterns {
+			all = append(all, &topic{name: p, kind: Pattern})
+			if _, err := x.add(all[len(all)-1], l, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have := int(x.maxPublishWork.Load()); have != want {
+			t.Fatalf("with %q the work is %d, want %d", patterns, have, want)
+		}
+	}
+	one := tryUnits + 1
+	put(one, "aa*", "ab*", "ac*")
+	put(2*one, "abc*")
+	put(3*one, "*ab", "*ac")
+	put(4*one, "*") // no literal run
+	put(5*one+1, "**")
+	for _, p := range all {
+		x.remove(p, l)
+	}
+	put(0)
+	for i := range 30 {
+		put(min(i+1, 20)*(tryUnits+2), fmt.Sprintf("*%02d*", i))
+	}
+}
+
+// TestExpensivePatternsRejected subscribes to patterns with which a publish would take seconds. They are rejected
+// by the limits of a client, of an address and of all clients, and other clients are not affected.
+func TestExpensivePatternsRejected(t *testing.T) {
+	for name, test := range map[string]struct {
+		limits    Limits
+		addresses int
+		most      int64
+	}{
+		"addresses":   {Limits{}, 6, 100_000},
+		"one address": {Limits{MaxPatternCost: 1000, MaxPatternWork: 4000}, 1, 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const patterns = 200
+			h := &Hub{Limits: test.limits}
+			s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1 << 20})
+			for attacker := range 6 {
+				from := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + attacker%test.addresses)})
+				p := s.DialFrom(netip.AddrPortFrom(from, uint16(1024+attacker)))
+				refused := 0
+				for _, bomb := range slowPatterns(uint64(attacker), patterns) {
+					p.Send(testkit.Command("PSUBSCRIBE", bomb))
+					if strings.HasPrefix(p.Output(), "-ERR "+errPatternTooCostly.Error()) {
+						refused++
+					}
+				}
+				if refused < patterns/2 {
+					t.Fatalf("attacker %d is refused %d patterns of %d", attacker, refused, patterns)
+				}
+			}
+			if work := h.Stats().PatternWork; work == 0 || work > test.most {
+				t.Errorf("the patterns left take %d, want at most %d", work, test.most)
+			}
+			p := s.Dial()
+			p.Send("PSUBSCRIBE news.*\r\nPUNSUBSCRIBE news.*\r\nPUBLISH " + strings.Repeat("a", 1000) + " x\r\n")
+			p.Expect(confirmationRESP2("psubscribe", "news.*", 1) + confirmationRESP2("punsubscribe", "news.*", 0) + ":0\r\n")
+			if spent := h.patternIndex.spentWork.Load(); spent == 0 || spent > test.most {
+				t.Errorf("a publish tries patterns of %d units of work, want some, and %d at most", spent, test.most)
+			}
+		})
+	}
+}
+
+// TestPatternPublishYields checks that expensive publishes yield to other connections.
+func TestPatternPublishYields(t *testing.T) {
+	const publishes = 50
+	h, calls := new(Hub), 0
+	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
+	for i := range uint64(4) {
+		subscriber := &client{user: anyone}
+		for _, p := range slowPatterns(i, 200) {
+			if h.subscribeWithoutConn(subscriber, Pattern, p) != nil {
+				break
+			}
+		}
+	}
+	p := s.Dial()
+	p.Send(strings.Repeat(testkit.Command("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
+	p.Expect(strings.Repeat(":0\r\n", publishes))
+	if least := publishes * int(h.patternIndex.maxPublishWork.Load()) / (maxBatchWork * matchUnitsPerWork) / 2; calls < least || least < 5 {
+		t.Errorf("%d publishes, each with %d units of work, had %d turns, want at least %d", publishes, h.patternIndex.maxPublishWork.Load(), calls, least)
+	}
+}
+
+// TestPatternBucket checks that changes of a bucket don't affect readers of an older copy.
+func TestPatternBucket(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var x checkedIndex
+	limits := Limits{MaxPatternWork: 1 << 30}
+	all := make([]*topic, 5*chunkSize+1)
+	for i := range all {
+		all[i] = &topic{name: "a" + strings.Repeat("?", i) + "*", kind: Pattern}
+	}
+	in := map[*topic]bool{}
+	for step := range 4000 {
+		p := all[r.IntN(len(all))]
+		var before []bucket
+		for _, b := range x.buckets[atStart] {
+			before = append(before, b)
+		}
+		names := patternNames(before)
+		if in[p] {
+			x.remove(p, limits)
+			delete(in, p)
+		} else {
+			if _, err := x.add(p, limits, 1<<30); err != nil {
+				t.Fatal(err)
+			}
+			in[p] = true
+		}
+		if got := patternNames(before); !slices.Equal(got, names) {
+			t.Fatalf("step %d: a bucket that is being read has changed", step)
+		}
+		var found []*topic
+		x.eachMatch("a"+strings.Repeat("x", len(all)), func(p *topic) { found = append(found, p) })
+		if len(found) != len(in) || slices.ContainsFunc(found, func(p *topic) bool { return !in[p] }) {
+			t.Fatalf("step %d: %d patterns match, want %d", step, len(found), len(in))
+		}
+	}
+	for p := range in {
+		x.remove(p, limits)
+	}
+	x.removeAllAndCheckEmpty(t)
+}
+
+func patternNames(buckets []bucket) (names []string) {
+	for _, b := range buckets {
+		for slot := range b.size {
+			names = append(names, b.patternAt(slot).topic.name)
+		}
+	}
+	return names
+}
+
+// TestPatternBucketCopies checks that a change copies at most 1/16 of a large bucket.
+func TestPatternBucketCopies(t *testing.T) {
+	const n, changes = 16384, 100
+	var b bucket
+	for range n {
+		b = b.withPattern(indexedPattern{topic: new(topic)})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range changes {
+		b = b.withoutSlot(i)
+		b = b.withPattern(indexedPattern{topic: b.patternAt(i).topic})
+	}
+	runtime.ReadMemStats(&after)
+	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/16 {
+		t.Errorf("a change of a bucket of %d bytes allocates %d", whole, each)
+	}
+}
+
+// FuzzPatterns compares the index with a naive search. Lines are patterns to add, those with - are removed again,
+// the last one is the topic.
+func FuzzPatterns(f *testing.F) {
+	f.Add("a*\n*b\n-a*\na*b*c\nabc")
+	f.Add("[a-c]x\n\\*x\n[^\nx*[\n*x")
+	long := strings.Repeat("0123456789", 10) // only a part of a long run is hashed
+	many := "*" + long + "*\n*x" + long + "y*\n" + long + "*\n*" + long + "\n?" + long + "?\n*aa*\n*a*a*\n" + strings.Repeat("*b", 40) + "*\n"
+	for _, name := range []string{long, "x" + long + "y", "-" + long + "-", long[1:], strings.Repeat("a", 50), strings.Repeat("b", 40), strings.Repeat("b", 39), ""} {
+		f.Add(many + name)
+	}
+	f.Add(strings.Repeat("abcdefghijklmnopqrstuvwxyz*", 3) + "\n" + strings.Repeat("abcdefghijklmnopqrstuvwxyz", 3))
+	f.Fuzz(func(t *testing.T, script string) {
+		var x checkedIndex
+		lines := strings.Split(script, "\n")
+		for _, line := range lines {
+			x.addPattern(line)
+		}
+		for _, line := range lines {
+			if gone, ok := strings.CutPrefix(line, "-"); ok {
+				x.removePattern(gone)
+			}
+		}
+		x.checkMatches(t, lines[len(lines)-1])
+		x.removeAllAndCheckEmpty(t)
+	})
+}

@@ -1,0 +1,72 @@
+package hub
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// rateLimit allows rate events per window, with bursts of as many. It is the time until which the rate is used
+// up, at most a window in the future.
+type rateLimit time.Time
+
+// allow reports whether an event is within the rate, and if so counts it.
+func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
+	each, usedUntil := window/time.Duration(rate), time.Time(*p)
+	if usedUntil.Before(now) {
+		usedUntil = now
+	}
+	if usedUntil.Sub(now) > window-each {
+		return false
+	}
+	*p = rateLimit(usedUntil.Add(each))
+	return true
+}
+
+const maxLimitedAddrs = 16_384
+
+// addrRateLimits is a rate limit for each address. When full, it evicts idle addresses, then arbitrary ones until
+// half remain.
+type addrRateLimits struct {
+	mu     sync.Mutex
+	byAddr map[netip.Addr]rateLimit
+}
+
+func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window time.Duration) bool {
+	addr = clientNetwork(addr)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.byAddr == nil {
+		ps.byAddr = make(map[netip.Addr]rateLimit)
+	}
+	p, known := ps.byAddr[addr]
+	if !known && len(ps.byAddr) >= maxLimitedAddrs {
+		ps.evict(now)
+	}
+	ok := p.allow(now, rate, window)
+	ps.byAddr[addr] = p
+	return ok
+}
+
+// clientNetwork returns the address that limits apply to: an IPv4 address, or the /64 network of an IPv6 address.
+func clientNetwork(addr netip.Addr) netip.Addr {
+	if addr = addr.Unmap(); !addr.Is6() {
+		return addr
+	}
+	network, _ := addr.WithZone("").Prefix(64) // valid for IPv6: can't fail
+	return network.Addr()
+}
+
+func (ps *addrRateLimits) evict(now time.Time) {
+	for from, p := range ps.byAddr {
+		if !time.Time(p).After(now) {
+			delete(ps.byAddr, from)
+		}
+	}
+	for from := range ps.byAddr {
+		if len(ps.byAddr) <= maxLimitedAddrs/2 {
+			return
+		}
+		delete(ps.byAddr, from)
+	}
+}

@@ -1,0 +1,142 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// cleanUpClosedClient ends the subscriptions of a closed client, and counts its unsent output as lost if it was
+// closed for being slow.
+func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
+	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
+	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
+		h.lostBytes.Add(n)
+		if bytes := h.deliveredBytes.Load(); bytes > 0 {
+			h.lost.Add(int64(math.Round(float64(n) / float64(bytes) * float64(h.delivered.Load()))))
+		}
+	}
+	h.unsubscribeAll(c, conn.Ref())
+}
+
+// ErrBusy is returned by Hub.Slow while another scan runs.
+var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try again later")
+
+// Slow is the result of Hub.Slow.
+type Slow struct {
+	// Clients is the number of clients with subscriptions. Of these, Waiting have unsent output, Behind so much
+	// that they are not read from (tcp.Limits.HighWater), and Missed have lost messages (SlowConsumer
+	// DropMessage). Bytes is the total unsent output.
+	Clients, Waiting, Behind, Missed int
+	Bytes                            int64
+	// Top are the ten clients with the most unsent output, then the most lost messages.
+	Top []SlowClient
+}
+
+// SlowClient is a subscriber that does not keep up.
+type SlowClient struct {
+	ID   uint64 // as in tcp.Ref.ID and CLIENT LIST
+	Addr string // empty for a Unix socket
+	User string
+	// Topic is one of the client's topics or patterns.
+	Topic         string
+	Subscriptions int
+	// Pending is the unsent output in bytes, Dropped the number of lost messages.
+	Pending int
+	Dropped int64
+}
+
+const maxSlowListed = 10
+
+// Slow finds subscribers that do not keep up. It examines every connection of srv on its event loop, as
+// tcp.Server.Each does, and returns its errors. A million connections take a few hundred milliseconds of
+// processor time. Only one scan runs at a time; others fail with ErrBusy.
+func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
+	if !h.slowScanMu.TryLock() {
+		return Slow{}, ErrBusy
+	}
+	defer h.slowScanMu.Unlock()
+	var mu sync.Mutex
+	var s Slow
+	ended := false // after an error, calls may still arrive
+	err := srv.Each(ctx, func(c *tcp.Conn) {
+		v, ok := c.Value().(clientHolder)
+		if !ok || v.hubClient().subscriptionCount() == 0 {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !ended {
+			s.addClient(c, v.hubClient())
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	ended = true
+	return s, err
+}
+
+const operatorScanTimeout = 10 * time.Second
+
+// Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow for srv. It
+// does not authenticate; it is meant for admin.Config.Pages.
+func (h *Hub) Operator(srv *tcp.Server) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)
+		defer cancel()
+		var shown struct {
+			Stats Stats
+			Slow  Slow
+			Error string `json:",omitempty"` // of an incomplete scan
+		}
+		var err error
+		if shown.Slow, err = h.Slow(ctx, srv); err != nil {
+			shown.Error = err.Error()
+		}
+		shown.Stats = h.Stats()
+		w.Header().Set("Content-Type", "application/json")
+		to := json.NewEncoder(w)
+		to.SetIndent("", "  ")
+		_ = to.Encode(shown) // fails if the peer has gone
+	})
+}
+
+func (s *Slow) addClient(conn *tcp.Conn, client *client) {
+	s.Clients++
+	pending, dropped := conn.Pending(), conn.Dropped()
+	s.Bytes += int64(pending)
+	if pending > 0 {
+		s.Waiting++
+	}
+	if conn.Paused() {
+		s.Behind++
+	}
+	if dropped > 0 {
+		s.Missed++
+	}
+	one := SlowClient{Pending: pending, Dropped: dropped}
+	at, _ := slices.BinarySearchFunc(s.Top, one, func(a, b SlowClient) int {
+		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Dropped, a.Dropped))
+	})
+	if at == maxSlowListed || pending == 0 && dropped == 0 {
+		return
+	}
+	one.ID, one.Subscriptions = conn.Ref().ID(), client.subscriptionCount()
+	if addr, _ := conn.Ref().RemoteAddr(); addr.IsValid() {
+		one.Addr = addr.String()
+	}
+	if client.user != nil {
+		one.User = client.user.name
+	}
+	one.Topic = append(client.subscriptionNames(Topic), client.subscriptionNames(Pattern)...)[0]
+	s.Top = slices.Insert(s.Top, at, one)
+	s.Top = s.Top[:min(len(s.Top), maxSlowListed)]
+}

@@ -1,0 +1,197 @@
+package hub
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, srv *tcp.Server, addr string)) {
+	t.Helper()
+	for _, model := range tcp.Models() {
+		t.Run(model, func(t *testing.T) {
+			h := newHub()
+			srv := &tcp.Server{
+				Model: model, Handler: h.Handler(), SlowConsumer: tcp.DropMessage,
+				Socket: tcp.Socket{SendBuffer: 4 << 10}, Limits: tcp.Limits{MaxUnsent: 128 << 10, CloseTimeout: 1},
+			}
+			addr, _ := testserver.Start(t, srv)
+			f(t, h, srv, addr)
+		})
+	}
+}
+
+func TestSlowClientsFound(t *testing.T) {
+	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+		dialAndSend(t, addr, "PING\r\n")
+		var slow []net.Conn
+		for range maxSlowListed + 2 {
+			nc, _ := dialAndSend(t, addr, "PSUBSCRIBE slow.*\r\n")
+			slow = append(slow, nc)
+		}
+		quick, from := dialAndSend(t, addr, "SUBSCRIBE quick\r\n")
+		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == int64(len(slow)+1) })
+		message := bytes.Repeat([]byte("x"), 60<<10)
+		look := func() Slow {
+			s, err := h.Slow(t.Context(), srv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		testkit.WaitFor(t, "the slow ones are known", func() bool {
+			if _, err := h.Publish("slow.a", message); err != nil {
+				t.Fatal(err)
+			}
+			s := look()
+			return s.Behind == len(slow) && s.Missed == len(slow)
+		})
+		s := look()
+		if s.Clients != len(slow)+1 || s.Waiting != len(slow) || s.Bytes < int64(len(slow)*64<<10) || len(s.Top) != maxSlowListed {
+			t.Errorf("%+v", s)
+		}
+		for i, one := range s.Top {
+			if one.Topic != "slow.*" || one.Subscriptions != 1 || one.User != "default" || one.Dropped == 0 || one.ID == 0 ||
+				i > 0 && one.Pending > s.Top[i-1].Pending || !strings.HasPrefix(one.Addr, "127.0.0.1:") {
+				t.Errorf("%+v", one)
+			}
+		}
+		var shown struct {
+			Stats Stats
+			Slow  Slow
+			Error string
+		}
+		w := httptest.NewRecorder()
+		h.Operator(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
+		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != len(slow) || shown.Stats.Subscriptions != int64(len(slow)+1) || shown.Error != "" {
+			t.Errorf("what an operator sees: %s, %v", w.Body, err)
+		}
+		if _, err := h.Publish("quick", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		want := "*3\r\n$9\r\nsubscribe\r\n$5\r\nquick\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$5\r\nquick\r\n$1\r\nx\r\n"
+		if got := make([]byte, len(want)); true {
+			if _, err := io.ReadFull(from, got); err != nil || string(got) != want {
+				t.Errorf("who reads gets %q, %v", got, err)
+			}
+		}
+		quick.Close()
+		for _, nc := range slow {
+			nc.Close()
+		}
+		testkit.WaitFor(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })
+		if s := look(); s.Clients != 0 || s.Top != nil {
+			t.Errorf("when all have gone: %+v", s)
+		}
+	})
+}
+
+func TestSlowScanErrors(t *testing.T) {
+	h := &Hub{}
+	srv := &tcp.Server{}
+	if _, err := h.Slow(t.Context(), srv); !errors.Is(err, tcp.ErrServerClosed) {
+		t.Errorf("a server that does not run: %v", err)
+	}
+	h.slowScanMu.Lock()
+	if _, err := h.Slow(t.Context(), srv); !errors.Is(err, ErrBusy) {
+		t.Errorf("while somebody looks: %v, want %v", err, ErrBusy)
+	}
+	w := httptest.NewRecorder()
+	h.Operator(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
+	if !strings.Contains(w.Body.String(), ErrBusy.Error()) {
+		t.Errorf("what an operator sees: %s", w.Body)
+	}
+}
+
+// TestEnforce checks that only clients whose user is gone or has lost a right are closed.
+func TestEnforce(t *testing.T) {
+	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
+	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+		enter := func(name, then string) (nc net.Conn, closed func(bool)) {
+			nc, from := dialAndSend(t, addr, "AUTH "+name+" "+name+"\r\n"+then+"\r\nPING\r\n")
+			testkit.WaitFor(t, name+" is in", func() bool {
+				line, err := from.ReadString('\n')
+				if err != nil {
+					t.Fatal(err)
+				}
+				return line == "+PONG\r\n" || line == "pong\r\n"
+			})
+			return nc, func(want bool) {
+				t.Helper()
+				if !want {
+					if _, err := io.WriteString(nc, "PING\r\n"); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				switch rest, err := io.ReadAll(io.LimitReader(from, 7)); {
+				case want && (err != nil || len(strings.Trim(string(rest), "$0\r\n")) > 0):
+					t.Errorf("%s, who has lost its rights, gets %q, %v; want the end", name, rest, err)
+				case !want && len(rest) != 7:
+					t.Errorf("%s, who has its rights, gets %q, %v; want an answer", name, rest, err)
+				}
+			}
+		}
+		_, stays := enter("a", "SUBSCRIBE x")
+		_, idle := enter("b", "")
+		_, loses := enter("b", "PSUBSCRIBE x*")
+		_, gone := enter("c", "")
+		if err := h.Users.Reload(strings.NewReader("user a on >new +@all &x\nuser b on >b +@all &x\n")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := h.Enforce(t.Context(), srv); n != 2 || err != nil {
+			t.Errorf("%d clients are closed, %v; want 2", n, err)
+		}
+		loses(true)
+		gone(true)
+		stays(false)
+		idle(false)
+	})
+}
+
+// TestLostMessagesCounted checks that unsent output counts as lost for clients closed for slowness, not for those
+// that leave.
+func TestLostMessagesCounted(t *testing.T) {
+	for front, in := range map[string]string{
+		"Redis": "SUBSCRIBE a\r\n", "WebSocket": webSocketHandshake + maskedTextFrame(`{"op":"subscribe","topic":"a"}`), "events": "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+	} {
+		t.Run(front, func(t *testing.T) {
+			h := new(Hub)
+			s := serveVirtual(t, h, tcp.Limits{MaxUnsent: 8000, WriteTimeout: time.Second})
+			publish := func(n int) {
+				for range n {
+					if _, err := h.Publish("a", make([]byte, 100)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.Advance(0)
+			}
+			slow, gone := s.Dial(), s.Dial()
+			slow.Send(in)
+			gone.Send(in)
+			publish(3)
+			gone.StopReading()
+			publish(1)
+			gone.Reset()
+			if st := h.Stats(); st.Delivered != 8 || st.Lost != 0 || st.LostBytes != 0 {
+				t.Fatalf("before it is slow: %+v", st)
+			}
+			slow.StopReading()
+			publish(7)
+			s.Advance(time.Minute)
+			slow.ExpectClosed(tcp.ErrWriteTimeout)
+			if st := h.Stats(); st.Delivered != 15 || st.Lost != 7 || st.LostBytes < 700 {
+				t.Errorf("%+v; want 7 of 15 lost", st)
+			}
+		})
+	}
+}

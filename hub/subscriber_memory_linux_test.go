@@ -1,0 +1,94 @@
+package hub
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// TestFrontMemory measures the heap per idle subscriber. Clients are bare descriptors, which need none.
+func TestFrontMemory(t *testing.T) {
+	const n, warm = 4000, 1000
+	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
+	rows := []struct {
+		name string
+		text func(i int) string
+		most int64
+	}{
+		{"Redis/one topic", func(int) string { return "SUBSCRIBE a\r\n" }, 200},
+		{"Redis/a topic each", func(i int) string { return fmt.Sprintf("SUBSCRIBE %06d\r\n", i) }, 300},
+		{"WebSocket/one topic", func(int) string { return webSocketHandshake + maskedTextFrame(`{"op":"subscribe","topic":"a"}`) }, 260},
+		{"WebSocket/a topic each", func(i int) string {
+			return webSocketHandshake + maskedTextFrame(fmt.Sprintf(`{"op":"subscribe","topic":"%06d"}`, i))
+		}, 360},
+		{"events/one topic", func(int) string { return "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n" }, 260},
+		{"events/a topic each", func(i int) string {
+			return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: localhost\r\n\r\n", i)
+		}, 400},
+	}
+	for _, model := range tcp.Models() {
+		if model == tcp.Goroutine {
+			continue // one goroutine each
+		}
+		for _, row := range rows {
+			t.Run(model+"/"+row.name, func(t *testing.T) {
+				// The smallest of three measurements is the most accurate.
+				each := int64(math.MaxInt64)
+				for try := 0; try < 3 && each > row.most; try++ {
+					each = min(each, heapPerSubscriber(t, model, row.text, warm, n))
+					t.Logf("%d bytes of heap for each of %d", each, n)
+				}
+				if each > row.most {
+					t.Errorf("%d bytes of heap for each; expected at most %d", each, row.most)
+				}
+			})
+		}
+	}
+}
+
+// connectBatch is the number of simultaneous connects, which limits memory for bursts.
+const connectBatch = 200
+
+func heapPerSubscriber(t *testing.T, model string, text func(i int) string, warm, n int) int64 {
+	t.Helper()
+	h := &Hub{}
+	at, stop := serveHub(t, model, h)
+	defer stop()
+	addr := netip.MustParseAddrPort(at)
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	come := func(count int) {
+		for range count {
+			if len(fds)%connectBatch == 0 {
+				h.waitForTotalSubscribers(t, len(fds))
+			}
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := len(fds)
+			fds = append(fds, fd)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.Write(fd, []byte(text(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.waitForTotalSubscribers(t, len(fds))
+	}
+	come(warm)
+	before := liveHeapBytes()
+	come(n)
+	return (liveHeapBytes() - before) / int64(n)
+}

@@ -1,0 +1,97 @@
+package hub
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"unsafe"
+)
+
+// collidingHash returns hashes with few home slots.
+func collidingHash(name string) uint64 { return maphash.String(hashSeed, name) & 0xf00000000000ffff }
+
+// TestTopicSet adds and removes colliding topics and checks that memory is released.
+func TestTopicSet(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, hash := range []func(string) uint64{collidingHash, func(name string) uint64 { return maphash.String(hashSeed, name) }} {
+		var s topicSet
+		all := make(map[string]*topic)
+		names := make([]string, 500)
+		for i := range names {
+			names[i] = fmt.Sprint(i)
+		}
+		step := func(adds bool) {
+			name := names[r.IntN(len(names))]
+			switch have := s.find(name, hash(name)); {
+			case have != all[name]:
+				t.Fatalf("topic %s is %v, want %v", name, have, all[name])
+			case have == nil && adds:
+				all[name] = &topic{name: name}
+				s.add(all[name], hash(name))
+			case have != nil && !adds:
+				s.remove(have)
+				delete(all, name)
+			}
+			if s.count != len(all) {
+				t.Fatalf("%d topics, want %d", s.count, len(all))
+			}
+		}
+		for _, percent := range []int{90, 50, 10} {
+			for range 3000 {
+				step(r.IntN(100) < percent)
+			}
+			for _, name := range names {
+				if have := s.find(name, hash(name)); have != all[name] {
+					t.Fatalf("topic %s is %v, want %v", name, have, all[name])
+				}
+			}
+		}
+		for len(all) > 0 {
+			step(false)
+		}
+		if len(s.slots) != minSlots {
+			t.Errorf("an empty set keeps %d slots, want %d", len(s.slots), minSlots)
+		}
+		for i, slot := range s.slots {
+			if slot != nil || s.tags[i] != 0 {
+				t.Errorf("slot %d of an empty set has %v, %d", i, slot, s.tags[i])
+			}
+		}
+	}
+}
+
+func liveHeapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestTopicMemory(t *testing.T) {
+	if size := unsafe.Sizeof(topic{}); size > 80 {
+		t.Errorf("a topic has %d bytes, want at most 80", size)
+	}
+	const n = 100_000
+	var ts topicTable
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%06d", i)
+	}
+	before := liveHeapBytes()
+	for _, name := range names {
+		if _, _, err := ts.addSubscriber(name, Topic, formatRESP2, Limits{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (liveHeapBytes() - before) / n
+	t.Logf("%d bytes of heap for each of %d topics", each, n)
+	if each > 100 {
+		t.Errorf("%d bytes of heap for each of %d topics, want at most 100", each, n)
+	}
+	if ts.find(names[n-1]) == nil { // keeps ts alive
+		t.Error("a topic is missing")
+	}
+}

@@ -1,0 +1,409 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// subprotocol is spoken on WebSockets, also if none was negotiated. Each message is a JSON object with an op. A
+// request may have an id, a number or a string, which the reply repeats:
+//
+//	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
+//	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
+//	{"op":"subscribe","topic":"a","since":"k3-7"}  {"op":"subscribed","topic":"a","count":1,"since":"k3-7"}
+//	{"op":"unsubscribe","topic":"a"}        {"op":"unsubscribed","topic":"a","count":1}
+//	{"op":"publish","topic":"a","data":""}  {"op":"published","topic":"a","receivers":1}
+//	{"op":"count","topic":"a"}              {"op":"count","topic":"a","subscribers":1}
+//	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
+//	{"op":"ping"}                           {"op":"pong"}
+//
+// count is the client's number of subscriptions. Data that is not text is published as base64 instead of data.
+// auth accepts user and password instead of token. A failed request gets {"op":"error","error":"..."}.
+// encodeMessageJSON defines messages.
+//
+// Messages of topics that Hub.Replay keeps have an id. Their subscribed reply has since, the id after which all
+// messages follow: that of the request, or the newest. If some are no longer available,
+// {"op":"gap","topic":"a","id":"k3-9"} precedes the others, with the last id that may be missing.
+//
+// After the first subscription, replies and messages are ordered: subscribed precedes a topic's first message,
+// and none follows unsubscribed.
+const subprotocol = "myriad.hub.v1"
+
+const (
+	// maxBadRequests closes a socket after that many successive invalid requests or failed logins.
+	maxBadRequests = 16
+	maxIDBytes     = 64
+	// closeTryAgainLater is registered with IANA, not defined by RFC 6455.
+	closeTryAgainLater = 1013
+)
+
+// socketRequest is a message from a client.
+type socketRequest struct {
+	Op       string          `json:"op"`
+	ID       json.RawMessage `json:"id"`
+	Topic    *string         `json:"topic"`
+	Pattern  *string         `json:"pattern"`
+	Data     *string         `json:"data"`
+	Base64   *string         `json:"base64"`
+	Token    *string         `json:"token"`
+	User     *string         `json:"user"`
+	Password *string         `json:"password"`
+	Since    *string         `json:"since"`
+}
+
+type socketReply struct {
+	Op          string          `json:"op"`
+	Topic       *string         `json:"topic,omitempty"`
+	Pattern     *string         `json:"pattern,omitempty"`
+	User        string          `json:"user,omitempty"`
+	Count       *int            `json:"count,omitempty"`
+	Since       string          `json:"since,omitempty"`
+	Subscribers *int            `json:"subscribers,omitempty"`
+	Receivers   *int            `json:"receivers,omitempty"`
+	Error       string          `json:"error,omitempty"`
+	ID          json.RawMessage `json:"id,omitempty"`
+}
+
+type socketOp struct {
+	allowedFields []string // besides op and id
+	handle        func(socketConn, *socketRequest) error
+}
+
+var socketOps = map[string]socketOp{
+	"auth":        {[]string{"token", "user", "password"}, socketConn.handleAuth},
+	"count":       {[]string{"topic"}, socketConn.handleCount},
+	"ping":        {nil, socketConn.handlePing},
+	"publish":     {[]string{"topic", "data", "base64"}, socketConn.handlePublish},
+	"subscribe":   {[]string{"topic", "pattern", "since"}, socketConn.handleSubscribe},
+	"unsubscribe": {[]string{"topic", "pattern"}, socketConn.handleUnsubscribe},
+}
+
+// errBadRequest is wrapped by errors of malformed requests.
+var errBadRequest = errors.New("bad request")
+
+func badRequestf(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
+}
+
+// parseSocketRequest parses and validates a request. With an error, the request has the id if it was readable.
+func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
+	request := new(socketRequest)
+	in := json.NewDecoder(bytes.NewReader(message))
+	in.DisallowUnknownFields()
+	err := in.Decode(request)
+	if err == nil {
+		if _, extra := in.Token(); extra != io.EOF {
+			err = errors.New("unexpected data after the object")
+		}
+	}
+	if err != nil {
+		var partial struct{ ID json.RawMessage }
+		_ = json.Unmarshal(message, &partial)
+		request.ID = partial.ID
+	}
+	if string(request.ID) == "null" {
+		request.ID = nil
+	}
+	if !isValidRequestID(request.ID) {
+		request.ID = nil
+		err = errors.Join(err, fmt.Errorf("id must be a number or a string of at most %d bytes", maxIDBytes))
+	}
+	if err != nil {
+		return request, socketOp{}, badRequestf("%s; expected an object such as %s", describeJSONError(err), `{"op":"subscribe","topic":"a"}`)
+	}
+	op, ok := socketOps[request.Op]
+	if !ok {
+		return request, op, badRequestf("op is %.40q; expected one of %s", request.Op, strings.Join(slices.Sorted(maps.Keys(socketOps)), ", "))
+	}
+	for _, name := range request.presentFields() {
+		if !slices.Contains(op.allowedFields, name) {
+			return request, op, badRequestf("%s does not accept %s", request.Op, name)
+		}
+	}
+	return request, op, nil
+}
+
+func describeJSONError(err error) string {
+	var typeErr *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &typeErr) && typeErr.Field == "":
+		return "the message is a JSON " + typeErr.Value
+	case errors.As(err, &typeErr):
+		return fmt.Sprintf("%.40s is a JSON %s; expected a string", typeErr.Field, typeErr.Value)
+	case err == io.EOF, err == io.ErrUnexpectedEOF:
+		return "the JSON is incomplete"
+	}
+	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "json: "), "\n", "; ")
+	return fmt.Sprintf("%.200s", text)
+}
+
+// isValidRequestID reports whether id is absent, a number or a string, and short enough.
+func isValidRequestID(id json.RawMessage) bool {
+	return len(id) == 0 || len(id) <= maxIDBytes && (id[0] == '"' || id[0] == '-' || '0' <= id[0] && id[0] <= '9')
+}
+
+func (q *socketRequest) presentFields() (names []string) {
+	for _, f := range []struct {
+		name string
+		has  bool
+	}{
+		{"topic", q.Topic != nil}, {"pattern", q.Pattern != nil}, {"data", q.Data != nil}, {"base64", q.Base64 != nil},
+		{"token", q.Token != nil}, {"user", q.User != nil}, {"password", q.Password != nil}, {"since", q.Since != nil},
+	} {
+		if f.has {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// subscriptionTarget returns the topic or pattern of a request, which must have exactly one.
+func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
+	switch {
+	case q.Topic != nil && q.Pattern == nil:
+		return Topic, *q.Topic, nil
+	case q.Topic == nil && q.Pattern != nil:
+		return Pattern, *q.Pattern, nil
+	}
+	return 0, "", badRequestf("%s needs either topic or pattern", q.Op)
+}
+
+func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	q, ok := api.parseParams(w, r)
+	if !ok {
+		return
+	}
+	u, err := api.requestUser(r, q)
+	if err != nil {
+		api.rejectLogin(w, r, err)
+		return
+	}
+	_ = api.sockets.Upgrade(w, r, &client{format: formatWebSocket, user: u})
+}
+
+type socketHandler struct{ *httpAPI }
+
+// Opened implements web.SocketHandler.
+func (socketHandler) Opened(web.Socket) {}
+
+// Closed implements web.SocketHandler.
+func (h socketHandler) Closed(s web.Socket, reason error) {
+	h.hub.cleanUpClosedClient(s.Value().(*client), s.Conn(), reason)
+}
+
+// Message implements web.SocketHandler.
+func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
+	conn := socketConn{h.hub, s, s.Value().(*client)}
+	if kind != web.Text {
+		conn.sendError(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		return
+	}
+	request, op, err := parseSocketRequest(message)
+	if err == nil {
+		err = op.handle(conn, request)
+	}
+	if err != nil {
+		conn.sendError(request, err)
+	} else if conn.client.user != nil {
+		conn.client.consecutiveErrors = 0
+	}
+}
+
+// socketConn is a WebSocket and its client while a request is handled.
+type socketConn struct {
+	hub    *Hub
+	socket web.Socket
+	client *client
+}
+
+func (r socketReply) encodeFor(request *socketRequest) []byte {
+	r.ID = request.ID
+	p, _ := json.Marshal(r) // strings and numbers: can't fail
+	return p
+}
+
+func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
+	p := reply.encodeFor(request)
+	if !s.client.repliesInMessageOrder {
+		_ = s.socket.Write(web.Text, p)
+		return
+	}
+	if err := s.socket.Ref().Send(web.Frame(web.Text, p)); errors.Is(err, tcp.ErrFull) {
+		_ = s.socket.Close(closeTryAgainLater, "no space for replies")
+	}
+}
+
+// sendError sends an error reply, and closes the socket after too many bad requests or failed logins.
+func (s socketConn) sendError(request *socketRequest, err error) {
+	if errors.Is(err, errBadRequest) {
+		s.client.consecutiveErrors++
+	}
+	s.sendReply(request, socketReply{Op: "error", Error: err.Error()})
+	if errors.Is(err, errWrongCredentials) {
+		from, _ := s.socket.Ref().RemoteAddr()
+		if why := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, from.Addr()); why != nil {
+			_ = s.socket.Close(web.ClosePolicy, why.Error())
+			return
+		}
+	}
+	if s.client.consecutiveErrors >= maxBadRequests {
+		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d bad requests in a row", maxBadRequests))
+	}
+}
+
+func (s socketConn) handlePing(request *socketRequest) error {
+	s.sendReply(request, socketReply{Op: "pong"})
+	return nil
+}
+
+func (s socketConn) handleAuth(request *socketRequest) error {
+	var u *user
+	var err error
+	switch {
+	case request.Token != nil && request.User == nil && request.Password == nil:
+		u, err = s.hub.authenticateToken(*request.Token)
+	case request.Token == nil && request.User != nil && request.Password != nil:
+		u, err = s.hub.authenticatePassword(*request.User, *request.Password)
+	default:
+		err = badRequestf("auth needs either token, or user and password")
+	}
+	if err != nil {
+		return err
+	}
+	s.client.user = u
+	s.sendReply(request, socketReply{Op: "authenticated", User: u.name})
+	return nil
+}
+
+func (s socketConn) handleCount(request *socketRequest) error {
+	_, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	if err := s.hub.checkMayCountSubscribers(s.client.user, name); err != nil {
+		return err
+	}
+	reply := func(ctx context.Context) socketReply {
+		return socketReply{Op: "count", Topic: request.Topic, Subscribers: &s.hub.clusterSubscriberCounts(ctx, Topic, []string{name})[0]}
+	}
+	if s.hub.Cluster == nil {
+		s.sendReply(request, reply(context.Background()))
+		return nil
+	}
+	return s.hub.replyInBackground(s.socket.Conn(), func(ctx context.Context) ([]byte, error) {
+		return web.Frame(web.Text, reply(ctx).encodeFor(request)), nil
+	})
+}
+
+func (s socketConn) handlePublish(request *socketRequest) error {
+	_, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	var message []byte
+	switch {
+	case (request.Data == nil) == (request.Base64 == nil):
+		return badRequestf("publish needs either data or base64")
+	case request.Data != nil:
+		message = []byte(*request.Data)
+	default:
+		if message, err = base64.StdEncoding.DecodeString(*request.Base64); err != nil {
+			return badRequestf("base64: %v", err)
+		}
+	}
+	spentBefore := s.hub.patternIndex.spentWork.Load()
+	if err = s.hub.authorizePublish(s.client.user, s.client.allowPublish, Topic, name, message); err != nil {
+		return err
+	}
+	n, err := s.hub.fanOut(Topic, name, message)
+	if err != nil {
+		return err
+	}
+	s.sendReply(request, socketReply{Op: "published", Topic: request.Topic, Receivers: &n})
+	if s.hub.patternIndex.spentWork.Load()-spentBefore >= maxMatchWorkBeforeYield {
+		s.yieldBeforeNextRequest()
+	}
+	return nil
+}
+
+// maxMatchWorkBeforeYield is the pattern work of a publish after which the socket yields to other connections.
+const maxMatchWorkBeforeYield = 10_000
+
+// yieldBeforeNextRequest pauses the socket until other connections of its loop have been served.
+func (s socketConn) yieldBeforeNextRequest() {
+	c := s.socket.Conn()
+	c.Pause()
+	if s.socket.Ref().Do((*tcp.Conn).Resume) != nil {
+		c.Resume()
+	}
+}
+
+func (s socketConn) handleSubscribe(request *socketRequest) error {
+	k, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	if s.hub.keepsAny(k, name) && !s.client.isSubscribed(k, name) {
+		return s.subscribeWithReplay(request, k, name)
+	}
+	if request.Since != nil && !s.client.isSubscribed(k, name) {
+		return badRequestf("the messages of %.100q are not kept; expected no since, but it is %.60q", name, *request.Since)
+	}
+	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
+		s.client.repliesInMessageOrder = true
+		s.sendReply(request, socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count})
+	})
+}
+
+// subscribeWithReplay subscribes to a kept topic or a pattern and replays messages since the request's position.
+func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
+	var since Position
+	if request.Since != nil {
+		var err error
+		if since, err = s.hub.Replay.parseClientPosition(*request.Since); err != nil {
+			return badRequestf("since: %w", err)
+		}
+	}
+	t, err := s.hub.addSubscription(s.client, s.socket.Ref(), kind, name, s.hub.Limits)
+	if err != nil {
+		return s.hub.countRefusal(err)
+	}
+	r := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
+		_ = s.socket.Close(closeTryAgainLater, why.Error())
+	}}
+	at, known := r.initStartPosition()
+	count := s.client.confirmedCount(kind)
+	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
+	if known {
+		reply.Since = at.String()
+	}
+	s.client.repliesInMessageOrder = true
+	s.sendReply(request, reply)
+	if err := r.startReplay(s.socket.Conn()); err != nil {
+		_ = s.socket.Close(closeTryAgainLater, err.Error())
+	}
+	return nil
+}
+
+func (s socketConn) handleUnsubscribe(request *socketRequest) error {
+	k, name, err := request.subscriptionTarget()
+	if err != nil {
+		return err
+	}
+	s.hub.unsubscribe(s.client, s.socket.Ref(), k, name)
+	count := s.client.subscriptionCount()
+	s.sendReply(request, socketReply{Op: "unsubscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count})
+	return nil
+}

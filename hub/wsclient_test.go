@@ -1,0 +1,134 @@
+package hub
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
+)
+
+// serveHub serves a hub until the test ends or stop is called.
+func serveHub(t testing.TB, model string, h *Hub) (addr string, stop func()) {
+	t.Helper()
+	h.httpHandler().ErrorLog = log.New(io.Discard, "", 0)
+	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
+}
+
+func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
+	t.Helper()
+	for _, model := range tcp.Models() {
+		t.Run(model, func(t *testing.T) {
+			h := newHub()
+			addr, _ := serveHub(t, model, h)
+			f(t, h, addr)
+		})
+	}
+}
+
+type wsClient struct {
+	t   testing.TB
+	ctx context.Context
+	*websocket.Conn
+}
+
+func dialWebSocket(t testing.TB, addr, query string) wsClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
+	t.Cleanup(cancel)
+	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Subprotocol() != subprotocol {
+		t.Errorf("the subprotocol is %q", c.Subprotocol())
+	}
+	_ = res
+	t.Cleanup(func() { _ = c.CloseNow() })
+	return wsClient{t, ctx, c}
+}
+
+func (p wsClient) sendText(message string) {
+	p.t.Helper()
+	if err := p.Write(p.ctx, websocket.MessageText, []byte(message)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// expectText expects a message; a final * in want matches any rest.
+func (p wsClient) expectText(want string) {
+	p.t.Helper()
+	kind, have, err := p.Read(p.ctx)
+	begin, open := strings.CutSuffix(want, "*")
+	if err != nil || kind != websocket.MessageText || string(have) != want && !(open && strings.HasPrefix(string(have), begin)) {
+		p.t.Fatalf("it says %s, %v; expected %s", have, err, want)
+	}
+}
+
+func (p wsClient) expectClose(code websocket.StatusCode) {
+	p.t.Helper()
+	if kind, m, err := p.Read(p.ctx); websocket.CloseStatus(err) != code {
+		p.t.Fatalf("it says %v %s, %v; expected a close with %d", kind, m, err, code)
+	}
+}
+
+func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Timeout}
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+func expectResponse(t testing.TB, status int, text, method, url, body string, fields ...string) *http.Response {
+	t.Helper()
+	res, have := doRequest(t, method, url, body, fields...)
+	if res.StatusCode != status || !strings.Contains(have, text) {
+		t.Errorf("%s %s: %s %s; expected %d with %s", method, url, res.Status, have, status, text)
+	}
+	return res
+}
+
+func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	c := testkit.Dial(t, addr)
+	c.Send(text)
+	return c.Conn, c.R
+}
+
+func waitForSubscribers(t testing.TB, h *Hub, name string, n int) {
+	t.Helper()
+	testkit.WaitFor(t, "not all have subscribed or left", func() bool { return h.topics.subscriberCount(name) == n })
+}
+
+func (h *Hub) waitForTotalSubscribers(t testing.TB, n int) {
+	t.Helper()
+	testkit.WaitFor(t, "not all have subscribed", func() bool {
+		all := 0
+		h.topics.eachName(func(_ string, subscribers int) bool { all += subscribers; return true })
+		return all == n
+	})
+}
