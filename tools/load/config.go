@@ -22,8 +22,8 @@ const (
 	maxInFlightBytes = 64 << 20
 	// maxLoops limits the loops that are started to get enough descriptor tables.
 	maxLoops = 1024
-	// maxTime limits every duration.
-	maxTime = 30 * 24 * time.Hour
+	// maxDuration limits every duration.
+	maxDuration = 30 * 24 * time.Hour
 )
 
 // Config describes a load and the server that gets it. The zero value of each field but Target is

@@ -13,8 +13,8 @@ const MaxGenerators = 64
 // Total is how many connections the run opens: Connections, or what the Ramp goes up to, and those of
 // PubSub besides.
 func (c Config) Total() int {
-	c = c.filled()
-	return c.total()
+	c = c.withDefaults()
+	return c.totalConns()
 }
 
 // Divide makes the configurations of several generators that put the load on its targets together,
@@ -28,7 +28,7 @@ func (c Config) Total() int {
 // publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
 // Begin and Enough. Not divided are Sources, which are addresses of one machine: they are an error.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
-	if err := c.divisible(len(weights)); err != nil {
+	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err
 	}
 	parts := make([]Config, len(weights))
@@ -39,16 +39,16 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 			parts[i].PubSub = &own
 		}
 	}
-	filled := c.filled()
-	for _, d := range c.divided(filled.Connections) {
+	filled := c.withDefaults()
+	for _, d := range c.divisions(filled.Connections) {
 		if d.total == 0 {
 			continue
 		}
-		if d.total < d.least*len(weights) {
+		if d.total < d.min*len(weights) {
 			return nil, &SettingError{d.name, fmt.Errorf("%d; expected %d or more, one for each generator", d.total, len(weights))}
 		}
-		for i, n := range apportion(d.total, d.least, weights) {
-			*d.of(&parts[i]) = n
+		for i, n := range apportion(d.total, d.min, weights) {
+			*d.field(&parts[i]) = n
 		}
 	}
 	from, publishers := 0, 0
@@ -65,7 +65,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 		p.Ramp.From = min(p.Ramp.From, p.Connections)
 		p.NumberFrom = c.NumberFrom + from
 		if c.Lifetime > 0 {
-			from += numbersEach
+			from += numbersPerGenerator
 		} else {
 			from += p.Connections
 		}
@@ -81,11 +81,11 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersEach is how many numbers a generator has for connections that are replaced.
-const numbersEach = 1 << 24
+// numbersPerGenerator is how many numbers a generator has for connections that are replaced.
+const numbersPerGenerator = 1 << 24
 
-// divisible says what can't be divided.
-func (c Config) divisible(generators int) error {
+// checkDivisible says what can't be divided.
+func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
 	}
@@ -100,12 +100,12 @@ func (c Config) divisible(generators int) error {
 
 // division is a number that is divided.
 type division struct {
-	name         string
-	total, least int
-	of           func(*Config) *int
+	name       string
+	total, min int
+	field      func(*Config) *int
 }
 
-func (c *Config) divided(connections int) []division {
+func (c *Config) divisions(connections int) []division {
 	all := []division{
 		{"connections", connections, 1, func(p *Config) *int { return &p.Connections }},
 		{"connect-rate", c.ConnectRate, 1, func(p *Config) *int { return &p.ConnectRate }},
@@ -123,7 +123,7 @@ func (c *Config) divided(connections int) []division {
 // apportion divides a number in proportion to weights. Parts add up: those whose fractions were cut
 // off most have one more (the method of largest remainders). Who would have less than least, of which there
 // is enough, gets it from who has most.
-func apportion(total, least int, weights []float64) []int {
+func apportion(total, min int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {
 		sum += w
@@ -141,7 +141,7 @@ func apportion(total, least int, weights []float64) []int {
 		rest[most] = -1
 	}
 	for i := range parts {
-		for ; parts[i] < least; parts[i]++ {
+		for ; parts[i] < min; parts[i]++ {
 			parts[slices.Index(parts, slices.Max(parts))]--
 		}
 	}

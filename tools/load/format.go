@@ -36,14 +36,14 @@ const (
 // MaxSources is the most local addresses that can be named.
 const MaxSources = 65_536
 
-// parsers read the strings that are not taken as they are, by the names of settings.
-var parsers = map[string]func(text string) (string, error){
+// textParsers read the strings that are not taken as they are, by the names of settings.
+var textParsers = map[string]func(text string) (string, error){
 	"message":            parseTemplate,
-	"message-file":       readLiteral,
-	"template-file":      readTemplate,
+	"message-file":       readLiteralFile,
+	"template-file":      readTemplateFile,
 	"first-message":      parseTemplate,
-	"first-message-file": readTemplate,
-	"answer":             notEmpty,
+	"first-message-file": readTemplateFile,
+	"answer":             requireNonEmpty,
 	"heartbeat":          parseLine,
 	"heartbeat-answer":   parseLine,
 	"broadcast":          parseLine,
@@ -64,13 +64,13 @@ var parsers = map[string]func(text string) (string, error){
 		return "", nil
 	},
 	"latency-marker": func(text string) (string, error) {
-		_, err := notEmpty(text)
-		return "marker:" + ruleText(text), err
+		_, err := requireNonEmpty(text)
+		return "marker:" + escapeRuleText(text), err
 	},
 }
 
-// notEmpty reads a text of 1 byte or more.
-func notEmpty(text string) (string, error) {
+// requireNonEmpty reads a text of 1 byte or more.
+func requireNonEmpty(text string) (string, error) {
 	if text == "" {
 		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
 	}
@@ -88,15 +88,15 @@ func parseLine(text string) (string, error) {
 
 // parseTemplate reads a message that can be a template.
 func parseTemplate(text string) (string, error) {
-	if _, err := notEmpty(text); err != nil {
+	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
 	}
 	_, err := message.Parse(text)
 	return text, err
 }
 
-// readFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
-func readFile(path string) (string, error) {
+// readMessageFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
+func readMessageFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -114,18 +114,18 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// readTemplate reads a file that has a template.
-func readTemplate(path string) (string, error) {
-	text, err := readFile(path)
+// readTemplateFile reads a file that has a template.
+func readTemplateFile(path string) (string, error) {
+	text, err := readMessageFile(path)
 	if err != nil {
 		return "", err
 	}
 	return parseTemplate(text)
 }
 
-// readLiteral reads a file that is a message, whatever is in it.
-func readLiteral(path string) (string, error) {
-	text, err := readFile(path)
+// readLiteralFile reads a file that is a message, whatever is in it.
+func readLiteralFile(path string) (string, error) {
+	text, err := readMessageFile(path)
 	return message.Literal(text), err
 }
 
@@ -142,8 +142,8 @@ func addHeader(h *http.Header, line string) error {
 	return nil
 }
 
-// headerLines returns the lines of a header, sorted.
-func headerLines(h http.Header) (lines []string) {
+// formatHeaderLines returns the lines of a header, sorted.
+func formatHeaderLines(h http.Header) (lines []string) {
 	for name, values := range h {
 		for _, value := range values {
 			lines = append(lines, name+": "+value)
@@ -161,9 +161,9 @@ func parseTime(text string) (time.Time, error) {
 	return at, nil
 }
 
-func orSlash(path string) string { return cmp.Or(path, "/") }
+func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
-func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
 func parseRate(text string) (r Rate, err error) {
@@ -197,15 +197,15 @@ func parseGoal(text string) (goal Goal, err error) {
 	return goal, nil
 }
 
-// text returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
-func (r Rate) text() string {
+// formatSetting returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
+func (r Rate) formatSetting() string {
 	switch {
 	case r.Goal.Under > 0:
 		return r.Goal.String()
 	case r.PerSecond != 0 && r.To != 0:
-		return decimalFloat(r.PerSecond) + ":" + decimalFloat(r.To)
+		return formatDecimal(r.PerSecond) + ":" + formatDecimal(r.To)
 	case r.PerSecond != 0:
-		return decimalFloat(r.PerSecond)
+		return formatDecimal(r.PerSecond)
 	}
 	return ""
 }
@@ -215,7 +215,7 @@ func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
 	}
-	return "@" + g.Under.String() + ",p" + decimalFloat(cmp.Or(g.Percentile, 99))
+	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
 // ParsePercentile reads a percentile above 0, at most 100, such as 99.9.
@@ -254,14 +254,14 @@ func (r Ramp) String() string {
 
 // ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
 // which stands for the addresses that hosts can have. It returns at most room addresses.
-func ParseSources(text string, room int) ([]netip.Addr, error) {
-	first, last, ok := parseRange(text)
+func ParseSources(text string, limit int) ([]netip.Addr, error) {
+	first, last, ok := parseAddrRange(text)
 	if !ok {
 		return nil, wantSource
 	}
 	var list []netip.Addr
 	for addr := first; ; addr = addr.Next() {
-		if len(list) == room {
+		if len(list) == limit {
 			return nil, wantFewer
 		}
 		if list = append(list, addr); addr == last {
@@ -270,8 +270,8 @@ func ParseSources(text string, room int) ([]netip.Addr, error) {
 	}
 }
 
-// parseRange returns the first and the last address of what ParseSources reads.
-func parseRange(text string) (first, last netip.Addr, ok bool) {
+// parseAddrRange returns the first and the last address of what ParseSources reads.
+func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
 		last, otherErr := netip.ParseAddr(to)
@@ -283,16 +283,16 @@ func parseRange(text string) (first, last netip.Addr, ok bool) {
 		if err != nil {
 			return netip.Addr{}, netip.Addr{}, false
 		}
-		first, last = hosts(network)
+		first, last = hostRange(network)
 		return first, last, true
 	}
 	first, err := netip.ParseAddr(text)
 	return first, first, err == nil
 }
 
-// hosts returns the first and the last address of a network that a host can have. The lowest and
+// hostRange returns the first and the last address of a network that a host can have. The lowest and
 // the highest address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
-func hosts(network netip.Prefix) (first, last netip.Addr) {
+func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
 	for bit := network.Bits(); bit < first.BitLen(); bit++ {
@@ -305,8 +305,8 @@ func hosts(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// ruleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
-func ruleText(text string) string {
+// escapeRuleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
+func escapeRuleText(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
 		switch {
@@ -327,18 +327,18 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
 		s := &settings[i]
-		texts := s.texts(&c)
+		texts := s.formatTexts(&c)
 		if len(texts) == 0 {
 			continue
 		}
 		if out.Len() > 1 {
 			out.WriteByte(',')
 		}
-		key, value := underscored(s.Name), any(texts)
+		key, value := jsonKey(s.Name), any(texts)
 		if !s.List {
 			value = s.jsonValue(texts[0])
 		}
-		if s.isBytes() && !utf8.ValidString(texts[0]) {
+		if s.acceptsBytes() && !utf8.ValidString(texts[0]) {
 			key, value = key+inBase64, []byte(texts[0])
 		}
 		encoded, err := json.Marshal(value)
@@ -354,8 +354,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 // inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
 const inBase64 = "_base64"
 
-// isBytes reports whether any bytes can be the text.
-func (s *Setting) isBytes() bool {
+// acceptsBytes reports whether any bytes can be the text.
+func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
@@ -390,19 +390,19 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	var known []string
 	for i := range settings {
 		s := &settings[i]
-		key := underscored(s.Name)
+		key := jsonKey(s.Name)
 		known = append(known, key)
 		value, ok := values[key]
 		text, encoded := values[key+inBase64].(string)
 		delete(values, key)
 		switch plain, err := base64.StdEncoding.DecodeString(text); {
-		case encoded && s.isBytes() && (err != nil || ok):
+		case encoded && s.acceptsBytes() && (err != nil || ok):
 			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
-		case encoded && s.isBytes():
+		case encoded && s.acceptsBytes():
 			delete(values, key+inBase64)
 			given[s.Name] = []string{string(plain)}
 		case ok:
-			if given[s.Name], err = textsOf(value, s.Bare); err != nil {
+			if given[s.Name], err = textsFromJSON(value, s.Bare); err != nil {
 				return fmt.Errorf("load: config: %s is %w", key, err)
 			}
 		}
@@ -413,7 +413,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	if err := c.Set(given); err != nil {
 		var of *SettingError
 		errors.As(err, &of)
-		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
+		return fmt.Errorf("load: config: %s is %w", jsonKey(of.Name), of.Err)
 	}
 	if c.Target == "" {
 		if len(c.Also) > 0 {
@@ -424,8 +424,8 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsOf returns the texts that a value of JSON stands for; true stands for bare.
-func textsOf(value any, bare string) ([]string, error) {
+// textsFromJSON returns the texts that a value of JSON stands for; true stands for bare.
+func textsFromJSON(value any, bare string) ([]string, error) {
 	switch v := value.(type) {
 	case string:
 		return []string{v}, nil

@@ -55,8 +55,8 @@ var LatencyPoints = []LatencyPoint{
 	{"max", 1, func(l *Latency) *time.Duration { return &l.Max }},
 }
 
-// latencyPoint returns the point with a name, or nil.
-func latencyPoint(name string) *LatencyPoint {
+// findLatencyPoint returns the point with a name, or nil.
+func findLatencyPoint(name string) *LatencyPoint {
 	i := slices.IndexFunc(LatencyPoints, func(p LatencyPoint) bool { return p.Name == name })
 	if i < 0 {
 		return nil
@@ -64,19 +64,19 @@ func latencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// add adds another distribution without its histogram: the result has the worse of each
+// addSummary adds another distribution without its histogram: the result has the worse of each
 // percentile.
-func (l *Latency) add(o *Latency) {
-	if o.Count == 0 {
+func (l *Latency) addSummary(other *Latency) {
+	if other.Count == 0 {
 		return
 	}
 	if l.Count == 0 {
-		*l = *o
+		*l = *other
 		return
 	}
-	a, b := float64(l.Count), float64(o.Count)
+	a, b := float64(l.Count), float64(other.Count)
 	for _, p := range LatencyPoints {
-		switch to, more := p.of(l), p.Of(o); p.Quantile {
+		switch to, more := p.of(l), p.Of(other); p.Quantile {
 		case 0:
 			*to = min(*to, more)
 		case -1:
@@ -85,7 +85,7 @@ func (l *Latency) add(o *Latency) {
 			*to = max(*to, more)
 		}
 	}
-	l.Count += o.Count
+	l.Count += other.Count
 }
 
 // Curve returns the curve through the percentiles, over one of how many times is longer.
@@ -113,74 +113,74 @@ func newHistogram() *hdrhistogram.Histogram {
 // distribution counts times. It takes memory with the first one: 221 KB, or 31 KB if it is
 // coarse. Each loop has several, and few runs use all of them.
 type distribution struct {
-	counts *hdrhistogram.Histogram
-	coarse bool // two significant digits, steps of a hundredth, are enough
+	histogram *hdrhistogram.Histogram
+	coarse    bool // two significant digits, steps of a hundredth, are enough
 }
 
-func (d *distribution) make() {
+func (d *distribution) ensureHistogram() {
 	switch {
-	case d.counts != nil:
+	case d.histogram != nil:
 	case d.coarse:
-		d.counts = hdrhistogram.New(1, int64(maxLatency), 2)
+		d.histogram = hdrhistogram.New(1, int64(maxLatency), 2)
 	default:
-		d.counts = newHistogram()
+		d.histogram = newHistogram()
 	}
 }
 
 // record adds n equal times.
 func (d *distribution) record(t time.Duration, n int) {
-	d.make()
-	_ = d.counts.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
+	d.ensureHistogram()
+	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
 }
 
 func (d *distribution) count() int64 {
-	if d.counts == nil {
+	if d.histogram == nil {
 		return 0
 	}
-	return d.counts.TotalCount()
+	return d.histogram.TotalCount()
 }
 
-func (d *distribution) add(e *distribution) {
-	if e.count() == 0 {
+func (d *distribution) merge(other *distribution) {
+	if other.count() == 0 {
 		return
 	}
-	d.make()
-	d.counts.Merge(e.counts)
+	d.ensureHistogram()
+	d.histogram.Merge(other.histogram)
 }
 
 func (d *distribution) reset() {
 	if d.count() > 0 {
-		d.counts.Reset()
+		d.histogram.Reset()
 	}
 }
 
-// joined returns the sum of two distributions.
-func joined(a, b *distribution) *distribution {
+// mergeDistributions returns the sum of two distributions.
+func mergeDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
 	}
 	all := new(distribution)
-	all.add(a)
-	all.add(b)
+	all.merge(a)
+	all.merge(b)
 	return all
 }
 
-func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
+func summarizeDistribution(d *distribution) Latency { return summarizeHistogram(d.histogram) }
 
-// encodeAll encodes the distributions that are not empty.
-func encodeAll(distributions map[string]*distribution) map[string]string {
+// encodeDistributions encodes the distributions that are not empty.
+func encodeDistributions(distributions map[string]*distribution) map[string]string {
 	all := make(map[string]string)
 	for name, d := range distributions {
-		if text := encode(d.counts); text != "" {
+		if text := encodeHistogram(d.histogram); text != "" {
 			all[name] = text
 		}
 	}
 	return all
 }
 
-// encode returns a histogram in the form that HdrHistogram's libraries share, or "" if it is
+// encodeHistogram returns a histogram in the form that HdrHistogram's libraries share, or "" if it is
 // empty.
-func encode(h *hdrhistogram.Histogram) string {
+func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""
 	}
@@ -203,8 +203,8 @@ func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	return h, nil
 }
 
-// readLatency returns the summary of a histogram.
-func readLatency(h *hdrhistogram.Histogram) Latency {
+// summarizeHistogram returns the summary of a histogram.
+func summarizeHistogram(h *hdrhistogram.Histogram) Latency {
 	if h == nil || h.TotalCount() == 0 {
 		return Latency{}
 	}

@@ -29,7 +29,7 @@ func Merge(results ...*Result) (*Result, error) {
 	all, latency, rate := *first, newHistogram(), 0.0
 	var targets []string
 	for i, r := range results {
-		h, err := r.mergeable(first)
+		h, err := r.checkMergeable(first)
 		if err != nil {
 			return nil, fmt.Errorf("load: merge: result %d: %w", i+1, err)
 		}
@@ -43,17 +43,17 @@ func Merge(results ...*Result) (*Result, error) {
 			targets = append(targets, r.Target)
 		}
 		if i > 0 {
-			merge(&all, r, false)
+			mergeFields(&all, r, false)
 		}
 	}
 	all.Target = strings.Join(targets, ", ")
 	if rate > 0 {
 		// Of windows that differ a little, the one in which the rates add up.
-		all.Window = time.Duration(float64(all.rated()) / rate * float64(time.Second))
+		all.Window = time.Duration(float64(all.ratedMessages()) / rate * float64(time.Second))
 	}
 	if latency.TotalCount() > 0 {
 		ends := all.Latency // known better from the results than from the histogram
-		all.Latency, all.Histogram = readLatency(latency), encode(latency)
+		all.Latency, all.Histogram = summarizeHistogram(latency), encodeHistogram(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
 	if err := mergeHistograms(&all, &all.Histograms, results...); err != nil {
@@ -76,7 +76,7 @@ func MergeEvents(events ...Event) *Event {
 		if events[i].Interval != nil {
 			intervals = append(intervals, events[i].Interval)
 		}
-		merge(&all, &events[i], false)
+		mergeFields(&all, &events[i], false)
 	}
 	if len(intervals) > 1 {
 		_ = mergeHistograms(all.Interval, &all.Interval.Histograms, intervals...)
@@ -84,7 +84,7 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// merge merges from into to, field by field as the tag "merge" of each field says:
+// mergeFields merges from into to, field by field as the tag "merge" of each field says:
 //
 //	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
 //	gauge   the sum of several generators; of intervals that follow on each other the later one
@@ -97,14 +97,14 @@ func MergeEvents(events ...Event) *Event {
 //
 // A field without a tag keeps its value. follows reports that from is of the time after to.
 // What to shares with other values is replaced, and not changed.
-func merge[T any](to, from *T, follows bool) {
+func mergeFields[T any](to, from *T, follows bool) {
 	mergeStruct(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), follows)
 }
 
 func mergeStruct(to, from reflect.Value, follows bool) {
 	switch to := to.Addr().Interface().(type) {
 	case *Latency:
-		to.add(from.Addr().Interface().(*Latency))
+		to.addSummary(from.Addr().Interface().(*Latency))
 		return
 	case *Rate:
 		to.add(from.Addr().Interface().(*Rate))
@@ -117,17 +117,17 @@ func mergeStruct(to, from reflect.Value, follows bool) {
 	}
 }
 
-var mergeTagsOf sync.Map // reflect.Type to []string
+var mergeTagCache sync.Map // reflect.Type to []string
 
 // mergeTags returns the tag "merge" of each field. Reading tags is most of the time of a merge.
 func mergeTags(t reflect.Type) (tags []string) {
-	if known, ok := mergeTagsOf.Load(t); ok {
+	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
 	}
 	for i := range t.NumField() {
 		tags = append(tags, t.Field(i).Tag.Get("merge"))
 	}
-	mergeTagsOf.Store(t, tags)
+	mergeTagCache.Store(t, tags)
 	return tags
 }
 
@@ -219,7 +219,7 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 			if failed != nil {
 				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
 			}
-			switch own := latencyIn(p.Field(i)); {
+			switch own := latencyField(p.Field(i)); {
 			case own == nil || own.Count == 0:
 			case h == nil:
 				complete = false
@@ -229,8 +229,8 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 				complete = merged.Merge(h) == 0 && complete
 			}
 		}
-		if l := latencyIn(v.Field(i)); l != nil && complete && merged != nil {
-			*l, all[name] = readLatency(merged), encode(merged)
+		if l := latencyField(v.Field(i)); l != nil && complete && merged != nil {
+			*l, all[name] = summarizeHistogram(merged), encodeHistogram(merged)
 		}
 	}
 	*histograms = nil
@@ -240,8 +240,8 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 	return err
 }
 
-// latencyIn returns the distribution in a field, which may be nil.
-func latencyIn(field reflect.Value) *Latency {
+// latencyField returns the distribution in a field, which may be nil.
+func latencyField(field reflect.Value) *Latency {
 	if field.Kind() != reflect.Pointer {
 		field = field.Addr()
 	}
@@ -249,11 +249,11 @@ func latencyIn(field reflect.Value) *Latency {
 }
 
 // Add adds that of another generator.
-func (s *Snapshot) Add(o Snapshot) { merge(s, &o, false) }
+func (s *Snapshot) Add(o Snapshot) { mergeFields(s, &o, false) }
 
-// mergeable says what keeps a result from being merged with the first one. It returns
+// checkMergeable says what keeps a result from being merged with the first one. It returns
 // its histogram, nil for none.
-func (r *Result) mergeable(first *Result) (*hdrhistogram.Histogram, error) {
+func (r *Result) checkMergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	h, err := decodeHistogram(r.Histogram)
 	switch {
 	case err != nil:
@@ -285,13 +285,13 @@ func (r *Rate) add(o *Rate) {
 
 // AddCauses adds counts by cause to those of a map and returns it, or a new one if it is nil. It
 // has at most a number of causes: others count as "other".
-func AddCauses(to, more map[string]int64, most int) map[string]int64 {
+func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)
 	}
-	for cause, n := range more {
+	for cause, n := range counts {
 		cause = strings.ToValidUTF8(cause, "?")
-		if _, known := to[cause]; !known && len(to) >= most {
+		if _, known := to[cause]; !known && len(to) >= limit {
 			cause = "other"
 		}
 		to[cause] += n

@@ -323,7 +323,7 @@ func (r *Result) Rate() float64 {
 	if r.Window <= 0 {
 		return 0
 	}
-	return float64(r.rated()) / r.Window.Seconds()
+	return float64(r.ratedMessages()) / r.Window.Seconds()
 }
 
 // DeliveryRate is the number of messages that subscribers got a second in the window.
@@ -334,7 +334,7 @@ func (r *Result) DeliveryRate() float64 {
 	return float64(r.Delivered) / r.Window.Seconds()
 }
 
-func (r *Result) rated() int64 {
+func (r *Result) ratedMessages() int64 {
 	if r.NoReply {
 		return r.Sent
 	}
@@ -349,9 +349,9 @@ func (r *Result) InFlight() float64 {
 	return r.Rate() * r.Latency.Mean.Seconds()
 }
 
-// busy is the share of the generator's processors from which on it is called
+// generatorBoundShare is the share of the generator's processors from which on it is called
 // the bottleneck.
-const busy = 0.95
+const generatorBoundShare = 0.95
 
 // GeneratorBound says whether the generator itself, not the server, was the
 // bottleneck: whether it used 95 % of the processor time that it could have
@@ -359,10 +359,10 @@ const busy = 0.95
 // windows of less than 100 ms; and where each connection was to exchange so many
 // messages: such a window is no load.
 func (r *Result) GeneratorBound() bool {
-	return r.Messages == 0 && r.knowsCPU() && r.CPUShare() >= busy
+	return r.Messages == 0 && r.hasCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
 
-func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.Generator.CPU() > 0 }
+func (r *Result) hasCPUUsage() bool { return r.Window >= minUsageWindow && r.Generator.CPU() > 0 }
 
 // CPUShare is the share of its processors that the generator used in the window, 1
 // for all of them. It can be more, for the Go runtime's own work.
@@ -383,8 +383,8 @@ func (r *Result) Err() error {
 		return fmt.Errorf("load: no connection to %s: %s", r.Target, format.Tally(r.ConnectErrors))
 	case r.Connected == 0:
 		return fmt.Errorf("load: no connection to %s", r.Target)
-	case r.lostAgent() != nil:
-		lost := r.lostAgent()
+	case r.firstLostAgent() != nil:
+		lost := r.firstLostAgent()
 		return fmt.Errorf("load: agent %s is lost, with %s of %s connections: %s", lost.Name, format.Count(lost.Connections), format.Count(r.Connections), lost.Lost)
 	case r.FirstMismatch != nil:
 		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
@@ -400,11 +400,11 @@ func (r *Result) Err() error {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
-	return r.heldErr()
+	return r.heldConnsErr()
 }
 
-// lostAgent is the first agent whose part is missing, nil if none is.
-func (r *Result) lostAgent() *Agent {
+// firstLostAgent is the first agent whose part is missing, nil if none is.
+func (r *Result) firstLostAgent() *Agent {
 	for i := range r.Agents {
 		if r.Agents[i].Lost != "" {
 			return &r.Agents[i]
@@ -413,8 +413,8 @@ func (r *Result) lostAgent() *Agent {
 	return nil
 }
 
-// heldErr says what was wrong with what held connections have received.
-func (r *Result) heldErr() error {
+// heldConnsErr says what was wrong with what held connections have received.
+func (r *Result) heldConnsErr() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
 			return fmt.Errorf("load: verification %d: %s of %s connections have got their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
@@ -475,11 +475,11 @@ func listCounters() (all []Counter) {
 }
 
 // Of returns the value in an interval; ok is false where intervals have none.
-func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counted(i, c.interval) }
+func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterField(i, c.interval) }
 
-func (c *Counter) ofResult(r *Result) (n int64, ok bool) { return counted(r, c.result) }
+func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterField(r, c.result) }
 
-func counted[T any](in *T, field []int) (n int64, ok bool) {
+func counterField[T any](in *T, field []int) (n int64, ok bool) {
 	if field == nil {
 		return 0, false
 	}
@@ -489,7 +489,7 @@ func counted[T any](in *T, field []int) (n int64, ok bool) {
 // setCounts sets what an interval counts to what has come since before.
 func (i *Interval) setCounts(now, before *counts) {
 	for _, c := range Counters {
-		if at, ok := places[c.Name]; ok && c.interval != nil {
+		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {
 			reflect.ValueOf(i).Elem().FieldByIndex(c.interval).SetInt(max(now[at]-before[at], 0))
 		}
 	}
@@ -498,7 +498,7 @@ func (i *Interval) setCounts(now, before *counts) {
 // setCounts sets what a result counts.
 func (r *Result) setCounts(run, window *counts) {
 	for _, c := range Counters {
-		if at, ok := places[c.Name]; ok && c.result != nil {
+		if at, ok := counterIndexes[c.Name]; ok && c.result != nil {
 			of := run
 			if c.window {
 				of = window
@@ -508,10 +508,10 @@ func (r *Result) setCounts(run, window *counts) {
 	}
 }
 
-// faults counts everything that went wrong in the run.
-func (r *Result) faults() (n int64) {
+// countFaults counts everything that went wrong in the run.
+func (r *Result) countFaults() (n int64) {
 	for _, c := range Counters {
-		if count, ok := c.ofResult(r); ok && c.Fault {
+		if count, ok := c.resultValue(r); ok && c.Fault {
 			n += count
 		}
 	}

@@ -105,7 +105,7 @@ func TestCause(t *testing.T) {
 		{errors.New("other"), "other"},
 		{nil, "closed"},
 	} {
-		if got := cause(test.err); got != test.want {
+		if got := describeCause(test.err); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestResultTags(t *testing.T) {
 	for _, c := range Counters {
 		named[c.Name] = true
 	}
-	for name := range places {
+	for name := range counterIndexes {
 		if !named[name] {
 			t.Errorf("no counter %q", name)
 		}

@@ -360,7 +360,7 @@ func TestUntil(t *testing.T) {
 		"try again where nobody is": {nil, Config{Lifetime: time.Hour}, func(_ *story, e Event) bool { return e.Snapshot.Failed >= 2*conns },
 			func(r *Result, _ *story) bool {
 				n := r.ConnectErrors["connection refused"] // conns at once, and conns each 100 ms
-				return n >= 2*conns && n <= conns*(1+int64(r.Took/retryEvery))
+				return n >= 2*conns && n <= conns*(1+int64(r.Took/dialRetryInterval))
 			}},
 		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *story, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
 			func(r *Result, _ *story) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
@@ -417,7 +417,7 @@ func followed(ramp Ramp, s *story) bool {
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	const size, ahead, conns = 1000, 10, 3
-	plain := string(newRing(&Config{Size: size}).text.bytes)
+	plain := string(newPayloadCache(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
 	eachModel(t, func(t *testing.T, model string) {
 		for _, pipeline := range []int{1, 3} {

@@ -70,50 +70,50 @@ type Found struct {
 // The bounds of a search: the first rate, by how much it grows at first, how close
 // it gets, how many tries it has, and how many times its goal a step takes at least.
 const (
-	firstRate = 1000
-	growth    = 4
-	closeness = 1.05
-	maxSteps  = 40
-	stepUnder = 10
+	firstRate     = 1000
+	rateGrowth    = 4
+	rateTolerance = 1.05
+	maxSteps      = 40
+	minStepGoals  = 10
 )
 
 func (c Config) checkGoal() error {
-	goal, step := c.goal(), c.stepTime()
+	goal, step := c.searchGoal(), c.stepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
 		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
 	case goal.Under < 0 || goal.Under > maxLatency:
 		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
-	case step < 100*time.Millisecond || step > maxTime:
+	case step < 100*time.Millisecond || step > maxDuration:
 		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
-	case step < stepUnder*goal.Under:
-		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, stepUnder*goal.Under)
+	case step < minStepGoals*goal.Under:
+		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, minStepGoals*goal.Under)
 	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
 		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
 		return errors.New("load: a search with a rate; expected none")
-	case c.noReply():
+	case c.awaitsNoAnswers():
 		return errors.New("load: a search without answers; expected some")
 	}
 	return nil
 }
 
-func (c *Config) goal() Goal {
+func (c *Config) searchGoal() Goal {
 	g := c.Rate.Goal
 	setDefault(&g.Percentile, 99)
 	return g
 }
 
-// stepTime is how long a search tries each rate.
-func (c *Config) stepTime() time.Duration {
-	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Rate.Goal.Under))
+// stepDuration is how long a search tries each rate.
+func (c *Config) stepDuration() time.Duration {
+	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// step is the configuration of the first step: an open loop, of which a fifth is a
+// firstStepConfig is the configuration of the first step: an open loop, of which a fifth is a
 // warm-up.
-func (c Config) step() Config {
-	c.Warmup = c.stepTime() / 5
-	c.Duration = c.stepTime() - c.Warmup
+func (c Config) firstStepConfig() Config {
+	c.Warmup = c.stepDuration() / 5
+	c.Duration = c.stepDuration() - c.Warmup
 	c.Rate.Each, c.Rate.PerSecond = false, firstRate
 	c.Rate.Goal = Goal{}
 	return c
@@ -126,7 +126,7 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	s, asked := NewSearch(cfg), cfg
-	cfg = cfg.step()
+	cfg = cfg.firstStepConfig()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
 			end = s.Conclude(end)
@@ -144,53 +144,53 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 			observe(e)
 		}
 	}
-	r, err := prepare(ctx, cfg)
+	r, err := newRunWithEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	end, err := r.run(ctx, func(ctx context.Context) error {
-		if err := r.connect(ctx); err != nil {
+	end, err := r.runAndClose(ctx, func(ctx context.Context) error {
+		if err := r.connectAll(ctx); err != nil {
 			return err
 		}
-		r.tell(Event{Phase: Connected})
+		r.emitEvent(Event{Phase: Connected})
 		switch {
-		case r.sum().open() == 0:
+		case r.sumTotals().openConns() == 0:
 			return nil
 		case cfg.Begin != nil:
-			return r.tryThose(ctx)
+			return r.tryRequestedRates(ctx)
 		}
-		return s.Seek(func(rate float64) (*Result, int64, error) { return r.try(ctx, rate) },
-			func(step Step) { r.tell(Event{Phase: Tried, Step: &step}) })
+		return s.Seek(func(rate float64) (*Result, int64, error) { return r.tryRate(ctx, rate) },
+			func(step Step) { r.emitEvent(Event{Phase: Tried, Step: &step}) })
 	})
 	return conclude(end), err
 }
 
-// try tries a rate, and says how many connections are left.
-func (r *run) try(ctx context.Context, rate float64) (*Result, int64, error) {
+// tryRate tries a rate, and says how many connections are left.
+func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error) {
 	r.cfg.Rate.PerSecond = rate
-	r.anew()
-	if err := r.exchange(ctx); err != nil {
+	r.resetWindowCounts()
+	if err := r.exchangeMessages(ctx); err != nil {
 		return nil, 0, err
 	}
-	s := r.sum()
-	result := r.result(s)
-	result.Histograms = r.histograms()
-	return result, s.open(), nil
+	s := r.sumTotals()
+	result := r.buildResult(s)
+	result.Histograms = r.encodeHistograms()
+	return result, s.openConns(), nil
 }
 
-// tryThose tries the rates that come.
-func (r *run) tryThose(ctx context.Context) error {
+// tryRequestedRates tries the rates that come.
+func (r *run) tryRequestedRates(ctx context.Context) error {
 	for {
 		rate := 0.0
 		r.stage = "hold"
-		if err := r.await(ctx, wait{until: r.cfg.Begin, came: &rate, done: r.over}); err != nil || rate <= 0 {
+		if err := r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, value: &rate, done: r.noConnsLeft}); err != nil || rate <= 0 {
 			return err
 		}
-		result, _, err := r.try(ctx, min(rate, MaxRate))
+		result, _, err := r.tryRate(ctx, min(rate, MaxRate))
 		if err != nil {
 			return err
 		}
-		r.tell(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
+		r.emitEvent(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
 	}
 }
 
@@ -208,14 +208,14 @@ type Search struct {
 
 // NewSearch makes a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
-	return &Search{found: &Found{Goal: cfg.goal()}, window: cfg.step().Duration}
+	return &Search{found: &Found{Goal: cfg.searchGoal()}, window: cfg.firstStepConfig().Duration}
 }
 
 // Seek searches. It has try send so many messages a second on all connections together, and
 // gets the Result, with Histograms, and how many connections are left; an error ends the
 // search. Of each step it tells tried.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
-	return s.seek(func(rate float64) (Step, *Result, error) {
+	return s.searchSteps(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
 		if err != nil {
 			return Step{}, nil, err
@@ -233,14 +233,14 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
 			}
 		}
-		step = s.found.Goal.judge(result, step)
+		step = s.found.Goal.evaluateStep(result, step)
 		tried(step)
 		return step, result, nil
 	})
 }
 
-// seek tries rates until what is known is close enough, or no connection is left.
-func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
+// searchSteps tries rates until what is known is close enough, or no connection is left.
+func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
 		step, result, err := try(rate)
@@ -251,41 +251,41 @@ func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
 		if again = step.Limited && !again; again {
 			continue
 		}
-		if s.file(step, result); step.open == 0 {
+		if s.recordStep(step, result); step.open == 0 {
 			return nil
 		}
-		if rate = s.next(); rate == 0 {
+		if rate = s.nextRate(); rate == 0 {
 			return nil
 		}
 	}
 	return nil
 }
 
-// next is the rate to try after what is known, 0 if that is close enough.
-func (s *Search) next() float64 {
+// nextRate is the rate to try after what is known, 0 if that is close enough.
+func (s *Search) nextRate() float64 {
 	switch {
 	case s.high == 0:
-		if s.low*growth > MaxRate {
+		if s.low*rateGrowth > MaxRate {
 			s.found.Most = true
 			return 0
 		}
-		return s.low * growth
+		return s.low * rateGrowth
 	case s.low == 0:
-		if s.high/growth*s.window.Seconds() < leastMessages {
+		if s.high/rateGrowth*s.window.Seconds() < minStepMessages {
 			return 0
 		}
-		return s.high / growth
-	case s.high/s.low <= closeness:
+		return s.high / rateGrowth
+	case s.high/s.low <= rateTolerance:
 		return 0
 	}
 	return math.Sqrt(s.low * s.high)
 }
 
-// leastMessages is how few messages make a percentile.
-const leastMessages = 20
+// minStepMessages is how few messages make a percentile.
+const minStepMessages = 20
 
-// judge completes a step, which has its rate and its percentiles, by its result.
-func (g Goal) judge(r *Result, step Step) Step {
+// evaluateStep completes a step, which has its rate and its percentiles, by its result.
+func (g Goal) evaluateStep(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
 	step.Unsent = r.Intended - r.Latency.Count
@@ -296,13 +296,13 @@ func (g Goal) judge(r *Result, step Step) Step {
 	return step
 }
 
-// file keeps what a step has shown of its rate.
-func (s *Search) file(step Step, result *Result) {
+// recordStep keeps what a step has shown of its rate.
+func (s *Search) recordStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
 		}
-		s.meet(l)
+		s.addLimit(l)
 	}
 	if s.best == nil {
 		s.best = result
@@ -320,8 +320,8 @@ const (
 	wallLate = "late sends"
 )
 
-// meet adds a limit, unless its wall has been met.
-func (s *Search) meet(l Limit) {
+// addLimit adds a limit, unless its wall has been met.
+func (s *Search) addLimit(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)
 	}
@@ -347,18 +347,18 @@ func (s *Search) Conclude(end *Result) *Result {
 	return &r
 }
 
-// anew forgets what was counted for a window. Intervals go on from there.
-func (r *run) anew() {
-	planned, _ := r.planned(r.sum(), r.traffic.now())
-	r.aggregator.counts[nIntended] -= planned
-	r.traffic.window(pacer.Never, math.MinInt64)
+// resetWindowCounts forgets what was counted for a window. Intervals go on from there.
+func (r *run) resetWindowCounts() {
+	planned, _ := r.countPlanned(r.sumTotals(), r.generator.now())
+	r.aggregator.lastCounts[nIntended] -= planned
+	r.generator.setWindow(pacer.Never, math.MinInt64)
 	r.skipped = pacer.Skipped{}
-	for _, s := range r.traffic.shards {
+	for _, s := range r.generator.shards {
 		s.mu.Lock()
-		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0
+		s.totals.window, s.totals.run[nPlanned], s.totals.run[nEarly], s.totals.run[nUnsent] = counts{}, 0, 0, 0
 		s.mu.Unlock()
 	}
-	r.aggregator.collect(r.traffic.shards)
+	r.aggregator.collectTimes(r.generator.shards)
 	for _, h := range r.aggregator.total.all() {
 		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
 			h.reset()

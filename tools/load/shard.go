@@ -63,144 +63,144 @@ const (
 // counts are counters of a run, or of a part of it.
 type counts [nCounts]int64
 
-func (c *counts) add(d *counts) {
+func (c *counts) add(other *counts) {
 	for i := range c {
-		c[i] += d[i]
+		c[i] += other[i]
 	}
 }
 
-// places are the counters of counts that intervals and results have, by their names.
-var places = map[string]int{
+// counterIndexes are the counters of counts that intervals and results have, by their names.
+var counterIndexes = map[string]int{
 	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
 	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
 	"exchanged": nExchanged, "delivered": nDelivered, "doubled": nDoubled, "reordered": nReordered, "slow_ended": nSlowEnded,
 	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
 }
 
-// sum is what connections add up to.
-type sum struct {
+// totals is what connections add up to.
+type totals struct {
 	run, window counts
 	// lastOpened is when the last connection was established, lastAnswer when the last
 	// answer came, lastHeard when the last one got the broadcast, since the run's start.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
-func (s *sum) add(t *sum) {
-	s.run.add(&t.run)
-	s.window.add(&t.window)
-	s.lastOpened = max(s.lastOpened, t.lastOpened)
-	s.lastAnswer = max(s.lastAnswer, t.lastAnswer)
-	s.lastHeard = max(s.lastHeard, t.lastHeard)
+func (s *totals) add(other *totals) {
+	s.run.add(&other.run)
+	s.window.add(&other.window)
+	s.lastOpened = max(s.lastOpened, other.lastOpened)
+	s.lastAnswer = max(s.lastAnswer, other.lastAnswer)
+	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// count counts what belongs to the window if it is measured.
-func (s *sum) count(what int, n int64, measured bool) {
-	s.run[what] += n
-	if measured {
-		s.window[what] += n
+// addCount counts what belongs to the window if it is measured.
+func (s *totals) addCount(counter int, n int64, inWindow bool) {
+	s.run[counter] += n
+	if inWindow {
+		s.window[counter] += n
 	}
 }
 
-func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
+func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
-// heardOpen is how many connections that are open have had the broadcast.
-func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
+// openConnsHeard is how many connections that are open have had the broadcast.
+func (s totals) openConnsHeard() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// inFlight is how many messages an answer can still come for.
-func (s sum) inFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
+// messagesInFlight is how many messages an answer can still come for.
+func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
 // shard adds up what happens on the connections of one loop, or of some goroutines, and
 // paces them.
 type shard struct {
-	mu  sync.Mutex
-	sum sum
-	// times are the distributions since they were last taken.
-	times *times
-	// next to before end are connections that are not in use yet, free those that are
+	mu     sync.Mutex
+	totals totals
+	// timeDistributions are the distributions since they were last taken.
+	times *timeDistributions
+	// nextConn to before end are connections that are not in use yet, free those that are
 	// not any more. A connection is its shard's for good.
-	next, end int
-	free      []uint32
-	// shut says that the connect phase is over: connections are no longer given.
-	shut bool
+	nextConn, endConn int
+	freeConns         []uint32
+	// closedToNew says that the connect phase is over: connections are no longer given.
+	closedToNew bool
 
-	ready  fifo   // started connections with room for a message, in an open loop
-	timers timers // what connections wait for
-	calls  []engine.Ref
-	again  []engine.Ref // calls that found no room
+	ready        connQueue // started connections with room for a message, in an open loop
+	timers       timerHeap // what connections wait for
+	nudges       []engine.Ref
+	nudgeRetries []engine.Ref // calls that found no room
 
 	// unheard and heard are the values of connections that are only held, before
 	// and after the broadcast; asked are those whose line of a verification is in
 	// flight, at most Config.Check.
-	unheard, heard held
-	asked          map[engine.Ref]asked
-	held           []engine.Ref // all of them, where there are verifications; not changed once shut is
-	walk           walk
-	room           [verifyLine]byte // for a line that is about to be sent
-	frame          [verifyLine + 14]byte
+	unheard, heard heldConn
+	pendingLines   map[engine.Ref]pendingLine
+	heldConns      []engine.Ref // all of them, where there are verifications; not changed once shut is
+	scan           verifyScan
+	lineBuf        [maxVerifyLine]byte // for a line that is about to be sent
+	frameBuf       [maxVerifyLine + 14]byte
 
 	_ [64]byte // keeps the next shard off this line
 }
 
-// newConn gives a connection that was established at now its state, nil when the
+// newConnState gives a connection that was established at now its state, nil when the
 // connect phase is over or every connection is in use.
-func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint32, now time.Duration) *connState {
+func (s *shard) newConnState(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shut {
+	if s.closedToNew {
 		return nil
 	}
-	id, ok := s.place(from, shard)
+	id, ok := s.allocConn(table, shardIndex)
 	if !ok {
 		return nil
 	}
-	l := &from.conns[id]
+	cs := &table.conns[id]
 	// A place in the queue is kept: it is the new connection's, if it has a use for it.
-	*l = connState{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
-	s.sum.run[nOpened]++
-	s.sum.lastOpened = now
-	return l
+	*cs = connState{index: id, ref: ref, shard: uint16(shardIndex), number: connNumber, flags: cs.flags & connQueued}
+	s.totals.run[nOpened]++
+	s.totals.lastOpened = now
+	return cs
 }
 
-func (s *shard) place(from *connTable, shard int) (id uint32, ok bool) {
-	if n := len(s.free); n > 0 {
-		id, s.free = s.free[n-1], s.free[:n-1]
+func (s *shard) allocConn(table *connTable, shardIndex int) (id uint32, ok bool) {
+	if n := len(s.freeConns); n > 0 {
+		id, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
 		return id, true
 	}
-	if s.next == s.end {
-		s.next, s.end = from.takeRun(shard)
+	if s.nextConn == s.endConn {
+		s.nextConn, s.endConn = table.allocChunk(shardIndex)
 	}
-	if s.next == s.end {
+	if s.nextConn == s.endConn {
 		return 0, false
 	}
-	s.next++
-	return uint32(s.next - 1), true
+	s.nextConn++
+	return uint32(s.nextConn - 1), true
 }
 
-// each calls f for those connections of the shard that are or were in use, while it says so.
-func (s *shard) each(links []connState, f func(*shard, *connState) bool) bool {
+// forEachConn calls f for those connections of the shard that are or were in use, while it says so.
+func (s *shard) forEachConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range links {
-		if links[i].ref != (engine.Ref{}) && !f(s, &links[i]) {
+	for i := range conns {
+		if conns[i].ref != (engine.Ref{}) && !f(s, &conns[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// shutConns ends the connect phase for the shard: what newConn wrote can be
+// stopNewConns ends the connect phase for the shard: what newConnState wrote can be
 // read afterwards.
-func (s *shard) shutConns() {
+func (s *shard) stopNewConns() {
 	s.mu.Lock()
-	s.shut = true
+	s.closedToNew = true
 	s.mu.Unlock()
 }
 
-func sumOf(shards []*shard) sum {
-	var all sum
+func sumShards(shards []*shard) totals {
+	var all totals
 	for _, s := range shards {
 		s.mu.Lock()
-		all.add(&s.sum)
+		all.add(&s.totals)
 		s.mu.Unlock()
 	}
 	return all
@@ -208,7 +208,7 @@ func sumOf(shards []*shard) sum {
 
 // timer is what a connection waits for: that its time comes.
 type timer struct {
-	at     time.Duration
+	due    time.Duration
 	conn   uint32 // its place in the table
 	number uint32 // its connection: the place can have been given to another
 	kind   timerKind
@@ -217,21 +217,21 @@ type timer struct {
 type timerKind uint8
 
 const (
-	thought  timerKind = iota // its think time is over
-	planned                   // its own plan has a message
-	outlived                  // its lifetime is over
+	thinkTimer    timerKind = iota // its think time is over
+	planTimer                      // its own plan has a message
+	lifetimeTimer                  // its lifetime is over
 )
 
-// timers are ordered by time: a heap, the earliest first.
-type timers []timer
+// timerHeap are ordered by time: a heap, the earliest first.
+type timerHeap []timer
 
-func (h *timers) push(t timer) {
+func (h *timerHeap) push(t timer) {
 	*h = append(*h, t)
 	s := *h
 	i := len(s) - 1
 	for i > 0 {
 		up := (i - 1) / 2
-		if s[up].at <= t.at {
+		if s[up].due <= t.due {
 			break
 		}
 		s[i] = s[up]
@@ -240,17 +240,17 @@ func (h *timers) push(t timer) {
 	s[i] = t
 }
 
-func (h timers) next() time.Duration {
+func (h timerHeap) earliest() time.Duration {
 	if len(h) == 0 {
 		return pacer.Never
 	}
-	return h[0].at
+	return h[0].due
 }
 
-// pop takes the first one, if it is due.
-func (h *timers) pop(now time.Duration) (t timer, ok bool) {
+// popDue takes the first one, if it is due.
+func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	s := *h
-	if len(s) == 0 || s[0].at > now {
+	if len(s) == 0 || s[0].due > now {
 		return timer{}, false
 	}
 	t = s[0]
@@ -266,10 +266,10 @@ func (h *timers) pop(now time.Duration) (t timer, ok bool) {
 		if down >= len(s) {
 			break
 		}
-		if down+1 < len(s) && s[down+1].at < s[down].at {
+		if down+1 < len(s) && s[down+1].due < s[down].due {
 			down++
 		}
-		if last.at <= s[down].at {
+		if last.due <= s[down].due {
 			break
 		}
 		s[i] = s[down]
@@ -279,15 +279,15 @@ func (h *timers) pop(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// fifo is a queue of connections, by their places in the table. Each is in it at most
+// connQueue is a queue of connections, by their places in the table. Each is in it at most
 // once, so it is never longer than the table.
-type fifo struct {
+type connQueue struct {
 	ring []uint32 // its length is a power of two, or 0
 	head uint32
 	n    uint32
 }
 
-func (q *fifo) push(id uint32) {
+func (q *connQueue) enqueue(id uint32) {
 	if int(q.n) == len(q.ring) {
 		q.grow()
 	}
@@ -295,7 +295,7 @@ func (q *fifo) push(id uint32) {
 	q.n++
 }
 
-func (q *fifo) grow() {
+func (q *connQueue) grow() {
 	ring := make([]uint32, max(2*len(q.ring), 64))
 	for i := range q.n {
 		ring[i] = q.ring[(q.head+i)&uint32(len(q.ring)-1)]
@@ -303,7 +303,7 @@ func (q *fifo) grow() {
 	q.ring, q.head = ring, 0
 }
 
-func (q *fifo) pop() (id uint32, ok bool) {
+func (q *connQueue) dequeue() (id uint32, ok bool) {
 	if q.n == 0 {
 		return 0, false
 	}

@@ -20,8 +20,8 @@ const (
 	maxIntervals = 1_000_000
 	// maxSpan is how long its run can have been.
 	maxSpan = 365 * 24 * time.Hour
-	// foldAt is from how many intervals on a Recorder joins neighbours.
-	foldAt = 4096
+	// maxRecordedIntervals is from how many intervals on a Recorder joins neighbours.
+	maxRecordedIntervals = 4096
 )
 
 // Stream is the events of a run, put together. It is plain data.
@@ -35,7 +35,7 @@ type Stream struct {
 	// Result is nil if the stream ends before the run did.
 	Result *Result
 
-	begun bool // there has been an event
+	hasEvents bool // there has been an event
 }
 
 // Complete says whether the run came to its end, so that there is a Result. A
@@ -54,10 +54,10 @@ type Recorder struct {
 // Observe takes the next event.
 func (r *Recorder) Observe(e Event) {
 	if r.err == nil {
-		r.err = r.Stream.add(e)
+		r.err = r.Stream.addEvent(e)
 	}
-	if len(r.Stream.Intervals) >= foldAt {
-		r.Stream.Intervals = fold(r.Stream.Intervals, foldAt/2)
+	if len(r.Stream.Intervals) >= maxRecordedIntervals {
+		r.Stream.Intervals = foldIntervals(r.Stream.Intervals, maxRecordedIntervals/2)
 	}
 }
 
@@ -70,11 +70,11 @@ func (r *Recorder) Err() error { return r.err }
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
-	lines.Split(splitLines)
+	lines.Split(splitKeepingNewline)
 	s := new(Stream)
 	number := 1
 	for ; lines.Scan(); number++ {
-		if err := s.addLine(lines.Bytes()); err != nil {
+		if err := s.addEventLine(lines.Bytes()); err != nil {
 			return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 		}
 	}
@@ -83,17 +83,17 @@ func ReadStream(r io.Reader) (*Stream, error) {
 		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
-	case !s.begun:
+	case !s.hasEvents:
 		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
 	}
 	return s, nil
 }
 
-// splitLines keeps the newline at the end of a line, which a last line that is
+// splitKeepingNewline keeps the newline at the end of a line, which a last line that is
 // cut off doesn't have.
-func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
+func splitKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
-	if n == 0 && end {
+	if n == 0 && atEOF {
 		n = len(data)
 	}
 	if n == 0 {
@@ -102,36 +102,36 @@ func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
 	return n, data[:n], nil
 }
 
-// addLine adds the event of a line. One without a newline can be cut off.
-func (s *Stream) addLine(line []byte) error {
+// addEventLine adds the event of a line. One without a newline can be cut off.
+func (s *Stream) addEventLine(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
 	var e Event
 	if err := json.Unmarshal(line, &e); err != nil {
-		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.begun {
+		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.hasEvents {
 			return nil
 		}
 		return fmt.Errorf("%w; expected an event as JSON", err)
 	}
-	return s.add(e)
+	return s.addEvent(e)
 }
 
-// phases are all phases that a stream can have.
-var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
+// allPhases are all phases that a stream can have.
+var allPhases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
-func (s *Stream) add(e Event) error {
+func (s *Stream) addEvent(e Event) error {
 	switch {
-	case !slices.Contains(phases, e.Phase):
-		return fmt.Errorf("phase %q; expected one of %q", e.Phase, phases)
+	case !slices.Contains(allPhases, e.Phase):
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, allPhases)
 	case s.Result != nil:
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
-	case e.Phase == Began && s.begun:
+	case e.Phase == Began && s.hasEvents:
 		return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
 	case e.Phase == Done && e.Result == nil:
 		return fmt.Errorf("no result; expected one with %q", Done)
 	}
-	s.begun, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
+	s.hasEvents, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
 	if e.Phase == Done {
 		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
 			return err
@@ -151,15 +151,15 @@ func (s *Stream) addInterval(i *Interval) error {
 		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
 	case i.To > maxSpan:
 		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
-	case slices.Min(i.figures()) < 0:
+	case slices.Min(i.nonNegativeFigures()) < 0:
 		return errors.New("an interval with a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil
 }
 
-// figures are the figures of an interval that can't be negative.
-func (i *Interval) figures() []int64 {
+// nonNegativeFigures are the figures of an interval that can't be negative.
+func (i *Interval) nonNegativeFigures() []int64 {
 	all := []int64{int64(i.Generator.User), int64(i.Generator.System), i.Generator.RSS}
 	for _, c := range Counters {
 		if n, ok := c.Of(i); ok {
@@ -189,17 +189,17 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// fold joins neighbours until at most so many intervals are left, in equal
+// foldIntervals joins neighbours until at most so many intervals are left, in equal
 // parts of the time. Counts add up, of percentiles the worst is kept.
-func fold(intervals []Interval, most int) []Interval {
-	if len(intervals) <= most {
+func foldIntervals(intervals []Interval, limit int) []Interval {
+	if len(intervals) <= limit {
 		return intervals
 	}
 	span := intervals[len(intervals)-1].To
 	var folded []Interval
 	last := -1
 	for _, i := range intervals {
-		part := min(int(float64(i.From)/float64(max(span, 1))*float64(most)), most-1)
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(limit)), limit-1)
 		if part != last {
 			folded = append(folded, i)
 			last = part
@@ -215,7 +215,7 @@ func fold(intervals []Interval, most int) []Interval {
 // otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
-	merge(i, &next, true)
+	mergeFields(i, &next, true)
 	if was.Histograms != nil || next.Histograms != nil {
 		_ = mergeHistograms(i, &i.Histograms, &was, &next) // of what can't be read there is no histogram
 	}

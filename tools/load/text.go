@@ -22,7 +22,7 @@ func (r *Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("target", "%s", r.Target)
-	if r.Interrupted && r.Mode != modeHold {
+	if r.Interrupted && r.Mode != modeNameHold {
 		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
 	}
 	r.writeAgents(line)
@@ -38,10 +38,10 @@ func (r *Result) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// writeLine writes a line that has a name.
-type writeLine func(name, format string, args ...any)
+// lineWriter writes a line that has a name.
+type lineWriter func(name, format string, args ...any)
 
-func (r *Result) writeAgents(line writeLine) {
+func (r *Result) writeAgents(line lineWriter) {
 	name := "agents"
 	for i := range r.Agents {
 		a := &r.Agents[i]
@@ -64,11 +64,11 @@ func (r *Result) writeAgents(line writeLine) {
 	}
 }
 
-func (l *Latency) short() string {
+func (l *Latency) formatShort() string {
 	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 }
 
-func (r *Result) writeConnections(line writeLine) {
+func (r *Result) writeConnections(line lineWriter) {
 	rate := ""
 	if r.ConnectTime > 0 {
 		rate = fmt.Sprintf(" in %v, %s/s", format.Round(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
@@ -79,10 +79,10 @@ func (r *Result) writeConnections(line writeLine) {
 		line("connected", "%s of %s%s", format.Count(r.Connected), format.Count(r.Connections), rate)
 	}
 	if l := r.Connect; l.Count > 0 {
-		line("connect time", "%s", l.short())
+		line("connect time", "%s", l.formatShort())
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "%s from connecting, waits before the first message included", l.short())
+		line("first byte", "%s from connecting, waits before the first message included", l.formatShort())
 	}
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
@@ -102,8 +102,8 @@ func (r *Result) writeConnections(line writeLine) {
 	}
 }
 
-func (r *Result) writeTraffic(line writeLine) {
-	if r.Mode == modeHold {
+func (r *Result) writeTraffic(line lineWriter) {
+	if r.Mode == modeNameHold {
 		line("held", "%v, %s bytes received", format.Round(r.Window), format.Count(r.BytesReceived))
 		return
 	}
@@ -134,9 +134,9 @@ func (r *Result) writeTraffic(line writeLine) {
 }
 
 // writeInFlight has Little's law say how many messages were under way.
-func (r *Result) writeInFlight(line writeLine) {
+func (r *Result) writeInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
-		line("in flight", "%s (rate × mean latency), what waited to be sent included", number(r.InFlight()))
+		line("in flight", "%s (rate × mean latency), what waited to be sent included", formatRate(r.InFlight()))
 	}
 	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
 		return // not all connections are loaded at a time, nor meant to be
@@ -149,14 +149,14 @@ func (r *Result) writeInFlight(line writeLine) {
 	line("in flight", "%s of %s (rate × mean latency)%s", format.Count(int64(math.Round(r.InFlight()))), format.Count(int64(want)), verdict)
 }
 
-func (r *Result) ratedHow() string {
+func (r *Result) ratedVerb() string {
 	if r.NoReply {
 		return "sent"
 	}
 	return "answered"
 }
 
-func (r *Result) writeMode(line writeLine) {
+func (r *Result) writeMode(line lineWriter) {
 	switch {
 	case r.Schedule != nil:
 		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
@@ -173,7 +173,7 @@ func (r *Result) writeMode(line writeLine) {
 }
 
 // writeLatency says from when on latency counts.
-func (r *Result) writeLatency(line writeLine) {
+func (r *Result) writeLatency(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
 		line("", "mean %v, min %v, max %v", format.Round(l.Mean), format.Round(l.Min), format.Round(l.Max))
@@ -185,7 +185,7 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if !r.Corrected {
 		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
-		r.writeGap(line, &l)
+		r.writeLongestGap(line, &l)
 		return
 	}
 	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
@@ -195,16 +195,16 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if r.Service != nil && r.Service.Count > 0 {
 		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
-		r.writeGap(line, r.Service)
+		r.writeLongestGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
 		line("late sends", "99%% %v, max %v after their time, with a connection free", format.Round(r.Late.P99), format.Round(r.Late.Max))
 	}
 }
 
-// writeGap says how long a connection has waited at the most. Of those that had nothing to wait
+// writeLongestGap says how long a connection has waited at the most. Of those that had nothing to wait
 // for nothing is known.
-func (r *Result) writeGap(line writeLine, l *Latency) {
+func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
 	}
@@ -217,9 +217,9 @@ func (r *Result) writeGap(line writeLine, l *Latency) {
 
 // String describes the rate.
 func (r *Rate) String() string {
-	text := number(r.PerSecond) + "/s"
+	text := formatRate(r.PerSecond) + "/s"
 	if r.To > 0 {
-		text = number(r.PerSecond) + " to " + number(r.To) + "/s"
+		text = formatRate(r.PerSecond) + " to " + formatRate(r.To) + "/s"
 	}
 	if r.Each {
 		text += " on each connection"
@@ -230,15 +230,15 @@ func (r *Rate) String() string {
 	return text
 }
 
-// number writes a rate without needless digits.
-func number(x float64) string {
+// formatRate writes a rate without needless digits.
+func formatRate(x float64) string {
 	if x >= 1000 {
 		return format.Count(int64(math.Round(x)))
 	}
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
 
-func (r *Result) writeGenerator(line writeLine) {
+func (r *Result) writeGenerator(line lineWriter) {
 	b := r.Bytes
 	if b.Sent > 0 && !r.NoReply && r.PubSub == nil {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
@@ -247,7 +247,7 @@ func (r *Result) writeGenerator(line writeLine) {
 	if r.Generator.CPU() > 0 {
 		text += fmt.Sprintf(", user %v, system %v", format.Round(r.Generator.User), format.Round(r.Generator.System))
 	}
-	if r.knowsCPU() {
+	if r.hasCPUUsage() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
 	}
 	line("generator", "%s", text)
@@ -257,7 +257,7 @@ func (r *Result) writeGenerator(line writeLine) {
 	}
 }
 
-func (r *Result) writeFaults(line writeLine) {
+func (r *Result) writeFaults(line lineWriter) {
 	if r.Mismatched > 0 {
 		line("wrong", "answers on %s connections; first: %v", format.Count(r.Mismatched), r.FirstMismatch)
 	}
@@ -268,7 +268,7 @@ func (r *Result) writeFaults(line writeLine) {
 		line("lost", "%s", format.Tally(r.Lost))
 	}
 	for _, c := range Counters {
-		n, _ := c.ofResult(r)
+		n, _ := c.resultValue(r)
 		if !c.Fault || n == 0 || c.Name == "mismatched" {
 			continue
 		}
@@ -289,7 +289,7 @@ func (s Snapshot) String() string {
 	return text
 }
 
-func (r *Result) writeHeld(line writeLine) {
+func (r *Result) writeHeld(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
 			format.Count(v.Checked), format.Count(v.Open), format.Round(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
@@ -303,7 +303,7 @@ func (r *Result) writeHeld(line writeLine) {
 		}
 		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
 		if l := v.Latency; l.Count > 0 {
-			line("", "%s", l.short())
+			line("", "%s", l.formatShort())
 		}
 	}
 	if r.Heartbeats > 0 {
@@ -315,7 +315,7 @@ func (r *Result) writeHeld(line writeLine) {
 	}
 	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.Round(b.Time))
 	if l := b.After; l.Count > 0 {
-		line("", "%s after the first", l.short())
+		line("", "%s after the first", l.formatShort())
 	}
 	if b.Again > 0 {
 		line("", "%s times more, on connections that had it", format.Count(b.Again))
@@ -332,8 +332,8 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// compared are the rows of a comparison: figures by their names in expectations.
-var compared = []struct{ title, name string }{
+// comparisonRows are the rows of a comparison: figures by their names in expectations.
+var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
@@ -363,16 +363,16 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	row("target", func(r *Result) string { return r.Target })
 	row("mode", func(r *Result) string { return r.Mode })
 	first := streams[0].Result
-	for _, c := range compared {
-		f, _ := figureNamed(c.name)
+	for _, c := range comparisonRows {
+		f, _ := findFigure(c.name)
 		row(c.title, func(r *Result) string {
-			value, ok := f.of(r)
+			value, ok := f.value(r)
 			if !ok {
 				return ""
 			}
 			text := format.Count(int64(math.Round(value)))
 			switch {
-			case f.time:
+			case f.isTime:
 				text = format.Round(time.Duration(value)).String()
 			case c.name == "cpu":
 				text = strconv.FormatFloat(100*value, 'f', 0, 64) + "%"
@@ -380,7 +380,7 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			if r == first || first == nil {
 				return text
 			}
-			base, ok := f.of(first)
+			base, ok := f.value(first)
 			if !ok || base == 0 {
 				return text
 			}
@@ -404,13 +404,13 @@ type csvColumn struct {
 // where there is no figure: a percentile of no answers, memory that isn't known.
 var csvColumns = slices.Concat(
 	[]csvColumn{
-		{"from_s", func(i *Interval) string { return inSeconds(i.From) }},
-		{"to_s", func(i *Interval) string { return inSeconds(i.To) }},
+		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
+		{"to_s", func(i *Interval) string { return formatSeconds(i.To) }},
 		{"stage", func(i *Interval) string { return i.Stage }},
 	},
 	counterColumns(),
 	[]csvColumn{
-		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
+		numberColumn("errors", func(i *Interval) int64 { return i.errorCount() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
@@ -440,11 +440,11 @@ type CSV struct {
 func NewCSV(w io.Writer) *CSV {
 	c := &CSV{table: csv.NewWriter(w)}
 	c.table.UseCRLF = true
-	c.write(func(column csvColumn) string { return column.name })
+	c.writeRow(func(column csvColumn) string { return column.name })
 	return c
 }
 
-func (c *CSV) write(cell func(csvColumn) string) {
+func (c *CSV) writeRow(cell func(csvColumn) string) {
 	row := make([]string, len(csvColumns))
 	for i, column := range csvColumns {
 		row[i] = cell(column)
@@ -455,7 +455,7 @@ func (c *CSV) write(cell func(csvColumn) string) {
 // Observe writes the interval of an event, if it has one. It is for Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
-		c.write(func(column csvColumn) string { return column.of(e.Interval) })
+		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
@@ -507,7 +507,7 @@ func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn
 	return columns
 }
 
-func inSeconds(d time.Duration) string {
+func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
@@ -519,4 +519,4 @@ func (i *Interval) PerSecond(n int64) float64 {
 	return float64(n) / (i.To - i.From).Seconds()
 }
 
-func (i *Interval) errors() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }
+func (i *Interval) errorCount() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }

@@ -68,18 +68,18 @@ func (u *Usage) PerConnection(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usage looks at what the generator's process and the server's use. It belongs to
+// usageSampler looks at what the generator's process and the server's use. It belongs to
 // one goroutine. Nothing that it can't find out fails a run: such figures are 0,
 // and a server that can't be looked at has none.
-type usage struct {
+type usageSampler struct {
 	targets     []string
-	own, server process
+	own, server processSampler
 	gc          debug.GCStats // for the memory that it has
-	looked      int           // how often the server was looked for
+	lookups     int           // how often the server was looked for
 }
 
-// process is one process or several that are sampled together.
-type process struct {
+// processSampler is one process or several that are sampled together.
+type processSampler struct {
 	pids        []int // none where it is not known
 	sampler     sample.Sampler
 	last        sample.Sample
@@ -88,33 +88,33 @@ type process struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsage begins the first interval. The targets are IP:port or "unix:" and a
+// newUsageSampler begins the first interval. The targets are IP:port or "unix:" and a
 // path. It looks for the server, which is cheap before there are connections; where
 // it isn't found, the first sample looks once more.
-func newUsage(targets []string) *usage {
-	u := &usage{targets: targets, own: process{pids: []int{os.Getpid()}}}
-	u.own.since()
-	u.find()
+func newUsageSampler(targets []string) *usageSampler {
+	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
+	u.own.sampleSinceLast()
+	u.findServer()
 	return u
 }
 
-// find looks for the processes that listen at the targets. This process is left
+// findServer looks for the processes that listen at the targets. This process is left
 // out: where it is the server too, no figure tells the two apart.
-func (u *usage) find() {
-	u.looked++
+func (u *usageSampler) findServer() {
+	u.lookups++
 	for _, target := range u.targets {
-		for _, pid := range listeners(target) {
+		for _, pid := range findListeners(target) {
 			if pid != os.Getpid() && !slices.Contains(u.server.pids, pid) {
 				u.server.pids = append(u.server.pids, pid)
 			}
 		}
 	}
-	u.server.since()
+	u.server.sampleSinceLast()
 }
 
-// listeners are the processes of this machine that listen at a target, none if it
+// findListeners are the processes of this machine that listen at a target, none if it
 // is another machine's.
-func listeners(target string) []int {
+func findListeners(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.UnixListener(path)
 		return pids
@@ -136,24 +136,24 @@ func listeners(target string) []int {
 	return pids
 }
 
-// sample says what was used since the last one, or since newUsage. Several server
+// sampleUsage says what was used since the last one, or since newUsageSampler. Several server
 // processes are added up; memory that they share counts for each. Server is nil
 // where none is known, or none is left. A sample takes some 200 µs.
-func (u *usage) sample() (generator Usage, server *Usage) {
-	if own := u.own.since(); own != nil {
+func (u *usageSampler) sampleUsage() (generator Usage, server *Usage) {
+	if own := u.own.sampleSinceLast(); own != nil {
 		generator = *own
 	}
 	debug.ReadGCStats(&u.gc)
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
-	server = u.server.since()
-	if len(u.server.pids) == 0 && u.looked < 2 {
-		u.find() // what it used in this interval isn't known
+	server = u.server.sampleSinceLast()
+	if len(u.server.pids) == 0 && u.lookups < 2 {
+		u.findServer() // what it used in this interval isn't known
 	}
 	return generator, server
 }
 
-// since is what it used since the last call; nil where none is left.
-func (p *process) since() *Usage {
+// sampleSinceLast is what it used since the last call; nil where none is left.
+func (p *processSampler) sampleSinceLast() *Usage {
 	if len(p.pids) == 0 {
 		return nil
 	}

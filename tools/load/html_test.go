@@ -79,7 +79,7 @@ func TestHTMLVerdict(t *testing.T) {
 		"not all of it sent":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Sent: 5000, Intended: 8000}, Window: time.Second, NoReply: true}}, nil, "Less was sent than intended: 5,000/s of 8,000/s."},
 		"a limit":             {&Stream{Result: &Result{Connected: 1, Limits: []Limit{{"ports", "no port was free", "add sources"}}}}, nil, "no port was free. To move it: add sources."},
 		"few answers":         {&Stream{Result: &Result{Latency: Latency{Count: 1, P50: 5, Max: 5}}}, nil, "Percentiles"},
-		"too short a window":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Answered: 1}, Window: shortest - 1, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second}}}}, nil, "was right.<"},
+		"too short a window":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Answered: 1}, Window: minUsageWindow - 1, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second}}}}, nil, "was right.<"},
 		"a search's last try": {&Stream{Result: &Result{Connected: 1, Search: &Found{Rate: 5}}}, nil, "Nothing failed."},
 	} {
 		if page := pageOf(t, test.stream, test.expected...); !strings.Contains(page, test.says) || regexp.MustCompile(`>[^<]*NaN`).MatchString(strings.Split(page, "<script")[0]) {
