@@ -10,66 +10,64 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's part of a connection. It belongs to the connection's
-// owner, but for number, which is written once, under the shard's lock, and for ref,
-// messagesInFlight, due, resend and state, which are written under it.
+// connState is the generator's state of a connection. It belongs to the connection's owner.
+// Exceptions: number is written once, under the shard's lock; ref, inFlight, due, resend and flags
+// are written under the shard's lock.
 //
-//	             answered            sent = answered + messagesInFlight
+//	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
-//	                   │                  └────────┘ due: have a time, and are to be sent
-//	                   └─ pos bytes of the next answer have come
+//	                   │                  └────────┘ due: have a time, and will be sent
+//	                   └─ answerPos bytes of the next answer have arrived
 type connState struct {
 	ref       engine.Ref
 	answered  uint64
-	index     uint32 // its place in the table
-	number    uint32 // of the connection, in the order in which they were established
+	index     uint32 // in the table
+	number    uint32 // of the connection, in the order of establishment
 	answerPos uint32
 	inFlight  uint16
 	due       uint16
-	resend    uint16 // of those that are due: they were sent on the last socket, too
+	resend    uint16 // of the due messages: they were already sent on the previous socket
 	shard     uint16
 	flags     uint16
 }
 
-// The bits of a connection's state.
+// The flags of a connState.
 const (
-	connStarted      uint16 = 1 << iota // the traffic has begun
-	connFinished                        // it has exchanged all its messages, or is closed
-	connMismatched                      // an answer was wrong
-	connClosed                          // it is closed
-	connQueued                          // it is in its shard's queue of those with room
-	connNudged                          // it is about to be nudged by the pacing
-	connExpired                         // its lifetime is over
-	connReplied                         // the server has sent something
-	connPastFirst                       // it is past its first message
-	connHasTimer                        // a timer tells it of its plan
-	connReconnecting                    // its server has closed in order, and no other socket is established
+	connStarted    uint16 = 1 << iota // the traffic has begun
+	connFinished                      // all messages have been exchanged, or the connection is closed
+	connMismatched                    // an answer was wrong
+	connClosed
+	connQueued       // in its shard's ready queue
+	connNudged       // about to be nudged by the pacing
+	connExpired      // its lifetime is over
+	connReplied      // the server has sent something
+	connPastFirst    // its regular traffic, after a first message, has begun
+	connHasTimer     // a timer is set for its plan
+	connReconnecting // the server has closed cleanly, and the next socket is not established
 )
 
-// connTable is the memory of all connections of a run, made once: the number of
-// connections is known, so nothing grows and nothing is copied. Pages that no
-// connection uses are never touched. What only some kinds of load need lies in
-// slices of its own, nil where it is not needed.
+// connTable is the memory of all connections of a run. It is allocated once, because the number of
+// connections is known; pages that no connection uses are never touched. Slices that only some
+// modes need are nil in others.
 type connTable struct {
 	conns []connState
-	// plannedTimes are when messages in flight were to be sent, times when they
-	// were: ring places for each connection, a power of two. In a closed loop there
-	// are only times.
+	// plannedTimes has when messages in flight were planned, sentTimes when they were sent:
+	// slotsPerConn slots for each connection, a power of two. A closed loop has only sentTimes.
 	sentTimes, plannedTimes []time.Duration
-	messageSizes            []uint32 // of those messages, where they differ
+	messageSizes            []uint32 // of messages in flight, if they differ
 	slotsPerConn            int
-	plans                   []pacer.Plan       // of connections that have plans of their own
-	matchStates             []match.State      // of answers, where a rule delimits them
+	plans                   []pacer.Plan       // of connections with plans of their own
+	matchStates             []match.State      // of answers that a rule delimits
 	frameReaders            []websocket.Reader // of WebSockets
-	openedAt                []time.Duration    // when they were, until the first byte comes
+	openedAt                []time.Duration    // when connections were established
 
 	mu          sync.Mutex
-	nextUnused  int      // connections from here on have never been used
-	chunkOwners []uint16 // the shards of the runs that have been taken
+	nextUnused  int      // the first state that has not been allocated
+	chunkOwners []uint16 // the shard of each allocated chunk
 }
 
-// A shard takes connections from the table in runs of connChunk, so that the connections of
-// two loops do not lie in one cache line.
+// connChunk is the number of states that a shard allocates at once, so that the connections of two
+// loops do not share a cache line.
 const connChunk = 64
 
 func newConnTable(connections, pipeline, shards int) *connTable {
@@ -80,14 +78,14 @@ func newConnTable(connections, pipeline, shards int) *connTable {
 	if connections == 0 {
 		return s
 	}
-	// Each shard can leave a run unfinished.
+	// The last chunk of each shard can be incomplete.
 	s.conns = make([]connState, connections+shards*connChunk)
 	s.sentTimes = make([]time.Duration, len(s.conns)*s.slotsPerConn)
 	return s
 }
 
-// allocChunk takes connections from the table for a shard, which keeps them: those from first to
-// before end, none when it is used up.
+// allocChunk allocates states for a shard: those from first to before end, none when the table is
+// used up.
 func (s *connTable) allocChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,15 +97,15 @@ func (s *connTable) allocChunk(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocated is how many connections have been taken, some of them perhaps not in use.
+// allocated returns how many states have been allocated; some may not be in use.
 func (s *connTable) allocated() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nextUnused
 }
 
-// forEachConn calls f for all connections that are or were in use, under their shards' locks, while
-// it says so.
+// forEachConn calls f for all connections that are or were in use, under their shards' locks, until
+// it returns false.
 func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
@@ -120,17 +118,17 @@ func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool
 	}
 }
 
-// slotIndex is where things of message number k of a connection are kept.
+// slotIndex returns the index of a message's slot in sentTimes, plannedTimes and messageSizes.
 func (s *connTable) slotIndex(cs *connState, msgNumber uint64) int {
 	return int(cs.index)*s.slotsPerConn + int(msgNumber)&(s.slotsPerConn-1)
 }
 
-// sentTime is where the time of message number k of a connection is kept.
+// sentTime returns the slot for the time at which a message was sent.
 func (s *connTable) sentTime(cs *connState, msgNumber uint64) *time.Duration {
 	return &s.sentTimes[s.slotIndex(cs, msgNumber)]
 }
 
-// allocForMode makes what a kind of load needs of its connections.
+// allocForMode allocates the slices that the run's mode and script need.
 func (s *connTable) allocForMode(gen *generator) {
 	n, ring := len(s.conns), len(s.sentTimes)
 	if gen.isOpenLoop() {
@@ -151,7 +149,7 @@ func (s *connTable) allocForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConn makes a connection's place ready for it.
+// resetConn prepares the table's data for a connection that was established at now.
 func (s *connTable) resetConn(cs *connState, now time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.Plan{}
@@ -165,7 +163,7 @@ func (s *connTable) resetConn(cs *connState, now time.Duration) {
 	s.openedAt[cs.index] = now
 }
 
-// messageBytes is how many bytes n messages of a connection have, from number k on.
+// messageBytes returns the total size of n messages of a connection, from msgNumber on.
 func (s *connTable) messageBytes(cs *connState, msgNumber uint64, n int, of *script) (bytes int64) {
 	if of.fixedSize > 0 {
 		return int64(n * of.fixedSize)

@@ -12,55 +12,52 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen is the most attempts to connect that are under way at once, unless
-// the connect rate is higher: then a second's worth.
+// maxHalfOpen limits the connection attempts in progress, unless the connect rate is higher: then
+// the limit is one second's worth.
 const maxHalfOpen = 512
 
-// minDialBatch is the least part of what is due that one loop gets: many loops share
-// few processors, and it takes more to wake one than to connect.
+// minDialBatch is the smallest batch of attempts for one loop. With many loops on few processors,
+// waking a loop costs more than connecting.
 const minDialBatch = 16
 
-// dialInterval is how often the dialer looks what is due. At 5,000 connections a
-// second that is 10 at a time.
+// dialInterval is the time between two batches: at 5,000 connections a second, 10 attempts each.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a rate. It works out what is due from the time
-// since it last had nothing to do, so that a late tick is made up for and the rate
-// holds over the whole.
+// dialer starts connections at a rate. It computes what is due from the time since it last had
+// nothing to do, so a late tick is made up for and the rate holds overall.
 type dialer struct {
 	engine  interface{ Dial(engine.Dial) error }
 	targets []target
-	// sources says how many connections come from each source; it is gone
-	// through again and again where connections replace others.
+	// sources has the number of connections for each source address; the dialer starts over at its
+	// end if connections are replaced.
 	sources []source
-	rate    int // a second, 0 for no bound
+	rate    int // per second, 0 for no limit
 	ramp    Ramp
-	// connections is how many there are to be. With churn, those that are gone
-	// make room for others, and so do, after a pause, attempts that failed;
-	// without it the dialer ends when all have been started.
+	// connections is the number to keep open. With replaceClosed, closed connections are replaced,
+	// and so are failed attempts, after dialRetryInterval. Without it the dialer ends when all have
+	// been started.
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is how many loops the engine deals orders out to, in turn; what
-	// is due is ordered in that many parts, so that each gets its share.
+	// loops is the number of loops that the engine assigns batches to, in turn. Attempts are
+	// divided into that many batches, so that each loop gets its part.
 	loops int
 	// finishedAttempts counts attempts that have succeeded or failed.
 	finishedAttempts func() int64
 
 	issued           int
-	batches          int           // so far, each to the next target
-	sourceIndex      int           // the place in plan
-	sourceUsed       int           // of it
-	startedSinceIdle int           // attempts issued
-	lastIdle         time.Duration // since then, both since the dialer last caught up
+	batches          int           // so far; each goes to the next target
+	sourceIndex      int           // of the current source
+	sourceUsed       int           // connections of the current source
+	startedSinceIdle int           // attempts started since lastIdle
+	lastIdle         time.Duration // when the dialer last had nothing to do
 
-	retried   int           // attempts that failed and are made up for
-	nextRetry time.Duration // when there will be more
+	retried   int // failed attempts that are repeated
+	nextRetry time.Duration
 }
 
-// dialAll starts all connections, and returns before they are established. It ends
-// early with ctx's cause or with an error of Dial other than ErrFull, which it
-// tries again a tick later.
+// dialAll starts all connections and returns before they are established. It ends early with ctx's
+// cause or an error of Dial; after ErrFull it tries again at the next tick.
 func (d *dialer) dialAll(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -78,7 +75,7 @@ func (d *dialer) dialAll(ctx context.Context) error {
 	return nil
 }
 
-// attemptsDue is how many attempts may be started at a time since the beginning.
+// attemptsDue returns how many attempts may be started now.
 func (d *dialer) attemptsDue(sinceStart time.Duration) int {
 	free := max(maxHalfOpen, d.rate) - (d.issued - int(d.finishedAttempts()))
 	wanted := d.attemptsWanted(sinceStart) - d.issued
@@ -92,7 +89,8 @@ func (d *dialer) attemptsDue(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// attemptsWanted is how many attempts there should have been.
+// attemptsWanted returns how many attempts should have been started by now, without the connect
+// rate.
 func (d *dialer) attemptsWanted(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -108,7 +106,7 @@ func (d *dialer) attemptsWanted(sinceStart time.Duration) int {
 	return n + int(d.closedConns()) + d.retried
 }
 
-// dialRetryInterval is how long attempts that failed wait for another one.
+// dialRetryInterval is the time until failed attempts are repeated.
 const dialRetryInterval = 100 * time.Millisecond
 
 func (d *dialer) startAttempts(n int) error {
@@ -134,20 +132,20 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource is the most connections from one source address that load plans
-// by itself, whatever the number of ports.
+// maxPlannedPerSource limits connections per automatically chosen source address, regardless of the
+// number of ports.
 const maxPlannedPerSource = 20_000
 
-// source is a local address and how many connections are made from it; the
-// zero address is the kernel's choice.
+// source is a local address and its number of connections. The zero address leaves the choice to
+// the kernel.
 type source struct {
 	addr  netip.Addr
 	count int
 }
 
-// planSources spreads connections over source addresses, evenly. Of the
-// addresses for a loopback target it makes as many as needed if each may have
-// most connections; 0 leaves the choice to the kernel.
+// planSources distributes connections evenly over source addresses. Without given ones, it uses as
+// many loopback addresses for a loopback target as maxPerSource requires; 0 leaves the choice to
+// the kernel.
 func planSources(target netip.Addr, connections int, given []netip.Addr, maxPerSource int) []source {
 	addrs := given
 	if len(addrs) == 0 {
@@ -158,7 +156,7 @@ func planSources(target netip.Addr, connections int, given []netip.Addr, maxPerS
 	}
 	plan := make([]source, 0, len(addrs))
 	for i, a := range addrs {
-		// The first ones take what is left over.
+		// The first ones take the remainder.
 		count := connections / len(addrs)
 		if i < connections%len(addrs) {
 			count++
@@ -170,11 +168,10 @@ func planSources(target netip.Addr, connections int, given []netip.Addr, maxPerS
 	return plan
 }
 
-// maxLoopbacks is how many addresses loopbacks can make.
+// maxLoopbacks is the number of addresses that loopbackAddrs can return.
 const maxLoopbacks = 254 << 16
 
-// loopbackAddrs are the first n host addresses of 127.0.0.0/8 that end in neither
-// 0 nor 255.
+// loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.
 func loopbackAddrs(n int) []netip.Addr {
 	addrs := make([]netip.Addr, n)
 	for i := range addrs {
@@ -184,11 +181,10 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// connsPerSource is how many connections load plans for one source address on this
-// machine: a quarter of the ephemeral ports. The kernel looks for a free port by
-// trying one after the other, first all even or all odd ones: with half of them
-// in use it takes many tries, with two thirds connecting is ten times slower.
-// It is 0 where all of 127.0.0.0/8 isn't there to be used.
+// connsPerSource returns how many connections to plan per source address on this machine: a quarter
+// of the ephemeral ports. To find a free port, the kernel tries one after the other, first all even
+// or all odd ones: with half of them in use it needs many tries, and with two thirds connecting is
+// ten times slower. It returns 0 if the system does not accept all of 127.0.0.0/8.
 func connsPerSource() int {
 	if runtime.GOOS != "linux" {
 		return 0

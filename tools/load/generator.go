@@ -11,72 +11,70 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// errEstablishedLate closes a connection that was established when nobody waited for it
-// any more; errLifetimeOver one whose lifetime is over.
+// errEstablishedLate closes a connection that was established after the connect phase,
+// errLifetimeOver one whose lifetime is over.
 var (
 	errEstablishedLate = errors.New("load: established after the connect phase")
 	errLifetimeOver    = errors.New("load: its lifetime is over")
 )
 
-// generator is the handler of a run: what happens on a connection. Its fields do
-// not change once connecting begins, but for those that are atomic or locked.
+// generator is the engine's handler of a run: it sends messages and checks answers. Fields without
+// atomics or locks are fixed once connecting begins.
 type generator struct {
 	cfg          *Config
 	script       *script
 	mode         mode
 	table        *connTable
 	shards       []*shard
-	shardPerLoop bool          // a shard for each loop
-	epoch        time.Duration // the run's start, of the engine's clock
-	startTime    time.Time     // the same, of the calendar
+	shardPerLoop bool          // otherwise there are goroutineShards
+	epoch        time.Duration // the run's start on the engine's clock
+	startTime    time.Time     // the same in wall-clock time
 
-	pubsub      *pubsubRun   // nil where it is none
-	reconnector *reconnector // nil where connections are not replaced
+	pubsub      *pubsubRun   // nil if it is not a publish/subscribe run
+	reconnector *reconnector // nil if connections are not replaced
 
-	sharedPlan *pacer.Shared // in an open loop for all connections together
-	curve      pacer.Curve   // of plans, from begin on
+	sharedPlan *pacer.Shared // of an open loop for all connections together
+	curve      pacer.Curve   // the rate of plans over time
 
-	// windowStart and until are the window, since epoch. Nothing is sent from
-	// until on, but what an open loop had planned before. begin is when the
-	// traffic began, and going says that connections begin when they are
-	// established.
+	// Times since epoch: trafficStart, and the window from windowStart to windowEnd. After
+	// windowEnd, only messages that an open loop had planned before are sent. trafficStarted makes
+	// connections begin as soon as they are established.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns is how many connections the starter is through with. It is the starter's while
-	// that runs.
+	// nudgedConns is how many connections nudgeAllConns has nudged. It belongs to the starter.
 	nudgedConns int
-	// planDeadline is when what an open loop has planned is given up.
+	// planDeadline is when an open loop gives up unsent messages.
 	planDeadline atomic.Int64
-	// closing says that connections close because the run is over.
+	// closing reports that connections close because the run is over.
 	closing atomic.Bool
 
-	// Of connections that are only held: the verification that is on, or was last,
-	// and how far the loops are with it; when the broadcast first came.
+	// For held connections: the current or last verification, and when the first one received the
+	// broadcast.
 	verifying  atomic.Pointer[verification]
 	firstHeard atomic.Int64
-	lineEnd    string // of lines; messages of a WebSocket have none
+	lineEnd    string // of lines, "" on WebSockets
 	broadcast  string
 
-	nextNumber atomic.Uint32 // of connections: the next one
+	nextNumber atomic.Uint32 // of the next connection
 	faults     faultRecorder
 }
 
-// mode is what sends messages.
+// mode is how a run sends messages.
 type mode uint8
 
 const (
 	closedLoop      mode = iota
-	openLoop             // for all connections together
-	openLoopPerConn      // for each
+	openLoop             // one plan for all connections together
+	openLoopPerConn      // a plan for each connection
 	flooding
 	holding
 )
 
-// newGenerator makes a handler for an engine with that many loops, 0 for a model without.
+// newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
 	t.setWindow(pacer.Never, math.MinInt64)
-	if cfg.Unprompted { // the server does not wait until all are connected
+	if cfg.Unprompted { // the server may send before all are connected
 		t.setWindow(pacer.Never, pacer.Never)
 	}
 	t.shardPerLoop = loops > 0
@@ -115,11 +113,10 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is how many shards connections share in a model without
-// loops: enough that two rarely want the same.
+// goroutineShards is the number of shards in a model without loops: enough to make contention rare.
 const goroutineShards = 16
 
-// isOpenLoop says whether messages have planned times.
+// isOpenLoop reports whether messages have planned times.
 func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == openLoopPerConn }
 
 func (g *generator) now() time.Duration { return engine.Since() - g.epoch }
@@ -129,8 +126,7 @@ func (g *generator) setWindow(from, until time.Duration) {
 	g.windowEnd.Store(int64(until))
 }
 
-// endWindow ends the window now, unless it has ended already, and says how it
-// was.
+// endWindow ends the window now, unless it has already ended, and returns it.
 func (g *generator) endWindow() (from, until time.Duration) {
 	until = min(time.Duration(g.windowEnd.Load()), g.now())
 	from = min(time.Duration(g.windowStart.Load()), until)
@@ -139,14 +135,15 @@ func (g *generator) endWindow() (from, until time.Duration) {
 	return from, until
 }
 
-// windowLeft is the time until the window's end.
+// windowLeft returns the time until the end of the window.
 func (g *generator) windowLeft() time.Duration { return time.Duration(g.windowEnd.Load()) - g.now() }
 
+// isInWindow reports whether now is within the window.
 func (g *generator) isInWindow(now time.Duration) bool {
 	return int64(now) >= g.windowStart.Load() && int64(now) < g.windowEnd.Load()
 }
 
-// shardIndex numbers the shard of a connection.
+// shardIndex returns the index of a connection's shard.
 func (g *generator) shardIndex(c *engine.Conn) int {
 	if g.shardPerLoop {
 		return c.Owner()
@@ -154,7 +151,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened has a connection upgraded first where that is asked for.
+// Opened starts the WebSocket handshake or the connection itself.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialledAt() - g.epoch
 	if g.script.frames != nil {
@@ -164,8 +161,8 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinOrEstablish goes on with a connection that has been dialled at the given time, and upgraded where
-// that is asked for.
+// joinOrEstablish continues with a connection whose transport, including a WebSocket handshake, is
+// ready: it joins publish/subscribe or is established.
 func (g *generator) joinOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendJoin(c, connNumber, dialedAt)
@@ -174,7 +171,7 @@ func (g *generator) joinOrEstablish(c *engine.Conn, connNumber uint32, dialedAt 
 	g.establishConn(c, connNumber, dialedAt)
 }
 
-// establishConn gives a connection, which was dialled at the given time, its state.
+// establishConn gives a connection its state and counts it.
 func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
@@ -184,7 +181,7 @@ func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt ti
 	}
 	cs := s.newConnState(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
-		g.faults.recordConnectFailure(errEstablishedLate) // or it would be missed; nobody counts any more if it is late
+		g.faults.recordConnectFailure(errEstablishedLate) // counted, unless the run has already stopped counting attempts
 		c.Abort(errEstablishedLate)
 		return
 	}
@@ -201,10 +198,10 @@ func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt ti
 	}
 }
 
-// DialFailed counts an attempt that failed.
+// DialFailed counts a failed attempt.
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
 
-// Nudged starts the traffic on a connection, or does what is due on it.
+// Nudged starts the traffic on a connection, or sends what is due on it.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -220,7 +217,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 		g.sendVerificationLine(c, v)
 	case *pubsubConn:
 		c.Listen(true)
-	default: // it came too late to be held
+	default: // established too late to be held
 		g.cancelReservation(g.shardByRef(c.Ref()), c.Ref())
 	}
 }
@@ -250,8 +247,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received checks a piece of the answers and sends what may be sent for those
-// that are complete.
+// Received checks input against the expected answers, and sends what complete answers allow.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -270,7 +266,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// advanceConn moves a connection on by answers, and sends what may be sent for them.
+// advanceConn counts answers and sends what they allow.
 func (g *generator) advanceConn(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -294,8 +290,8 @@ func (g *generator) advanceConn(c *engine.Conn, cs *connState, res checkResult, 
 	}
 }
 
-// countReceived adds up what was received, and moves the connection on. The caller holds the
-// shard's lock.
+// countReceived adds up received answers and advances the connection. The caller holds the shard's
+// lock.
 func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -308,7 +304,7 @@ func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now 
 	if res.answers > 0 {
 		s.totals.addCount(nAnswered, int64(res.answers), measured)
 		s.totals.run[nBytesAnswered] += g.table.messageBytes(cs, cs.answered, res.answers, g.script)
-		if g.pubsub == nil { // whose deliveries are recorded
+		if g.pubsub == nil { // in pubsub, each delivery is recorded instead
 			g.recordLatencies(s, cs, res.answers, now)
 		}
 		cs.inFlight -= uint16(res.answers)
@@ -322,8 +318,8 @@ func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now 
 	}
 }
 
-// recordLatencies records the latencies of answers: those of messages that were sent
-// together, which are alike, in one go.
+// recordLatencies records the latencies of answers. Messages that were sent together have equal
+// latencies and are recorded together.
 func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	if g.isOpenLoop() {
 		g.recordOpenLoopLatencies(s, cs, answers, now)
@@ -343,8 +339,8 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies from the times at which messages were to be sent:
-// those that were to be sent in the window count.
+// recordOpenLoopLatencies records latencies from the planned times; messages planned for the window
+// count.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -361,20 +357,19 @@ func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int
 	}
 }
 
-// isPlannedInWindow says whether a message that was to be sent at a time counts for the window.
+// isPlannedInWindow reports whether a message planned for plannedAt counts for the window.
 func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeDueBatch takes the messages that are due on a connection to be sent now, and counts
-// them. The caller holds the shard's lock, and hands them to the connection when it
-// has let go of it.
+// takeDueBatch takes and counts the messages that are due on a connection. The caller holds the
+// shard's lock, and sends the batch after releasing it.
 func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
 	}
 	p := batch{from: cs.answered + uint64(cs.inFlight), n: int(cs.due), measured: g.isInWindow(now)}
-	for k := uint64(cs.resend); k < uint64(p.n); k++ { // others keep the time of the first attempt
+	for k := uint64(cs.resend); k < uint64(p.n); k++ { // resent ones keep the time of the first attempt
 		g.table.sentTimes[g.table.slotIndex(cs, p.from+k)] = now
 	}
 	s.totals.addCount(nResent, int64(cs.resend), p.measured)
@@ -382,7 +377,7 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.enqueueReady(s, cs, now) // no answer will
+		g.enqueueReady(s, cs, now) // no answer will do that
 	} else {
 		cs.inFlight += uint16(p.n)
 	}
@@ -393,7 +388,7 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	return p
 }
 
-// batch are messages that go out together.
+// batch is a sequence of messages that are sent together.
 type batch struct {
 	from     uint64
 	n        int
@@ -410,7 +405,7 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 	}
 	size := g.script.sendMessages(c, cs, g.table, p.from, p.n)
 	if g.script.fixedSize > 0 {
-		return // they are counted already
+		return // already counted
 	}
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -418,8 +413,7 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addCount(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch gives up a connection whose answer goes on with got instead of what
-// was expected.
+// abortWithMismatch records a wrong answer, which continues with got, and resets the connection.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -432,7 +426,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended looks whether the server has closed in order. The engine closes the connection.
+// Ended detects whether the server has closed cleanly. The engine closes the connection.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*ruleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -443,7 +437,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed counts a connection that is gone.
+// Closed counts a closed connection or starts its replacement.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -463,7 +457,8 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-// countClosedConn takes a connection out of the sums that others wait for, and says how it was.
+// countClosedConn counts a closed connection and what it did not complete. It returns the
+// connection's flags.
 func (g *generator) countClosedConn(cs *connState) (state uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

@@ -9,37 +9,36 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// This file is what happens on connections that are only held. They have no connState:
-// the value of each is one of two that its shard has for all, and says whether it has
-// had the broadcast. So a million of them costs the generator no more than the
-// engine's entries, and 16 bytes for each where they are verified. What only a few need at a time, the lines of a verification that are
-// in flight, their shards know by the connections' Refs.
+// This file handles connections that are only held. They have no connState: the value of each is
+// one of two values that the shard shares among all, which record whether the connection has
+// received the broadcast. So a held connection needs no memory but the engine's, and 16 bytes if it
+// is verified. Lines of a verification in flight are kept in the shard, by the connection's Ref.
 
-// heldConn is the value of a connection that is only held. Nothing in it changes.
+// heldConn is the value of a held connection. It is immutable and shared.
 type heldConn struct {
 	shard *shard
-	heard bool // it has had the broadcast
+	heard bool // has received the broadcast
 }
 
-// pendingLine is a line of a verification in flight. sent is when it was handed to its
-// connection; before, it only has its place.
+// pendingLine is a line of a verification in flight. sentAt is 0 while it is only reserved.
 type pendingLine struct {
 	verification *verification
 	sentAt       time.Duration
 }
 
-// Why a connection that is held is closed, but for its end.
+// Reasons for closing a held connection before the end.
 var (
 	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
 	errFragment  = errors.New("a WebSocket message in fragments; expected lines in one frame each")
 )
 
+// isHoldOnly reports whether connections are held without a Lifetime, and so have no connState.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
 
-// registerHeldConn counts a connection that is only held.
+// registerHeldConn counts an established connection that is only held.
 func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +55,7 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-// receiveWithoutState takes what arrives on a connection that has no connState.
+// receiveWithoutState handles input of a connection that has no connState.
 func (g *generator) receiveWithoutState(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
@@ -76,7 +75,7 @@ func (g *generator) receiveWithoutState(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// receiveHeldLines takes the lines that have come whole. What is left of in waits for more.
+// receiveHeldLines handles the complete lines in in. It returns how many bytes they have.
 func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error
@@ -102,15 +101,15 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 	return len(in)
 }
 
-// parseLineOrFrame takes the first line off in, which has n bytes there, 0 while it is not whole. Of a
-// WebSocket it is the next frame: a message is a line without its end.
+// parseLineOrFrame returns the first line in in and its length n, 0 if it is incomplete. On a
+// WebSocket it is the next frame: a message is a line without its newline.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
 		n = bytes.IndexByte(in, '\n') + 1
 		frame = websocket.Part{Kind: websocket.Data, Payload: in[:n], Last: true}
 	} else {
-		maxBytes += 4 // the header of such a frame
+		maxBytes += 4 // the frame's header
 		var r websocket.Reader
 		if frame, n, err = r.Next(in); err == nil && frame.Kind == websocket.Data && !frame.Last {
 			if n = 0; r.Fragmented() {
@@ -124,7 +123,7 @@ func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, er
 	return frame, n, err
 }
 
-// handleLineOrFrame takes a line, or a frame without one. The caller holds the shard's lock.
+// handleLineOrFrame handles a line or a control frame. The caller holds the shard's lock.
 func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
 	line := frame.Payload
 	switch frame.Kind {
@@ -142,7 +141,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	case !g.cfg.checksLines():
 	case g.cfg.Heartbeat != "" && string(line) == g.cfg.Heartbeat:
 		s.totals.run[nHeartbeats]++
-		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // an error ends the connection, which Closed gets
+		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // Closed gets the error
 	case g.broadcast != "" && string(line) == g.broadcast:
 		g.countBroadcastLine(c, s, now)
 	default:
@@ -151,7 +150,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 	return nil
 }
 
-// countBroadcastLine counts the one line for all. The caller holds the shard's lock.
+// countBroadcastLine counts the broadcast. The caller holds the shard's lock.
 func (g *generator) countBroadcastLine(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -165,8 +164,8 @@ func (g *generator) countBroadcastLine(c *engine.Conn, s *shard, now time.Durati
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkVerificationLine takes a line that can only be what a verification has sent. The caller holds
-// the shard's lock.
+// checkVerificationLine compares a line with the one that the connection's verification sent. The
+// caller holds the shard's lock.
 func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]
@@ -195,13 +194,13 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	return nil
 }
 
-// countDroppedMessage counts a message that will not be answered, with its bytes.
+// countDroppedMessage counts a message that will not be answered, and its bytes.
 func (s *shard) countDroppedMessage(size int) {
 	s.totals.run[nDropped]++
 	s.totals.run[nBytesDropped] += int64(size)
 }
 
-// removePendingLine takes a connection off those that are asked, if it is one.
+// removePendingLine removes and returns the connection's line in flight, if it has one.
 func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	if a, ok = s.pendingLines[ref]; ok {
 		delete(s.pendingLines, ref)
@@ -210,7 +209,7 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-// closedWithoutState counts the end of a connection that has no connState.
+// closedWithoutState handles the end of a connection that has no connState.
 func (g *generator) closedWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
@@ -225,7 +224,7 @@ func (g *generator) closedWithoutState(c *engine.Conn, reason error) {
 	}
 }
 
-// releaseHeldConn takes a connection that is not held any more out of the sums.
+// releaseHeldConn counts a held connection that has closed.
 func (g *generator) releaseHeldConn(ref engine.Ref, h *heldConn) {
 	s := h.shard
 	s.mu.Lock()

@@ -13,16 +13,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos are the errors that say that this machine has run out of something, and
-// their names.
+// exhaustionErrnos names the errors that report that this machine has run out of something.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// countExhaustion counts attempts that failed with one of some scarcities, and names those that
-// did.
+// countExhaustion counts attempts that failed with one of the errors, and names those that
+// occurred.
 func (f *faultRecorder) countExhaustion(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,21 +35,20 @@ func (f *faultRecorder) countExhaustion(errnos ...syscall.Errno) (n int64, names
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the least window of which it is said what the generator used in it, or
-// waited for: in a shorter one the run's own beginning and end are most of it.
+// minUsageWindow is the shortest window with figures on the generator's processor use: in a shorter
+// one, starting and stopping dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the share of a window in which some program of the machine waited for a
-// processor from which on that is called a limit.
+// highCPUPressure is the limit for the share of the window in which some program of the machine
+// waited for a processor.
 const highCPUPressure = 0.2
 
-// How late the generator may send before that says more about it than about the
-// server, for a hundredth of the messages: where that is a tenth of the latency, and
-// whatever the latency is.
+// Lateness of the generator's own sends, at the 99th percentile, that makes the figures describe
+// the generator: lateP99 if it is at least a tenth of the latency, veryLateP99 in any case.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
-	// minLateCount is how many messages it takes for a hundredth of them to be any.
+	// minLateCount is the number of messages that makes a 99th percentile meaningful.
 	minLateCount = 100
 )
 
@@ -62,7 +60,7 @@ func (r *Result) generatorSentLate() bool {
 	return l >= veryLateP99 || l >= lateP99 && l*10 >= r.Latency.P99
 }
 
-// findLimits are the walls that the generator itself met, the most severe first.
+// findLimits returns the limits that the generator itself reached, the most severe first.
 func (r *run) findLimits(result *Result) []Limit {
 	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
@@ -97,12 +95,11 @@ func (r *run) findLimits(result *Result) []Limit {
 	return found
 }
 
-// synRetransmitTime is how long connecting takes when the kernel has dropped the first
-// packet: that is when it sends another (RFC 6298).
+// synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addKernelLimits are the walls that the kernel of this machine has counted during the
-// run: where connecting failed or was slow, or for want of socket memory.
+// addKernelLimits adds limits that the kernel of this machine counted during the run: queues if
+// connecting failed or was slow, and socket memory.
 func (r *run) addKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -128,8 +125,8 @@ func (r *run) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
 }
 
-// cpuPressure is the share of the window in which some program of the machine, the
-// generator or another, waited for a processor; 0 where that isn't known.
+// cpuPressure returns the share of the window in which some program of the machine, the generator
+// or another, waited for a processor; 0 if unknown.
 func (r *run) cpuPressure() float64 {
 	if r.window < minUsageWindow {
 		return 0
@@ -137,14 +134,14 @@ func (r *run) cpuPressure() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns for how long some program of the machine has waited for a
-// processor so far, 0 where the kernel doesn't tell.
+// readCPUStallTime returns for how long some program of the machine has waited for a processor
+// since boot, 0 if the kernel does not report it.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTime()
 	return machine.Stalled
 }
 
-// formatSysctl is a kernel's setting for people, "unknown" if it can't be read.
+// formatSysctl returns a kernel setting as text, "unknown" if it cannot be read.
 func formatSysctl(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {

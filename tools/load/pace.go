@@ -8,16 +8,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. All of it but pour runs under the
-// shard's lock; a message that is to be sent is claimed: it gets its time, and
-// counts as due until the connection's owner takes it (traffic.sending).
+// This file decides when messages are sent. Everything but floodSend runs under the shard's lock. A
+// message to send is first assigned: it gets its time and counts as due until the connection's
+// owner takes it (takeDueBatch).
 
-// hasCapacity says whether a connection may have one more message in flight.
+// hasCapacity reports whether a connection may have one more message in flight.
 func (g *generator) hasCapacity(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// assignMessage has a connection send one more message, which was to be sent at the given time.
+// assignMessage makes a connection's next message due, which was planned for plannedAt.
 func (g *generator) assignMessage(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
@@ -26,7 +26,7 @@ func (g *generator) assignMessage(s *shard, cs *connState, plannedAt time.Durati
 	s.totals.run[nDue]++
 }
 
-// sendableMessages is how many of n messages a connection may send now.
+// sendableMessages returns how many of n messages a connection may send now.
 func (g *generator) sendableMessages(cs *connState, n int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -37,8 +37,8 @@ func (g *generator) sendableMessages(cs *connState, n int, now time.Duration) in
 	return n
 }
 
-// assignMessages has a connection send what it may when answers have made room, or when its
-// regular traffic begins.
+// assignMessages assigns the messages that a connection may send after answers, or when its regular
+// traffic begins.
 func (g *generator) assignMessages(s *shard, cs *connState, answers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -58,12 +58,12 @@ func (g *generator) assignMessages(s *shard, cs *connState, answers int, now tim
 	}
 }
 
-// continueClosedLoop is a closed loop: a message for each answer, at once or after the think time.
+// continueClosedLoop assigns a message for each answer, immediately or after the think time.
 func (g *generator) continueClosedLoop(s *shard, cs *connState, answers int, now time.Duration) {
 	at := now + g.cfg.Think
 	for range g.sendableMessages(cs, answers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
-			break // it won't be there; one that reconnects begins its lifetime again
+			break // the connection will be closed by then; one that reconnects starts a new lifetime
 		}
 		if at > now {
 			s.timers.push(timer{due: at, conn: cs.index, number: cs.number, kind: thinkTimer})
@@ -73,7 +73,8 @@ func (g *generator) continueClosedLoop(s *shard, cs *connState, answers int, now
 	}
 }
 
-// assignPlannedMessages has a connection send what the plan has waiting, and then lets it wait for more.
+// assignPlannedMessages assigns due messages of the plan up to the connection's capacity, and
+// queues the connection for later ones.
 func (g *generator) assignPlannedMessages(s *shard, cs *connState, now time.Duration) {
 	for g.hasCapacity(cs) {
 		at, ok := g.takePlannedTime(s, cs, now)
@@ -85,8 +86,8 @@ func (g *generator) assignPlannedMessages(s *shard, cs *connState, now time.Dura
 	g.enqueueReady(s, cs, now)
 }
 
-// takePlannedTime takes the next message of the plan, the connection's own if it has one, unless it
-// has been given up.
+// takePlannedTime takes the next due time of the connection's own plan or the shared one. It
+// returns false if none is due, or if the plan has been given up.
 func (g *generator) takePlannedTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -107,8 +108,8 @@ func (g *generator) takePlannedTime(s *shard, cs *connState, now time.Duration) 
 	return plannedAt, true
 }
 
-// enqueueReady lets a connection with room wait for the plan: in the queue of its shard, or
-// for a timer.
+// enqueueReady makes a connection with capacity wait for the plan: in the ready queue of its shard,
+// or with a timer for its own plan.
 func (g *generator) enqueueReady(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.hasCapacity(cs) {
 		return
@@ -129,22 +130,24 @@ func (g *generator) enqueueReady(s *shard, cs *connState, now time.Duration) {
 	}
 }
 
-// needsPacing says whether the run has times to wait for at all.
+// needsPacing reports whether anything in the run depends on time.
 func (g *generator) needsPacing() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// The bounds of one call of the pacing: connections that are nudged in it, and how soon
-// it wants to be called again, as what it waits for can change.
+// Limits of one call of the pacing: the connections that it nudges, and the time until the next
+// call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
-	// Where others than the pacing's goroutine change that, it looks more often.
+	// Without loops, other goroutines change what the pacing waits for, so it runs more often.
 	paceIntervalNoLoops = time.Millisecond
-	// paceRetryDelay is when it tries again to call connections for which there was no room.
+	// paceRetryDelay is the time until nudges that found a full mailbox are repeated.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
+// paceLoop paces the shard of a loop, or all shards if loop is negative, and returns when to call
+// it again. It is an engine.Config.Pace.
 func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loop >= 0 {
@@ -160,8 +163,8 @@ func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) 
 	return next + g.epoch
 }
 
-// paceShard nudges the connections of a shard that have something to do, and says when
-// it has to be called again.
+// paceShard nudges the connections of a shard that have something to do, and returns when to call
+// it again.
 func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliest() > now && (s.ready.n == 0 || g.sharedPlan.Due() > now) {
@@ -191,7 +194,7 @@ func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref
 	return g.nextPaceTime(s)
 }
 
-// nextPaceTime is when a shard's pacing has something to do.
+// nextPaceTime returns when a shard's pacing next has something to do.
 func (g *generator) nextPaceTime(s *shard) time.Duration {
 	next := s.timers.earliest()
 	if s.ready.n > 0 {
@@ -200,7 +203,7 @@ func (g *generator) nextPaceTime(s *shard) time.Duration {
 	return next
 }
 
-// appendNudge adds a connection to those that are nudged, once.
+// appendNudge adds a connection to the nudges, unless it already is among them.
 func appendNudge(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
@@ -209,6 +212,7 @@ func appendNudge(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
+// handleDueTimers handles expired timers of a shard and appends the connections to nudge.
 func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -228,7 +232,7 @@ func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Dura
 			cs.flags &^= connHasTimer
 			g.assignPlannedMessages(s, cs, now)
 		case lifetimeTimer:
-			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later, if it has been replaced
+			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later, if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {
 				timer.due = now + g.cfg.Lifetime
 			}
@@ -243,7 +247,8 @@ func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Dura
 	return nudges
 }
 
-// assignToReadyConns gives messages of the plan of all to connections that have room, in turn.
+// assignToReadyConns assigns due messages of the shared plan to ready connections, in turn, and
+// appends those connections to nudges.
 func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.Due() > now {
@@ -271,8 +276,8 @@ func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.D
 	return nudges
 }
 
-// recordSendLateness records how late messages are sent that the pacing has claimed for a
-// connection: it had room for them at their time.
+// recordSendLateness records how late due messages are sent that the pacing has assigned. The
+// connection had capacity for them at their time.
 func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -284,7 +289,8 @@ func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duratio
 	}
 }
 
-// sendDueMessages does what the pacing has left a connection to do.
+// sendDueMessages sends what the pacing has assigned to a connection, or closes it if its lifetime
+// is over.
 func (g *generator) sendDueMessages(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
@@ -303,7 +309,7 @@ func (g *generator) sendDueMessages(c *engine.Conn, cs *connState) {
 	}
 }
 
-// disconnect closes a connection as Graceful says.
+// disconnect closes a connection gracefully or with a reset: see Config.Graceful.
 func (g *generator) disconnect(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
@@ -312,7 +318,7 @@ func (g *generator) disconnect(c *engine.Conn, reason error) {
 	}
 }
 
-// countUnsentOnClose counts what a connection was to send and did not before it closed.
+// countUnsentOnClose counts planned messages that a closed connection did not send.
 func (g *generator) countUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
@@ -332,11 +338,11 @@ func (g *generator) countUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlan begins a connection's own plan: with the traffic or when the connection is
-// established, whichever is later, or when its first message has been answered. The
-// plans of connections are spread evenly.
+// startConnPlan starts a connection's own plan: with the traffic or when the connection is
+// established, whichever is later, or after its first message has been answered. The plans of all
+// connections are evenly offset.
 func (g *generator) startConnPlan(cs *connState, now time.Duration) {
-	const golden = 0.6180339887498949 // its multiples are spread evenly over 0 to 1
+	const golden = 0.6180339887498949 // its multiples, modulo 1, are evenly distributed
 	since := g.table.openedAt[cs.index]
 	if g.script.hasFirst {
 		since = now
@@ -347,28 +353,28 @@ func (g *generator) startConnPlan(cs *connState, now time.Duration) {
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// The bounds of giving up random times: how many are drawn of one plan, and of all those
-// of connections together; how many are behind them is estimated.
+// Limits for the random times that are drawn to count given-up messages: of one plan, and of all
+// plans of connections together. The number of messages beyond them is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
 )
 
-// skipConnPlan gives up what a connection's own plan has before end.
+// skipConnPlan gives up the messages of a connection's own plan before end.
 func (g *generator) skipConnPlan(cs *connState, end time.Duration, draws *int) pacer.Skipped {
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, draws)
 }
 
-// forEachConnPlan calls f for the own plans of connections that are still there, under their
-// shards' locks, while it says so.
+// forEachConnPlan calls f for the own plan of each open connection, under its shard's lock, until
+// it returns false.
 func (g *generator) forEachConnPlan(f func(*connState, *pacer.Plan) bool) {
 	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipUnsentPlans gives up the messages of plans that have not been sent, when nothing is sent
-// any more, and counts them.
+// skipUnsentPlans gives up and counts planned messages that have not been sent. It runs when
+// nothing is sent any more.
 func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -387,7 +393,7 @@ func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
 	return all
 }
 
-// estimateOverdue estimates how many messages of plans are due and not taken.
+// estimateOverdue estimates how many planned messages are due and not taken.
 func (g *generator) estimateOverdue(now time.Duration) (n int64) {
 	if g.mode == openLoop {
 		return g.sharedPlan.Waiting(now)
@@ -400,7 +406,7 @@ func (g *generator) estimateOverdue(now time.Duration) (n int64) {
 	return n
 }
 
-// hasOverdue says whether plans have something due that has not been sent.
+// hasOverdue reports whether a plan has a due message that has not been taken.
 func (g *generator) hasOverdue() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.Due() < pacer.Never
@@ -413,11 +419,9 @@ func (g *generator) hasOverdue() (is bool) {
 	return is
 }
 
-// This file has floods, too.
-
-// The bounds of a flood: how much a connection is given at once, which is also what it
-// may owe the kernel for more, and how often in one turn. Many connections are given
-// less, so that all of them together have about floodBufferTotal.
+// Limits of a flood: the bytes that a connection gets at once, which is also the limit of its
+// unsent bytes before it gets more, and the number of batches per loop iteration. With many
+// connections the limit is lower, so that all together have about floodBufferTotal.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -429,15 +433,15 @@ func (c *Config) floodBufferSize() int {
 	return min(max(floodBufferTotal/c.maxOpenConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained goes on with a flood when the kernel has taken what it had.
+// Drained continues a flood when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasFlags(cs, connStarted) {
 		g.floodSend(c, cs)
 	}
 }
 
-// floodSend sends until the kernel takes no more, or the turn is over. Drained comes then,
-// or when the kernel has taken what is left, because Paused has been asked.
+// floodSend sends until the kernel accepts no more, or for floodBatches. The call of Paused makes
+// the engine call Drained in either case.
 func (g *generator) floodSend(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -7,8 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache are messages of one size, to send or to expect, that lie in memory one behind the
-// other.
+// payloadCache has messages of one size, to send or to expect, contiguous in memory.
 type payloadCache struct {
 	block       messageBlock
 	partialNext int // bytes of the next message that are sent with each
@@ -23,10 +22,10 @@ func newPayloadCache(cfg *Config) *payloadCache {
 
 func (r *payloadCache) maxMessageLen() int { return r.block.size }
 
-// firstOffset is the place of the first message of a connection.
+// firstOffset returns the offset of a connection's first message.
 func (r *payloadCache) firstOffset(connNumber uint32) int { return r.block.firstOffset(connNumber) }
 
-// messageOffset is the place of message number k.
+// messageOffset returns the offset of a connection's message.
 func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
 	messages := uint64(len(r.block.bytes) / r.block.size)
 	return r.block.advanceOffset(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
@@ -40,7 +39,7 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 	return append(dst, m...)
 }
 
-// checkAnswers compares answers that are the messages in one go, as they lie in memory.
+// checkAnswers compares answers with the messages in place, in long runs of bytes.
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
@@ -63,7 +62,8 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) expectedBytes(cs *connState) []byte { return expectedRest(r, cs) }
 
-// sendMessages hands n messages to a connection, without copying them first.
+// sendMessages writes n messages to a connection, from msgNumber on, without copying them first. It
+// returns their size.
 func (r *payloadCache) sendMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -74,7 +74,7 @@ func (r *payloadCache) sendMessages(c *engine.Conn, connNumber uint32, msgNumber
 	for left > 0 {
 		p := r.block.bytesAt(at, left)
 		if _, err := c.Write(p); err != nil {
-			break // Closed tells why
+			break // Closed gets the error
 		}
 		left -= len(p)
 		at = 0
@@ -82,32 +82,29 @@ func (r *payloadCache) sendMessages(c *engine.Conn, connNumber uint32, msgNumber
 	return n * r.block.size
 }
 
-// messageBlock is what connections send and expect back: a ring of messages of equal
-// size, in one block of memory that nobody changes.
+// messageBlock is an immutable circular sequence of messages of equal size.
 //
 //	┌───────────┬───────────┬─────┬───────────┐
 //	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
 //	└───────────┴───────────┴─────┴───────────┘
 //
-// A connection starts at a message of its own and goes round from there. So
-// messages that follow each other lie behind each other: any number of them is
-// sent, and any piece of their answers compared, as one run of bytes. An
-// answer of another connection, or one that was left out or came twice,
-// differs from the one expected, but for the few connections that are at the
-// same message by chance.
+// Each connection starts at another message and continues from there. Because successive messages
+// are adjacent, any number of them is sent, and any piece of their answers compared, as one run of
+// bytes. An answer that belongs to another connection, was skipped or came twice differs from the
+// expected one, except for the few connections that are at the same message by chance.
 type messageBlock struct {
 	bytes []byte
 	size  int // of a message
 }
 
-// A block has blockBytes bytes or blockMessages messages, whichever is more.
-// The former is what a second-level cache holds beside everything else.
+// A messageBlock has blockBytes bytes or blockMessages messages, whichever is more. blockBytes fits
+// a second-level cache beside everything else.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16
 )
 
-// newRandomBlock makes messages of random printable characters that end in "\n".
+// newRandomBlock generates messages of random printable characters that end in "\n".
 func newRandomBlock(size int, seed uint64) messageBlock {
 	b := messageBlock{size: size, bytes: make([]byte, size*max(blockBytes/size, blockMessages))}
 	random := rand.New(rand.NewPCG(seed, uint64(size)))
@@ -120,19 +117,19 @@ func newRandomBlock(size int, seed uint64) messageBlock {
 	return b
 }
 
-// newRepeatedBlock makes every message the given one.
+// newRepeatedBlock returns a block in which every message is the given one.
 func newRepeatedBlock(message []byte) messageBlock {
 	return messageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset is where in the block the messages of a connection start. Connections
-// whose numbers are close start at different messages.
+// firstOffset returns the offset of a connection's first message. Connections with close numbers
+// start at different messages.
 func (b *messageBlock) firstOffset(connNumber uint32) int {
 	const spread = 2654435761 // prime, so that neighbours are far apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size
 }
 
-// advanceOffset is the place n bytes behind at.
+// advanceOffset returns the offset n bytes later, wrapping around.
 func (b *messageBlock) advanceOffset(offset, n int) int {
 	offset += n
 	if offset >= len(b.bytes) {
@@ -141,13 +138,13 @@ func (b *messageBlock) advanceOffset(offset, n int) int {
 	return offset
 }
 
-// bytesAt is the bytes from at on, at most n and at most to the end of the block.
+// bytesAt returns at most maxBytes bytes from offset on, up to the end of the block.
 func (b *messageBlock) bytesAt(offset, maxBytes int) []byte {
 	return b.bytes[offset:min(offset+maxBytes, len(b.bytes))]
 }
 
-// firstDifference is where two texts differ, the length of the shorter one if they
-// do not.
+// firstDifference returns the index of the first difference, or the length of the shorter text if
+// there is none.
 func firstDifference(a, b []byte) int {
 	n := min(len(a), len(b))
 	if bytes.Equal(a[:n], b[:n]) {

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// runPhases takes the run from the first connection to the last hold.
+// runPhases runs all phases from the first connection to the last hold.
 func (r *run) runPhases(ctx context.Context) error {
 	if r.cfg.Early {
 		return r.exchangeMessages(ctx)
@@ -41,7 +41,7 @@ func (r *run) runPhases(ctx context.Context) error {
 	return nil
 }
 
-// waitForOtherGenerators waits for other generators.
+// waitForOtherGenerators waits for Config.Begin.
 func (r *run) waitForOtherGenerators(ctx context.Context) error {
 	if r.cfg.Begin == nil {
 		return nil
@@ -50,7 +50,7 @@ func (r *run) waitForOtherGenerators(ctx context.Context) error {
 	return r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, done: r.noConnsLeft})
 }
 
-// holdConns is a hold that is a stage of its own.
+// holdConns is a stage "hold" of its own, of duration d.
 func (r *run) holdConns(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
@@ -58,8 +58,8 @@ func (r *run) holdConns(ctx context.Context, d time.Duration) error {
 	return r.waitWhileOpen(ctx, d)
 }
 
-// startDialer starts the dialer. What it returns ends the dialer, waits for it, and ends
-// the counting of connections.
+// startDialer starts the dialer. stop cancels it, waits for it, and ends the counting of
+// connections.
 func (r *run) startDialer(ctx context.Context) (stop func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -76,7 +76,8 @@ func (r *run) startDialer(ctx context.Context) (stop func()) {
 	}
 }
 
-// connectAll opens the connections, as many as there will be.
+// connectAll opens the connections and waits until every attempt has finished or the attempts
+// stall.
 func (r *run) connectAll(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -101,8 +102,8 @@ func (r *run) connectAll(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout is the bound of the connect phase; a slow rate alone does not
-// pass it.
+// connectStallTimeout returns the stall timeout of the connect phase, which a low connect rate
+// extends.
 func (r *run) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -114,8 +115,8 @@ func (r *run) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase ends the counting of connections. Attempts that are missing have failed,
-// if there is a cause.
+// endConnectPhase stops counting connections. If there is a cause, missing attempts count as
+// failed.
 func (r *run) endConnectPhase(cause string) {
 	for _, s := range r.generator.shards {
 		s.stopNewConns()
@@ -127,8 +128,7 @@ func (r *run) endConnectPhase(cause string) {
 	}
 }
 
-// ignoreStalled drops errStalled: what is missing is counted, and the run goes
-// on with what there is.
+// ignoreStalled drops errStalled: what is missing is counted, and the run continues.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -136,7 +136,7 @@ func ignoreStalled(err error) error {
 	return err
 }
 
-// waitWhileOpen leaves the connections alone for a while, or until none is left.
+// waitWhileOpen waits for d, or until no connection is left.
 func (r *run) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -144,7 +144,7 @@ func (r *run) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	return r.waitUntil(ctx, waitCondition{timeout: d, done: r.noConnsLeft})
 }
 
-// exchangeMessages has the connections exchange messages.
+// exchangeMessages runs the traffic: warm-up, window and drain.
 func (r *run) exchangeMessages(ctx context.Context) error {
 	starting, cancel := context.WithCancel(ctx)
 	stop := r.startTraffic(starting)
@@ -171,8 +171,8 @@ func (r *run) exchangeMessages(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// nudgeAllConns begins the traffic, and where it is early the connecting. What it returns
-// waits, once ctx has ended, for the helper that does it.
+// startTraffic starts the traffic, and in an early run the dialer. Once ctx has ended, stop waits
+// for the helper that was started.
 func (r *run) startTraffic(ctx context.Context) (stop func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -181,7 +181,7 @@ func (r *run) startTraffic(ctx context.Context) (stop func()) {
 		return r.startDialer(ctx)
 	}
 	lead := time.Duration(0)
-	if t.isOpenLoop() { // connections are ready when the first message is due
+	if t.isOpenLoop() {
 		lead = planLead + time.Duration(t.table.allocated()-t.nudgedConns)*planLeadPerConn
 	}
 	r.scheduleWindow(lead)
@@ -191,14 +191,14 @@ func (r *run) startTraffic(ctx context.Context) (stop func()) {
 	return starter.Wait
 }
 
-// How long an open loop's plan is known before its first message is due: longer than
-// the pacing rests, and than it takes to begin the plans of connections.
+// The plan of an open loop starts this long before its first message is due: longer than the pacing
+// sleeps, and than it takes to start the plans of connections.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindow sets the window, and begins the plan of an open loop, in a while.
+// scheduleWindow sets the window and starts the plan of an open loop, lead from now.
 func (r *run) scheduleWindow(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)
@@ -218,13 +218,13 @@ func (r *run) scheduleWindow(lead time.Duration) {
 		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
 	t.setWindow(from, until)
-	t.trafficStart.Store(int64(begin)) // last: who knows it knows the others
+	t.trafficStart.Store(int64(begin)) // last: it publishes the other fields
 	if t.mode == openLoop {
 		t.sharedPlan.Start(t.curve, deriveSeed(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
 	}
 }
 
-// abandonUnsent gives up what an open loop has not sent.
+// abandonUnsent gives up planned messages that have not been sent.
 func (r *run) abandonUnsent() {
 	r.generator.planDeadline.Store(math.MinInt64)
 	if r.generator.isOpenLoop() {
@@ -265,7 +265,7 @@ func (r *run) windowWaitCondition() waitCondition {
 	}
 }
 
-// isWindowDone says that a window is over, or steady. It looks at the parts of the window.
+// isWindowDone reports whether the window is over or steady. It also samples the receive rate.
 func (r *run) isWindowDone(s totals) bool {
 	if r.windowParts.sampleRate(r.generator.now(), s.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEvent(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -273,17 +273,17 @@ func (r *run) isWindowDone(s totals) bool {
 	return r.noConnsLeft(s) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// noConnsLeft says that no connection is left, and that none will come.
+// noConnsLeft reports whether no connection is open and none will come.
 func (r *run) noConnsLeft(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.attemptsFinished(s) >= int64(r.cfg.totalConns())
 }
 
-// drainAnswers waits for the answers that are missing, and in an open loop for what was
-// to be sent before: not for long once ctx has ended.
+// drainAnswers waits for missing answers, and in an open loop for overdue messages. Once ctx has
+// ended, it waits at most canceledDrain.
 func (r *run) drainAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasOverdue() // before the sum: what is taken in between is due in it
+			behind := r.generator.isOpenLoop() && r.generator.hasOverdue() // before the totals: messages taken in between are due in them
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
@@ -291,7 +291,7 @@ func (r *run) drainAnswers(ctx context.Context) error {
 		progress:     func(s totals) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
 	}
 	if r.generator.isOpenLoop() {
-		w.timeout = r.cfg.Drain // or as long as a server is behind
+		w.timeout = r.cfg.Drain // limits the wait even if a slow server keeps making progress
 	}
 	err := r.waitUntil(ctx, w)
 	if err == nil || errors.Is(err, errStalled) {
@@ -305,9 +305,9 @@ func (r *run) drainAnswers(ctx context.Context) error {
 // nudgeRetryInterval is how long the starter waits when a mailbox is full.
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeAllConns nudges every connection once, so that its owner sends the first
-// messages. It runs when connections are no longer given, and ends early with ctx; the next
-// call, of a search's next step, goes on from there.
+// nudgeAllConns nudges every connection once, so that its owner sends the first messages. It runs
+// when no more connections are added, and ends early with ctx; the next call, in the next step of a
+// search, continues from there.
 func (g *generator) nudgeAllConns(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -321,7 +321,8 @@ func (g *generator) nudgeAllConns(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry has a connection nudged as soon as there is room for that, false if ctx ends before.
+// nudgeWithRetry nudges a connection, and repeats that while its mailbox is full. It returns false
+// if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) bool {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -334,24 +335,24 @@ func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker)
 }
 
 const (
-	// SteadyVariation is the largest Result.Variation of a window that is steady.
+	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// steadyParts is of how many parts the variation is, each a tenth of Duration, and
-	// maxWindowFactor how many times Duration a window lasts at most that is to be steady.
+	// The variation is that of steadyParts parts, each a tenth of Duration. A window lasts at most
+	// maxWindowFactor times Duration to become steady.
 	steadyParts     = 10
 	maxWindowFactor = 3
 )
 
-// rateSampler are the last parts of a window: at what rate bytes were received in each.
+// rateSampler samples the receive rate at equal intervals of the window.
 type rateSampler struct {
 	interval   time.Duration
-	lastSample time.Duration // the end of the last part, or the beginning of the window
+	lastSample time.Duration // the end of the last interval, or the beginning of the window
 	lastBytes  int64         // received by then
 	Steadiness
 }
 
-// sampleRate takes how many bytes of the window had been received at a time, and says whether that
-// is the end of a part.
+// sampleRate adds the rate of an interval if one has passed, and reports whether it has. received
+// is the total of the window.
 func (p *rateSampler) sampleRate(now time.Duration, received int64) bool {
 	if now-p.lastSample < p.interval {
 		return false
@@ -361,29 +362,28 @@ func (p *rateSampler) sampleRate(now time.Duration, received int64) bool {
 	return true
 }
 
-// Steadiness looks whether a rate is steady, by that of each tenth of a Duration. It is not safe
-// for concurrent use. The zero Steadiness is ready.
+// Steadiness judges whether a rate is steady, from its value in each tenth of a Duration. It is not
+// safe for concurrent use. The zero Steadiness is ready.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add takes the rate of the next tenth: of one generator, or of several together.
+// Add adds the rate of the next tenth: of one generator, or of several together.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++
 }
 
-// lastRate is what was added last.
 func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady says that Duration has passed, and the rate varied by SteadyVariation at most since.
+// Steady reports whether a whole Duration has passed, with a variation of at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// Variation is the standard deviation of the last ten rates, divided by their mean; 0 if there
-// are fewer than two, or all are 0.
+// Variation returns the standard deviation of the last ten rates divided by their mean, 0 if there
+// are fewer than two or all are 0.
 func (s *Steadiness) Variation() float64 {
 	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0

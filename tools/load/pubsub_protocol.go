@@ -13,45 +13,44 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// This file has what travels in a publish/subscribe run: the protocols, and the payload.
+// This file has the protocols and the payload of publish/subscribe runs.
 //
-// Names of topics and payloads have one length each in a run, so all that a protocol says is
-// constant text around the two. A message that comes is compared with that text, byte for
-// byte; nothing of it is parsed but the payload's own head.
+// Names of topics and payloads have a fixed length in a run, so each protocol message is constant
+// text around the two. A received message is compared with that text byte for byte; only the
+// payload's head is parsed.
 
-// pubsubProtocol is a publish/subscribe protocol.
+// pubsubProtocol has the messages of a publish/subscribe protocol.
 type pubsubProtocol struct {
-	hello      wireTemplate // a publisher says, when it is connected,
-	welcome    wireTemplate // and this confirms it
+	hello      wireTemplate // sent by a publisher when it is connected
+	welcome    wireTemplate // confirms hello
 	subscribe  wireTemplate
-	subscribed wireTemplate // and this confirms that
+	subscribed wireTemplate // confirms subscribe
 	publish    wireTemplate
-	message    wireTemplate // as a subscriber gets it
-	// handleOther takes what a server says that is none of these off in, n bytes or 0 while it is
-	// not whole, with what is to be replied.
+	message    wireTemplate // as a subscriber receives it
+	// handleOther parses any other input of the server. It returns its length n, 0 if it is
+	// incomplete, and the reply to send.
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate is constant but for a topic's name, and a payload behind it, each of which it has or
-// has not.
+// wireTemplate is constant text, optionally with a topic's name after head and a payload after mid.
 type wireTemplate struct {
 	head, mid, tail string
 }
 
-// The marks of topic and payload in the texts below. {topic-size} and {size} are their sizes.
+// Placeholders for topic and payload in the texts below. {topic-size} and {size} are their sizes.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
 )
 
-// topicName is what is appended to "t" as the name of a topic: so many digits.
+// The name of a topic is "t" and topicDigits digits.
 const (
 	topicDigits = 7
-	maxTopics   = 10_000_000 // that many digits
+	maxTopics   = 10_000_000
 	topicSize   = 1 + topicDigits
 )
 
-// parseWireTemplate makes a text for payloads of a size.
+// parseWireTemplate parses a template for payloads of a size.
 func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
 	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(payloadSize)).Replace(template)
 	t.head, t.tail, _ = strings.Cut(template, topicMark)
@@ -79,15 +78,15 @@ func appendTopicName(dst []byte, topic uint32) []byte {
 	return dst
 }
 
-// Protocols are those of publish/subscribe. They are not to be changed.
+// Protocols lists the publish/subscribe protocols. It must not be changed.
 var Protocols = []string{"redis", "nats", protocolWS}
 
 const (
-	protocolWS = "ws" // JSON as myriad hub has it
+	protocolWS = "ws" // the JSON of myriad hub
 	pathWS     = "/ws"
 )
 
-// newPubsubProtocol makes a wire for payloads of a size.
+// newPubsubProtocol returns the protocol with a name, for payloads of a size.
 func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
 	at := func(template string) wireTemplate { return parseWireTemplate(template, payloadSize) }
 	switch name {
@@ -129,8 +128,8 @@ func handleNATSLine(line string) (reply string, ok bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newFrameTemplate is a text that is a WebSocket's frame, of a client or of a server. All zeros are a
-// mask that changes nothing.
+// newFrameTemplate returns a template that is a WebSocket frame of a client or a server. The mask
+// is 0, which leaves the payload as it is.
 func newFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := parseWireTemplate(template, payloadSize)
 	n := len(t.appendMessage(nil, 0, nil))
@@ -147,8 +146,8 @@ func newFrameTemplate(template string, payloadSize int, fromClient bool) wireTem
 	return t
 }
 
-// newLineHandler makes a wire's other, where a server says lines. know says what to reply to one, false
-// where it is an error.
+// newLineHandler returns a handleOther for line-based protocols. handleLine returns the reply to a
+// line, and false if the line is an error.
 func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -168,7 +167,7 @@ func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([
 
 func errUnexpectedReply(what []byte) error { return fmt.Errorf("the server says %s", quoteBytes(what)) }
 
-// handleControlFrame is a wire's other for WebSockets.
+// handleControlFrame is the handleOther for WebSockets.
 func handleControlFrame(in []byte) (n int, reply []byte, err error) {
 	var r websocket.Reader
 	part, n, err := r.Next(in)
@@ -181,7 +180,7 @@ func handleControlFrame(in []byte) (n int, reply []byte, err error) {
 		return 0, nil, errClosedFrame
 	case part.Kind == websocket.Data && !part.Last:
 		if !r.Fragmented() && len(in) < MaxLine {
-			return 0, nil, nil // the rest of it
+			return 0, nil, nil // incomplete
 		}
 		return 0, nil, errFragment
 	case part.Kind == websocket.Data && !bytes.HasPrefix(part.Payload, []byte(`{"op":"published"`)):
@@ -190,22 +189,23 @@ func handleControlFrame(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeOther takes what is no message off in; n is 0 while it is not whole.
+// consumeOther handles input that is no published message and sends the reply. n is 0 if it is
+// incomplete.
 func (w *pubsubProtocol) consumeOther(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
-		_, _ = c.Write(reply) // Closed tells why not
+		_, _ = c.Write(reply) // Closed gets the error
 	}
 	return n, err
 }
 
-// pubsubPayload makes and checks what is published:
+// pubsubPayload generates and verifies published payloads:
 //
-//	publisher   message         planned time      check     filler
+//	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The check is made
-// of the seed and the three before it, and the filler is the publisher's for that message.
+// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the
+// seed and the three fields before it. The filler depends on the publisher and the message.
 type pubsubPayload struct {
 	seed   uint64
 	filler *payloadCache
@@ -223,7 +223,7 @@ const (
 
 func newPubsubPayload(cfg *Config) pubsubPayload {
 	p := pubsubPayload{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomBlock(cfg.Size-payloadHead, cfg.Seed)}}
-	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // no JSON escapes them
+	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // not escaped in JSON
 	for i, b := range p.filler.block.bytes {
 		p.filler.block.bytes[i] = plain[int(b)%len(plain)]
 	}
@@ -234,7 +234,7 @@ func (p *pubsubPayload) checksum(publisher uint32, msgNumber, plannedAt uint64) 
 	return pacer.Random(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
 }
 
-// appendPayload appends message number k of a publisher, planned for a time.
+// appendPayload appends the payload of a publisher's message that is planned for plannedAt.
 func (p *pubsubPayload) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
 	dst = appendHex(dst, uint64(publisher), publisherDigits)
 	dst = appendHex(dst, msgNumber, numberDigits)
@@ -245,7 +245,7 @@ func (p *pubsubPayload) appendPayload(dst []byte, publisher uint32, msgNumber, p
 
 var errPayload = errors.New("load: the payload is not what was published")
 
-// parsePayload checks a payload, and says whose it is.
+// parsePayload verifies a payload and returns its publisher, message number and planned time.
 func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])
 	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
@@ -261,7 +261,7 @@ func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, pl
 
 const hexDigits = "0123456789abcdef"
 
-// appendHex appends so many digits.
+// appendHex appends x as a number of hexadecimal digits.
 func appendHex(dst []byte, x uint64, digits int) []byte {
 	dst = slices.Grow(dst, digits)[:len(dst)+digits]
 	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {

@@ -14,37 +14,34 @@ import (
 )
 
 const (
-	// pollInterval is how often Run's goroutine looks how far a phase is.
+	// pollInterval is how often Run's goroutine checks the progress of a phase.
 	pollInterval = 10 * time.Millisecond
-	// closeTimeout bounds closing in order, for all connections together.
+	// closeTimeout limits a graceful close of all connections together.
 	closeTimeout = 5 * time.Second
-	// canceledDrain is the longest that a run whose context has ended waits
-	// for the last answers.
+	// canceledDrain limits the wait for the last answers after the context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges bounds the nudges that wait for a loop, at twice that: all
-	// that a loop takes at once have an output buffer at the same time.
-	// With the starter's wait it is half a million a second.
+	// maxPendingNudges limits nudges that wait for a loop, at twice that: all that a loop takes at
+	// once have an output buffer at the same time. With the starter's retry interval it allows half
+	// a million a second.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is how much more mail there is room for where connections are
-	// encrypted: each handshake wakes its loop a few times. One that finds no
-	// room is looked at all the same, a moment later.
+	// tlsHandshakeMail is the extra mailbox space with encryption: each handshake wakes its loop a
+	// few times. One that finds no space is handled a moment later.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled says that nothing has moved for as long as a wait allows.
+// errStalled reports that a wait made no progress for its stallTimeout.
 var errStalled = errors.New("load: nothing has moved")
 
-// Run puts load on a server and says what it saw.
+// Run puts load on a server and reports what it measured.
 //
-// The Result is nil if the configuration is wrong, if the target can't be
-// resolved, if the process may not open that many descriptors, or if the I/O model
-// can't run here. After that there is always a Result; it holds what went wrong with connections and
-// answers, and Result.Err sums that up.
+// The Result is nil if the configuration is wrong, the target cannot be resolved, the process may
+// not open that many descriptors, or the I/O model cannot run here. Otherwise there is always a
+// Result; it records failures of connections and answers, and Result.Err sums them up.
 //
-// When ctx ends, the run ends early: it sends no more, waits at most a second
-// for the last answers, closes, and returns the Result so far with ctx's cause.
+// When ctx ends, the run ends early: it stops sending, waits at most one second for the last
+// answers, closes, and returns the Result so far with ctx's cause.
 //
-// With Rate.Goal the run is a search for a rate.
+// With Rate.Goal the run searches for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
 		return runSearch(ctx, cfg)
@@ -56,7 +53,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runAndClose(ctx, r.runPhases)
 }
 
-// newRunWithEngine makes a run and starts its engine, which dials nobody yet; run stops it.
+// newRunWithEngine validates cfg and returns a run whose engine is started but does not dial yet;
+// runAndClose stops it.
 func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -83,7 +81,7 @@ func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
 	return r, nil
 }
 
-// run is one run of the load generator, on Run's goroutine.
+// run is one run of the load generator. It belongs to Run's goroutine.
 type run struct {
 	cfg            Config
 	engine         engine.Engine
@@ -91,26 +89,26 @@ type run struct {
 	tls            *tlsClient // nil for none
 	dialer         dialer
 	aggregator     *aggregator
-	progressTicker *time.Ticker // when to tell of the progress
-	stage          string       // as in Interval
+	progressTicker *time.Ticker
+	stage          string // as in Interval
 
 	connectedSent bool // an early run has sent Connected
 
-	connectStart   time.Duration // connecting, since the run's start
-	connectTime    time.Duration // how long that took
+	connectStart   time.Duration // since the run's start
+	connectTime    time.Duration // from connectStart to the last established connection
 	window         time.Duration
 	windowParts    rateSampler
-	cpuStallTime   time.Duration    // in it, see readCPUStallTime
-	kernelCounters map[string]int64 // what the kernel counted in all of the run, see sample.Machine
-	cpuUsed        sample.Process   // processor time in the window
+	cpuStallTime   time.Duration    // in the window, see readCPUStallTime
+	kernelCounters map[string]int64 // of the whole run, see sample.Machine
+	cpuUsed        sample.Process   // in the window
 	skipped        pacer.Skipped    // messages of an open loop that were given up
 
 	verifications     []Verification
-	heardSent         bool   // Heard has been sent
-	totalsBeforeClose totals // before the connections were closed
+	heardSent         bool // Heard has been sent
+	totalsBeforeClose totals
 }
 
-// newRun makes a run with all its memory, for the engine that use gives it.
+// newRun allocates a run and all its memory. attachEngine gives it an engine.
 func newRun(cfg Config, targets []target) (*run, error) {
 	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.loopLayout()
@@ -145,7 +143,6 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	return r, nil
 }
 
-// attachEngine gives a run its engine.
 func (r *run) attachEngine(e engine.Engine, modelName string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, modelName
 	if r.cfg.reconnects() {
@@ -158,13 +155,13 @@ func (r *run) attachEngine(e engine.Engine, modelName string) {
 
 func (r *run) script() *script { return r.generator.script }
 
-// attemptsFinished counts attempts to connect that have succeeded or failed.
+// attemptsFinished counts connection attempts that have succeeded or failed.
 func (r *run) attemptsFinished(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.connectFailures()
 }
 
-// engineConfig leaves room for all that can be in flight on a connection, so
-// that reading never pauses for output.
+// engineConfig sizes buffers for everything that can be in flight on a connection, so that reading
+// never pauses for output.
 func (r *run) engineConfig() engine.Config {
 	maxBuffered := 2*maxEncryptedBytes(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -222,7 +219,7 @@ func (r *run) engineConfig() engine.Config {
 	return cfg
 }
 
-// runAndClose goes through the phases and closes, whatever happens in them.
+// runAndClose runs the phases and then closes the run, whatever they return.
 func (r *run) runAndClose(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -247,20 +244,20 @@ func (r *run) runAndClose(ctx context.Context, phases func(context.Context) erro
 	return result, err
 }
 
-// waitCondition is how a phase waits: until done says so, at most for a time, at most
-// for as long as something moves. A zero bound is none.
+// waitCondition ends a wait: when done reports true, after timeout, or when progress has not
+// changed for stallTimeout. Zero times are no limits.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
 	stallTimeout time.Duration
 	progress     func(totals) int64
-	stop         <-chan struct{} // closed, it is done; nil for none
-	values       <-chan float64  // something comes, or it is closed: it is done; nil for none
-	value        *float64        // what has come; nil if nobody wants to know
+	stop         <-chan struct{} // closing it ends the wait; nil for none
+	values       <-chan float64  // a value, or closing it, ends the wait; nil for none
+	value        *float64        // receives the value, if not nil
 }
 
-// waitUntil returns nil when the wait is done or its time is over, errStalled when
-// it stalled, and ctx's cause when ctx ended. It tells of the progress.
+// waitUntil returns nil when w is done or timed out, errStalled when it stalled, and ctx's cause
+// when ctx ended. Meanwhile it emits progress events.
 func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -307,7 +304,7 @@ func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 
 func (r *run) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// emitEvent completes an event and hands it to the observer.
+// emitEvent completes an event with a snapshot and passes it to the observer.
 func (r *run) emitEvent(e Event) {
 	if r.cfg.Observe == nil {
 		return
@@ -322,20 +319,19 @@ func (r *run) emitEvent(e Event) {
 	r.cfg.Observe(e)
 }
 
-// publishOverhead is more than a protocol of publish/subscribe adds to a message.
+// publishOverhead is an upper limit of what a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead is what a WebSocket adds to a message, maxHandshakeResponse what its upgrade
-// takes at most.
-// maxRuleBuffer is what an answer that a rule delimits leaves unused at most,
-// such as the header of an HTTP response.
+// frameOverhead is what a WebSocket adds to a message, maxHandshakeResponse limits the response to
+// its handshake, and maxRuleBuffer limits the part of an answer that a rule leaves unread, such as
+// the header of an HTTP response.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10
 	maxRuleBuffer        = 128 << 10
 )
 
-// closeConnsAndStop closes all connections and waits until they and the engine are gone.
+// closeConnsAndStop closes all connections, stops the engine and waits for both.
 func (r *run) closeConnsAndStop() {
 	r.generator.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -343,7 +339,7 @@ func (r *run) closeConnsAndStop() {
 	if !r.cfg.Graceful {
 		cancel() // stop at once
 	}
-	// The error says only that ctx has ended first.
+	// Stop returns an error only if ctx ended first.
 	_ = r.engine.Stop(ctx)
 	if r.generator.reconnector != nil {
 		r.generator.reconnector.stop()

@@ -10,50 +10,50 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// script is what connections send, and what they expect to receive. It does not
-// change during a run; what it has to remember of a connection is in its connState
-// and the table, and is touched by the connection's owner only.
+// script defines what connections send and expect. It does not change during a run. State of a
+// connection is in its connState and the table, and is used by the connection's owner only.
 type script struct {
 	messageMaker
 	answerChecker
-	// direct is the messageMaker where its messages lie in memory as they are sent.
+	// direct is the messageMaker if its messages are in memory as they are sent.
 	direct         *payloadCache
-	frames         *wsFraming // nil but for WebSockets
-	awaitsNoAnswer bool       // no answer is awaited
-	hasFirst       bool       // the first message goes before the others
-	fixedSize      int        // the size of every message, 0 if they differ
+	frames         *wsFraming // nil without WebSockets
+	awaitsNoAnswer bool
+	hasFirst       bool // the first message precedes the others
+	fixedSize      int  // the size of every message, 0 if they differ
 }
 
-// messageMaker makes messages.
+// messageMaker generates messages.
 type messageMaker interface {
-	// appendMessage appends message number k of a connection to dst. With a nil dst what it
-	// returns can be shared, and is not to be changed.
+	// appendMessage appends a message of a connection to dst. With a nil dst, the result may be
+	// shared and must not be changed.
 	appendMessage(dst []byte, number uint32, k uint64) []byte
-	// maxMessageLen is the most bytes that a message has.
+	// maxMessageLen returns the length of the longest message in bytes.
 	maxMessageLen() int
 }
 
-// answerChecker tells answers apart and compares them.
+// answerChecker delimits answers and verifies them.
 type answerChecker interface {
-	// check looks at what the server has sent. It moves the connection forward over
-	// what is as expected, and says how much of in that is. Of the connection's
-	// messages in flight, so many have been answered already in this call.
+	// checkAnswers checks input, and advances the connection over the part that is as expected.
+	// answeredInCall is how many of the messages in flight were already answered in the current
+	// input.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
-	// expectedBytes says what the next bytes should have been, for a report of what
-	// came instead; nil if nothing was owed or it isn't known.
+	// expectedBytes returns the expected next bytes, for the report of a mismatch; nil if nothing
+	// was expected or it is unknown.
 	expectedBytes(l *connState) []byte
 }
 
-// checkResult is what was received in a piece of input.
+// checkResult is what an answerChecker found in input.
 type checkResult struct {
-	used         int   // the rest is offered again, or is wrong
-	answerBytes  int   // of answers
-	answers      int   // that are complete
-	err          error // why the rest is wrong, nil if it isn't
-	serverCloses bool  // the server closes the connection in order
+	used         int // the rest is incomplete or wrong
+	answerBytes  int
+	answers      int   // complete ones
+	err          error // what is wrong with the rest, or nil
+	serverCloses bool  // the server closes the connection cleanly
 }
 
-// newScript makes the script of a configuration that has been validated.
+// newScript returns the script of a validated configuration. onStatus is called with the status of
+// each HTTP response.
 func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*script, error) {
 	s := &script{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
 	messages, err := newMessageMaker(cfg)
@@ -68,7 +68,7 @@ func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*scrip
 	case s.awaitsNoAnswer:
 		s.answerChecker = noChecker{}
 	case cfg.Match == matchFrames:
-		s.answerChecker = noChecker{} // whole frames are counted by the framing
+		s.answerChecker = noChecker{} // wsFraming counts whole messages
 	case cfg.Match != "":
 		rule, err := match.Parse(cfg.Match)
 		if err != nil {
@@ -106,8 +106,8 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// sendMessages hands n messages to a connection, the first of them number k, and says how
-// many bytes they have.
+// sendMessages writes n messages to a connection, from msgNumber on, and returns their size in
+// bytes.
 func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
 		return s.direct.sendMessages(c, cs.number, msgNumber, n)
@@ -120,7 +120,7 @@ func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, m
 		if s.frames != nil {
 			plain = s.appendMessage(plain[:0], cs.number, msgNumber+i)
 			out = s.frames.appendFrame(out, plain, cs.number, msgNumber+i)
-			was = len(out) - len(plain) // what counts is the message
+			was = len(out) - len(plain) // without the frame
 		} else {
 			out = s.appendMessage(out, cs.number, msgNumber+i)
 		}
@@ -129,7 +129,7 @@ func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, m
 		}
 		size += len(out) - was
 		if len(out) >= writeChunk {
-			_, _ = c.Write(out) // Closed tells why not
+			_, _ = c.Write(out) // Closed gets the error
 			out = out[:0]
 		}
 	}
@@ -138,30 +138,30 @@ func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, m
 	return size
 }
 
-// deriveSeed is a seed of its own for one of many things that a run's seed decides.
+// deriveSeed returns an independent seed for one purpose, or one connection, of a run.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.Random(seed^0x6d797269, purpose) }
 
-// The things that a run's seed decides, besides what each connection says.
+// Purposes of seeds, besides connection numbers.
 const (
-	seedMasks   = 1<<40 + iota // of WebSockets
-	seedPlan                   // the times of an open loop
-	seedVerify                 // the lines of verifications
-	seedPayload                // what is published
+	seedMasks   = 1<<40 + iota // WebSocket masks
+	seedPlan                   // times of an open loop
+	seedVerify                 // lines of verifications
+	seedPayload                // published payloads
 )
 
-// writeChunk is how much is written at once.
+// writeChunk is the number of bytes after which a batch is written.
 const writeChunk = 64 << 10
 
-// bufferPool are buffers in which messages are made.
+// bufferPool has buffers in which messages are generated.
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// What ends a connection because of what the server sent.
+// Errors of answers, which close the connection.
 var (
 	errWrongAnswer = errors.New("load: the answer differs from what was expected")
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMaker make messages from templates, but for those that lie in a ring.
+// templateMaker generates messages from templates, or returns cached ones.
 type templateMaker struct {
 	first, body *message.Template
 	cache       *payloadCache
@@ -191,7 +191,7 @@ func (t *templateMaker) maxMessageLen() (n int) {
 	return n
 }
 
-// generatedChecker expects messages that are made anew as answers.
+// generatedChecker expects generated messages as answers.
 type generatedChecker struct{ messages messageMaker }
 
 func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -224,7 +224,7 @@ func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 
 func (e *generatedChecker) expectedBytes(cs *connState) []byte { return expectedRest(e.messages, cs) }
 
-// expectedRest is what the next bytes should have been, where answers are known.
+// expectedRest returns the expected rest of the current answer.
 func expectedRest(messages messageMaker, cs *connState) []byte {
 	if cs.inFlight == 0 {
 		return nil
@@ -252,7 +252,7 @@ func (r *ruleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, ans
 
 func (r *ruleChecker) expectedBytes(*connState) []byte { return nil }
 
-// noChecker awaits no answer: whatever comes is fine.
+// noChecker accepts any input; no answer is expected.
 type noChecker struct{}
 
 func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) checkResult {
@@ -260,7 +260,7 @@ func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) ch
 }
 func (noChecker) expectedBytes(*connState) []byte { return nil }
 
-// usesRule says whether a rule delimits the answers.
+// usesRule reports whether a rule delimits the answers.
 func (s *script) usesRule() bool {
 	_, ok := s.answerChecker.(*ruleChecker)
 	return ok

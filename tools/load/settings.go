@@ -15,32 +15,32 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// Setting is a field of a Config as text: a flag of a command line, and a key of the Config as
-// JSON. It derives from the field's type and tags:
+// Setting is a field of a Config that can be given as text: a flag on the command line and a key of
+// the JSON form. It derives from the field's type and tags:
 //
 //	flag      the name and a letter; flag2 and flag3 are other flags that set the same field
 //	key       the name, instead, of a field that has no flag
 //	group     the heading in help for this field and those that follow
 //	help      what it does, with its value in angle brackets; help2 and help3 likewise
-//	bare      what the flag without a value stands for
-//	default   the value that an empty field gets, unless a setting that is given excludes it
+//	bare      the value of the flag without a value
+//	default   the value of an empty field, unless a setting that is given excludes it
 //	min, max  the limits of a number; with a min of 0, numbers and times can be 0
 //	words     the words for false, the default, and true
 //	oneof     a name for settings of which at most one can be given
 //	not       settings, or fields by the names of their first settings, that it excludes
-//	needs     a setting without which it can't be given
+//	needs     a setting that it requires
 type Setting struct {
-	// Name is that of the flag, such as "connect-rate"; the key has underscores
-	// instead of the dashes. Short is a letter, "" for none.
+	// Name is that of the flag, such as "connect-rate"; the JSON key has underscores instead of
+	// dashes. Short is a letter, "" for none.
 	Name, Short string
 	// Group is the heading of the flag in help, "" for a key without a flag.
 	Group string
-	// Help says what it does, and names its value in `backquotes`.
+	// Help describes the setting, with its value in `backquotes`.
 	Help string
-	// Bare is what the flag without a value, and true in JSON, stands for; "" if
-	// a value is required.
+	// Bare is the value of the flag without a value, and of true in JSON; "" if a value is
+	// required.
 	Bare string
-	// List reports whether it can be given more than once, and be an array in JSON.
+	// List reports whether it can be given more than once, and as an array in JSON.
 	List bool
 
 	field string // the name of the first setting of its field
@@ -56,8 +56,8 @@ var settings = listSettings(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// listSettings returns the settings of a struct of this package, whose fields have index as the
-// beginning of their own.
+// listSettings returns the settings of a struct of this package and of the structs in it. index is
+// the path of fields to the struct.
 func listSettings(t reflect.Type, group string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -75,6 +75,7 @@ func listSettings(t reflect.Type, group string, index []int) (all []Setting) {
 	return all
 }
 
+// settingsOfField returns the settings that a field's tags declare: its key, and up to three flags.
 func settingsOfField(f reflect.StructField, group string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
@@ -106,7 +107,7 @@ func settingsOfField(f reflect.StructField, group string, index []int) (all []Se
 	return all
 }
 
-// tagNumber returns the number in a tag, or standard if there is none.
+// tagNumber returns the number in a tag, or fallback if there is none.
 func (s *Setting) tagNumber(tag string, fallback int64) int64 {
 	if n, err := quantity.Count(s.tag.Get(tag)); err == nil {
 		return int64(n)
@@ -114,11 +115,11 @@ func (s *Setting) tagNumber(tag string, fallback int64) int64 {
 	return fallback
 }
 
-// canBeZero reports whether 0 can be given as a number or a time.
+// canBeZero reports whether 0 is a valid number or time.
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the field. If the struct that contains it is not there, such as TLS, value makes it,
-// or without create returns the zero value and false.
+// fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS,
+// fieldValue allocates it, or without create returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, create bool) (v reflect.Value, ok bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -136,7 +137,7 @@ func (s *Setting) fieldValue(c *Config, create bool) (v reflect.Value, ok bool) 
 	return v, true
 }
 
-// setField sets the field to what the texts say: one text, unless it is a List.
+// setField sets the field to the parsed texts: one text, unless it is a List.
 func (s *Setting) setField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -158,7 +159,7 @@ func (s *Setting) setField(c *Config, texts ...string) error {
 	return nil
 }
 
-// parseInto sets to, or adds to it if it is a List, what text says.
+// parseInto sets field to the parsed text, or appends to it if it is a List.
 func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
@@ -226,8 +227,8 @@ func (s *Setting) parseBool(text string) (on bool, err error) {
 	return on, nil
 }
 
-// formatTexts returns the texts that set the field of another Config to the same value, none if it is
-// empty, or if they are those of another setting of the field.
+// formatTexts returns the texts that set the field of another Config to the same value. It returns
+// none if the field is empty or belongs to another setting.
 func (s *Setting) formatTexts(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -282,13 +283,13 @@ func (s *Setting) excludes(t *Setting) bool {
 	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.listedIn(t.tag.Get("not")) || t.listedIn(s.tag.Get("not"))
 }
 
-// listedIn reports whether a list has the setting or its field.
+// listedIn reports whether a comma-separated list contains the setting or its field.
 func (s *Setting) listedIn(list string) bool {
 	names := strings.Split(list, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequirement returns the setting that s needs, if it is not given.
+// missingRequirement returns the setting that s needs if it is not given, else "".
 func (s *Setting) missingRequirement(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -297,7 +298,7 @@ func (s *Setting) missingRequirement(given []*Setting) string {
 	return needed
 }
 
-// applyTagDefaults sets the empty fields that have a default, unless what is given excludes them.
+// applyTagDefaults sets empty fields to their defaults, unless a given setting excludes them.
 func (c *Config) applyTagDefaults() {
 	given := c.givenSettings()
 	for i := range settings {
@@ -313,7 +314,7 @@ func (c *Config) applyTagDefaults() {
 	}
 }
 
-// checkRange returns an error if the number or the time is beyond its limits.
+// checkRange returns an error if the number or the time is outside its limits.
 func (s *Setting) checkRange(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
@@ -344,7 +345,7 @@ func errExclusive(name, other string) error {
 	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrKey(other))}
 }
 
-// flagOrKey returns the flag of a setting, or its key in JSON if it has no flag.
+// flagOrKey returns the flag of a setting, or its JSON key if it has no flag.
 func flagOrKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
 		return jsonKey(name)
@@ -355,8 +356,8 @@ func flagOrKey(name string) string {
 // jsonKey returns a setting's key in JSON.
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets the fields to the texts, by the names of Settings; there can be several for a List.
-// Other fields keep their values, and unknown names are skipped. An error is a *SettingError.
+// Set sets fields to texts, by the names of Settings; a List can have several texts. Other fields
+// keep their values, and unknown names are skipped. Errors are of type *SettingError.
 func (c *Config) Set(texts map[string][]string) error {
 	first := make(map[string]string) // by field, the setting that is given
 	for i := range settings {

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// target is where connections go: an address, or the path of a unix socket.
+// target is an address, or the path of a unix socket.
 type target struct {
 	addr netip.AddrPort
 	path string
@@ -27,7 +27,7 @@ func (t target) String() string {
 	return t.addr.String()
 }
 
-// matchingSource is the source to connect from: none where it is not of the target's kind.
+// matchingSource returns source if its address family is that of the target, else no address.
 func (t target) matchingSource(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -51,7 +51,7 @@ func resolveTargets(ctx context.Context, cfg *Config) ([]target, error) {
 	return targets, nil
 }
 
-// resolveTarget looks a host:port up and takes the first address, IPv4 before IPv6.
+// resolveTarget resolves host:port and returns the first address, IPv4 before IPv6.
 func resolveTarget(ctx context.Context, text string) (target, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return target{path: path}, nil
@@ -81,13 +81,13 @@ func resolveTarget(ctx context.Context, text string) (target, error) {
 	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
-// urlProtocol is what a URL says of how to talk to a server.
+// urlProtocol is how to talk to a server according to a URL.
 type urlProtocol struct {
 	tls, http, ws bool
 	path          string // with its query, "" for none
 }
 
-// urlSchemes are those of URLs that targets can be, with the ports that these have by default.
+// urlSchemes maps the schemes of target URLs to their protocols and default ports.
 var urlSchemes = map[string]struct {
 	urlProtocol
 	port string
@@ -100,11 +100,11 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses, or to URLs, which also set the protocol
-// and what to ask for: tcp://, tls://, http://, https:// (HTTP, and a GET of the path,
-// unless there is a Message), ws:// and wss:// (WebSocket). All URLs say the same. With
-// HTTP or a WebSocket the port can be left out, and an address can have the path of the
-// WebSocket behind it, as in HOST:PORT/chat. It is called when all else is set.
+// SetTargets sets Target and Also to addresses or URLs. A URL also sets the protocol and the path:
+// tcp://, tls://, http:// and https:// (HTTP, and a GET of the path, unless there is a Message),
+// ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
+// WebSocket, the port is optional, and an address can be followed by the path of the WebSocket, as
+// in HOST:PORT/chat. Call SetTargets after setting everything else.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
@@ -130,17 +130,17 @@ func (c *Config) SetTargets(targets ...string) error {
 	return c.applyURLProtocol(first)
 }
 
-// targetURL is a target that can be a URL.
+// targetURL is a target that may be a URL.
 type targetURL struct {
-	*urlProtocol // nil where it is none
+	*urlProtocol // nil if it is not a URL
 	text         string
-	host         string // as it stands in the URL, with the port if there is one
-	address      string // with a port in any case
+	host         string // as in the URL, with the port if there is one
+	address      string // always with a port
 }
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTarget reads a target. The first can say the path of the WebSocket.
+// parseTarget parses an address or a URL. The first target can set the path of the WebSocket.
 func (c *Config) parseTarget(text string, isFirst bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -171,7 +171,7 @@ func (c *Config) parseTarget(text string, isFirst bool) (*targetURL, error) {
 	return &targetURL{address: address}, nil
 }
 
-// isHostPort says whether a text is a host and a port to connect to.
+// isHostPort reports whether text is a host and a port to connect to.
 func isHostPort(text string) bool {
 	_, service, err := net.SplitHostPort(text)
 	if err != nil {
@@ -181,7 +181,6 @@ func isHostPort(text string) bool {
 	return err == nil && port > 0
 }
 
-// parseTargetURL reads a target that is a URL.
 func parseTargetURL(text string) (*targetURL, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	s, known := urlSchemes[strings.ToLower(scheme)]
@@ -204,7 +203,8 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// applyURLProtocol has the connections talk as a URL says.
+// applyURLProtocol sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if
+// they contradict the URL.
 func (c *Config) applyURLProtocol(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {
