@@ -15,46 +15,47 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// PubSub has connections subscribe to topics, and further ones publish. A message counts as
-// answered when all subscribers of its topic have it; Latency is of each delivery, since its
-// message was planned. It is sent on when there is room among those in flight, in a closed
-// loop as in an open one, so that Config.Pipeline is of each publisher: its default is 64 in
-// an open loop.
+// PubSub makes the connections subscribers of topics, and adds connections that publish. A message
+// counts as answered when all subscribers of its topic have received it; Latency is that of each
+// delivery, from the planned time of its message. A publisher sends its next message when there is
+// capacity among those in flight, in a closed loop as in an open one: Config.Pipeline is per
+// publisher, with a default of 64 in an open loop.
 //
-// Every delivery is compared byte for byte, and is to come once, in the order in which its
-// publisher has published: Result.Undelivered, Doubled and Reordered are 0 in a clean run.
-// Planned times are in the messages, and so is the number of each on its publisher.
+// Every delivery is compared byte for byte, and must come once, in the order in which its publisher
+// has published: Result.Undelivered, Doubled and Reordered are 0 in a clean run. Messages contain
+// their planned times and their numbers.
 //
-// Several generators can share the topics: see Config.Divide. Then a message counts as answered when the
-// subscribers of its publisher's generator have it. How many messages each publisher has published
-// they tell each other in the end (Config.Published), so that it is known what is missing.
+// Several generators can share the topics: see Config.Divide. A message then counts as answered
+// when the subscribers of its publisher's generator have received it. At the end the generators
+// exchange how many messages each publisher has published (Config.Published), to find missing
+// deliveries.
 type PubSub struct {
-	// Protocol is what the server speaks. For "ws" it is JSON on a WebSocket at "/ws", or at the
-	// path of Config.WebSocket.
+	// Protocol is the protocol of the server. "ws" is JSON on a WebSocket at "/ws", or at the path
+	// of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"have the connections subscribe, by this <PROTOCOL>: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"`
-	// Topics is at most the number of Connections; subscribers have one each, in turn.
+	// Topics is at most the number of Connections. Each subscriber has one topic, in turn.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers publish to all topics in turn. They are not counted among Connections.
+	// Publishers publish to all topics in turn. They are not included in Connections.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline is how many messages of each not all subscribers have yet"`
-	// Slow subscribers are not counted among Connections. A server may end them. In the end they
-	// read, for Drain at most, so that it is known which of them were ended. What they get does not
-	// count.
+	// Slow subscribers are not included in Connections. A server may disconnect them. At the end
+	// they read for at most Drain, which shows which of them were disconnected. Their deliveries do
+	// not count.
 	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"have <N> further subscribers that never read"`
 
-	// AllPublishers is how many publishers there are on all generators that share the topics, the
-	// first of these being number PublishersFrom of them. Default: those of this one.
+	// AllPublishers is the number of publishers of all generators that share the topics, and
+	// PublishersFrom the number of this generator's first one. Default: those of this generator.
 	AllPublishers  int `json:"all_publishers,omitempty" key:"all-publishers" max:"1024"`
 	PublishersFrom int `json:"publishers_from,omitempty" key:"publishers-from"`
-	// Since is what times in messages count from: by the clock of this machine, the same moment
-	// on all generators. Latencies between two of them are as exact as that is. Default: when the
-	// run began.
+	// Since is the origin of times in messages: the same moment on all generators, by the clock of
+	// each machine. Latencies between two generators are as exact as their clocks. Default: the
+	// beginning of the run.
 	Since time.Time `json:"since,omitzero" key:"since"`
 }
 
-// MaxPublishers is the most publishers of a run, as the tag of PubSub.Publishers has it.
+// MaxPublishers is the largest number of publishers, as in the tag of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences bounds subscribers × publishers: 4 bytes are kept for each pair.
+// maxSequences limits subscribers × publishers: each pair needs 4 bytes.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline in an open loop of publishers.
@@ -86,7 +87,7 @@ func (c Config) checkPubSub() error {
 	return nil
 }
 
-// totalConns is how many connections a run opens.
+// totalConns returns how many connections a run opens.
 func (c *Config) totalConns() int {
 	if c.PubSub == nil {
 		return c.Connections
@@ -94,53 +95,53 @@ func (c *Config) totalConns() int {
 	return c.Connections + c.PubSub.Publishers + c.PubSub.Slow
 }
 
-// pubsubRun is what a publish/subscribe run has besides the rest.
+// pubsubRun is the state of a publish/subscribe run.
 //
-// The first connections that are established are the publishers, the next the slow
-// subscribers. A publisher has a connState, and is paced as any other connection is. What
-// answers its message k are the subscribers: slot k of its ring counts those that do not have
-// it yet, and the last one nudges the publisher. Slots are counted down by the owners of
-// subscribers, which have no connState, but a member. mu guards how many subscribers a topic
-// has, and is held while a message of a topic is given its slot, and while a subscriber that
-// is lost is taken out of all slots. Messages of publishers of other generators have no slot
-// here; what is missing of them is counted in the end, when it is known how many there were.
+// The first connections that are established are the publishers, the next ones the slow
+// subscribers. A publisher has a connState and is paced like any other connection. Its message is
+// answered by the subscribers: a slot of publisher.undelivered counts those that have not received
+// it, and the last one nudges the publisher. The owners of subscribers, which have a pubsubConn
+// instead of a connState, decrement the slots. mu guards the number of subscribers of each topic;
+// it is held while a message gets its slot, and while a lost subscriber is removed from all slots.
+// Messages from publishers of other generators have no slot here: missing ones are counted at the
+// end, when their number is known.
 type pubsubRun struct {
 	*generator
 	*PubSub
 	protocol   pubsubProtocol
 	payload    pubsubPayload
 	publishers []publisher
-	timeOrigin time.Duration // what times in messages count from, since the run's start
-	nextSeq    []uint32      // by subscriber and publisher: the message on its topic that is next
+	timeOrigin time.Duration // of times in messages, since the run's start
+	nextSeq    []uint32      // by subscriber and publisher: the number of the next message on the subscriber's topic
 
 	mu                 sync.Mutex
-	subscribersByTopic []int32      // by topic
-	slowRefs           []engine.Ref // the slow subscribers
-	publishedByAll     []int64      // by all publishers, in the end; below 0 where that isn't known, nil until then
-	publishedByTopic   []int64      // of that, by topic
-	// Of subscribers that are lost: what they have got, and what was left out before.
+	subscribersByTopic []int32
+	slowRefs           []engine.Ref // of slow subscribers
+	publishedByAll     []int64      // by publisher, set at the end; negative if unknown
+	publishedByTopic   []int64      // the same by topic
+	// Of lost subscribers: the messages that they received, and those that they had missed before.
 	lostReceived, lostGaps int64
 }
 
-// publisher is what subscribers know of one.
+// publisher is the part of a publisher that subscribers use.
 type publisher struct {
 	ref         engine.Ref // written before the first message
 	nudged      atomic.Bool
-	undelivered []atomic.Int32 // subscribers that do not have a message yet, by its place in the ring
-	published   uint64         // messages; the lock of pubsub is held
+	undelivered []atomic.Int32 // subscribers that have not received a message, by slot
+	published   uint64         // number of messages; guarded by pubsubRun.mu
 }
 
-// pubsubConn is a connection that has not joined, or a subscriber. It belongs to the connection's
-// owner.
+// pubsubConn is a subscriber, or a connection that has not joined yet. It belongs to the
+// connection's owner.
 type pubsubConn struct {
 	shard     *shard
 	dialedAt  time.Duration
-	number    uint32 // of all connections; from the publishers on that of subscribers
+	number    uint32 // of all connections: publishers first, then slow subscribers, then the others
 	topic     uint32
-	gaps      int32 // messages that were left out, and have not come since
+	gaps      int32 // messages that were skipped and have not come since
 	topicName [topicSize]byte
 	joined    bool
-	err       error // that it did not, or was ended
+	err       error // why it did not join, or was closed
 }
 
 func (h *pubsubRun) isPublisher(m *pubsubConn) bool { return int(m.number) < h.Publishers }
@@ -165,27 +166,28 @@ func newPubSub(t *generator) *pubsubRun {
 	return h
 }
 
-// topicOf is the topic of a publisher's message, by its number among all: they go round, each from another
-// one on. The message is number k/Topics of that publisher on it.
+// topicOf returns the topic of a message of a publisher, by its number among all publishers.
+// Publishers go through the topics in turn, each starting at another one; a message is number
+// msgNumber/Topics of its publisher on its topic.
 func (h *pubsubRun) topicOf(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
 
-// globalPublisher is the number of an own publisher among all.
+// globalPublisher returns the number of an own publisher among those of all generators.
 func (h *pubsubRun) globalPublisher(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
 func (p *publisher) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-// sendJoin begins to join.
+// sendJoin sends the first message of the protocol: a greeting from a publisher, or a subscription.
 func (h *pubsubRun) sendJoin(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	m := &pubsubConn{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
 	say := &h.protocol.hello
 	if !h.isPublisher(m) {
 		say = &h.protocol.subscribe
-		m.topic = (connNumber - uint32(h.Publishers)) % uint32(h.Topics) // the slow ones first
+		m.topic = (connNumber - uint32(h.Publishers)) % uint32(h.Topics) // the slow ones come first
 		if !h.isSlow(m) {
 			m.topic = (uint32(h.cfg.NumberFrom) + connNumber - uint32(h.Publishers+h.Slow)) % uint32(h.Topics)
 		}
@@ -194,7 +196,7 @@ func (h *pubsubRun) sendJoin(c *engine.Conn, connNumber uint32, dialedAt time.Du
 	_, _ = c.Write(say.appendMessage(nil, m.topic, nil)) // Closed tells why not
 }
 
-// receiveInput takes what comes to a member.
+// receiveInput handles input of a connection that joins, or of a subscriber.
 func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
@@ -225,8 +227,8 @@ func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used
 	return used + h.receiveDeliveries(c, m, in[used:])
 }
 
-// completeJoin makes a member a subscriber, or a publisher that is a connection like others; it is
-// false for that, and where it comes too late.
+// completeJoin counts a confirmed subscriber, or establishes a publisher. It returns false for a
+// publisher, and for a subscriber that is too late.
 func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -259,12 +261,11 @@ func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bo
 	return true
 }
 
-// slowDrainStall is how long slow subscribers read nothing in the end until they are taken to have
-// read everything.
+// slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// drainSlowSubscribers has the slow subscribers read what there is, on Run's goroutine, so that those that the
-// server has ended find the end.
+// drainSlowSubscribers makes the slow subscribers read their backlog, so that disconnected ones
+// notice it. It runs on Run's goroutine.
 func (h *pubsubRun) drainSlowSubscribers(ctx context.Context, r *run) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -284,7 +285,8 @@ func (h *pubsubRun) drainSlowSubscribers(ctx context.Context, r *run) error {
 	})
 }
 
-// receiveDeliveries takes messages. Those whose last subscriber this is have their publishers nudged.
+// receiveDeliveries handles messages, and nudges publishers whose messages this subscriber
+// completes.
 func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -320,8 +322,9 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 	return used
 }
 
-// receiveDelivery takes one, of n bytes, or a line; n is 0 while it is not whole. The publisher is
-// that of a message which all subscribers have now. The caller holds the shard's lock.
+// receiveDelivery handles one message or other protocol input, of n bytes, 0 if it is incomplete.
+// done is the publisher of a message that all subscribers have received. The caller holds the
+// shard's lock.
 func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, now time.Duration) (n int, done *publisher, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -344,7 +347,7 @@ func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, no
 	}
 	s := m.shard
 	switch next, number := h.nextSequence(m, from), uint32(k/uint64(h.Topics)); {
-	case number >= *next: // what is left out may still come
+	case number >= *next: // skipped ones may still come
 		m.gaps += int32(number - *next)
 		*next = number + 1
 	case m.gaps > 0:
@@ -367,17 +370,16 @@ func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, no
 	return n, done, nil
 }
 
-// nextSequences are the numbers of the next messages that a subscriber is to get, by all publishers.
+// nextSequences returns the numbers of the next messages for a subscriber, by publisher.
 func (h *pubsubRun) nextSequences(m *pubsubConn) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
 
-// nextSequence is that of a publisher.
 func (h *pubsubRun) nextSequence(m *pubsubConn, publisher uint32) *uint32 {
 	return &h.nextSequences(m)[publisher]
 }
 
-// deliveredOrMissed is how many messages a subscriber has got, or were left out.
+// deliveredOrMissed returns how many messages a subscriber has received or missed.
 func (h *pubsubRun) deliveredOrMissed(m *pubsubConn) (n int64) {
 	for _, next := range h.nextSequences(m) {
 		n += int64(next)
@@ -385,16 +387,16 @@ func (h *pubsubRun) deliveredOrMissed(m *pubsubConn) (n int64) {
 	return n
 }
 
-// nudgeOnce has a publisher look which of its messages are through: once for all that are until
-// it does.
+// nudgeOnce makes a publisher check which of its messages are delivered. It does nothing if a nudge
+// is already on its way.
 func (p *publisher) nudgeOnce() {
 	if !p.nudged.Swap(true) {
-		_ = p.ref.Nudge() // there is room for it, or the connection has closed
+		_ = p.ref.Nudge() // the mailbox has space, or the connection is closed
 	}
 }
 
-// countFullyDelivered is how many messages of a publisher, from the oldest in flight on, all subscribers
-// have.
+// countFullyDelivered returns how many messages of a publisher all subscribers have received, from
+// the oldest in flight on.
 func (h *pubsubRun) countFullyDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -404,7 +406,7 @@ func (h *pubsubRun) countFullyDelivered(cs *connState) (n int) {
 	return n
 }
 
-// publishMessages publishes n messages of a publisher, the first of them number k.
+// publishMessages publishes n messages of a publisher, from msgNumber on.
 func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uint64, n int) {
 	p := &h.publishers[cs.number]
 	b, body := bufferPool.Get().(*[]byte), bufferPool.Get().(*[]byte)
@@ -431,12 +433,12 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 	_, _ = c.Write(out)
 	*b = out
-	if through { // nobody is left to get it
+	if through { // no subscriber is left
 		p.nudgeOnce()
 	}
 }
 
-// checkAnswers takes what a server says to a publisher.
+// checkAnswers checks what a server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
 		n, err := h.protocol.consumeOther(c, in[is.used:])
@@ -450,7 +452,7 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 
 func (h *pubsubRun) expectedBytes(*connState) []byte { return nil }
 
-// countClosedMember counts the end of a member.
+// countClosedMember counts the end of a subscriber, or of a connection that has not joined.
 func (h *pubsubRun) countClosedMember(m *pubsubConn, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
@@ -479,7 +481,8 @@ func (h *pubsubRun) countClosedMember(m *pubsubConn, reason error) {
 	}
 }
 
-// removeSubscriber takes a subscriber that is lost out of what messages wait for.
+// removeSubscriber removes a lost subscriber from the slots of messages that it has not received.
+// It returns publishers whose messages this completes.
 func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -502,7 +505,7 @@ func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
 	return completed
 }
 
-// countUndelivered is how many deliveries are missing.
+// countUndelivered returns how many deliveries are missing.
 func (h *pubsubRun) countUndelivered() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -517,8 +520,8 @@ func (h *pubsubRun) countUndelivered() (n int64) {
 	return n
 }
 
-// awaitSharedDeliveries tells how much has been published, and waits until the subscribers have what all
-// publishers have published, on Run's goroutine.
+// awaitSharedDeliveries reports how many messages were published, and waits until the subscribers
+// have those of all generators. It runs on Run's goroutine.
 func (h *pubsubRun) awaitSharedDeliveries(ctx context.Context, r *run) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -552,7 +555,8 @@ func (h *pubsubRun) awaitSharedDeliveries(ctx context.Context, r *run) error {
 	})
 }
 
-// messagesByTopic is how many messages there are on each topic, by what publishers have published.
+// messagesByTopic returns the number of messages on each topic, given the number that each
+// publisher has published.
 func (h *pubsubRun) messagesByTopic(published []int64) []int64 {
 	each, rounds := make([]int64, h.Topics), int64(0)
 	for p, n := range published {
@@ -568,8 +572,8 @@ func (h *pubsubRun) messagesByTopic(published []int64) []int64 {
 	return each
 }
 
-// countMissing is how many deliveries are missing of what all publishers have published. Of one of which that
-// isn't known, only those that were left out are. The caller holds mu.
+// countMissing returns how many deliveries are missing of what all publishers have published. For a
+// publisher with an unknown number, it counts only skipped messages. The caller holds mu.
 func (h *pubsubRun) countMissing() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

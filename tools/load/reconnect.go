@@ -10,12 +10,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/match"
 )
 
-// This file replaces connections that an HTTP server closes in order. The connection's
-// state outlives its socket: reconnecting is set from the last answer until the next
-// socket is established, and nothing is sent meanwhile. Messages that are due, or whose
-// answers the server will not send any more, wait in the state.
+// This file replaces connections that an HTTP server closes cleanly. The connState outlives its
+// socket: connReconnecting is set from the last answer until the next socket is established, and
+// nothing is sent meanwhile. Due messages, and those that the server will not answer any more, wait
+// in the connState.
 
-// maxReconnects bounds the attempts in a row to replace one connection, dialRetryInterval apart.
+// maxReconnects limits successive attempts to replace one connection, dialRetryInterval apart.
 const maxReconnects = 10
 
 var (
@@ -23,17 +23,17 @@ var (
 	errWrongLoop = errors.New("load: the loop has no room")
 )
 
-// reconnects reports whether connections that the server closes in order are replaced.
+// reconnects reports whether connections that the server closes cleanly are replaced.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether it is known which closes are in order. With Ahead none is: the
-// server holds a part of a message.
+// detectsOrderlyClose reports whether the run can recognize clean closes. With Ahead it cannot: the
+// server always holds a part of a message.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswer completes an answer that ends with the connection. Its progress is the last one if
-// the server closes in order: after a response, with none outstanding.
+// endAnswer completes an answer that ends with the connection. It sets serverCloses if the server
+// closes cleanly: after a response, with none outstanding.
 func (r *ruleChecker) endAnswer(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.State{}) && len(in) == 0
@@ -44,8 +44,8 @@ func (r *ruleChecker) endAnswer(cs *connState, in []byte) (res checkResult) {
 	return res
 }
 
-// markOrderlyClose marks a connection that its server closes in order. What is in flight is
-// sent again on the next one. The caller holds the shard's lock.
+// markOrderlyClose marks a connection that its server closes cleanly. Messages in flight become due
+// again, for the next socket. The caller holds the shard's lock.
 func (g *generator) markOrderlyClose(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -58,8 +58,7 @@ func (g *generator) markOrderlyClose(s *shard, cs *connState) {
 	cs.resend, cs.inFlight = cs.inFlight, 0
 }
 
-// reconnector dials the connections that replace others. Its methods are safe for
-// concurrent use.
+// reconnector dials replacements for closed connections. It is safe for concurrent use.
 type reconnector struct {
 	engine   interface{ Dial(engine.Dial) error }
 	targets  []target
@@ -68,23 +67,22 @@ type reconnector struct {
 	newLayer func(*engine.Conn) engine.Layer // nil for none
 
 	mu         sync.Mutex
-	queued     []*reconnection // for one of maxHalfOpen places
-	retrying   []*reconnection // for their next attempt, in order of time
+	queued     []*reconnection // waiting for one of maxHalfOpen slots
+	retrying   []*reconnection // waiting for their next attempt, in order of time
 	dialing    int
 	nextSource int // of sources, and of unix sockets
 }
 
-// reconnection is the handler of a connection that replaces another one, and its value
-// is the state of both.
+// reconnection is the handler and the value of a socket that replaces another one of conn.
 type reconnection struct {
 	*generator
 	conn     *connState
 	target   target
 	attempts int
-	retryAt  time.Duration // of the next attempt
+	retryAt  time.Duration
 }
 
-// Value is the state, nil on the wrong loop.
+// Value returns the connState, nil on the wrong loop.
 func (o *reconnection) Value() any {
 	if o.conn == nil {
 		return nil
@@ -103,7 +101,7 @@ func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
 	return o.reconnector.newLayer(c)
 }
 
-// Opened continues the traffic of the connection that this one replaces.
+// Opened continues the traffic of the connection on the new socket.
 func (o *reconnection) Opened(c *engine.Conn) {
 	if o.shardPerLoop && c.Owner() != int(o.conn.shard) {
 		again := *o
@@ -116,7 +114,7 @@ func (o *reconnection) Opened(c *engine.Conn) {
 	o.resumeOnSocket(c, o.conn)
 }
 
-// DialFailed tries again later. After maxReconnects attempts the connection is lost.
+// DialFailed schedules another attempt. After maxReconnects attempts the connection is lost.
 func (o *reconnection) DialFailed(err error) {
 	o.reconnector.finishAttempt()
 	switch o.attempts++; {
@@ -130,7 +128,7 @@ func (o *reconnection) DialFailed(err error) {
 	}
 }
 
-// replaceConn replaces a connection that has closed, which was to peer.
+// replaceConn queues a replacement for a closed connection to peer.
 func (g *generator) replaceConn(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()
@@ -140,7 +138,7 @@ func (g *generator) replaceConn(cs *connState, peer netip.AddrPort) {
 	r.dialQueued()
 }
 
-// findTarget finds the target that has an address; unix sockets, which have none, take turns.
+// findTarget returns the target with an address. Unix sockets, which have none, take turns.
 func (r *reconnector) findTarget(peer netip.AddrPort) target {
 	var paths []target
 	for _, t := range r.targets {
@@ -157,7 +155,7 @@ func (r *reconnector) findTarget(peer netip.AddrPort) target {
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueued starts attempts while there are places. The caller holds the lock.
+// dialQueued starts attempts while slots are free. The caller holds the lock.
 func (r *reconnector) dialQueued() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
@@ -171,7 +169,7 @@ func (r *reconnector) dialQueued() {
 		}
 		err := r.engine.Dial(d)
 		if errors.Is(err, engine.ErrFull) {
-			return // until poll, or when another one is settled
+			return // dialDueRetries or finishAttempt tries again
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
@@ -197,7 +195,7 @@ func (r *reconnector) scheduleRetry(o *reconnection, at time.Duration) {
 	r.retrying = append(r.retrying, o)
 }
 
-// dialDueRetries starts the attempts whose time has come.
+// dialDueRetries starts the attempts that are due.
 func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +205,7 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueued()
 }
 
-// stop gives up the connections that wait for an attempt.
+// stop gives up connections that wait for an attempt.
 func (r *reconnector) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +215,7 @@ func (r *reconnector) stop() {
 	r.queued, r.retrying = nil, nil
 }
 
-// resumeOnSocket gives a connection's state its next socket, and sends what is due.
+// resumeOnSocket gives a connection its next socket and sends what is due.
 func (g *generator) resumeOnSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()

@@ -13,62 +13,59 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal is what a search looks for: the highest rate, on all connections together, at which a
-// percentile of the latency stays under a limit. Each rate is tried for Config.Duration: 100 ms or
-// more, and 10 times Under or more, because a queue that grows a little needs time to show. A fifth
-// of it is a warm-up. Its default is 2 s, or 10 times Under if that is more. Result.Search has what
-// was found.
+// Goal is the goal of a search: the highest rate, on all connections together, at which a
+// percentile of the latency stays under a limit. Each rate is tried for Config.Duration, of which a
+// fifth is warm-up: at least 100 ms and at least 10 times Under, because a slowly growing queue
+// needs time to show. The default is 2 s, or 10 times Under if that is more. Result.Search has the
+// outcome.
 type Goal struct {
 	// Percentile is above 0 and below 100. Default 99.
 	Percentile float64
-	// Under is the bound; 0 is no goal.
+	// Under is the limit; 0 is no goal.
 	Under time.Duration
 }
 
 // Step is a rate that a search has tried.
 type Step struct {
-	// Rate is in messages a second on all connections together, planned;
-	// Answered is what came of it.
+	// Rate is the planned rate in messages a second on all connections together; Answered is the
+	// rate of answers.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the percentile of the goal, Late that of how late the
-	// generator itself was.
+	// Latency is the goal's percentile of the latency, Late that of the generator's own delay.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
-	// Unsent counts messages that were never sent, or never answered.
+	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept says whether the goal was kept: the percentile is under its bound, no
-	// more messages are unsent than may be above it, and the queue did not grow, so
-	// that at least 99 % as many messages were answered in the window as were
-	// planned for it, n, or n less three times its root where these are few. It
-	// was not if no connection was left.
+	// Kept reports whether the goal was reached: the percentile is under its limit, no more
+	// messages are unsent than may exceed it, and the queue did not grow. The last requires that at
+	// least 99 % of the n planned messages of the window were answered in it, or n less three times
+	// its square root if n is small. It is false if no connection was left.
 	Kept bool `json:"kept"`
-	// Limited says that it was not, and that the generator itself was late by half
-	// of the bound or more. Such a rate is tried once more, which is a step too; if
-	// that isn't kept either, the rate counts as not kept.
+	// Limited reports that the goal was not reached and the generator itself was late by half of
+	// the limit or more. Such a rate is tried once more, as another step; if that fails, too, the
+	// rate counts as not kept.
 	Limited bool `json:"limited,omitempty"`
 
 	open int64 // connections that were left
 }
 
-// Found is what a search has found. The Result that has it is of the step with that
-// rate, or of the first one if none kept the goal. But ConnectErrors, Lost, Mismatched,
-// FirstMismatch and BadStatus are of the whole search; and so are Limits, except of tries
-// that were repeated. Bytes and Unanswered are as they were at the end of the step.
+// Found is the outcome of a search. The Result that has it is that of the step with Rate, or of the
+// first step if none kept the goal. But ConnectErrors, Lost, Mismatched, FirstMismatch and
+// BadStatus cover the whole search; and so do Limits, except of repeated steps. Bytes and
+// Unanswered are those at the end of the step.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages a second on all
-	// connections together; 0 if none did. A rate that is higher by a
-	// twentieth did not, unless Most is set, when the bounds of the search
-	// ended it, or all connections were lost, which Result.Err says.
+	// Rate is the highest rate that kept the goal, in messages a second on all connections
+	// together; 0 if none did. A rate 5 % higher did not, unless Most is set, which reports that
+	// the search ended at its limits, or all connections were lost, which Result.Err reports.
 	Rate float64 `json:"rate"`
 	Most bool    `json:"most,omitempty"`
-	// Steps are all tries of rates, in order.
+	// Steps are all steps, in order.
 	Steps []Step `json:"steps"`
 }
 
-// The bounds of a search: the first rate, by how much it grows at first, how close
-// it gets, how many tries it has, and how many times its goal a step takes at least.
+// Limits of a search: the first rate, its growth, the final ratio of failed and kept rate, the
+// number of steps, and the shortest duration of a step as a multiple of the goal.
 const (
 	firstRate     = 1000
 	rateGrowth    = 4
@@ -104,12 +101,12 @@ func (c *Config) searchGoal() Goal {
 	return g
 }
 
-// stepDuration is how long a search tries each rate.
+// stepDuration returns for how long a search tries each rate.
 func (c *Config) stepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// firstStepConfig is the configuration of the first step: an open loop, of which a fifth is a
+// firstStepConfig returns the configuration of the first step: an open loop, of which a fifth is
 // warm-up.
 func (c Config) firstStepConfig() Config {
 	c.Warmup = c.stepDuration() / 5
@@ -119,8 +116,8 @@ func (c Config) firstStepConfig() Config {
 	return c
 }
 
-// runSearch searches on the connections of one run. With Config.Begin it tries the rates that come
-// there.
+// runSearch searches on the connections of one run. With Config.Begin it tries the rates that
+// arrive there.
 func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -165,7 +162,7 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	return conclude(end), err
 }
 
-// tryRate tries a rate, and says how many connections are left.
+// tryRate tries a rate, and returns the result and how many connections are left.
 func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error) {
 	r.cfg.Rate.PerSecond = rate
 	r.resetWindowCounts()
@@ -178,7 +175,7 @@ func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error)
 	return result, s.openConns(), nil
 }
 
-// tryRequestedRates tries the rates that come.
+// tryRequestedRates tries the rates that Config.Begin delivers.
 func (r *run) tryRequestedRates(ctx context.Context) error {
 	for {
 		rate := 0.0
@@ -194,26 +191,26 @@ func (r *run) tryRequestedRates(ctx context.Context) error {
 	}
 }
 
-// Search looks for the highest rate that keeps a goal: it has rates tried that grow fourfold
-// until one doesn't keep it, or shrink until one does, and then rates between the two. Who tries
-// them is not its business: Run does, with Rate.Goal, or several generators together. It
-// is not safe for concurrent use.
+// Search finds the highest rate that keeps a goal. It tries rates that grow fourfold until one
+// fails, or shrink until one succeeds, and then rates between the two. The caller runs the tries:
+// Run with Rate.Goal, or a coordinator of several generators. A Search is not safe for concurrent
+// use.
 type Search struct {
 	found     *Found
-	window    time.Duration // of a step
+	window    time.Duration // duration of a step, without warm-up
 	best      *Result
-	limits    []Limit // that steps have met
+	limits    []Limit // that steps have reached
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-// NewSearch makes a search for cfg.Rate.Goal.
+// NewSearch returns a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.searchGoal()}, window: cfg.firstStepConfig().Duration}
 }
 
-// Seek searches. It has try send so many messages a second on all connections together, and
-// gets the Result, with Histograms, and how many connections are left; an error ends the
-// search. Of each step it tells tried.
+// Seek runs the search. try sends messages at a rate on all connections together, and returns the
+// Result, with Histograms, and the number of open connections; an error ends the search. tried is
+// called after each step.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.searchSteps(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -239,7 +236,7 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 	})
 }
 
-// searchSteps tries rates until what is known is close enough, or no connection is left.
+// searchSteps tries rates until the result is close enough, or no connection is left.
 func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
@@ -261,7 +258,7 @@ func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) erro
 	return nil
 }
 
-// nextRate is the rate to try after what is known, 0 if that is close enough.
+// nextRate returns the rate to try next, 0 if the search is done.
 func (s *Search) nextRate() float64 {
 	switch {
 	case s.high == 0:
@@ -281,10 +278,10 @@ func (s *Search) nextRate() float64 {
 	return math.Sqrt(s.low * s.high)
 }
 
-// minStepMessages is how few messages make a percentile.
+// minStepMessages is the smallest number of messages for a percentile.
 const minStepMessages = 20
 
-// evaluateStep completes a step, which has its rate and its percentiles, by its result.
+// evaluateStep completes a step, which has its rate and percentiles, from its result.
 func (g Goal) evaluateStep(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
@@ -296,7 +293,7 @@ func (g Goal) evaluateStep(r *Result, step Step) Step {
 	return step
 }
 
-// recordStep keeps what a step has shown of its rate.
+// recordStep records whether a rate kept the goal, and the limits that the step reached.
 func (s *Search) recordStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
@@ -314,21 +311,21 @@ func (s *Search) recordStep(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// The walls that a step meets, and not the connecting.
+// Limits that depend on the rate of a step.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
 )
 
-// addLimit adds a limit, unless its wall has been met.
+// addLimit adds a limit, unless it is already known.
 func (s *Search) addLimit(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)
 	}
 }
 
-// Conclude is the result of the search, of which the one that the run ended with
-// knows all faults.
+// Conclude returns the result of the search. end is the result of the whole run, which has all its
+// failures.
 func (s *Search) Conclude(end *Result) *Result {
 	if s.best == nil {
 		end.Search = s.found
@@ -347,7 +344,7 @@ func (s *Search) Conclude(end *Result) *Result {
 	return &r
 }
 
-// resetWindowCounts forgets what was counted for a window. Intervals go on from there.
+// resetWindowCounts resets what was counted for a window. Intervals continue.
 func (r *run) resetWindowCounts() {
 	planned, _ := r.countPlanned(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

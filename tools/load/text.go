@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// WriteText writes the result for people to read, a line for each figure.
+// WriteText writes the result as text, one line for each figure.
 func (r *Result) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
@@ -38,7 +38,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// lineWriter writes a line that has a name.
+// lineWriter writes a line with a name.
 type lineWriter func(name, format string, args ...any)
 
 func (r *Result) writeAgents(line lineWriter) {
@@ -133,13 +133,13 @@ func (r *Result) writeTraffic(line lineWriter) {
 	r.writeInFlight(line)
 }
 
-// writeInFlight has Little's law say how many messages were under way.
+// writeInFlight writes the average number of messages in flight by Little's law.
 func (r *Result) writeInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
 		line("in flight", "%s (rate × mean latency), what waited to be sent included", formatRate(r.InFlight()))
 	}
 	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
-		return // not all connections are loaded at a time, nor meant to be
+		return // not all connections are meant to be loaded all the time
 	}
 	want := float64(r.Connected) * float64(r.Pipeline)
 	verdict := ""
@@ -172,7 +172,7 @@ func (r *Result) writeMode(line lineWriter) {
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatency says from when on latency counts.
+// writeLatency writes latencies and from when they are measured.
 func (r *Result) writeLatency(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
@@ -202,8 +202,8 @@ func (r *Result) writeLatency(line lineWriter) {
 	}
 }
 
-// writeLongestGap says how long a connection has waited at the most. Of those that had nothing to wait
-// for nothing is known.
+// writeLongestGap writes the longest wait of a connection for an answer. Idle connections are not
+// included.
 func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -230,7 +230,7 @@ func (r *Rate) String() string {
 	return text
 }
 
-// formatRate writes a rate without needless digits.
+// formatRate formats a rate without needless digits.
 func formatRate(x float64) string {
 	if x >= 1000 {
 		return format.Count(int64(math.Round(x)))
@@ -280,7 +280,7 @@ func (r *Result) writeFaults(line lineWriter) {
 	}
 }
 
-// String is the snapshot in a line, without a rate.
+// String returns the snapshot as one line, without a rate.
 func (s Snapshot) String() string {
 	text := format.Count(s.Open) + " open, " + format.Count(s.Answered) + " answered"
 	if s.Failed > 0 {
@@ -322,8 +322,7 @@ func (r *Result) writeHeld(line lineWriter) {
 	}
 }
 
-// WriteText writes the run for people to read: its result, or how far it was
-// where the stream was cut off.
+// WriteText writes the result as text, or the progress if the stream is incomplete.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -332,15 +331,15 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows are the rows of a comparison: figures by their names in expectations.
+// comparisonRows are the rows of a comparison, by the names of expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, each with its
-// name, and how many times the first's each figure is. A "-" stands for what was
-// not measured, "cut off" for a run that did not come to its end.
+// WriteComparison writes the results of several runs side by side, each with its name and with the
+// ratio of each figure to that of the first. "-" stands for an unknown value, "cut off" for a run
+// without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -400,8 +399,8 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns are the table of intervals. Units are in the names. A field is empty
-// where there is no figure: a percentile of no answers, memory that isn't known.
+// csvColumns are the columns of the table of intervals. Units are in the names. A field is empty if
+// it has no value: a percentile without answers, unknown memory.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -429,14 +428,14 @@ func counterColumns() (columns []csvColumn) {
 	return columns
 }
 
-// CSV writes the intervals of a run as a table (RFC 4180): a header, and a row an
-// interval. Times are since the run's start. It belongs to one goroutine.
+// CSV writes the intervals of a run as a table (RFC 4180): a header, and one row per interval.
+// Times are since the run's start. It is not safe for concurrent use.
 type CSV struct {
 	table *csv.Writer
 	err   error
 }
 
-// NewCSV begins a table.
+// NewCSV returns a CSV and writes its header.
 func NewCSV(w io.Writer) *CSV {
 	c := &CSV{table: csv.NewWriter(w)}
 	c.table.UseCRLF = true
@@ -452,20 +451,20 @@ func (c *CSV) writeRow(cell func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if it has one. It is for Config.Observe.
+// Observe writes the interval of an event, if it has one. Use it as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
-// Flush writes what is left, and returns the first error of writing.
+// Flush writes buffered data and returns the first write error.
 func (c *CSV) Flush() error {
 	c.table.Flush()
 	return cmp.Or(c.err, c.table.Error())
 }
 
-// WriteCSV writes the intervals of the run.
+// WriteCSV writes the intervals of the run as a table: see CSV.
 func (s *Stream) WriteCSV(w io.Writer) error {
 	c := NewCSV(w)
 	for i := range s.Intervals {
@@ -499,7 +498,7 @@ func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn
 		columns = append(columns, csvColumn{prefix + f.Column, func(i *Interval) string {
 			u := of(i)
 			if u == nil || f.Of(u) == 0 && f.Column != "cpu_s" {
-				return "" // not known
+				return "" // unknown
 			}
 			return strconv.FormatFloat(f.Of(u), 'f', -1, 64)
 		}})

@@ -14,40 +14,39 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file is a verification of connections that are held: each is to send a line, and
-// gets it back. Each shard has a list of its own. Its loop goes through that in Pace: it
-// asks the next connection when there is room for one more line in flight, and goes on in
-// the turn in which an answer has made some. Without loops one goroutine goes through all
-// shards, and asks by mail.
+// This file verifies held connections: each sends a line and expects it back. Each shard has a list
+// of its connections. Its loop goes through the list in Pace: it nudges the next connection while
+// another line may be in flight, and continues in the iteration in which an answer arrives. Without
+// loops, one goroutine goes through all shards, and nudges by mail.
 
-// verification is one for all loops.
+// verification is one verification of all held connections.
 type verification struct {
 	number  int
 	seed    uint64
 	lineEnd string // of a line
-	// limit is how many lines may be in flight, messagesInFlight how many are, or are
-	// about to be.
+	// limit is the maximum number of lines in flight. inFlight includes those that are about to be
+	// sent.
 	limit    int32
 	inFlight atomic.Int32
-	// shardsLeft counts the shards that have connections which were not asked.
+	// shardsLeft counts shards with connections that have not been asked.
 	shardsLeft atomic.Int32
-	// stopped says that no more are asked. Once a shard's lock has been held
-	// after that, none of it is.
+	// stopped ends the sending of lines. Once a shard's lock has been acquired and released after
+	// that, no line of the shard will be sent.
 	stopped atomic.Bool
 }
 
-// verifyScan is how far a verification has come in a shard.
+// verifyScan is the progress of a verification in a shard.
 type verifyScan struct {
 	verification *verification
-	next         int           // the place of the next connection in shard.held; who calls Pace owns both
-	finished     *verification // the last one that is through
+	next         int           // index of the next connection in shard.heldConns; owned by the caller of Pace, like verification
+	finished     *verification // the last verification that was completed
 }
 
-// maxVerifyLine is room for any line of a verification.
+// maxVerifyLine is an upper limit of the length of a verification line.
 const maxVerifyLine = 96
 
-// appendLine appends what a connection is to send. It has the connection's place, which no
-// other one has at that time, and a number made from that and the seed.
+// appendLine appends the line of a connection. It contains the connection's slot, which is unique
+// at any time, and a number derived from the slot and the seed.
 func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Slot()
 	dst = append(dst, "check "...)
@@ -66,13 +65,14 @@ func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// limitPerShard is how many lines a shard may have in flight, so that all get on.
+// limitPerShard returns how many lines a shard may have in flight, so that all shards make
+// progress.
 func (v *verification) limitPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
 }
 
-// acquireSlot takes a place in flight, if there is one.
+// acquireSlot reserves one line in flight. It returns false if the limit is reached.
 func (v *verification) acquireSlot() bool {
 	for {
 		n := v.inFlight.Load()
@@ -85,7 +85,7 @@ func (v *verification) acquireSlot() bool {
 	}
 }
 
-// isDone says that every connection has been asked, and none has to answer.
+// isDone reports whether every connection has been asked and none has yet to answer.
 func (v *verification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
 func (g *generator) paceVerification(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
@@ -105,8 +105,7 @@ func (g *generator) paceVerification(loop int, at time.Duration, nudge func(engi
 	return next
 }
 
-// scanShard asks connections of a shard, and says when it is to be called again: -1 when it is
-// through.
+// scanShard asks connections of a shard, and returns when to call it again, -1 if it is done.
 func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	w := &s.scan
 	if w.verification != r {
@@ -131,7 +130,7 @@ func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge
 			g.cancelReservation(s, ref)
 			return at + paceRetryDelay
 		}
-		if g.shardPerLoop || ref.Closed() { // otherwise it has mail
+		if g.shardPerLoop || ref.Closed() { // otherwise the nudge is in its mailbox
 			g.cancelReservation(s, ref)
 		}
 		w.next++
@@ -139,7 +138,7 @@ func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge
 	return at
 }
 
-// finishScan says once that a shard is through.
+// finishScan records, once, that all connections of the shard have been asked.
 func (s *shard) finishScan(r *verification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +148,7 @@ func (s *shard) finishScan(r *verification) {
 	}
 }
 
-// shardByRef finds the shard of a connection by its Ref.
+// shardByRef returns the shard of a connection.
 func (g *generator) shardByRef(ref engine.Ref) *shard {
 	owner, slot, _ := ref.Slot()
 	if g.shardPerLoop {
@@ -158,7 +157,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveLine gives a connection a place in flight, or says when to try again.
+// reserveLine reserves a line in flight for a connection, or returns how long to wait before trying
+// again.
 func (g *generator) reserveLine(s *shard, r *verification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (g *generator) reserveLine(s *shard, r *verification, ref engine.Ref) (wait
 	case r.stopped.Load():
 		return paceInterval
 	case g.shardPerLoop && len(s.pendingLines) >= r.limitPerShard():
-		return paceInterval // or when one of its own has its answer
+		return paceInterval // or when one of its connections has answered
 	case !r.acquireSlot():
 		return paceIntervalNoLoops
 	}
@@ -177,7 +177,7 @@ func (g *generator) reserveLine(s *shard, r *verification, ref engine.Ref) (wait
 	return 0
 }
 
-// cancelReservation takes a connection's place back, unless it has sent its line.
+// cancelReservation releases a connection's reservation, unless it has sent its line.
 func (g *generator) cancelReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 	defer s.mu.Unlock()
 	a, ok := s.pendingLines[ref]
 	if !ok || a.sentAt > 0 {
-		return // it is too late, or mail that was to wake its loop
+		return // stopped, or the nudge only woke the loop
 	}
 	line := a.verification.appendLine(s.lineBuf[:0], ref)
 	a.sentAt = max(now, 1)
@@ -203,14 +203,14 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 		_, slot, _ := ref.Slot()
 		line = g.script.frames.appendFrame(s.frameBuf[:0], line, slot, uint64(a.verification.number))
 	}
-	_, _ = c.Write(line) // an error ends the connection, which Closed gets
+	_, _ = c.Write(line) // Closed gets the error
 }
 
 func (g *generator) startVerification(number int) *verification {
 	r := &verification{number: number, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
 	r.shardsLeft.Store(int32(len(g.shards)))
 	g.verifying.Store(r)
-	for _, s := range g.shards { // mail to any of its connections wakes a loop
+	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
 			s.finishScan(r)
 		}
@@ -218,7 +218,7 @@ func (g *generator) startVerification(number int) *verification {
 	return r
 }
 
-// stopVerification ends a verification, and says how many lines are missing.
+// stopVerification ends a verification and returns the number of lines without an answer.
 func (g *generator) stopVerification(r *verification) (missing int64) {
 	r.stopped.Store(true)
 	for _, s := range g.shards {
@@ -237,7 +237,7 @@ func (g *generator) stopVerification(r *verification) (missing int64) {
 	return missing
 }
 
-// verifyHeldConns has every connection checked, tells of it, and keeps what came of it.
+// verifyHeldConns runs a verification of all held connections and reports its outcome.
 func (r *run) verifyHeldConns(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
@@ -274,18 +274,18 @@ func (r *run) verifyHeldConns(ctx context.Context) error {
 	return ignoreStalled(err)
 }
 
-// emitHeardOnce sends Heard once, when all connections have had the broadcast.
+// emitHeardOnce emits Heard once, when all open connections have received the broadcast.
 func (r *run) emitHeardOnce(s totals) {
 	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeard() < s.openConns() {
 		return
 	}
 	r.heardSent = true
-	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()}) // so that its times are known
+	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()}) // collects the times
 	r.emitEvent(Event{Phase: Heard, Broadcast: r.broadcastResult(s)})
 }
 
-// broadcastResult is how far the broadcast had come, nil where there is none. Its times are
-// as of the last interval.
+// broadcastResult returns the progress of the broadcast, nil if none is expected. Its times are
+// those of the last interval.
 func (r *run) broadcastResult(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
