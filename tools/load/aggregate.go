@@ -11,13 +11,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// aggregator is what has been taken from the shards so far. It belongs to Run's
-// goroutine.
+// aggregator collects what the shards have recorded. It belongs to Run's goroutine.
 type aggregator struct {
 	total    *timeDistributions // of the whole run
-	interval *timeDistributions // of the interval
-	spare    *timeDistributions // to be left with a shard
-	usage    *usageSampler      // nil where nobody wants to know
+	interval *timeDistributions
+	spare    *timeDistributions // empty, to swap with those of a shard
+	usage    *usageSampler      // nil without an observer
 
 	// At the end of the last interval:
 	lastTime   time.Duration
@@ -29,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectTimes takes what shards have recorded since the last time into now, and adds
-// it to total.
+// collectTimes collects what the shards have recorded since the last call in interval, and adds it
+// to total.
 func (g *aggregator) collectTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -61,7 +60,7 @@ func (r *run) takeInterval() *Interval {
 	}
 	if t.isOpenLoop() {
 		s.run[nIntended], i.Waiting = r.countPlanned(s, now)
-		s.run[nIntended] = max(s.run[nIntended], g.lastCounts[nIntended]) // an estimate can go back
+		s.run[nIntended] = max(s.run[nIntended], g.lastCounts[nIntended]) // an estimate can decrease
 	}
 	counted := s.run
 	counted[nUnexpected] += counted[nHeardAgain]
@@ -73,19 +72,19 @@ func (r *run) takeInterval() *Interval {
 	return i
 }
 
-// countPlanned is how many messages of an open loop's plan had come by a time since the
-// run's start, and how many of them had not been sent. The latter is an estimate for a
-// plan with random times.
+// countPlanned returns how many messages of an open loop's plan have become due since the run's
+// start, and how many of them have not been sent. The latter is an estimate for a plan with random
+// times.
 func (r *run) countPlanned(s totals, now time.Duration) (intended, waiting int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.Taken()
 	}
-	waiting = r.generator.estimateOverdue(now) // later: what is taken in between comes in the next interval
+	waiting = r.generator.estimateOverdue(now) // after the rest: messages taken in between count in the next interval
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + waiting, waiting
 }
 
-// countNewSince is what has been counted since a time at which that was counted before.
+// countNewSince returns the increase of each count since an earlier state.
 func (c causes) countNewSince(before causes) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
@@ -100,7 +99,7 @@ func (c causes) countNewSince(before causes) map[string]int64 {
 }
 
 func (r *run) newPlan() *Plan {
-	host, _ := os.Hostname() // "" if it has no name
+	host, _ := os.Hostname() // "" on error
 	p := &Plan{
 		Start:       r.generator.startTime,
 		Targets:     r.targetNames(),
@@ -196,7 +195,7 @@ func (r *run) buildResult(end totals) *Result {
 	return result
 }
 
-// encodeHistograms are those of Result.Histograms.
+// encodeHistograms returns Result.Histograms.
 func (r *run) encodeHistograms() map[string]string {
 	total := r.aggregator.total
 	return encodeDistributions(map[string]*distribution{
@@ -204,7 +203,7 @@ func (r *run) encodeHistograms() map[string]string {
 	})
 }
 
-// fillHeldResult adds what only connections that are held have.
+// fillHeldResult sets the fields that only runs with held connections have.
 func (r *run) fillHeldResult(result *Result) {
 	result.Verifications, result.Broadcast = r.verifications, r.broadcastResult(r.totalsBeforeClose)
 	for _, v := range r.verifications {
@@ -215,10 +214,10 @@ func (r *run) fillHeldResult(result *Result) {
 	}
 }
 
-// fillOpenLoopResult adds what only an open loop has.
+// fillOpenLoopResult sets the fields that only open loops have.
 func (r *run) fillOpenLoopResult(result *Result, end totals) {
 	t, total := r.generator, r.aggregator.total
-	rate := r.cfg.Rate // a search changes it
+	rate := r.cfg.Rate // copied, because a search changes it
 	result.Schedule, result.Corrected = &rate, true
 	service, late := summarizeDistribution(&total.service), summarizeDistribution(&total.late)
 	result.Service, result.Late = &service, &late
@@ -229,20 +228,20 @@ func (r *run) fillOpenLoopResult(result *Result, end totals) {
 	}
 }
 
-// timeDistributions are distributions of times. A time is in one of window and outside, so
-// that it is recorded once.
+// timeDistributions has the distributions of times. A latency is recorded once, in window or in
+// outside.
 type timeDistributions struct {
-	window, outside    distribution // latencies that count, and that don't
+	window, outside    distribution // latencies that count, and others
 	connect, firstByte distribution
 	service, late      distribution // in an open loop, of the window
-	heard              distribution // since the first that had the broadcast
+	heard              distribution // since the first connection received the broadcast
 }
 
 func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions makes empty distributions. With held connections all of them are coarse, as
+// newTimeDistributions returns empty distributions. All are coarse for held connections, because
 // there can be very many loops.
 func newTimeDistributions(coarse bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
@@ -262,8 +261,8 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes takes what shards have recorded since it was last taken, and leaves
-// them spare, which is empty. What it returns can be spare the next time.
+// swapTimes returns what the shard has recorded since the last swap, and leaves spare, which is
+// empty.
 func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
 	s.mu.Lock()
 	defer s.mu.Unlock()

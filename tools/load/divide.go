@@ -7,26 +7,27 @@ import (
 	"slices"
 )
 
-// MaxGenerators is the most generators that a load can be divided among.
+// MaxGenerators limits the generators of a divided load.
 const MaxGenerators = 64
 
-// Total is how many connections the run opens: Connections, or what the Ramp goes up to, and those of
-// PubSub besides.
+// Total returns how many connections the run opens: Connections, or the final number of the Ramp,
+// plus those of PubSub.
 func (c Config) Total() int {
 	c = c.withDefaults()
 	return c.totalConns()
 }
 
-// Divide makes the configurations of several generators that put the load on its targets together,
-// each a part of it in proportion to its weight. Weights are above 0, for 2 to MaxGenerators
-// generators, or for 1. What is counted is divided without loss: connections, new ones a second, a
-// ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared: see PubSub. The rate of an open loop is
-// divided as the connections are. Numbers of connections follow on each other, but with a Lifetime,
-// whose connections are replaced: then each generator's are from a multiple of 1<<24 on.
+// Divide returns the configurations of several generators that together put the load on its
+// targets, each a part in proportion to its weight. Weights are above 0; there are 1 to
+// MaxGenerators of them. The following are divided without loss: connections, connections per
+// second, a ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared:
+// see PubSub. The rate of an open loop is divided like the connections. Connections are numbered
+// consecutively. Exception: with a Lifetime, the numbers of each generator start at a multiple of
+// 1<<24, because connections are replaced.
 //
-// Each generator has one of each at least, so that there have to be enough; by default each has one
-// publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
-// Begin and Enough. Not divided are Sources, which are addresses of one machine: they are an error.
+// Each generator gets at least one of each, so there must be enough; by default each has one
+// publisher. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin
+// and Enough. Sources are addresses of one machine and cannot be divided: they cause an error.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err
@@ -81,10 +82,10 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersPerGenerator is how many numbers a generator has for connections that are replaced.
+// numbersPerGenerator is how many numbers a generator reserves for connections that are replaced.
 const numbersPerGenerator = 1 << 24
 
-// checkDivisible says what can't be divided.
+// checkDivisible returns an error if the configuration is wrong or cannot be divided.
 func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
@@ -98,7 +99,7 @@ func (c Config) checkDivisible(generators int) error {
 	return c.Validate()
 }
 
-// division is a number that is divided.
+// division is a number to divide.
 type division struct {
 	name       string
 	total, min int
@@ -120,9 +121,9 @@ func (c *Config) divisions(connections int) []division {
 	return all
 }
 
-// apportion divides a number in proportion to weights. Parts add up: those whose fractions were cut
-// off most have one more (the method of largest remainders). Who would have less than least, of which there
-// is enough, gets it from who has most.
+// apportion divides a number in proportion to weights. Parts add up to it: those with the largest
+// fractions are rounded up (the method of largest remainders). Parts below min are raised to it at
+// the expense of the largest part.
 func apportion(total, min int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

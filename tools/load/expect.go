@@ -12,11 +12,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxExpectation is the length of the longest expectation, in bytes.
+// maxExpectation is the length of the longest expectation in bytes.
 const maxExpectation = 128
 
-// Expectation is what a run has to reach, such as "p99<5ms". The zero value is
-// none; ParseExpectation makes one.
+// Expectation is a condition for the result of a run, such as "p99<5ms". The zero value is none;
+// ParseExpectation returns others.
 type Expectation struct {
 	text     string
 	figure   resultFigure
@@ -24,29 +24,27 @@ type Expectation struct {
 	bound    float64
 }
 
-// resultFigure is a figure of a result: nanoseconds if it is a time.
+// resultFigure is a figure of a result, in nanoseconds if it is a time.
 type resultFigure struct {
 	isTime bool
 	value  func(*Result) (value float64, ok bool)
 }
 
-// String is the expectation as it can be parsed again.
+// String returns the expectation as ParseExpectation accepts it.
 func (e Expectation) String() string { return e.text }
 
-// operators are what a figure is compared with its bound by. One that begins
-// with another stands before it.
+// operators compare a figure with its bound. An operator must precede its own prefixes.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
-// ParseExpectation reads "NAME OPERATOR BOUND", at most 128 bytes. The operator
-// is one of < <= > >= == and !=. Bounds of times are durations as Go writes
-// them, such as 1.5ms; others are numbers of 0 or more, such as 0.9, 1e6, 10k,
-// 2M or 1G.
+// ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. The operator is one of < <= >
+// >= == and !=. Bounds of times are Go durations such as 1.5ms; others are numbers of 0 or more,
+// such as 0.9, 1e6, 10k, 2M or 1G.
 //
 // The names of times:
 //
-//	p50 … p99.99, p100     percentiles of Result.Latency, any of more than 0
-//	min, mean, max         the rest of it; a prefix "latency." changes nothing
-//	service.p99            Result.Service, as are late., connect.,
+//	p50 … p99.99, p100     percentiles of Result.Latency, any above 0
+//	min, mean, max         of Result.Latency; a prefix "latency." is optional
+//	service.p99            Result.Service, and likewise late., connect.,
 //	                       first_byte., check. (of verifications, the worst) and
 //	                       broadcast. (Broadcast.After): min, mean, max, p50,
 //	                       p75, p90, p95, p99, p99.9 and p99.99
@@ -54,19 +52,19 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //
 // The names of numbers are those of Counters that a Result has, and:
 //
-//	rate           answered messages a second in the window, sent ones where no answers were
-//	               awaited; delivery_rate is what subscribers got a second
-//	errors         all that went wrong: failed, lost, heard_missing, heard_again, agents that
-//	               were lost, and every counter with Fault
-//	failed, lost   attempts to connect that failed, and connections that ended early
+//	rate           answered messages a second in the window, sent ones if no answers were
+//	               expected; delivery_rate is the rate of deliveries to subscribers
+//	errors         all failures: failed, lost, heard_missing, heard_again, lost agents,
+//	               and every counter with Fault
+//	failed, lost   connection attempts that failed, and connections that ended early
 //	connected      established connections
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
 //	               of all verifications together; check_rate is the rate of the slowest, in
 //	               lines a second
 //	heard, heard_again, heard_missing
 //	               as in Broadcast
-//	cpu            the share of its processors that the generator used, 0 to 1; not measured
-//	               in a window of less than 100 ms
+//	cpu            the share of its processors that the generator used, 0 to 1; unknown
+//	               for a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
 		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
@@ -115,8 +113,8 @@ func parseBound(text string, isTime bool) (float64, error) {
 	return n * scale, nil
 }
 
-// Check compares the result with what was expected, and says what it has. What
-// was not measured, such as a percentile of no latencies at all, meets nothing.
+// Check compares the result with the expectation, and returns the actual value. An unknown value,
+// such as a percentile without latencies, never meets it.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false
@@ -131,7 +129,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 		if short := format.Round(d); e.isMetBy(float64(short)) == ok {
 			return short.String(), ok
 		}
-		return d.String(), ok // three digits would hide the difference
+		return d.String(), ok // rounding would hide the difference
 	}
 	if short, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', 3, 64), 64); value < 100 && err == nil && e.isMetBy(short) == ok {
 		return strconv.FormatFloat(short, 'f', -1, 64), ok
@@ -158,7 +156,7 @@ func (e Expectation) isMetBy(value float64) bool {
 	return value == e.bound
 }
 
-// latenciesByName are the distributions of a result by name, nil where there is none.
+// latenciesByName returns the distributions of a result, nil for missing ones.
 func (r *Result) latenciesByName() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
@@ -173,7 +171,8 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications, and the rate of the slowest, NaN of none.
+// sumVerifications returns the sum of all verifications and the rate of the slowest, NaN without
+// any.
 func (r *Result) sumVerifications() (sum Verification, slowest float64) {
 	slowest = math.NaN()
 	for i := range r.Verifications {
@@ -186,8 +185,7 @@ func (r *Result) sumVerifications() (sum Verification, slowest float64) {
 	return sum, slowest
 }
 
-// numbersByName are the figures of a result by name that aren't times, NaN for what was not
-// measured.
+// numbersByName returns the figures of a result that are not times, NaN for unknown ones.
 func (r *Result) numbersByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countFaults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
@@ -217,7 +215,7 @@ func (r *Result) numbersByName() map[string]float64 {
 	return all
 }
 
-// emptyResult is a result that has measured nothing: it has the names of all figures.
+// emptyResult has the names of all figures, but no values.
 var emptyResult Result
 
 func findFigure(name string) (resultFigure, bool) {

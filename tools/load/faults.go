@@ -10,20 +10,20 @@ import (
 	"syscall"
 )
 
-// faultRecorder is what went wrong in a run. It is safe for concurrent use; none of it is on
-// the way of a message.
+// faultRecorder counts the failures of a run. It is safe for concurrent use. Successful messages do
+// not touch it.
 type faultRecorder struct {
 	mu            sync.Mutex
 	causes        [nFaults]causes
-	connectsEnded bool // attempts to connect are no longer counted
+	connectsEnded bool // connection attempts are no longer counted
 	wrongAnswers  int64
 	firstMismatch *Mismatch
-	// firstUnexpected is the first line that a connection which is held did not expect.
+	// firstUnexpected is the first unexpected line on a held connection.
 	firstUnexpected string
-	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out
+	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of something
 }
 
-// faultKind is what can go wrong.
+// faultKind is a kind of failure.
 type faultKind uint8
 
 const (
@@ -31,22 +31,22 @@ const (
 	lostConn
 	wrongAnswer
 	badStatus // of an HTTP response
-	strayLine // on a connection that is held
+	strayLine // on a held connection
 	nFaults
 )
 
-// String begins the causes of a fault in an interval.
+// String returns the prefix of the kind's causes in an interval.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
-// causes counts by cause.
+// causes has counts by cause.
 type causes map[string]int64
 
-// maxCauses bounds how many causes of a fault are counted apart.
+// maxCauses limits the causes of a kind of failure that are counted separately.
 const maxCauses = 64
 
-// countFault counts a fault. The caller holds the lock.
+// countFault counts failures. The caller holds the lock.
 func (f *faultRecorder) countFault(kind faultKind, cause string, n int64) {
 	if f.causes[kind] == nil {
 		f.causes[kind] = causes{}
@@ -69,7 +69,7 @@ func (f *faultRecorder) allCauses() causes {
 	return sum
 }
 
-// recordStatus counts an HTTP response whose status says that it is an error.
+// recordStatus counts an HTTP response whose status is an error.
 func (f *faultRecorder) recordStatus(status int) {
 	if status < 400 {
 		return
@@ -97,8 +97,8 @@ func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.recordExhaustion(err)
 }
 
-// recordExhaustion counts an error that says that this machine ran out of something. The
-// caller holds the lock.
+// recordExhaustion counts an error that reports that this machine ran out of something. The caller
+// holds the lock.
 func (f *faultRecorder) recordExhaustion(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -110,8 +110,8 @@ func (f *faultRecorder) recordExhaustion(err error) {
 	f.exhausted[errno]++
 }
 
-// endConnectCounts ends the counting of attempts. Of those that were asked for, what has
-// neither opened nor failed failed for the given cause, if there is one.
+// endConnectCounts stops the counting of attempts. If there is a cause, attempts that have neither
+// opened nor failed count as failed.
 func (f *faultRecorder) endConnectCounts(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +133,7 @@ func (f *faultRecorder) recordLostConn(reason error) {
 	f.countFault(lostConn, describeCause(reason), 1)
 }
 
-// recordMismatch counts a connection whose answer was wrong and keeps the first.
+// recordMismatch counts a connection with a wrong answer, and keeps the first.
 func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,8 +145,8 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedLine counts a line that nobody expected, nil for a broadcast that came again,
-// and keeps the first.
+// recordUnexpectedLine counts an unexpected line, nil for a repeated broadcast, and keeps the
+// first.
 func (f *faultRecorder) recordUnexpectedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (f *faultRecorder) recordUnexpectedLine(line []byte) {
 	f.countFault(strayLine, "not expected", 1)
 }
 
-// recordUnanswered counts lines of a verification that have no answer.
+// recordUnanswered counts lines of a verification without an answer.
 func (f *faultRecorder) recordUnanswered(n int64) {
 	if n > 0 {
 		f.mu.Lock()
@@ -169,7 +169,8 @@ func (f *faultRecorder) recordUnanswered(n int64) {
 	}
 }
 
-// failedAndLost counts failed attempts, and connections that were lost or had a wrong answer.
+// failedAndLost returns the number of failed attempts, and of connections that were lost or had a
+// wrong answer.
 func (f *faultRecorder) failedAndLost() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,8 +185,8 @@ func (f *faultRecorder) fillResult(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause says why a connection failed or was lost, in words that are the same
-// for each connection, so without addresses.
+// describeCause returns why a connection failed or was lost, without addresses, so that equal
+// causes have equal texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

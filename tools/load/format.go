@@ -22,8 +22,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes a Config as JSON, and the values of settings that have a format of
-// their own.
+// This file reads and writes a Config as JSON, and the values of settings with a format of their
+// own.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -33,10 +33,10 @@ const (
 	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
 )
 
-// MaxSources is the most local addresses that can be named.
+// MaxSources limits the number of local addresses.
 const MaxSources = 65_536
 
-// textParsers read the strings that are not taken as they are, by the names of settings.
+// textParsers parse string settings that are not used verbatim, by the names of settings.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            parseTemplate,
 	"message-file":       readLiteralFile,
@@ -69,7 +69,7 @@ var textParsers = map[string]func(text string) (string, error){
 	},
 }
 
-// requireNonEmpty reads a text of 1 byte or more.
+// requireNonEmpty returns text, or an error if it is empty.
 func requireNonEmpty(text string) (string, error) {
 	if text == "" {
 		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
@@ -77,7 +77,7 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// parseLine reads a line, whose newline can be left out.
+// parseLine returns a line with a newline, which is optional in text.
 func parseLine(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
@@ -86,7 +86,7 @@ func parseLine(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// parseTemplate reads a message that can be a template.
+// parseTemplate returns text, or an error if it is no valid template.
 func parseTemplate(text string) (string, error) {
 	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func parseTemplate(text string) (string, error) {
 	return text, err
 }
 
-// readMessageFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
+// readMessageFile reads a file of 1 byte to MaxMessage. The limit makes a wrong file harmless.
 func readMessageFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,7 +114,7 @@ func readMessageFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// readTemplateFile reads a file that has a template.
+// readTemplateFile reads a template from a file.
 func readTemplateFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	if err != nil {
@@ -123,13 +123,13 @@ func readTemplateFile(path string) (string, error) {
 	return parseTemplate(text)
 }
 
-// readLiteralFile reads a file that is a message, whatever is in it.
+// readLiteralFile reads a message from a file, which is sent as it is.
 func readLiteralFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	return message.Literal(text), err
 }
 
-// addHeader adds a line of the request of a WebSocket.
+// addHeader adds a header line to a WebSocket's request.
 func addHeader(h *http.Header, line string) error {
 	name, value, found := strings.Cut(line, ":")
 	if name = strings.TrimSpace(name); !found || name == "" {
@@ -165,7 +165,7 @@ func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
 func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+// parseRate parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
 func parseRate(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
 		r.Goal, err = parseGoal(latency)
@@ -180,7 +180,7 @@ func parseRate(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseGoal reads a latency, and after a comma a percentile, by default 99.
+// parseGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
 func parseGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.Period(latency); err != nil {
@@ -197,7 +197,7 @@ func parseGoal(text string) (goal Goal, err error) {
 	return goal, nil
 }
 
-// formatSetting returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
+// formatSetting returns the rate as parseRate accepts it, "" for none.
 func (r Rate) formatSetting() string {
 	switch {
 	case r.Goal.Under > 0:
@@ -210,7 +210,7 @@ func (r Rate) formatSetting() string {
 	return ""
 }
 
-// String returns the goal as a rate is written: @10ms,p99.
+// String returns the goal as parseRate accepts it: @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
@@ -218,7 +218,7 @@ func (g Goal) String() string {
 	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
-// ParsePercentile reads a percentile above 0, at most 100, such as 99.9.
+// ParsePercentile parses a percentile above 0, at most 100, such as 99.9.
 func ParsePercentile(text string) (float64, error) {
 	p, err := strconv.ParseFloat(text, 64)
 	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
@@ -227,7 +227,7 @@ func ParsePercentile(text string) (float64, error) {
 	return p, nil
 }
 
-// parseRamp reads a time, or "0:100k:60s".
+// parseRamp parses a time, or "0:100k:60s".
 func parseRamp(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
@@ -244,7 +244,7 @@ func parseRamp(text string) (r Ramp, err error) {
 	return r, nil
 }
 
-// String returns the ramp as it is written: a time, or 0:100000:1m0s.
+// String returns the ramp as parseRamp accepts it: a time, or 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
@@ -252,8 +252,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
-// which stands for the addresses that hosts can have. It returns at most room addresses.
+// ParseSources parses an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
+// which stands for its host addresses. More addresses than limit are an error.
 func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseAddrRange(text)
 	if !ok {
@@ -270,7 +270,7 @@ func ParseSources(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-// parseAddrRange returns the first and the last address of what ParseSources reads.
+// parseAddrRange returns the first and the last address of a text as in ParseSources.
 func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
@@ -290,8 +290,8 @@ func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last address of a network that a host can have. The lowest and
-// the highest address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
+// hostRange returns the first and the last host address of a network. The lowest and the highest
+// address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -305,7 +305,7 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeRuleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
+// escapeRuleText escapes bytes for a rule of Config.Match, as \\ and \xHH.
 func escapeRuleText(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -321,8 +321,8 @@ func escapeRuleText(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It omits what is not a
-// setting, such as Observe, Begin and TLS.Config.
+// MarshalJSON writes fields that differ from their defaults, as UnmarshalJSON reads them. It omits
+// fields that are not settings, such as Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
@@ -351,15 +351,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
+// inBase64 ends the JSON key of bytes that are not UTF-8 and so written in base64.
 const inBase64 = "_base64"
 
-// acceptsBytes reports whether any bytes can be the text.
+// acceptsBytes reports whether the value can have arbitrary bytes.
 func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
-// jsonValue returns true, a whole number or the text itself.
+// jsonValue returns true, a whole number, or the text itself.
 func (s *Setting) jsonValue(text string) any {
 	if s.Bare == "true" {
 		return true
@@ -370,12 +370,11 @@ func (s *Setting) jsonValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
-// "target" and "also" among them, and its values are spelled as those of flags are:
-// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
-// false, and arrays for what can be given more than once. A target can be a URL: see
-// SetTargets. Fields without a key keep their values. An unknown key, and a value that can't be
-// read, is an error that names it.
+// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores, including
+// "target" and "also". Its values have the same formats as flags: strings such as "10k" and
+// "1m30s", numbers (seconds for a time), true and false, and arrays for a List. A target can be a
+// URL: see SetTargets. Fields without a key keep their values. An unknown key, or an invalid value,
+// is an error that names it.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -424,7 +423,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON returns the texts that a value of JSON stands for; true stands for bare.
+// textsFromJSON returns the texts of a JSON value; true stands for bare.
 func textsFromJSON(value any, bare string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

@@ -16,20 +16,18 @@ import (
 )
 
 const (
-	// maxChartPoints bounds the points of a curve over time; neighbouring intervals are
-	// joined until there are no more.
+	// maxChartPoints limits the points of a curve over time; neighbouring intervals are joined.
 	maxChartPoints = 400
-	// maxErrorRows bounds the rows of the table of errors.
+	// maxErrorRows limits the rows of the table of errors.
 	maxErrorRows = 40
-	// reachedRateShare is the share of what was intended from which on the rate counts as
+	// reachedRateShare is the share of the intended messages from which on the rate counts as
 	// reached.
 	reachedRateShare = 0.99
 )
 
-// WriteHTML writes the run as one self-contained page. Charts have at most 400 points a
-// curve; where there are more intervals, neighbours are joined. The page begins with the
-// verdict, and has a row for each expectation, as Check says it; a run that was cut off
-// meets none.
+// WriteHTML writes the run as one self-contained page. Charts have at most 400 points per curve;
+// with more intervals, neighbours are joined. The page begins with the verdict, and has a row for
+// each expectation, as in Check; an incomplete run meets none.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
@@ -64,7 +62,7 @@ func (s *Stream) targetName() string {
 	return "unknown target"
 }
 
-// modeName is what sent messages, "" where that isn't known.
+// modeName returns the run's mode, "" if it is unknown.
 func (s *Stream) modeName() string {
 	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
 }
@@ -122,9 +120,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countFaults())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks says in plain words what to think of the run, the worst first. A run that
-// missed what was expected of it isn't a good one. One that met all of it is: that stands
-// first, and what else there is to say is no more than a warning.
+// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are
+// met, that comes first, and other remarks are at most warnings.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -183,8 +180,8 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate says if less was answered, or sent where no answers were awaited, than
-// the plan of an open loop had.
+// describeMissedRate reports whether fewer messages were answered, or sent if no answers were
+// expected, than an open loop had planned.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.ratedMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -211,7 +208,7 @@ func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 	return t
 }
 
-// timelineCharts are all charts over time that have something to show.
+// timelineCharts returns the charts over time that have data.
 func (s *Stream) timelineCharts() (parts []page.Part) {
 	intervals := foldIntervals(s.Intervals, maxChartPoints)
 	at := make([]float64, len(intervals))
@@ -269,7 +266,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	return parts
 }
 
-// describeWindow says which part of the time is measured, "" where all is or none.
+// describeWindow describes which part of the time is measured, "" if there is no window.
 func (s *Stream) describeWindow() string {
 	is := func(i Interval) bool { return i.Stage == "window" }
 	first := slices.IndexFunc(s.Intervals, is)
@@ -285,12 +282,13 @@ func (s *Stream) describeWindow() string {
 	return fmt.Sprintf("The measured window is from %s to %s.", format.Clock(from.Seconds()), format.Clock(to.Seconds()))
 }
 
-// counterFunc is a counter of intervals, by its name, and counterRateFunc its rate.
+// counterFunc returns a function that reads the counter with a name.
 func counterFunc(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
 	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
+// counterRateFunc returns a function that reads the rate of the counter with a name.
 func counterRateFunc(name string) func(*Interval) float64 {
 	count := counterFunc(name)
 	return func(i *Interval) float64 { return i.PerSecond(int64(count(i))) }
@@ -309,7 +307,7 @@ func serverUsageFunc(of func(*Interval, *Usage) float64) func(*Interval) float64
 	}
 }
 
-// summarizeDistribution says since when a latency is.
+// latencyOrigin describes from when latencies are measured.
 func (s *Stream) latencyOrigin() string {
 	if s.Result != nil && s.Result.Corrected || s.modeName() == "open loop" {
 		return "since the intended time"
@@ -317,7 +315,7 @@ func (s *Stream) latencyOrigin() string {
 	return "since the message was sent"
 }
 
-// latencyParts are the curves of the percentiles, and the table of all distributions.
+// latencyParts returns the curves of percentiles, and the table of all distributions.
 func (s *Stream) latencyParts() []page.Part {
 	if s.Result == nil {
 		return nil
@@ -364,8 +362,8 @@ func (s *Stream) latencyParts() []page.Part {
 	return parts
 }
 
-// errorParts has the causes of errors, the most frequent first: those of the intervals, or the
-// result's own where no interval has any. The chart of errors has their times.
+// errorParts returns the causes of errors, the most frequent first: from the intervals, or from the
+// result if they have none.
 func (s *Stream) errorParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

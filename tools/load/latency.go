@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. It is read from an HDR histogram with three
-// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up
-// to 60 s. A longer time counts as 60 s.
+// Latency summarizes a distribution of times. It derives from an HDR histogram with three
+// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up to 60
+// s. Longer times count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -37,10 +37,10 @@ type LatencyPoint struct {
 	of       func(*Latency) *time.Duration
 }
 
-// Of returns the point of a distribution.
+// Of returns the point's value in l.
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists all times of a Latency, in ascending order but for the mean. It must not
+// LatencyPoints lists all times of a Latency, in ascending order except for the mean. It must not
 // be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
@@ -64,7 +64,7 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// addSummary adds another distribution without its histogram: the result has the worse of each
+// addSummary adds another distribution without its histogram: it keeps the worse of each
 // percentile.
 func (l *Latency) addSummary(other *Latency) {
 	if other.Count == 0 {
@@ -88,7 +88,7 @@ func (l *Latency) addSummary(other *Latency) {
 	l.Count += other.Count
 }
 
-// Curve returns the curve through the percentiles, over one of how many times is longer.
+// Curve returns the percentiles as a curve; x is 1/(1 - quantile): one of how many times is longer.
 func (l *Latency) Curve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -102,7 +102,7 @@ func (l *Latency) Curve() (c page.Series) {
 	return c
 }
 
-// maxLatency is the longest latency that is recorded; a longer one counts as this.
+// maxLatency is the longest recorded latency; longer ones count as this.
 const maxLatency = time.Minute
 
 // newHistogram returns a histogram of nanoseconds with three significant digits.
@@ -110,11 +110,11 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times. It takes memory with the first one: 221 KB, or 31 KB if it is
+// distribution counts times. It allocates memory with the first one: 221 KB, or 31 KB if it is
 // coarse. Each loop has several, and few runs use all of them.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
-	coarse    bool // two significant digits, steps of a hundredth, are enough
+	coarse    bool // two significant digits, steps of a hundredth
 }
 
 func (d *distribution) ensureHistogram() {
@@ -154,7 +154,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// mergeDistributions returns the sum of two distributions.
+// mergeDistributions returns the sum of two distributions, which can be a itself.
 func mergeDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
@@ -178,20 +178,20 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the form that HdrHistogram's libraries share, or "" if it is
-// empty.
+// encodeHistogram returns a histogram in the encoding that HdrHistogram's libraries share, "" if it
+// is empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""
 	}
 	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
-		return "" // the library can write what newHistogram returns
+		return "" // never happens with histograms of newHistogram
 	}
 	return string(b)
 }
 
-// decodeHistogram reads Result.Histogram. It returns nil for "".
+// decodeHistogram decodes Result.Histogram. It returns nil for "".
 func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	if text == "" {
 		return nil, nil
@@ -203,7 +203,6 @@ func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	return h, nil
 }
 
-// summarizeHistogram returns the summary of a histogram.
 func summarizeHistogram(h *hdrhistogram.Histogram) Latency {
 	if h == nil || h.TotalCount() == 0 {
 		return Latency{}

@@ -193,7 +193,7 @@ func (h *pubsubRun) sendJoin(c *engine.Conn, connNumber uint32, dialedAt time.Du
 		}
 		appendTopicName(m.topicName[:0], m.topic)
 	}
-	_, _ = c.Write(say.appendMessage(nil, m.topic, nil)) // Closed tells why not
+	_, _ = c.Write(say.appendMessage(nil, m.topic, nil)) // Closed gets the error
 }
 
 // receiveInput handles input of a connection that joins, or of a subscriber.
@@ -427,7 +427,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 		through = through || h.subscribersByTopic[topic] == 0
 		h.mu.Unlock()
 		if len(out) >= writeChunk {
-			_, _ = c.Write(out) // Closed tells why not
+			_, _ = c.Write(out) // Closed gets the error
 			out = out[:0]
 		}
 	}

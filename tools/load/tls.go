@@ -18,50 +18,48 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// What ends a handshake without a word from TLS itself.
+// Causes of a failed handshake that TLS itself does not report.
 var (
 	errHandshakeTimeout = errors.New("not over in time")
 	errHandshakeBroken  = errors.New("the connection broke")
 )
 
-// handshakeError is why a TLS handshake failed.
+// handshakeError is the cause of a failed TLS handshake.
 type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }
 
-// tlsClient is what the connections of a run have in common where they are
-// encrypted.
+// tlsClient is the TLS state that all connections of a run share.
 type tlsClient struct {
 	layers     layers.Config
-	timeout    time.Duration   // for a handshake
-	onFailure  func(err error) // may be called on any goroutine
-	firstState atomic.Pointer[tls.ConnectionState]
+	timeout    time.Duration                       // of a handshake
+	onFailure  func(err error)                     // may be called on any goroutine
+	firstState atomic.Pointer[tls.ConnectionState] // of the first successful handshake
 }
 
-// newTLSClient tells failed of each handshake that fails. The handshakes that
-// are under way have places in a gate; the others wait for theirs. They compute
-// off the loops, on half of the processors, like a server's.
+// newTLSClient calls onFailure for each handshake that fails. At most maxHalfOpen handshakes run at
+// once; others wait. They compute off the loops, on half of the processors, as in a server.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewGate(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakes waits until no handshake is under way, when the engine has stopped.
+// waitHandshakes waits until no handshake is running. The engine must have stopped.
 func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// newLayer makes a connection's layer. It is an engine.Config.NewLayer.
+// newLayer returns a connection's layer. It is an engine.Config.NewLayer.
 func (e *tlsClient) newLayer(c *engine.Conn) engine.Layer {
 	return &handshakeLayer{Layer: e.layers.First(c), client: e, startedAt: engine.Since()}
 }
 
-// handshakeLayer stands before a connection's TLS layer until the handshake is over.
-// The handler is not called for a connection whose handshake fails; this does.
+// handshakeLayer wraps a connection's TLS layer until the handshake is done. For a failed handshake
+// it reports the failure, because the engine does not call the handler.
 type handshakeLayer struct {
 	engine.Layer
 	client      *tlsClient
 	startedAt   time.Duration
-	tlsErr      error // what TLS said
-	serverEnded bool  // the server has ended the connection
+	tlsErr      error // first error from TLS
+	serverEnded bool  // the server has closed the connection
 }
 
 func (h *handshakeLayer) Arrived(c *engine.Conn, p []byte) error {
@@ -69,13 +67,13 @@ func (h *handshakeLayer) Arrived(c *engine.Conn, p []byte) error {
 }
 func (h *handshakeLayer) Resume(c *engine.Conn) error { return h.removeWhenDone(c, h.Layer.Resume(c)) }
 
-// Ended says why, where TLS has nothing to say.
+// Ended records that the server has closed.
 func (h *handshakeLayer) Ended(c *engine.Conn) error {
 	h.serverEnded = true
 	return h.removeWhenDone(c, h.Layer.Ended(c))
 }
 
-// removeWhenDone keeps what TLS said, and makes way when the handshake is over.
+// removeWhenDone records err, and removes h from the connection once the handshake is done.
 func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.Greets() {
@@ -88,10 +86,10 @@ func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 	return err
 }
 
-// Closed tells of a handshake that failed: only then it is called.
+// Closed reports a failed handshake; the engine calls it only in that case.
 func (h *handshakeLayer) Closed(c *engine.Conn) {
 	h.Layer.Closed(c)
-	if c.Owned() == nil { // a reconnection has been told
+	if c.Owned() == nil { // a reconnection's DialFailed is called by the engine
 		h.client.onFailure(handshakeError{h.failureCause()})
 	}
 }
@@ -108,7 +106,7 @@ func (h *handshakeLayer) failureCause() error {
 	return errHandshakeBroken
 }
 
-// describeVersion names what was agreed on, as far as any handshake has succeeded.
+// describeVersion names the TLS version and cipher of the first successful handshake.
 func (e *tlsClient) describeVersion() string {
 	if e == nil {
 		return ""
@@ -120,8 +118,8 @@ func (e *tlsClient) describeVersion() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLSConfig is the TLS configuration of a run, nil for none. Errors say what is wrong
-// with its file of certificates.
+// clientTLSConfig returns the TLS configuration of a run, nil for none. It returns an error if the
+// file of certificates is unusable.
 func (c Config) clientTLSConfig() (*tls.Config, error) {
 	if c.TLS == nil {
 		return nil, nil
@@ -151,9 +149,9 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// maxEncryptedBytes is at most how many bytes n bytes of messages take on the wire where
-// each is sent for itself. A record adds 22 bytes to at least 1,024, or to a
-// message (RFC 8446, section 5.2); TLS 1.2 with CBC adds up to 53.
+// maxEncryptedBytes limits the encrypted size of messages of a size that are sent separately. A
+// record adds 22 bytes to at least 1,024, or to a message (RFC 8446, section 5.2); TLS 1.2 with CBC
+// adds up to 53.
 func maxEncryptedBytes(messages, size int) int {
 	const overhead = 64
 	return messages * (size + overhead*(1+size/1024))

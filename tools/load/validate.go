@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate returns an error if the configuration is wrong. It looks at the fields only, not at the
-// machine or the network. Errors name settings by their flags, or by their keys in JSON if they have
-// no flag.
+// Validate returns an error if the configuration is wrong. It checks only the fields, not the
+// machine or the network, apart from the file of certificates. Errors name settings by their flags,
+// or by their JSON keys if they have no flag.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
@@ -47,7 +47,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkCombinations returns an error if settings that are given exclude each other, or need another.
+// checkCombinations returns an error if given settings exclude each other, or require another one.
 func (c *Config) checkCombinations() error {
 	given := c.givenSettings()
 	for i, s := range given {
@@ -65,7 +65,7 @@ func (c *Config) checkCombinations() error {
 	return nil
 }
 
-// withDefaults returns c with the defaults of empty fields.
+// withDefaults returns c with defaults in empty fields.
 func (c Config) withDefaults() Config {
 	if c.PubSub != nil {
 		own := *c.PubSub
@@ -104,7 +104,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// formatGetRequest returns a request of HTTP, as the text of a message.
+// formatGetRequest returns an HTTP GET request as the text of a message.
 func formatGetRequest(path, host string) string {
 	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
@@ -116,7 +116,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Rules of Match that package match does not have.
+// Values of Match that package match does not handle.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
@@ -125,7 +125,7 @@ const (
 
 func (c *Config) awaitsNoAnswers() bool { return c.Match == matchNone || c.Hold }
 
-// checksLines reports whether the lines that held connections receive are checked.
+// checksLines reports whether the input of held connections is checked line by line.
 func (c *Config) checksLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
 func (c *Config) mode() mode {
@@ -142,7 +142,7 @@ func (c *Config) mode() mode {
 	return closedLoop
 }
 
-// modeNameHold is the mode of connections that are only held.
+// modeNameHold is the name of the mode of held connections.
 const modeNameHold = "hold"
 
 // modeName returns the name of the mode in reports.
@@ -159,13 +159,13 @@ func (c *Config) connsWithState() int {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.maxOpenConns() // those of closed connections are their shards'
+		return 2 * c.maxOpenConns() // states of closed connections stay with their shards
 	}
 	return c.maxOpenConns()
 }
 
-// maxOpenConns returns the highest number of connections at a time. Connections that were closed for a
-// Lifetime are counted too, because they may not be gone yet.
+// maxOpenConns returns the highest number of simultaneous connections. With a Lifetime it includes
+// closed connections, which may not be gone yet.
 func (c *Config) maxOpenConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
@@ -173,7 +173,7 @@ func (c *Config) maxOpenConns() int {
 	return c.totalConns()
 }
 
-// hostHeader returns the name of the first target in requests.
+// hostHeader returns the host of the first target for requests.
 func (c *Config) hostHeader() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -181,10 +181,10 @@ func (c *Config) hostHeader() string {
 	return c.Target
 }
 
-// unixPrefix begins a target that is a unix socket.
+// unixPrefix is the prefix of a target that is a unix socket.
 const unixPrefix = "unix:"
 
-// maxTargets limits the list of targets.
+// maxTargets limits the number of targets.
 const maxTargets = 1024
 
 func (c Config) checkTargets() error {
@@ -225,7 +225,7 @@ func (c Config) checkTarget(text string) error {
 	return nil
 }
 
-// maxUnixPath is the longest path that fits into a socket address.
+// maxUnixPath is the longest path that fits into a socket address, in bytes.
 const maxUnixPath = 107
 
 func errAddressFamily(source, target netip.Addr) error {
@@ -311,8 +311,8 @@ func (c Config) checkRate() error {
 	return nil
 }
 
-// checkConnections checks when connections are opened, and limits what is in flight on one of them
-// and on all.
+// checkConnections checks when connections are opened, and limits the messages in flight on one
+// connection and on all.
 func (c Config) checkConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
@@ -374,7 +374,7 @@ func (c Config) messageSize() int {
 	return n
 }
 
-// fixedMessage returns the message that is sent each time, or false if messages differ.
+// fixedMessage returns the message if all are equal, else false.
 func (c *Config) fixedMessage() ([]byte, bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {
@@ -383,7 +383,7 @@ func (c *Config) fixedMessage() ([]byte, bool) {
 	return t.Fixed()
 }
 
-// isTemplate reports whether the Message makes messages that differ.
+// isTemplate reports whether Message is a template for different messages.
 func (c *Config) isTemplate() bool {
 	_, fixed := c.fixedMessage()
 	return c.Message != "" && !fixed

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// wsFraming has messages travel as those of WebSockets: it asks for the upgrade,
-// puts a frame around each message, and takes the answers out of theirs.
+// wsFraming sends and receives messages as WebSocket messages: it starts the handshake, frames each
+// message, and unframes answers.
 type wsFraming struct {
 	answers       answerChecker
 	table         *connTable
@@ -33,12 +33,12 @@ func newWSFraming(cfg *Config, inner answerChecker, table *connTable) *wsFraming
 	}
 }
 
-// wsHandshake is the value of a connection until the server has agreed.
+// wsHandshake is the value of a connection during the WebSocket handshake.
 type wsHandshake struct {
 	key      websocket.Key
 	number   uint32
 	dialedAt time.Duration
-	err      error // that it did not
+	err      error // why it failed
 }
 
 func (f *wsFraming) sendHandshake(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
@@ -46,10 +46,11 @@ func (f *wsFraming) sendHandshake(c *engine.Conn, connNumber uint32, dialedAt ti
 	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 0))
 	binary.LittleEndian.PutUint64(u.key[8:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 1))
 	c.SetValue(u)
-	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed tells why not
+	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-// receiveHandshakeResponse takes the server's answer to the request for an upgrade.
+// receiveHandshakeResponse checks the server's response to the handshake. It returns the length of
+// the response.
 func (g *generator) receiveHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
 	n, err := websocket.CheckResponse(in, hs.key)
 	if err != nil {
@@ -63,7 +64,7 @@ func (g *generator) receiveHandshakeResponse(c *engine.Conn, hs *wsHandshake, in
 	return n
 }
 
-// countFailedHandshake counts a connection that ended before the server had agreed.
+// countFailedHandshake counts a connection that ended during the handshake.
 func (g *generator) countFailedHandshake(hs *wsHandshake, reason error) {
 	if g.closing.Load() {
 		return
@@ -80,7 +81,7 @@ func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumbe
 	return websocket.AppendFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame ends a connection that the server has ended with a close frame.
+// errClosedFrame closes a connection for which the server has sent a close frame.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
 func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
@@ -129,9 +130,9 @@ func (f *wsFraming) checkDataFrame(c *engine.Conn, cs *connState, frame websocke
 	res.answers++
 }
 
-// sendControlFrame answers a control frame; its mask need not be random.
+// sendControlFrame sends a control frame with a zero mask.
 func (f *wsFraming) sendControlFrame(c *engine.Conn, op websocket.Opcode, payload []byte) {
-	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed tells why not
+	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
 }
 
 func (f *wsFraming) expectedBytes(cs *connState) []byte { return f.answers.expectedBytes(cs) }
