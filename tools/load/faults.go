@@ -151,7 +151,7 @@ func (f *faultRecorder) recordUnexpectedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if line == nil {
-		f.countFault(strayLine, "the broadcast again", 1)
+		f.countFault(strayLine, "repeated broadcast", 1)
 		return
 	}
 	if f.firstUnexpected == "" {
@@ -165,7 +165,7 @@ func (f *faultRecorder) recordUnanswered(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.countFault(wrongAnswer, "none to the verification", n)
+		f.countFault(wrongAnswer, "missing in the verification", n)
 	}
 }
 

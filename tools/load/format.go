@@ -383,7 +383,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("load: config: %w; expected an object", err)
 	}
 	if numbers.More() {
-		return errors.New("load: config: there is more behind the object; expected one object")
+		return errors.New("load: config: data after the object; expected one object")
 	}
 	given := make(map[string][]string)
 	var known []string

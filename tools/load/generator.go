@@ -15,7 +15,7 @@ import (
 // errLifetimeOver one whose lifetime is over.
 var (
 	errEstablishedLate = errors.New("load: established after the connect phase")
-	errLifetimeOver    = errors.New("load: its lifetime is over")
+	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
 // generator is the engine's handler of a run: it sends messages and checks answers. Fields without

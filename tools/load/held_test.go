@@ -191,10 +191,10 @@ func TestBroadcast(t *testing.T) {
 		cause string
 	}{
 		"once":    {"hear ye\n", n, "heard_again==0 unexpected==0", "", ""},
-		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "came again 1 times", "the broadcast again"},
-		"missing": {"", n - 1, "heard_again==0 unexpected==0", "1 of 20 connections have not got it", ""},
-		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections have not got it", "not expected"},
-		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 lines that nobody expected; first: "and me\n"`, "not expected"},
+		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "received again 1 times", "repeated broadcast"},
+		"missing": {"", n - 1, "heard_again==0 unexpected==0", "1 of 20 connections did not receive it", ""},
+		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections did not receive it", "not expected"},
+		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 unexpected lines; first: "and me\n"`, "not expected"},
 	} {
 		server := on(func(c net.Conn, n int) {
 			line := "hear ye\n"
@@ -293,7 +293,7 @@ func TestHeldText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"10 of 10 connections answered in 1s, 10/s, at most 4 in flight\n", "5 of 10 connections answered in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
-		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "3 times more", `1 lines; first: "x\n"`,
+		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "again 3 times", `1 lines; first: "x\n"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)

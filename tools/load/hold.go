@@ -30,7 +30,7 @@ type pendingLine struct {
 var (
 	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
-	errFragment  = errors.New("a WebSocket message in fragments; expected lines in one frame each")
+	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
 // isHoldOnly reports whether connections are held without a Lifetime, and so have no connState.

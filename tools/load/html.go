@@ -133,10 +133,10 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	fault := func(text string) { bad = append(bad, page.Remark{Tone: page.Bad, Text: text}) }
 	r := s.Result
 	if r == nil {
-		fault("The run was cut off after " + format.Round(s.Span()).String() + ". What follows is what its stream has up to there; there is no result.")
+		fault("The run was cut off after " + format.Round(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
 	}
 	if r != nil && r.Interrupted && r.Mode != modeNameHold {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": its figures are of what there was until then."})
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": the figures cover the time until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
@@ -148,7 +148,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 		fault("The run has faults: " + strings.TrimPrefix(err.Error(), "load: ") + ".")
 	}
 	for _, l := range r.Limits {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The generator's side met a limit, " + l.Wall + ": " + l.Evidence + ". To move it: " + l.Advice + "."})
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The generator reached a limit, " + l.Wall + ": " + l.Evidence + ". Remedy: " + l.Advice + "."})
 	}
 	if text, missed := r.describeMissedRate(); missed {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: text})
@@ -170,12 +170,12 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	case len(all) > 0:
 		return all
 	}
-	text := "A clean run: every answer came, and was right."
+	text := "A clean run: every answer arrived and was correct."
 	if r.Answered == 0 {
 		text = "Nothing failed."
 	}
 	if r.hasCPUUsage() {
-		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs, and met no limit that it knows of."
+		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs and reached no known limit."
 	}
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
@@ -186,9 +186,9 @@ func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.ratedMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
 	}
-	text = fmt.Sprintf("Less was %s than intended: %s/s of %s/s.", r.ratedVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
+	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.ratedVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
 	if r.Unsent > 0 {
-		text += " " + format.Count(r.Unsent) + " messages of the plan could not be sent at all."
+		text += " " + format.Count(r.Unsent) + " planned messages were never sent."
 	}
 	return text, true
 }
@@ -217,7 +217,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	}
 	note := s.describeWindow()
 	if len(intervals) < len(s.Intervals) {
-		note = strings.TrimSpace(note + " Each point is of a few intervals, and has the worst of their percentiles.")
+		note = strings.TrimSpace(note + " Each point combines several intervals; percentiles are the worst of them.")
 	}
 	type curve struct {
 		name string

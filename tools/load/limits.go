@@ -81,15 +81,15 @@ func (r *run) findLimits(result *Result) []Limit {
 	}
 	r.addKernelLimits(result, add)
 	if result.GeneratorBound() {
-		add("cpu", "give it more loops (--loops) and processors, larger messages or fewer connections",
-			"it used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
+		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
+			"the generator used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
 	}
 	if share := r.cpuPressure(); share > highCPUPressure {
-		add("cpu pressure", "run it on a quiet machine: end other programs, or pin server and generator to processors of their own",
-			"for %.0f%% of the window some program of its machine waited for a processor", 100*share)
+		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",
+			"some program on this machine waited for a processor during %.0f%% of the window", 100*share)
 	}
 	if result.generatorSentLate() {
-		add("late sends", "give it processors of its own, or lower the rate",
+		add("late sends", "give the generator dedicated processors, or lower the rate",
 			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(result.Late.P99))
 	}
 	return found

@@ -254,7 +254,7 @@ func TestLostAgent(t *testing.T) {
 	}
 	for _, want := range []string{
 		"a: 4 of 5 connections, 1,000/s", "its clock is 3ms ± 1ms behind",
-		"b: lost, and its part is missing below: gone; it had 6 connections, until then 6 open, 9 answered",
+		"b: lost, its part is missing below: gone; of 6 connections, last known: 6 open, 9 answered",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("it doesn't say %q:\n%s", want, text.String())

@@ -543,7 +543,7 @@ func (h *pubsubRun) awaitSharedDeliveries(ctx context.Context, r *run) error {
 		return err
 	}
 	if len(all) != h.AllPublishers {
-		return fmt.Errorf("load: told of %d publishers; expected %d", len(all), h.AllPublishers)
+		return fmt.Errorf("load: received the counts of %d publishers; expected %d", len(all), h.AllPublishers)
 	}
 	h.mu.Lock()
 	h.publishedByAll, h.publishedByTopic = all, h.messagesByTopic(all)

@@ -165,7 +165,9 @@ func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([
 	}
 }
 
-func errUnexpectedReply(what []byte) error { return fmt.Errorf("the server says %s", quoteBytes(what)) }
+func errUnexpectedReply(what []byte) error {
+	return fmt.Errorf("unexpected reply %s", quoteBytes(what))
+}
 
 // handleControlFrame is the handleOther for WebSockets.
 func handleControlFrame(in []byte) (n int, reply []byte, err error) {
@@ -243,7 +245,7 @@ func (p *pubsubPayload) appendPayload(dst []byte, publisher uint32, msgNumber, p
 	return append(dst, p.filler.appendMessage(nil, publisher, msgNumber)...)
 }
 
-var errPayload = errors.New("load: the payload is not what was published")
+var errPayload = errors.New("load: the payload differs from what was published")
 
 // parsePayload verifies a payload and returns its publisher, message number and planned time.
 func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {

@@ -224,12 +224,12 @@ func TestPubSubFaults(t *testing.T) {
 		deliver    func(c net.Conn, messages [][]byte) error // two messages
 		want, says string
 	}{
-		"left out":         {leftOut, "undelivered==1", "1 are missing"},
-		"doubled":          {doubled, "doubled==1 unanswered==0", "1 came twice"},
-		"reordered":        {reordered, "reordered==1 unanswered==0", "1 in another order"},
+		"left out":         {leftOut, "undelivered==1", "1 missing"},
+		"doubled":          {doubled, "doubled==1 unanswered==0", "1 duplicated"},
+		"reordered":        {reordered, "reordered==1 unanswered==0", "1 out of order"},
 		"another payload":  {changed(func(m []byte) []byte { m[len(m)-3] ^= 1; return m }), "mismatched==1 unanswered==0", errPayload.Error()},
 		"another topic":    {changed(func(m []byte) []byte { return bytes.Replace(m, []byte("t0000000"), []byte("t0000001"), 1) }), "mismatched==1 unanswered==0", errWrongAnswer.Error()},
-		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `the server says "+hello"`},
+		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `unexpected reply "+hello"`},
 		"a long line":      {changed(func([]byte) []byte { return []byte(":" + strings.Repeat("1", MaxLine)) }), "mismatched==1 unanswered==0", errLongLine.Error()},
 		"the end":          {func(net.Conn, [][]byte) error { return io.EOF }, "lost==1 unanswered==0", "closed by the server"},
 		"piece by piece":   {pieces, "errors==0", ""},
@@ -258,7 +258,7 @@ func TestPubSubFaults(t *testing.T) {
 		}}
 	}
 	unknown := func(t *testing.T) string { return newBroker(t, "nats", nil).target }
-	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: the server says "INFO {}"`, nil}
+	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: unexpected reply "INFO {}"`, nil}
 	cases.run(t)
 }
 

@@ -20,7 +20,7 @@ const maxReconnects = 10
 
 var (
 	errKeepAlive = errors.New("keep-alive ended by the server")
-	errWrongLoop = errors.New("load: the loop has no room")
+	errWrongLoop = errors.New("load: the loop is full")
 )
 
 // reconnects reports whether connections that the server closes cleanly are replaced.

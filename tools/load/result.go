@@ -375,9 +375,9 @@ func (r *Result) Err() error {
 	case len(r.BadStatus) > 0:
 		return fmt.Errorf("load: %s", format.Tally(r.BadStatus))
 	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
-		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
+		return fmt.Errorf("load: %s of %s connections exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
 	case r.Undelivered+r.Doubled+r.Reordered > 0:
-		return fmt.Errorf("load: of the deliveries %s are missing, %s came twice and %s in another order",
+		return fmt.Errorf("load: deliveries: %s missing, %s duplicated, %s out of order",
 			format.Count(r.Undelivered), format.Count(r.Doubled), format.Count(r.Reordered))
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
@@ -399,16 +399,16 @@ func (r *Result) firstLostAgent() *Agent {
 func (r *Result) heldConnsErr() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
-			return fmt.Errorf("load: verification %d: %s of %s connections have got their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
+			return fmt.Errorf("load: verification %d: %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
 		}
 	}
 	switch b := r.Broadcast; {
 	case b != nil && b.Missing() > 0:
-		return fmt.Errorf("load: broadcast: %s of %s connections have not got it", format.Count(b.Missing()), format.Count(b.Open))
+		return fmt.Errorf("load: broadcast: %s of %s connections did not receive it", format.Count(b.Missing()), format.Count(b.Open))
 	case b != nil && b.Again > 0:
-		return fmt.Errorf("load: broadcast: it came again %s times", format.Count(b.Again))
+		return fmt.Errorf("load: broadcast: received again %s times", format.Count(b.Again))
 	case r.Unexpected > 0:
-		return fmt.Errorf("load: %s lines that nobody expected; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
+		return fmt.Errorf("load: %s unexpected lines; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // errStalled reports that a wait made no progress for its stallTimeout.
-var errStalled = errors.New("load: nothing has moved")
+var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and reports what it measured.
 //

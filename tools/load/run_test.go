@@ -194,7 +194,7 @@ func TestFaults(t *testing.T) {
 		"not TLS":        {hello, clientTLS(), "first record does not look like a TLS handshake"},
 		"an end":         {func(net.Conn, int) {}, clientTLS(), "TLS handshake: "},
 		"an alert":       {encrypted(tooOld, alerting), clientTLS(), "version"},
-		"a reset":        {resetting, clientTLS(), "broke"},
+		"a reset":        {resetting, clientTLS(), "connection closed"},
 	} {
 		cases["handshake, "+name] = loadCase{on(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, onlyHandshakes}
 	}
@@ -203,10 +203,10 @@ func TestFaults(t *testing.T) {
 		enough, says string
 	}{
 		"stray line":  {writing("hear ye", "and me"), "unexpected==5", `first: "and me"`},
-		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 lines that nobody expected"},
-		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 lines that nobody expected"},
+		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 unexpected lines"},
+		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
 		"long line":   {writing(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × a line of more than 4096 bytes"},
-		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "came again 5 times"},
+		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "received again 5 times"},
 		"fragments":   {inPieces, "lost==5", "5 × " + errFragment.Error()},
 		"close":       {closing(0), "lost==5", "5 × " + errClosedFrame.Error()},
 	} {

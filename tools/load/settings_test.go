@@ -281,7 +281,7 @@ func TestSettingErrors(t *testing.T) {
 		`"size": 1`:                                                   "--size is 1; expected 2 to 1048576",
 		`"drain": "31d"`:                                              "--drain is 744h0m0s; expected 0s to 720h0m0s",
 		`"model": "magic"`:                                            `unknown I/O model "magic"; expected one of auto`,
-		`"tls": true, "tls_ca": "/none"`:                              "certificates to trust: open /none",
+		`"tls": true, "tls_ca": "/none"`:                              "--tls-ca: open /none",
 		`"ws": "/", "header": "A: b\u0001"`:                           "expected no control characters",
 		`"http": true, "size": 7`:                                     "--size is 7 beside a message; expected one of the two",
 		`"message": "x", "size": 7`:                                   "--size is given together with --message; expected one of the two",

@@ -83,7 +83,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 	case !s.hasEvents:
-		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
+		return nil, errors.New("load: empty stream; expected the events of a run as JSON, one per line")
 	}
 	return s, nil
 }

@@ -58,8 +58,8 @@ func TestWrongStreams(t *testing.T) {
 	const began = `{"phase":"began"}` + "\n"
 	progress := func(interval string) string { return `{"phase":"progress","interval":` + interval + "}\n" }
 	for _, test := range []struct{ name, text, says string }{
-		{"nothing", "", "an empty stream"},
-		{"blank lines", "\n \n", "an empty stream"},
+		{"nothing", "", "empty stream"},
+		{"blank lines", "\n \n", "empty stream"},
 		{"no JSON", "target 127.0.0.1\n", "line 1: invalid character"},
 		{"no JSON at its only line", "target", "line 1: invalid character"},
 		{"a broken line in the middle", began + "{\"phase\":\"prog\n" + began, "line 2: "},
@@ -150,7 +150,7 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("sent %d, errors %d, latencies %d, CPU %v", sent, errors, count, cpu)
 	}
 	page := pageOf(t, s)
-	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "the worst of their percentiles") {
+	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "percentiles are the worst of them") {
 		t.Errorf("a page of %d bytes doesn't say that it leaves something out", len(page))
 	}
 }

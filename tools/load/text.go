@@ -23,7 +23,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	line("target", "%s", r.Target)
 	if r.Interrupted && r.Mode != modeNameHold {
-		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
+		line("interrupted", "after %v; the figures cover the time until then", format.Round(r.Took))
 	}
 	r.writeAgents(line)
 	r.writeConnections(line)
@@ -48,7 +48,7 @@ func (r *Result) writeAgents(line lineWriter) {
 		text := fmt.Sprintf("%s: %s of %s connections", a.Name, format.Count(a.Connected), format.Count(a.Connections))
 		switch {
 		case a.Lost != "":
-			text = fmt.Sprintf("%s: lost, and its part is missing below: %s; it had %s connections, until then %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
+			text = fmt.Sprintf("%s: lost, its part is missing below: %s; of %s connections, last known: %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
 		case a.Rate > 0:
 			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.Round(a.Latency.P50), format.Round(a.Latency.P99), 100*a.CPUShare)
 		}
@@ -82,7 +82,7 @@ func (r *Result) writeConnections(line lineWriter) {
 		line("connect time", "%s", l.formatShort())
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "%s from connecting, waits before the first message included", l.formatShort())
+		line("first byte", "%s after connecting, including waits before the first message", l.formatShort())
 	}
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
@@ -114,14 +114,14 @@ func (r *Result) writeTraffic(line lineWriter) {
 	line("sent", "%s, %s bytes", format.Count(r.Sent), format.Count(r.BytesSent))
 	counted := ""
 	if r.NoReply {
-		line("received", "%s bytes, no answers awaited", format.Count(r.BytesReceived))
+		line("received", "%s bytes, no answers expected", format.Count(r.BytesReceived))
 		counted = " sent"
 	} else {
 		line("answered", "%s, %s bytes", format.Count(r.Answered), format.Count(r.BytesReceived))
 	}
 	varied := ""
 	if r.Variation > SteadyVariation && r.Schedule == nil {
-		varied = fmt.Sprintf(", unsteady: what came back varied by %.0f %%", r.Variation*100)
+		varied = fmt.Sprintf(", unsteady: the receive rate varied by %.0f %%", r.Variation*100)
 	}
 	mbps := 8e-6 / r.Window.Seconds()
 	if r.PubSub != nil {
@@ -136,7 +136,7 @@ func (r *Result) writeTraffic(line lineWriter) {
 // writeInFlight writes the average number of messages in flight by Little's law.
 func (r *Result) writeInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
-		line("in flight", "%s (rate × mean latency), what waited to be sent included", formatRate(r.InFlight()))
+		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
 	}
 	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
 		return // not all connections are meant to be loaded all the time
@@ -161,12 +161,12 @@ func (r *Result) writeMode(line lineWriter) {
 	case r.Schedule != nil:
 		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
 	case r.Mode == "flood":
-		line("load", "flood: as fast as connections take it, no answers awaited")
+		line("load", "flood: as fast as connections accept data, no answers expected")
 	case r.Mode != "":
 		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
 	}
 	if p := r.PubSub; p != nil {
-		line("", "%s: %d publishers, %s subscribers on %s topics, %s that never read, of which the server ended %s", p.Protocol, p.Publishers,
+		line("", "%s: %d publishers, %s subscribers on %s topics, %s that never read, of which the server disconnected %s", p.Protocol, p.Publishers,
 			format.Count(r.Connections-p.Publishers-p.Slow), format.Count(p.Topics), format.Count(p.Slow), format.Count(r.SlowEnded))
 	}
 	line("messages", "%s bytes", format.Count(r.MessageSize))
@@ -184,17 +184,17 @@ func (r *Result) writeLatency(line lineWriter) {
 		return
 	}
 	if !r.Corrected {
-		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
+		writeTimes("latency", "since sending: messages that a stalled server delayed count only from then", &l)
 		r.writeLongestGap(line, &l)
 		return
 	}
-	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
+	writeTimes("latency", "since the planned time (corrected for coordinated omission)", &l)
 	if never := r.Unsent + r.Unanswered; never > 0 && r.Intended > 0 {
 		share := 100 * (1 - float64(never)/float64(r.Intended))
-		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", format.Count(never), share)
+		line("", "%s messages were never sent or answered: percentiles above %.4g%% are at least this", format.Count(never), share)
 	}
 	if r.Service != nil && r.Service.Count > 0 {
-		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
+		writeTimes("service time", "since sending: what a closed loop would have measured", r.Service)
 		r.writeLongestGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
@@ -252,8 +252,8 @@ func (r *Result) writeGenerator(line lineWriter) {
 	}
 	line("generator", "%s", text)
 	for _, l := range r.Limits {
-		line("limited by", "%s, on the generator's side: %s", l.Wall, l.Evidence)
-		line("", "to move it: %s", l.Advice)
+		line("limited by", "%s (generator): %s", l.Wall, l.Evidence)
+		line("", "remedy: %s", l.Advice)
 	}
 }
 
@@ -318,7 +318,7 @@ func (r *Result) writeHeld(line lineWriter) {
 		line("", "%s after the first", l.formatShort())
 	}
 	if b.Again > 0 {
-		line("", "%s times more, on connections that had it", format.Count(b.Again))
+		line("", "received again %s times", format.Count(b.Again))
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 
 // Causes of a failed handshake that TLS itself does not report.
 var (
-	errHandshakeTimeout = errors.New("not over in time")
-	errHandshakeBroken  = errors.New("the connection broke")
+	errHandshakeTimeout = errors.New("timed out")
+	errHandshakeBroken  = errors.New("connection closed")
 )
 
 // handshakeError is the cause of a failed TLS handshake.
@@ -140,11 +140,11 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("load: certificates to trust: %w", err)
+		return nil, fmt.Errorf("load: --tls-ca: %w", err)
 	}
 	cfg.RootCAs = x509.NewCertPool()
 	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load: certificates to trust: %s has none; expected a PEM file", t.CAFile)
+		return nil, fmt.Errorf("load: --tls-ca: %s has no certificates; expected a PEM file", t.CAFile)
 	}
 	return cfg, nil
 }

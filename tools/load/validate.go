@@ -315,7 +315,7 @@ func (c Config) checkRate() error {
 // connection and on all.
 func (c Config) checkConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
-		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
+		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
 	}
 	if c.Ramp.From < 0 || c.Ramp.From > c.Connections {
 		return &SettingError{"ramp", fmt.Errorf("from %d; expected 0 to %d", c.Ramp.From, c.Connections)}
