@@ -172,8 +172,8 @@ func parseRate(text string) (r Rate, err error) {
 		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
-	from, ok := quantity.Number(first)
-	to, toOK := quantity.Number(second)
+	from, ok := quantity.ParseNumber(first)
+	to, toOK := quantity.ParseNumber(second)
 	if !ok || from == 0 || changes && (!toOK || to == 0) {
 		return r, wantRate
 	}
@@ -183,7 +183,7 @@ func parseRate(text string) (r Rate, err error) {
 // parseGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
 func parseGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if goal.Under, err = quantity.Period(latency); err != nil {
+	if goal.Under, err = quantity.ParsePeriod(latency); err != nil {
 		return goal, wantRate
 	}
 	if !found {
@@ -231,14 +231,14 @@ func ParsePercentile(text string) (float64, error) {
 func parseRamp(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
-		from, fromErr := quantity.Count(numbers[0])
-		to, toErr := quantity.Positive(numbers[1])
+		from, fromErr := quantity.ParseCount(numbers[0])
+		to, toErr := quantity.ParsePositive(numbers[1])
 		if fromErr != nil || toErr != nil || from > to {
 			return Ramp{}, wantRamp
 		}
 		r.From, r.To, over = from, to, numbers[2]
 	}
-	if r.Over, err = quantity.Period(over); err != nil {
+	if r.Over, err = quantity.ParsePeriod(over); err != nil {
 		return Ramp{}, wantRamp
 	}
 	return r, nil

@@ -154,7 +154,7 @@ func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) 
 		return min(next, g.paceShard(g.shards[loop], now, nudge)) + g.epoch
 	}
 	next = now + paceIntervalNoLoops
-	if due := g.sharedPlan.Due(); due > now {
+	if due := g.sharedPlan.NextDue(); due > now {
 		next = min(next, due) // a connection may be ready by then
 	}
 	for _, s := range g.shards {
@@ -167,7 +167,7 @@ func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) 
 // it again.
 func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	s.mu.Lock()
-	if len(s.nudgeRetries) == 0 && s.timers.earliest() > now && (s.ready.n == 0 || g.sharedPlan.Due() > now) {
+	if len(s.nudgeRetries) == 0 && s.timers.earliest() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
 		next := g.nextPaceTime(s)
 		s.mu.Unlock()
 		return next
@@ -198,7 +198,7 @@ func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref
 func (g *generator) nextPaceTime(s *shard) time.Duration {
 	next := s.timers.earliest()
 	if s.ready.n > 0 {
-		next = min(next, g.sharedPlan.Due())
+		next = min(next, g.sharedPlan.NextDue())
 	}
 	return next
 }
@@ -251,7 +251,7 @@ func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Dura
 // appends those connections to nudges.
 func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
-		if g.sharedPlan.Due() > now {
+		if g.sharedPlan.NextDue() > now {
 			break
 		}
 		id, _ := s.ready.dequeue()
@@ -348,7 +348,7 @@ func (g *generator) startConnPlan(cs *connState, now time.Duration) {
 		since = now
 	}
 	_, phase := math.Modf(golden * float64(cs.number))
-	g.table.plans[cs.index] = g.curve.Start(since, phase, g.connSeed(cs))
+	g.table.plans[cs.index] = g.curve.NewPlan(since, phase, g.connSeed(cs))
 }
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
@@ -396,11 +396,11 @@ func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
 // estimateOverdue estimates how many planned messages are due and not taken.
 func (g *generator) estimateOverdue(now time.Duration) (n int64) {
 	if g.mode == openLoop {
-		return g.sharedPlan.Waiting(now)
+		return g.sharedPlan.CountOverdue(now)
 	}
 	until := time.Duration(g.windowEnd.Load())
 	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {
-		n += p.Waiting(&g.curve, now, until)
+		n += p.CountOverdue(&g.curve, now, until)
 		return true
 	})
 	return n
@@ -409,7 +409,7 @@ func (g *generator) estimateOverdue(now time.Duration) (n int64) {
 // hasOverdue reports whether a plan has a due message that has not been taken.
 func (g *generator) hasOverdue() (is bool) {
 	if g.mode == openLoop {
-		return g.sharedPlan.Due() < pacer.Never
+		return g.sharedPlan.NextDue() < pacer.Never
 	}
 	until := time.Duration(g.windowEnd.Load())
 	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {

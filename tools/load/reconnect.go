@@ -38,7 +38,7 @@ func (r *ruleChecker) endAnswer(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.State{}) && len(in) == 0
 	if cs.inFlight > 0 {
-		res.answers = r.rule.End(state, r.onStatus)
+		res.answers = r.rule.FeedEOF(state, r.onStatus)
 	}
 	res.serverCloses = res.answers > 0 || answered && begins && cs.inFlight == 0
 	return res

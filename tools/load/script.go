@@ -169,7 +169,7 @@ type templateMaker struct {
 }
 
 func (t *templateMaker) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
-	of := message.Of{Seed: t.seed, Connection: uint64(connNumber), Message: msgNumber}
+	of := message.ID{Seed: t.seed, Connection: uint64(connNumber), Message: msgNumber}
 	switch {
 	case msgNumber == 0 && t.first != nil:
 		return t.first.Append(dst, of)
@@ -242,7 +242,7 @@ type ruleChecker struct {
 func (r *ruleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	res.used, res.answers, res.err = r.rule.Feed(state, in, r.onStatus)
-	res.answerBytes, res.serverCloses = res.used, state.Last()
+	res.answerBytes, res.serverCloses = res.used, state.ServerCloses()
 	if limit := int(cs.inFlight) - answeredInCall; res.err == nil && res.answers > limit {
 		res.answers = limit
 		res.err = errExtraAnswer

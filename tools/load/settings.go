@@ -109,7 +109,7 @@ func settingsOfField(f reflect.StructField, group string, index []int) (all []Se
 
 // tagNumber returns the number in a tag, or fallback if there is none.
 func (s *Setting) tagNumber(tag string, fallback int64) int64 {
-	if n, err := quantity.Count(s.tag.Get(tag)); err == nil {
+	if n, err := quantity.ParseCount(s.tag.Get(tag)); err == nil {
 		return int64(n)
 	}
 	return fallback
@@ -165,19 +165,19 @@ func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 	case *bool:
 		*v, err = s.parseBool(text)
 	case *int:
-		parse := quantity.Positive
+		parse := quantity.ParsePositive
 		if s.canBeZero() {
-			parse = quantity.Count
+			parse = quantity.ParseCount
 		}
 		*v, err = parse(text)
 	case *int64:
-		*v, err = quantity.Positive64(text)
+		*v, err = quantity.ParsePositive64(text)
 	case *uint64:
-		*v, err = quantity.Seed(text)
+		*v, err = quantity.ParseSeed(text)
 	case *time.Duration:
-		parse := quantity.Period
+		parse := quantity.ParsePeriod
 		if s.canBeZero() {
-			parse = quantity.Duration
+			parse = quantity.ParseDuration
 		}
 		*v, err = parse(text)
 	case *time.Time:

@@ -123,7 +123,7 @@ func (s *simulation) serve(c *engine.Conn) {
 	for c.Pending() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
 		c.Sent(len(text))
-		s.free = s.server.End(max(now, s.free))
+		s.free = s.server.ServiceEnd(max(now, s.free))
 		s.sent = append(s.sent, now)
 		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})
 	}
@@ -213,7 +213,7 @@ func TestTruth(t *testing.T) {
 func checkTruth(t *testing.T, cfg Config) {
 	s, got := simulate(cfg, halting, 0)
 	intended := intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
-	h, want := truthOf(halting.Truth(intended))
+	h, want := truthOf(halting.Latencies(intended))
 	if got.Latency != want {
 		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
 	}
@@ -244,8 +244,8 @@ func TestTruthClosed(t *testing.T) {
 		_, closed := simulate(cfg, halting, 0)
 		cfg.Rate.PerSecond = 0.9 * capacity
 		s, open := simulate(cfg, halting, 0)
-		_, truth := truthOf(halting.Truth(intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
-		_, one := truthOf([]time.Duration{halting.Service()})
+		_, truth := truthOf(halting.Latencies(intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
+		_, one := truthOf([]time.Duration{halting.ServiceTime()})
 		service := one.P50
 		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
 			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)

@@ -54,16 +54,16 @@ const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
 
-// encode returns a message. Bodies are plain data of this package and of load.
-func encode(version, kind, from string, body any) ([]byte, error) {
+// encodeMessage returns a message. Bodies are plain data of this package and of load.
+func encodeMessage(version, kind, from string, body any) ([]byte, error) {
 	return json.Marshal(struct {
 		header
 		Body any `json:"body"`
 	}{header{protocol, version, kind, from}, body})
 }
 
-// decode parses a message up to its body. With errVersion it returns the message too, for its sender to be named.
-func decode(data []byte, version string) (*message, error) {
+// decodeMessage parses a message up to its body. With errVersion it returns the message too, for its sender to be named.
+func decodeMessage(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
@@ -80,8 +80,8 @@ func decode(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// read parses the body. It rejects unknown fields and trailing data.
-func (m *message) read(body any) error {
+// parseBody parses the body. It rejects unknown fields and trailing data.
+func (m *message) parseBody(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {

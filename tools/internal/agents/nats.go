@@ -48,10 +48,10 @@ func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redact(text))
+			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactURLs(text))
 		}
 		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopback(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redact(text), SecretVariable)
+			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactURLs(text), SecretVariable)
 		}
 	}
 	return nil
@@ -75,8 +75,8 @@ func isLoopback(addr string) bool {
 	return err == nil && a.IP.IsLoopback()
 }
 
-// options returns the options of both sides' connections. What can't be sent at once is dropped, not buffered.
-func (n *NATS) options(name string) []nats.Option {
+// connOptions returns the options of both sides' connections. What can't be sent at once is dropped, not buffered.
+func (n *NATS) connOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectEvery), nats.ReconnectJitter(reconnectEvery, reconnectEvery),
@@ -97,8 +97,8 @@ func (n *NATS) options(name string) []nats.Option {
 	return all
 }
 
-// explain names the credentials that the server rejected.
-func (n *NATS) explain(err error) string {
+// explainError names the credentials that the server rejected.
+func (n *NATS) explainError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
 		return text
@@ -114,8 +114,8 @@ func (n *NATS) explain(err error) string {
 	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// redact removes credentials from URLs.
-func redact(urls string) string {
+// redactURLs removes credentials from URLs.
+func redactURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {
 		if scheme, rest, ok := strings.Cut(u, "://"); ok {
@@ -128,8 +128,8 @@ func redact(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publish sends a message.
-func publish(c *nats.Conn, subject string, data []byte) error {
+// publishMessage sends a message.
+func publishMessage(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)
 	}

@@ -33,11 +33,11 @@ const (
 type kind uint8
 
 const (
-	delimiter kind = iota
-	marker
-	length
-	size
-	response
+	kindDelimiter kind = iota
+	kindMarker
+	kindLength
+	kindSize
+	kindHTTP
 )
 
 // Rule says how answers are delimited. It does not change: any number of
@@ -49,7 +49,7 @@ type Rule struct {
 	text []byte
 	// size is how many bytes an answer has.
 	size   int64
-	number number
+	prefix lengthPrefix
 }
 
 // Parse reads a rule, such as "delimiter:\r\n". In the text of a delimiter or a
@@ -61,19 +61,19 @@ func Parse(spec string) (*Rule, error) {
 	var err error
 	switch {
 	case spec == "http":
-		r.kind = response
+		r.kind = kindHTTP
 	case colon && name == "delimiter":
-		r.kind = delimiter
+		r.kind = kindDelimiter
 		err = r.parseText(name, rest)
 	case colon && name == "marker":
-		r.kind = marker
+		r.kind = kindMarker
 		err = r.parseText(name, rest)
 	case colon && name == "length":
-		r.kind = length
-		r.number, err = parseNumber(rest)
-		r.spec = "length:" + r.number.String()
+		r.kind = kindLength
+		r.prefix, err = parseLengthPrefix(rest)
+		r.spec = "length:" + r.prefix.String()
 	case colon && name == "bytes":
-		r.kind = size
+		r.kind = kindSize
 		err = r.parseSize(rest)
 	default:
 		err = fmt.Errorf("match: rule %q; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http", spec)
@@ -85,13 +85,13 @@ func Parse(spec string) (*Rule, error) {
 }
 
 func (r *Rule) parseText(name, escaped string) (err error) {
-	if r.text, err = unescape(escaped); err != nil {
+	if r.text, err = unescapeText(escaped); err != nil {
 		return fmt.Errorf("match: %s: %w", name, err)
 	}
 	if n := len(r.text); n < 1 || n > MaxText {
 		return fmt.Errorf("match: a %s of %d bytes; expected 1 to %d", name, n, MaxText)
 	}
-	r.spec = name + ":" + escape(r.text)
+	r.spec = name + ":" + escapeText(r.text)
 	return nil
 }
 
@@ -108,14 +108,14 @@ func (r *Rule) parseSize(text string) error {
 // String is the rule as Parse reads it, in printable characters.
 func (r *Rule) String() string { return r.spec }
 
-// Most is how many bytes Feed leaves unused at most.
-func (r *Rule) Most() int {
+// MaxUnused is how many bytes Feed leaves unused at most.
+func (r *Rule) MaxUnused() int {
 	switch r.kind {
-	case delimiter, marker:
+	case kindDelimiter, kindMarker:
 		return len(r.text) - 1
-	case length:
-		return r.number.head() - 1
-	case response:
+	case kindLength:
+		return r.prefix.headLen() - 1
+	case kindHTTP:
 		return maxHead - 1
 	default:
 		return 0
@@ -131,30 +131,30 @@ func (r *Rule) Most() int {
 //
 // An error is an *Error: what lies at in[used:] can't be of an answer. The
 // answers before it count. Nothing more may be fed then.
-func (r *Rule) Feed(s *State, in []byte, seen func(status int)) (used, answers int, err error) {
+func (r *Rule) Feed(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
-	case length:
-		return r.number.feed(s, in)
-	case size:
-		all := s.left + int64(len(in))
-		s.left = all % r.size
+	case kindLength:
+		return r.prefix.feedAnswers(s, in)
+	case kindSize:
+		all := s.remaining + int64(len(in))
+		s.remaining = all % r.size
 		return len(in), int(all / r.size), nil
-	case response:
-		return feedHTTP(s, in, seen)
+	case kindHTTP:
+		return feedHTTP(s, in, onStatus)
 	default:
-		used, answers = feedText(r.text, in)
+		used, answers = countText(r.text, in)
 		return used, answers, nil
 	}
 }
 
-// End says that the peer will send no more, and how many answers that completed:
+// FeedEOF says that the peer will send no more, and how many answers that completed:
 // one if it was an HTTP response whose end is that of the connection, otherwise
 // none. seen is as in Feed.
-func (r *Rule) End(s *State, seen func(status int)) (answers int) {
-	if s.phase != untilEnd {
+func (r *Rule) FeedEOF(s *State, onStatus func(status int)) (answers int) {
+	if s.phase != phaseUntilClose {
 		return 0
 	}
-	s.complete(seen)
+	s.finishResponse(onStatus)
 	return 1
 }
 
@@ -169,7 +169,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "match: got " + e.Got + "; expected " + e.Want }
 
-// wrong is the error for the bytes that in begins with.
-func wrong(in []byte, want string) error {
+// errUnexpected is the error for the bytes that in begins with.
+func errUnexpected(in []byte, want string) error {
 	return &Error{Want: want, Got: strconv.Quote(string(in[:min(len(in), 32)]))}
 }

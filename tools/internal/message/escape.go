@@ -22,12 +22,12 @@ func Unescape(text string) ([]byte, error) {
 			out = appendLiteral(out, text[at])
 			at++
 		case at+1 < len(text) && text[at+1] == '{':
-			size, err := closing(text, at+2)
+			size, err := expressionLen(text, at+2)
 			if err != nil {
 				return nil, err
 			}
 			end := at + 2 + size + 1
-			out = append(doubled(out), text[at:end]...)
+			out = append(doubleTrailingBackslashes(out), text[at:end]...)
 			at = end
 		default:
 			b, size, err := UnescapeByte(text[at:])
@@ -53,13 +53,13 @@ func Literal(text string) string {
 // appendLiteral appends a byte that Parse is to take literally.
 func appendLiteral(out []byte, b byte) []byte {
 	if b == '{' {
-		out = doubled(out)
+		out = doubleTrailingBackslashes(out)
 	}
 	return append(out, b)
 }
 
-// doubled doubles the backslashes at the end, for a { follows.
-func doubled(out []byte) []byte {
+// doubleTrailingBackslashes doubles the backslashes at the end, for a { follows.
+func doubleTrailingBackslashes(out []byte) []byte {
 	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
 		out = append(out, '\\')
 	}
@@ -71,7 +71,7 @@ func doubled(out []byte) []byte {
 func UnescapeByte(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):
-		return octalByte(text)
+		return unescapeOctal(text)
 	case strings.HasPrefix(text, `\e`):
 		return 0x1b, 2, nil
 	case len(text) > 1 && strings.IndexByte(`abfnrtvx\'"`, text[1]) >= 0:
@@ -83,8 +83,8 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
-// octalByte reads a \0 with up to three octal digits behind it.
-func octalByte(text string) (b byte, size int, err error) {
+// unescapeOctal reads a \0 with up to three octal digits behind it.
+func unescapeOctal(text string) (b byte, size int, err error) {
 	size = 2
 	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {
 		size++

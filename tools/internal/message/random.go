@@ -14,51 +14,55 @@ type random struct{ counter uint64 }
 // gamma is the step of the counter: the golden ratio's odd fraction of 2^64.
 const gamma = 0x9e3779b97f4a7c15
 
-// mix is the function of splitmix64: a bijection in which each bit of the result
+// mix64 is the function of splitmix64: a bijection in which each bit of the result
 // depends on each of x. Its constants are David Stafford's thirteenth variant.
-func mix(x uint64) uint64 {
+func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
 // messageKey makes the key of a message's random texts.
-func messageKey(of Of) uint64 { return key(key(key(0, of.Seed), of.Connection), of.Message) }
+func messageKey(id ID) uint64 {
+	return deriveKey(deriveKey(deriveKey(0, id.Seed), id.Connection), id.Message)
+}
 
-// key makes a key from another one and a number.
-func key(of, number uint64) uint64 { return mix(of ^ number + gamma) }
+// deriveKey makes a key from another one and a number.
+func deriveKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// random returns the generator of an expression in a message. Its index is inverted, so that it is
+// newRandom returns the generator of an expression in a message. Its index is inverted, so that it is
 // no number of a message.
-func (p *piece) random(message uint64) random { return random{key(message, ^uint64(p.index))} }
+func (p *piece) newRandom(messageKey uint64) random {
+	return random{deriveKey(messageKey, ^uint64(p.index))}
+}
 
 // next is 64 random bits.
 func (r *random) next() uint64 {
 	r.counter += gamma
-	return mix(r.counter)
+	return mix64(r.counter)
 }
 
-// below is a random number from 0 to n-1, by multiplication (Lemire: Fast Random
+// belowN is a random number from 0 to n-1, by multiplication (Lemire: Fast Random
 // Integer Generation in an Interval, 2019) without its rejection: what some
 // numbers are more likely than others is at most n/2^64.
-func (r *random) below(n uint64) uint64 {
+func (r *random) belowN(n uint64) uint64 {
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
 
-// batch is how many characters are taken from 64 random bits: at 256 different
+// charsPerDraw is how many characters are taken from 64 random bits: at 256 different
 // ones, what some are more likely than others is at most 2^-16.
-const batch = 6
+const charsPerDraw = 6
 
-// fill appends n random characters of a class of at most 256.
-func (r *random) fill(dst []byte, n int, class string) []byte {
+// appendChars appends n random characters of a class of at most 256.
+func (r *random) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]
 	size := uint64(len(class))
 	for len(to) > 0 {
 		var at uint64
 		left := r.next()
-		some := to[:min(batch, len(to))]
+		some := to[:min(charsPerDraw, len(to))]
 		for i := range some {
 			at, left = bits.Mul64(left, size)
 			some[i] = class[at]

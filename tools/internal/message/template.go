@@ -36,8 +36,8 @@ const (
 	MaxLen = 1 << 20
 )
 
-// Of says which message to make.
-type Of struct {
+// ID says which message to make.
+type ID struct {
 	// Seed is the run's.
 	Seed uint64
 	// Connection numbers the connection in its run, Message the message on
@@ -59,8 +59,8 @@ func Parse(text string) (*Template, error) {
 	t := &Template{}
 	expressions := 0
 	for at := 0; at < len(text); {
-		literal, next, open := literalAt(text, at)
-		if err := t.add(piece{kind: kindText, text: literal}); err != nil {
+		literal, next, open := parseLiteral(text, at)
+		if err := t.addPiece(piece{kind: kindText, text: literal}); err != nil {
 			return nil, err
 		}
 		if at = next; !open {
@@ -69,26 +69,26 @@ func Parse(text string) (*Template, error) {
 		if expressions++; expressions > MaxExpressions {
 			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
 		}
-		size, err := closing(text, at)
+		size, err := expressionLen(text, at)
 		if err != nil {
 			return nil, err
 		}
 		p, err := parseExpression(text[at:at+size], expressions-1)
 		if err == nil {
-			err = t.add(p)
+			err = t.addPiece(p)
 		}
 		if err != nil {
-			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, shorten(text[at:at+size]), at-2, err)
+			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, truncate(text[at:at+size]), at-2, err)
 		}
 		at += size + 1
 	}
 	return t, nil
 }
 
-// literalAt reads the literal text at a place of a template, to an expression or
+// parseLiteral reads the literal text at a place of a template, to an expression or
 // to the first { that is none. open says that next is the place behind the \{ of
 // an expression.
-func literalAt(text string, at int) (literal []byte, next int, open bool) {
+func parseLiteral(text string, at int) (literal []byte, next int, open bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
 		return []byte(text[at:]), len(text), false
@@ -103,17 +103,17 @@ func literalAt(text string, at int) (literal []byte, next int, open bool) {
 	return literal, at + brace + 1, open
 }
 
-// closing returns the number of bytes from a place behind a \{ to its }.
-func closing(text string, at int) (int, error) {
+// expressionLen returns the number of bytes from a place behind a \{ to its }.
+func expressionLen(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, shorten(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, truncate(text[at:]), at-2)
 	}
 	return size, nil
 }
 
-// shorten cuts what an error shows.
-func shorten(text string) string {
+// truncate cuts what an error shows.
+func truncate(text string) string {
 	const most = 64
 	if len(text) > most {
 		return text[:most] + "..."
@@ -121,9 +121,9 @@ func shorten(text string) string {
 	return text
 }
 
-// add adds a piece. Literal texts that follow each other become one.
-func (t *Template) add(p piece) error {
-	low, high := p.lengths()
+// addPiece adds a piece. Literal texts that follow each other become one.
+func (t *Template) addPiece(p piece) error {
+	low, high := p.lengthRange()
 	t.minLen += low
 	if t.maxLen += high; t.maxLen > MaxLen {
 		return fmt.Errorf("messages of up to %d bytes; expected at most %d", t.maxLen, MaxLen)
@@ -161,24 +161,24 @@ func (t *Template) Fixed() ([]byte, bool) {
 
 // Append appends a message. It allocates only where dst has less room than the
 // message needs, which is MaxLen at most.
-func (t *Template) Append(dst []byte, of Of) []byte {
-	key := messageKey(of)
+func (t *Template) Append(dst []byte, id ID) []byte {
+	key := messageKey(id)
 	for i := range t.pieces {
 		p := &t.pieces[i]
-		r := p.random(key)
+		r := p.newRandom(key)
 		switch p.kind {
 		case kindText:
 			dst = append(dst, p.text...)
 		case kindConnection:
-			dst = strconv.AppendUint(dst, of.Connection, 10)
+			dst = strconv.AppendUint(dst, id.Connection, 10)
 		case kindMessage:
-			dst = strconv.AppendUint(dst, of.Message, 10)
+			dst = strconv.AppendUint(dst, id.Message, 10)
 		case kindMarker:
-			dst = appendMarker(dst, of)
-		case kindBetween:
-			dst = strconv.AppendUint(dst, p.low+r.below(p.high-p.low+1), 10)
-		case kindCharacters:
-			dst = r.fill(dst, p.count, p.class)
+			dst = appendMarker(dst, id)
+		case kindNumber:
+			dst = strconv.AppendUint(dst, p.low+r.belowN(p.high-p.low+1), 10)
+		case kindChars:
+			dst = r.appendChars(dst, p.count, p.class)
 		case kindUUID:
 			dst = appendUUID(dst, &r)
 		}

@@ -27,27 +27,27 @@ func Random(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// exponential is Random as a time between events of a Poisson process of rate 1.
-func exponential(seed, n uint64) float64 {
+// exponentialInterval is Random as a time between events of a Poisson process of rate 1.
+func exponentialInterval(seed, n uint64) float64 {
 	return -math.Log(float64(Random(seed, n)>>11+1) / (1 << 53))
 }
 
 // Plan is a sequence of times. The zero Plan has none.
 type Plan struct {
-	x    float64       // where the next message is on the curve
-	k    uint64        // its number
-	next time.Duration // its time
+	position float64       // where the next message is on the curve
+	number   uint64        // its number
+	next     time.Duration // its time
 }
 
-// Start begins a plan at a time: with a message phase messages later, 0 to 1, or with
+// NewPlan begins a plan at a time: with a message phase messages later, 0 to 1, or with
 // Poisson at a random time. The seed is that of all its random times.
-func (c *Curve) Start(at time.Duration, phase float64, seed uint64) Plan {
-	p := Plan{x: c.Due(at)}
+func (c *Curve) NewPlan(at time.Duration, phase float64, seed uint64) Plan {
+	p := Plan{position: c.CountDue(at)}
 	if c.Poisson {
-		phase = exponential(seed, 0)
+		phase = exponentialInterval(seed, 0)
 	}
-	p.x += phase
-	p.next = c.At(p.x)
+	p.position += phase
+	p.next = c.TimeOf(p.position)
 	return p
 }
 
@@ -56,22 +56,22 @@ func (p *Plan) Next() time.Duration { return p.next }
 
 // Advance goes on to the message after that.
 func (p *Plan) Advance(c *Curve, seed uint64) {
-	p.k++
+	p.number++
 	if c.Poisson {
-		p.x += exponential(seed, p.k)
+		p.position += exponentialInterval(seed, p.number)
 	} else {
-		p.x++
+		p.position++
 	}
-	p.next = c.At(p.x)
+	p.next = c.TimeOf(p.position)
 }
 
-// Waiting is how many messages are due by now and before end, an estimate where times are
+// CountOverdue is how many messages are due by now and before end, an estimate where times are
 // random.
-func (p *Plan) Waiting(c *Curve, now, end time.Duration) int64 {
+func (p *Plan) CountOverdue(c *Curve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
 	}
-	return c.count(p.x, min(now+1, end))
+	return c.countBefore(p.position, min(now+1, end))
 }
 
 // Skipped are messages that were given up.
@@ -82,32 +82,32 @@ type Skipped struct {
 // Skip gives up the messages that are due before end, and counts them; the window begins
 // at from. Of random times it draws as many as *draws, which it reduces, and estimates how
 // many are behind them; the time that it takes does not depend on how many those are.
-func (p *Plan) Skip(c *Curve, seed uint64, from, end time.Duration, draws *int) (s Skipped) {
+func (p *Plan) Skip(c *Curve, seed uint64, windowStart, end time.Duration, draws *int) (s Skipped) {
 	if p.next == 0 {
 		return s
 	}
 	for ; c.Poisson && *draws > 0 && p.next < end; *draws-- {
-		if p.next >= from {
+		if p.next >= windowStart {
 			s.Within++
 		} else {
 			s.Before++
 		}
 		p.Advance(c, seed)
 	}
-	all := c.count(p.x, end)
+	all := c.countBefore(p.position, end)
 	if all == 0 {
 		return s
 	}
-	before := c.count(p.x, min(from, end))
+	before := c.countBefore(p.position, min(windowStart, end))
 	s.Before += before
 	s.Within += all - before
-	p.k += uint64(all)
+	p.number += uint64(all)
 	if c.Poisson {
-		p.x = c.Due(end) + exponential(seed, p.k)
+		p.position = c.CountDue(end) + exponentialInterval(seed, p.number)
 	} else {
-		p.x += float64(all)
+		p.position += float64(all)
 	}
-	p.next = c.At(p.x)
+	p.next = c.TimeOf(p.position)
 	return s
 }
 
@@ -116,13 +116,13 @@ func (p *Plan) Skip(c *Curve, seed uint64, from, end time.Duration, draws *int) 
 type Shared struct {
 	next atomic.Int64 // when the next message is due; Never for none
 
-	mu    sync.Mutex
-	curve Curve
-	seed  uint64
-	plan  Plan
-	from  time.Duration // of the window
-	end   time.Duration // nothing is due from then on
-	taken Skipped       // that were taken, and not given up
+	mu          sync.Mutex
+	curve       Curve
+	seed        uint64
+	plan        Plan
+	windowStart time.Duration // of the window
+	end         time.Duration // nothing is due from then on
+	taken       Skipped       // that were taken, and not given up
 }
 
 // NewShared makes one without messages.
@@ -133,16 +133,16 @@ func NewShared() *Shared {
 }
 
 // Start begins a plan whose window is from then until end.
-func (s *Shared) Start(curve Curve, seed uint64, from, end time.Duration) {
+func (s *Shared) Start(curve Curve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.curve, s.seed, s.from, s.end, s.taken = curve, seed, from, end, Skipped{}
-	s.plan = s.curve.Start(curve.Begin, 0, seed)
-	s.store()
+	s.curve, s.seed, s.windowStart, s.end, s.taken = curve, seed, windowStart, end, Skipped{}
+	s.plan = s.curve.NewPlan(curve.Begin, 0, seed)
+	s.storeNext()
 }
 
-// store tells the others of the next time.
-func (s *Shared) store() {
+// storeNext tells the others of the next time.
+func (s *Shared) storeNext() {
 	next := s.plan.next
 	if next >= s.end {
 		next = Never
@@ -155,49 +155,49 @@ func (s *Shared) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end = min(s.end, end)
-	s.store()
+	s.storeNext()
 }
 
-// Due is when the next message is due, Never if there is none. It takes no lock.
-func (s *Shared) Due() time.Duration { return time.Duration(s.next.Load()) }
+// NextDue is when the next message is due, Never if there is none. It takes no lock.
+func (s *Shared) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
 // Take takes the next message, if it is due, and says when it was to be sent.
-func (s *Shared) Take(now time.Duration) (at time.Duration, ok bool) {
-	if s.Due() > now {
+func (s *Shared) Take(now time.Duration) (plannedAt time.Duration, ok bool) {
+	if s.NextDue() > now {
 		return 0, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at = s.Due(); at > now {
+	if plannedAt = s.NextDue(); plannedAt > now {
 		return 0, false
 	}
-	if at >= s.from {
+	if plannedAt >= s.windowStart {
 		s.taken.Within++
 	} else {
 		s.taken.Before++
 	}
 	s.plan.Advance(&s.curve, s.seed)
-	s.store()
-	return at, true
+	s.storeNext()
+	return plannedAt, true
 }
 
 // Skip gives up the messages that are due before a time, as that of a Plan.
 func (s *Shared) Skip(now time.Duration, draws int) Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Due() >= now {
+	if s.NextDue() >= now {
 		return Skipped{}
 	}
-	skipped := s.plan.Skip(&s.curve, s.seed, s.from, min(now, s.end), &draws)
-	s.store()
+	skipped := s.plan.Skip(&s.curve, s.seed, s.windowStart, min(now, s.end), &draws)
+	s.storeNext()
 	return skipped
 }
 
-// Waiting is how many messages are due and not taken, an estimate where times are random.
-func (s *Shared) Waiting(now time.Duration) int64 {
+// CountOverdue is how many messages are due and not taken, an estimate where times are random.
+func (s *Shared) CountOverdue(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.plan.Waiting(&s.curve, now, s.end)
+	return s.plan.CountOverdue(&s.curve, now, s.end)
 }
 
 // Taken is how many messages were taken.

@@ -43,9 +43,9 @@ const (
 	Network
 )
 
-// costly are the parts whose cost grows with the process: a Sampler reads those that
+// costlyParts are the parts whose cost grows with the process: a Sampler reads those that
 // were slow less often.
-const costly = PSS | Switches | Descriptors | Sockets
+const costlyParts = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded means that none of the processes is left.
 var ErrEnded = errors.New("sample: the processes have ended")
@@ -145,7 +145,7 @@ func (s *Sample) Since(before *Sample) Interval {
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
 	for i := range s.Processes {
 		p := s.Processes[i]
-		if was := before.process(p.PID); was != nil {
+		if was := before.findProcess(p.PID); was != nil {
 			p.addCounters(was, -1)
 			cpu := max(p.CPU(), 0)
 			p.User = min(max(p.User, 0), cpu)
@@ -168,8 +168,8 @@ func (s *Sample) Since(before *Sample) Interval {
 	return Interval{Length: s.At.Sub(before.At), Process: grown, Machine: m}
 }
 
-// process returns the process of a number, nil if it is not in the sample.
-func (s *Sample) process(pid int) *Process {
+// findProcess returns the process of a number, nil if it is not in the sample.
+func (s *Sample) findProcess(pid int) *Process {
 	for i := range s.Processes {
 		if s.Processes[i].PID == pid {
 			return &s.Processes[i]
@@ -210,6 +210,6 @@ func (s *Sampler) Take(parts Parts, pids ...int) (Sample, error) {
 		}
 	}
 	r := Sample{At: now, Parts: parts}
-	err := r.read(s, pids)
+	err := r.readParts(s, pids)
 	return r, err
 }

@@ -45,20 +45,20 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// Service is how long the service of a line takes, stalls left out.
-func (p Plan) Service() time.Duration {
+// ServiceTime is how long the service of a line takes, stalls left out.
+func (p Plan) ServiceTime() time.Duration {
 	if p.Capacity == 0 {
 		return 0
 	}
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// End is when the service of a line ends that could begin at a time: one that would
+// ServiceEnd is when the service of a line ends that could begin at a time: one that would
 // begin in a stall begins at its end, and one that a stall comes upon is interrupted
 // and goes on after it. A service that ends at the moment at which a stall begins has
 // ended.
-func (p Plan) End(start time.Duration) time.Duration {
-	left := p.Service()
+func (p Plan) ServiceEnd(start time.Duration) time.Duration {
+	left := p.ServiceTime()
 	if p.Stall == 0 {
 		return start + left
 	}
@@ -74,15 +74,15 @@ func (p Plan) End(start time.Duration) time.Duration {
 	return start + left
 }
 
-// Truth is the latency of each of the lines that arrive at given times, in that
+// Latencies is the latency of each of the lines that arrive at given times, in that
 // order: the time it waits and the time it is served. Lines are served first in,
 // first out; arrivals must not decrease.
-func (p Plan) Truth(arrivals []time.Duration) []time.Duration {
-	took := make([]time.Duration, len(arrivals))
+func (p Plan) Latencies(arrivals []time.Duration) []time.Duration {
+	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // when the last service ends
 	for i, at := range arrivals {
-		free = p.End(max(at, free))
-		took[i] = free - at
+		free = p.ServiceEnd(max(at, free))
+		latencies[i] = free - at
 	}
-	return took
+	return latencies
 }

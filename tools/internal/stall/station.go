@@ -17,10 +17,10 @@ const (
 // ErrFull says that as much waits as may.
 var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
 
-// spin is for how long before a moment a Station looks at the clock, and lets others
+// spinTime is for how long before a moment a Station looks at the clock, and lets others
 // work in between, instead of sleeping: so late sleeps usually end. Looking for longer
 // is less precise where CPUs are short, because a thread that has slept goes first.
-const spin = 100 * time.Microsecond
+const spinTime = 100 * time.Microsecond
 
 // Station serves lines by a Plan in real time, in the order in which they come. What
 // the machine takes does not add up: when a service ends follows from when lines have
@@ -31,12 +31,12 @@ type Station struct {
 	since func() time.Duration // the epoch
 	sleep func(time.Duration)
 
-	mu    sync.Mutex
-	free  time.Duration // when the last service is to end
-	queue []service     // in order; the server takes from head on
-	head  int
-	bytes int  // of what is in the queue
-	busy  bool // there is a server
+	mu      sync.Mutex
+	lastEnd time.Duration // when the last service is to end
+	queue   []service     // in order; the server takes from head on
+	head    int
+	bytes   int  // of what is in the queue
+	serving bool // there is a server
 }
 
 // service is that of one line.
@@ -51,43 +51,43 @@ func NewStation(p Plan, epoch time.Time) *Station {
 	return &Station{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: sleep}
 }
 
-// Serve takes a line that comes now, and keeps it until it has been served: then done
+// Enqueue takes a line that comes now, and keeps it until it has been served: then done
 // is called with it, for one line at a time. Serve does not wait for that. With ErrFull
 // it has not taken the line.
-func (s *Station) Serve(line []byte, done func(line []byte)) error {
+func (s *Station) Enqueue(line []byte, onServed func(line []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue)-s.head == MaxLines || s.bytes+len(line) > MaxBytes {
 		return ErrFull
 	}
-	s.free = s.plan.End(max(s.since(), s.free))
-	s.queue = append(s.queue, service{s.free, line, done})
+	s.lastEnd = s.plan.ServiceEnd(max(s.since(), s.lastEnd))
+	s.queue = append(s.queue, service{s.lastEnd, line, onServed})
 	s.bytes += len(line)
-	if !s.busy {
-		s.busy = true
-		go s.serve()
+	if !s.serving {
+		s.serving = true
+		go s.serveQueue()
 	}
 	return nil
 }
 
-// serve is the server, which is there while there is something to serve.
-func (s *Station) serve() {
+// serveQueue is the server, which is there while there is something to serve.
+func (s *Station) serveQueue() {
 	for {
-		next, some := s.next()
+		next, some := s.dequeue()
 		if !some {
 			return
 		}
-		s.wait(next.end)
+		s.waitUntil(next.end)
 		next.done(next.line)
 	}
 }
 
-// next takes the first service from the queue. If there is none the server ends.
-func (s *Station) next() (next service, some bool) {
+// dequeue takes the first service from the queue. If there is none the server ends.
+func (s *Station) dequeue() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.head == len(s.queue) {
-		s.queue, s.head, s.busy = nil, 0, false
+		s.queue, s.head, s.serving = nil, 0, false
 		return service{}, false
 	}
 	if 2*s.head > len(s.queue) { // so that what is served does not pile up
@@ -100,14 +100,14 @@ func (s *Station) next() (next service, some bool) {
 	return next, true
 }
 
-// wait waits until a time.
-func (s *Station) wait(until time.Duration) {
+// waitUntil waits until a time.
+func (s *Station) waitUntil(end time.Duration) {
 	for {
-		switch left := until - s.since(); {
+		switch left := end - s.since(); {
 		case left <= 0:
 			return
-		case left > spin:
-			s.sleep(left - spin)
+		case left > spinTime:
+			s.sleep(left - spinTime)
 		default:
 			runtime.Gosched()
 		}

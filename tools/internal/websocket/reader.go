@@ -38,12 +38,12 @@ type Part struct {
 // and its zero value stands at the stream's beginning. It keeps no payload, so
 // messages may have any size, and it does not allocate but for errors.
 type Reader struct {
-	// left is how much of the payload of the message's frame at hand has not
+	// remaining is how much of the payload of the message's frame at hand has not
 	// been taken.
-	left uint64
-	// inside says that a message has begun and isn't complete, last that the
+	remaining uint64
+	// inMessage says that a message has begun and isn't complete, last that the
 	// frame at hand is its last one.
-	inside, last bool
+	inMessage, lastFrame bool
 	// closed says that a Close has been taken.
 	closed bool
 }
@@ -61,42 +61,42 @@ func (r *Reader) Next(in []byte) (part Part, n int, err error) {
 	if len(in) == 0 {
 		return Part{}, 0, nil
 	}
-	if r.left > 0 {
-		return r.piece(in, 0)
+	if r.remaining > 0 {
+		return r.takePayload(in, 0)
 	}
 	if r.closed {
 		return Part{}, 0, errors.New("websocket: the server sends more after its close frame; expected nothing")
 	}
-	h, err := r.head(in)
+	h, err := r.parseHead(in)
 	switch {
 	case h.Len == 0 || err != nil:
 		return Part{}, 0, err
 	case h.Control():
-		return r.control(in, &h)
+		return r.takeControlFrame(in, &h)
 	}
-	r.left, r.last, r.inside = h.Size, h.First&wsframe.Fin != 0, true
-	return r.piece(in, h.Len)
+	r.remaining, r.lastFrame, r.inMessage = h.Size, h.First&wsframe.Fin != 0, true
+	return r.takePayload(in, h.Len)
 }
 
 // Fragmented says that the frame at hand is not the last one of its message.
-func (r *Reader) Fragmented() bool { return r.inside && !r.last }
+func (r *Reader) Fragmented() bool { return r.inMessage && !r.lastFrame }
 
-// piece takes payload of the frame at hand, which begins in in at from.
-func (r *Reader) piece(in []byte, from int) (Part, int, error) {
+// takePayload takes payload of the frame at hand, which begins in in at from.
+func (r *Reader) takePayload(in []byte, from int) (Part, int, error) {
 	payload := in[from:]
-	if uint64(len(payload)) > r.left {
-		payload = payload[:r.left]
+	if uint64(len(payload)) > r.remaining {
+		payload = payload[:r.remaining]
 	}
-	r.left -= uint64(len(payload))
-	last := r.last && r.left == 0
+	r.remaining -= uint64(len(payload))
+	last := r.lastFrame && r.remaining == 0
 	if last {
-		r.inside = false
+		r.inMessage = false
 	}
 	return Part{Kind: Data, Payload: payload, Last: last}, from + len(payload), nil
 }
 
-// control takes a frame that belongs to the connection once it's whole.
-func (r *Reader) control(in []byte, h *wsframe.Head) (Part, int, error) {
+// takeControlFrame takes a frame that belongs to the connection once it's whole.
+func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error) {
 	n := h.Len + int(h.Size)
 	if len(in) < n {
 		return Part{}, 0, nil
@@ -117,17 +117,17 @@ func (r *Reader) control(in []byte, h *wsframe.Head) (Part, int, error) {
 	return part, n, nil
 }
 
-// head parses a frame's head. A wrong byte is an error as soon as it is there.
-func (r *Reader) head(in []byte) (h wsframe.Head, err error) {
+// parseHead parses a frame's head. A wrong byte is an error as soon as it is there.
+func (r *Reader) parseHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("websocket: %w", err)
 	case h.Reserved() != 0:
 		err = fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
-	case h.Op() == wsframe.OpContinuation && !r.inside:
+	case h.Op() == wsframe.OpContinuation && !r.inMessage:
 		err = errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
-	case h.Op() != wsframe.OpContinuation && !h.Control() && r.inside:
+	case h.Op() != wsframe.OpContinuation && !h.Control() && r.inMessage:
 		err = errors.New("websocket: a new message within another; expected a continuation frame")
 	case h.Masked:
 		err = errors.New("websocket: a masked frame; expected none of a server to be")

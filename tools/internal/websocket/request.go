@@ -22,16 +22,16 @@ const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 // each connection.
 type Key [16]byte
 
-// text is the key as it is sent.
-func (k Key) text() (text [24]byte) {
+// encodeBase64 is the key as it is sent.
+func (k Key) encodeBase64() (text [24]byte) {
 	base64.StdEncoding.Encode(text[:], k[:])
 	return text
 }
 
-// accept is the answer that the server must give to the key.
-func (k Key) accept() (accept [28]byte) {
+// acceptValue is the answer that the server must give to the key.
+func (k Key) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
-	text := k.text()
+	text := k.encodeBase64()
 	copy(b[copy(b[:], text[:]):], guid)
 	sum := sha1.Sum(b[:])
 	base64.StdEncoding.Encode(accept[:], sum[:])
@@ -47,7 +47,7 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []b
 	if path == "" {
 		path = "/"
 	}
-	text := k.text()
+	text := k.encodeBase64()
 	dst = append(append(dst, "GET "...), path...)
 	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), host...)
 	dst = append(dst, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "...)
@@ -73,18 +73,18 @@ func CheckHeader(path string, header http.Header) error {
 	}
 	size := len(path)
 	for name, values := range header {
-		if use, ours := reserved[strings.ToLower(name)]; ours {
+		if use, ours := reservedHeaders[strings.ToLower(name)]; ours {
 			return fmt.Errorf("websocket: a header %s; expected none, %s", name, use)
 		}
 		for _, value := range values {
 			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 			if strings.ContainsFunc(value, control) {
-				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, shorten(value))
+				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, truncate(value))
 			}
 			size += len(name) + len(value) + len(": \r\n")
 		}
-		if name == "" || strings.Trim(name, tokens) != "" {
-			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", shorten(name))
+		if name == "" || strings.Trim(name, tokenChars) != "" {
+			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", truncate(name))
 		}
 	}
 	if size >= maxHead {
@@ -99,19 +99,19 @@ func checkPath(path string) error {
 	}
 	strange := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '#' }
 	if path[0] != '/' || strings.ContainsFunc(path, strange) {
-		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", shorten(path))
+		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", truncate(path))
 	}
 	if _, err := url.ParseRequestURI(path); err != nil {
-		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", shorten(path))
+		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", truncate(path))
 	}
 	return nil
 }
 
-// tokens are the characters of a header's name (RFC 9110, 5.6.2).
-const tokens = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+// tokenChars are the characters of a header's name (RFC 9110, 5.6.2).
+const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reserved are the names of lines that a header may not have, and why.
-var reserved = map[string]string{
+// reservedHeaders are the names of lines that a header may not have, and why.
+var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",
 	"connection":               "it is always sent",
@@ -123,8 +123,8 @@ var reserved = map[string]string{
 	"transfer-encoding":        "the request has no body",
 }
 
-// shorten cuts off what is too long for an error.
-func shorten[T string | []byte](s T) string {
+// truncate cuts off what is too long for an error.
+func truncate[T string | []byte](s T) string {
 	const most = 80
 	if len(s) > most {
 		return string(s[:most]) + "..."

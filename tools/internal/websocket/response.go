@@ -17,7 +17,7 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
 		line, _, _ := bytes.Cut(in, []byte("\n"))
-		return 0, errStatus(strings.TrimSuffix(shorten(line), "\r"))
+		return 0, errStatus(strings.TrimSuffix(truncate(line), "\r"))
 	}
 	const end = "\r\n\r\n"
 	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
@@ -37,29 +37,29 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
 	}
-	accept := k.accept()
+	accept := k.acceptValue()
 	for _, field := range []struct {
 		name, expected string
 		ok             bool
 	}{
 		{"Upgrade", "websocket", strings.EqualFold(header.Get("Upgrade"), "websocket")},
-		{"Connection", "Upgrade", lists(header.Values("Connection"), "Upgrade")},
+		{"Connection", "Upgrade", listContains(header.Values("Connection"), "Upgrade")},
 		{"Sec-Websocket-Accept", string(accept[:]) + ", once", len(header.Values("Sec-Websocket-Accept")) == 1 && header.Get("Sec-Websocket-Accept") == string(accept[:])},
 		{"Sec-Websocket-Extensions", "none, as none was offered", header.Get("Sec-Websocket-Extensions") == ""},
 	} {
 		if !field.ok {
-			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, shorten(strings.Join(header.Values(field.name), ", ")), field.expected)
+			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, truncate(strings.Join(header.Values(field.name), ", ")), field.expected)
 		}
 	}
 	return n, nil
 }
 
 func errStatus(line string) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", shorten(line), "HTTP/1.1 101 Switching Protocols")
+	return fmt.Errorf("websocket: the server answers %q; expected %q", truncate(line), "HTTP/1.1 101 Switching Protocols")
 }
 
-// lists says whether an element of comma-separated lists is want.
-func lists(lists []string, want string) bool {
+// listContains says whether an element of comma-separated lists is want.
+func listContains(lists []string, want string) bool {
 	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(element), want) {
 			return true

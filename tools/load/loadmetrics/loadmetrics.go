@@ -35,7 +35,7 @@ const maxCauses = 64
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func New(labels prometheus.Labels) *Collector {
 	c := new(Collector)
-	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
+	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.cloneState, listMetrics(), loadSummaries)
 	return c
 }
 
@@ -47,8 +47,8 @@ type Collector struct {
 	state loadState
 }
 
-// snapshot is a copy of the state.
-func (c *Collector) snapshot() loadState {
+// cloneState is a copy of the state.
+func (c *Collector) cloneState() loadState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state
@@ -58,10 +58,10 @@ func (c *Collector) snapshot() loadState {
 
 // loadState is a run so far.
 type loadState struct {
-	plan           load.Plan
-	last, run      load.Interval // the last one, and all of them joined, without causes
-	causes         map[string]int64
-	latency, setup durations
+	plan             load.Plan
+	last, run        load.Interval // the last one, and all of them joined, without causes
+	causes           map[string]int64
+	latency, connect durations
 }
 
 // durations are the count and the sum, in seconds, of a whole run.
@@ -70,7 +70,7 @@ type durations struct {
 	sum   float64
 }
 
-func (d *durations) add(l load.Latency) {
+func (d *durations) addLatency(l load.Latency) {
 	d.count += uint64(l.Count)
 	d.sum += float64(l.Count) * l.Mean.Seconds()
 }
@@ -86,21 +86,21 @@ func (c *Collector) Observe(e load.Event) {
 		c.state.plan = *e.Plan
 	}
 	if e.Interval != nil {
-		c.state.add(*e.Interval)
+		c.state.addInterval(*e.Interval)
 	}
 }
 
-func (s *loadState) add(i load.Interval) {
+func (s *loadState) addInterval(i load.Interval) {
 	s.causes = load.AddCauses(s.causes, i.Errors, maxCauses)
 	i.Errors, i.Histograms = nil, nil
 	s.last = i
 	s.run.Join(i)
-	s.latency.add(i.Latency)
-	s.setup.add(i.Connect)
+	s.latency.addLatency(i.Latency)
+	s.connect.addLatency(i.Connect)
 }
 
-// quantiles returns those of an interval, in seconds.
-func quantiles(l load.Latency) map[float64]float64 {
+// quantileMap returns those of an interval, in seconds.
+func quantileMap(l load.Latency) map[float64]float64 {
 	to := make(map[float64]float64)
 	for _, p := range load.LatencyPoints {
 		switch {
@@ -114,8 +114,8 @@ func quantiles(l load.Latency) map[float64]float64 {
 	return to
 }
 
-// loadMetrics are the counters of a run, and what else has a value.
-func loadMetrics() []collector.Metric[loadState] {
+// listMetrics are the counters of a run, and what else has a value.
+func listMetrics() []collector.Metric[loadState] {
 	all := []collector.Metric[loadState]{
 		collector.Gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
 		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
@@ -162,11 +162,15 @@ func loadMetrics() []collector.Metric[loadState] {
 
 var loadSummaries = []collector.Distribution[loadState]{
 	{Name: "latency_seconds", Help: "Time to the last byte of an answer; the quantiles are of the last interval.",
-		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric {
+			return newSummary(d, s.latency, s.last.Latency)
+		}},
 	{Name: "connect_seconds", Help: "Time to establish a connection; the quantiles are of the last interval.",
-		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric {
+			return newSummary(d, s.connect, s.last.Connect)
+		}},
 }
 
-func summary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
-	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantiles(last))
+func newSummary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
+	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantileMap(last))
 }
