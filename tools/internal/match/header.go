@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// cutHeadLine is the line of a head or a trailer that in begins with, without its
-// end, and n its size with it; n is 0 if the end has not come, and err says
-// if it can't come within maxHead.
+// cutHeadLine returns the next line of a head or a trailer, without its end, and its size n
+// including the end. n is 0 if the line is incomplete, and err is set if the head would exceed
+// maxHead.
 func (s *State) cutHeadLine(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -18,8 +18,8 @@ func (s *State) cutHeadLine(in []byte) (line []byte, n int, err error) {
 	return line, n, nil
 }
 
-// cutLine is the line that in begins with, without its end, and n its size with
-// it: 0 if it does not end within the first most bytes.
+// cutLine returns the first line of in, without its end, and its size n including the end: 0 if it
+// does not end within maxBytes.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -32,8 +32,8 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeader looks at a header line. It says what was wanted instead if the line is
-// wrong, otherwise "".
+// applyHeader records what a header line says about the body. It returns what was expected if the
+// line is wrong, otherwise "".
 func (s *State) applyHeader(line []byte) (want string) {
 	name, value := splitHeader(line)
 	switch {
@@ -57,7 +57,7 @@ func (s *State) applyHeader(line []byte) (want string) {
 	return ""
 }
 
-// applyConnectionHeader looks at the value of a Connection line, a list of words.
+// applyConnectionHeader records the words in the value of a Connection header.
 func (s *State) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
@@ -71,9 +71,8 @@ func (s *State) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeader cuts a header line at its colon; name is nil if it has none, or a name
-// with a space at one of its ends, as a line has that goes on from the one
-// before it.
+// splitHeader splits a header line at its colon. name is nil if there is none, or if there is space
+// around the name, as in a line that continues the previous one.
 func splitHeader(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {
@@ -86,12 +85,12 @@ func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 func trimBlank(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// equalsWord compares b with a word of ASCII, letters in either case.
+// equalsWord compares b with an ASCII word, ignoring case.
 func equalsWord(b []byte, word string) bool {
 	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }
 
-// parseDigits is the number below 2^60 that all of b is, in digits of a base.
+// parseDigits parses all of b as a number below 2^60 in a base.
 func parseDigits(b []byte, base int) (v int64, ok bool) {
 	n, err := strconv.ParseUint(string(b), base, 60)
 	return int64(n), err == nil

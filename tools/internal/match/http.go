@@ -2,19 +2,18 @@ package match
 
 import "bytes"
 
-// The bounds of an HTTP response.
+// Limits of an HTTP response.
 const (
-	// maxHead is the most bytes of a status line with the header, of those of
-	// interim responses before them, and of a trailer.
+	// maxHead limits the status line and the header together, including interim responses before
+	// them, and the trailer, in bytes.
 	maxHead = 64 << 10
-	// maxChunkLine is the most bytes of a line before a chunk.
+	// maxChunkLine limits the line before a chunk, in bytes.
 	maxChunkLine = 4096
-	// maxBody is the longest body with a Content-Length, and the longest
-	// chunk, in bytes.
+	// maxBody limits a body with a Content-Length, and a chunk, in bytes.
 	maxBody = 1 << 40
 )
 
-// What an Error wants of an HTTP response.
+// Expected parts of an HTTP response, for Error.Want.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
@@ -27,10 +26,10 @@ const (
 	wantNothing   = "nothing behind a response that closes the connection"
 )
 
-// feedHTTP is Rule.Feed for responses of RFC 9112, as a client sees them that
-// does not ask for HEAD, CONNECT, or other encodings than chunked. A line
-// may end in "\n" alone; one that goes on in the next (obs-fold) is an error.
-// Interim responses, 1xx but for 101, are passed over.
+// feedHTTP is Rule.Feed for responses of RFC 9112, as received by a client that does not use HEAD,
+// CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone; one that
+// continues on the next line (obs-fold) is an error. Interim responses, 1xx except 101, are
+// skipped.
 func feedHTTP(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNext(in[used:])
@@ -46,8 +45,8 @@ func feedHTTP(s *State, in []byte, onStatus func(status int)) (used, answers int
 	return used, answers, nil
 }
 
-// parseNext uses the next part of a response: n bytes of in, which has at least one,
-// or 0 if it takes more of them. It says whether the response is done.
+// parseNext parses the next part of a response from in, which is not empty. It consumes n bytes, 0
+// if it needs more, and reports whether the response is complete.
 func (s *State) parseNext(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -74,7 +73,7 @@ func (s *State) parseNext(in []byte) (n int, done bool, err error) {
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipBody uses as much of in as is left of a body or a chunk.
+// skipBody skips the part of a body or a chunk that is in in, and returns its size.
 func (s *State) skipBody(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n
@@ -84,7 +83,7 @@ func (s *State) skipBody(in []byte) int {
 const version = "HTTP/1."
 
 func (s *State) parseStatusLine(in []byte) (n int, done bool, err error) {
-	// What is not HTTP need not have lines.
+	// Reject other protocols early: their input may have no lines.
 	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
 		return 0, false, errUnexpected(in, wantResponse)
 	}
@@ -123,7 +122,7 @@ func (s *State) parseHeaderLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// finishHead goes on to what follows a head, and says whether nothing does.
+// finishHead selects what follows a head. done reports that nothing does.
 func (s *State) finishHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
@@ -134,7 +133,7 @@ func (s *State) finishHead() (done bool) {
 	}
 	s.headBytes = 0
 	switch {
-	// HTTP/1.0 has no chunks: net/http does not look at the line either.
+	// HTTP/1.0 has no chunks: net/http ignores the header, too.
 	case s.flags&(flagChunked|flagHTTP10) == flagChunked:
 		s.remaining = 0
 		s.phase = phaseChunkLine

@@ -8,21 +8,20 @@ import (
 	"sync"
 )
 
-// lengthPrefix is a length that an answer begins with.
+// lengthPrefix is the length at the beginning of an answer.
 type lengthPrefix struct {
-	// skip is how many bytes of the answer come before it.
+	// skip is the number of bytes before it.
 	skip int
-	// size is its own size: 1, 2, 4 or 8.
+	// size is its own size in bytes: 1, 2, 4 or 8.
 	size         int
 	littleEndian bool
-	// offset is how many bytes more follow it than it says.
+	// offset is added to its value to get the number of bytes that follow it.
 	offset int64
 }
 
-// lengthPattern is a number such as 4be, 2le-2 or 4be+8@3.
+// lengthPattern matches lengths such as 4be, 2le-2 or 4be+8@3.
 var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
-// parseLengthPrefix reads a number.
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {
 	found := lengthPattern().FindStringSubmatch(text)
 	if found == nil || (found[1] == "1") != (found[2] == "") {
@@ -54,10 +53,10 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// headLen is how many bytes of an answer it takes to know its length.
+// headLen returns how many bytes of an answer determine its length.
 func (n lengthPrefix) headLen() int { return n.skip + n.size }
 
-// feedAnswers is Rule.Feed.
+// feedAnswers is Rule.Feed for answers with a length.
 func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err error) {
 	for {
 		rest := in[used:]
@@ -86,7 +85,7 @@ func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err e
 
 const wantLength = "a length for which 0 to 1073741824 bytes follow"
 
-// bodyLen is how many bytes follow the head that in begins with.
+// bodyLen returns how many bytes follow the head at the beginning of in.
 func (n lengthPrefix) bodyLen(in []byte) (int64, error) {
 	digits := in[n.skip:n.headLen()]
 	var v uint64

@@ -1,18 +1,18 @@
 package match
 
-// State is where in an answer a stream is. The zero value is the beginning.
+// State is the position of a stream in an answer. The zero value is the beginning.
 type State struct {
-	// remaining is how many bytes of an answer, of the body of one, or of a
-	// chunk are still to come; under "bytes" it is how many have come.
+	// remaining is how many bytes of an answer, of a body, or of a chunk are missing; under "bytes"
+	// it is how many have arrived.
 	remaining int64
-	// headBytes is how many bytes of the head, or of the trailer, have come.
+	// headBytes is how many bytes of the head, or of the trailer, have arrived.
 	headBytes int32
 	status    uint16
 	phase     phase
 	flags     headFlags
 }
 
-// phase is what comes next in an HTTP response.
+// phase is the next part of an HTTP response.
 type phase uint8
 
 const (
@@ -24,10 +24,10 @@ const (
 	phaseChunkEnd
 	phaseTrailerLine
 	phaseUntilClose // a body that ends with the connection
-	phaseClosed     // nothing: a response was the last one
+	phaseClosed     // nothing: the last response is complete
 )
 
-// headFlags are bits for what the head of an HTTP response said.
+// headFlags records headers of an HTTP response.
 type headFlags uint8
 
 const (
@@ -35,16 +35,15 @@ const (
 	flagKeepAlive                       // Connection: keep-alive
 	flagClose                           // Connection: close
 	flagChunked                         // Transfer-Encoding: chunked
-	flagLength                          // Content-Length, which is State.left
+	flagLength                          // Content-Length, in State.remaining
 )
 
-// ServerCloses says that the last answer that was completed is the last of this
-// connection: the HTTP response said that the server closes it ("Connection:
-// close", or HTTP/1.0 without keep-alive), or ended with it. What comes behind
-// it is an error.
+// ServerCloses reports whether the last completed answer is the last one of the connection: the
+// HTTP response announced a close ("Connection: close", or HTTP/1.0 without keep-alive), or ended
+// with the connection. Further input is an error.
 func (s *State) ServerCloses() bool { return s.phase == phaseClosed }
 
-// finishResponse ends an HTTP response.
+// finishResponse completes an HTTP response.
 func (s *State) finishResponse(onStatus func(status int)) {
 	if onStatus != nil {
 		onStatus(int(s.status))

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countText counts how often text, at least one byte, is in in, and leaves what
-// can be the beginning of another.
+// countText counts occurrences of text, which is not empty, in in. It leaves a possible beginning
+// of another one unused.
 func countText(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -24,7 +24,8 @@ func countText(text, in []byte) (used, answers int) {
 	}
 }
 
-// partialMatchLen is how many bytes at the end of in text begins with; text is not in it.
+// partialMatchLen returns the length of the longest end of in that is a beginning of text. in does
+// not contain text.
 func partialMatchLen(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
@@ -40,7 +41,7 @@ func partialMatchLen(text, in []byte) int {
 	return 0
 }
 
-// unescapeText replaces the escapes that Parse describes.
+// unescapeText replaces the escapes described at Parse.
 func unescapeText(s string) ([]byte, error) {
 	b := make([]byte, 0, len(s))
 	for at := 0; at < len(s); {
@@ -59,7 +60,7 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText is b in printable ASCII, so that unescape gives b.
+// escapeText returns b in printable ASCII; unescapeText reverses it.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

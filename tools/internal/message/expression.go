@@ -11,10 +11,10 @@ import (
 // piece is a part of a template: literal text, or an expression.
 type piece struct {
 	kind      kind
-	text      []byte // kindText
-	low, high uint64 // kindNumber
-	class     string // kindChars
-	count     int    // kindChars
+	text      []byte // of kindText
+	low, high uint64 // of kindNumber
+	class     string // of kindChars
+	count     int    // of kindChars
 	index     int    // of the expression in its template
 }
 
@@ -30,7 +30,7 @@ const (
 	kindUUID
 )
 
-// lengthRange returns bounds of the bytes that a piece makes.
+// lengthRange returns limits of the length of a piece in bytes.
 func (p *piece) lengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:
@@ -61,7 +61,7 @@ const (
 	hexadecimal     = "0123456789abcdef"
 )
 
-// printable are the characters from ! to ~.
+// printable has the characters from ! to ~.
 var printable = func() string {
 	var all []byte
 	for c := byte('!'); c <= '~'; c++ {
@@ -104,12 +104,11 @@ func parseExpression(body string, index int) (piece, error) {
 	return p, err
 }
 
-// errUnknownExpression is the error for an expression that is none.
 func errUnknownExpression(body string) error {
 	return fmt.Errorf("unknown expression %q; expected %s", truncate(body), expressionNames)
 }
 
-// rejectArgument is an error if there is an argument.
+// rejectArgument returns an error if there is an argument.
 func rejectArgument(argument string) error {
 	if argument != "" {
 		return fmt.Errorf("%q behind the name; expected nothing", truncate(argument))
@@ -117,7 +116,7 @@ func rejectArgument(argument string) error {
 	return nil
 }
 
-// parseCount parses the number of characters that an expression makes.
+// parseCount parses the number of characters of an expression.
 func parseCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
@@ -126,7 +125,7 @@ func parseCount(name, argument string) (int, error) {
 	return int(n), nil
 }
 
-// parseRange reads the ends of a range of integers.
+// parseRange parses the ends of a range of integers, both included.
 func parseRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
@@ -137,9 +136,8 @@ func parseRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// A marker has the number of the connection in its first 7 hexadecimal digits,
-// and that of the message in the other 9. So it is unique below 268 million
-// connections and 68 thousand million messages on each.
+// A marker has the connection's number in its first 7 hexadecimal digits and the message's number
+// in the other 9. It is unique below 268 million connections and 68 billion messages on each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4
@@ -149,7 +147,7 @@ func appendMarker(dst []byte, id ID) []byte {
 	return appendHex(dst, id.Connection<<markerMessageBits|id.Message&(1<<markerMessageBits-1), markerLen)
 }
 
-// appendHex appends the last digits of a number, in hexadecimal.
+// appendHex appends the last digits of a number in hexadecimal.
 func appendHex(dst []byte, n uint64, digits int) []byte {
 	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
 		dst = append(dst, hexadecimal[n>>shift&0xf])

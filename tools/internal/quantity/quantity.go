@@ -1,5 +1,5 @@
-// Package quantity reads numbers, rates and times as people write them in flags and in
-// configuration files. Errors are of type Error and say what was expected.
+// Package quantity parses numbers, rates and times in flags and configuration files. Errors are of
+// type Error and name the expected format.
 package quantity
 
 import (
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Error says what was expected of a text that can't be read.
+// Error names the expected format of a text that cannot be parsed.
 type Error string
 
 func (e Error) Error() string { return "expected " + string(e) }
 
-// What is expected.
+// Expected formats.
 const (
 	WantCount    = Error("a whole number such as 500, 20k or 1.5M")
 	WantPositive = Error("a whole number above 0, such as 500, 20k or 1.5M")
@@ -23,10 +23,10 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max bounds every number: what is below it is exact in a float64 and fits an int64.
+// Max limits every number: numbers below it are exact in a float64 and fit an int64.
 const Max = 1 << 53
 
-// multiples are the suffixes of numbers, the longer ones first.
+// multiples are the suffixes of numbers, longer ones first.
 var multiples = []struct {
 	suffix string
 	factor float64
@@ -35,8 +35,8 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// ParseNumber reads a number of 0 to Max with at most one point, and k, M or G, or ki, Mi
-// or Gi for powers of 1024, behind it.
+// ParseNumber parses a number of 0 to Max with an optional decimal point, followed by an optional
+// k, M or G, or ki, Mi or Gi for powers of 1024.
 func ParseNumber(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
@@ -45,7 +45,7 @@ func ParseNumber(text string) (n float64, ok bool) {
 			break
 		}
 	}
-	// ParseFloat reads more than that: signs, exponents, names.
+	// ParseFloat accepts more: signs, exponents, names.
 	if strings.Trim(text, "0123456789.") != "" {
 		return 0, false
 	}
@@ -54,7 +54,7 @@ func ParseNumber(text string) (n float64, ok bool) {
 	return n, err == nil && n <= Max
 }
 
-// ParseCount reads a whole number.
+// ParseCount parses a whole number.
 func ParseCount(text string) (int, error) {
 	n, ok := ParseNumber(text)
 	// An int can have 32 bits.
@@ -64,7 +64,7 @@ func ParseCount(text string) (int, error) {
 	return int(n), nil
 }
 
-// ParsePositive reads a whole number above 0.
+// ParsePositive parses a whole number above 0.
 func ParsePositive(text string) (int, error) {
 	n, err := ParseCount(text)
 	if err != nil || n == 0 {
@@ -73,7 +73,7 @@ func ParsePositive(text string) (int, error) {
 	return n, nil
 }
 
-// ParsePositive64 reads a whole number above 0 that needs 64 bits.
+// ParsePositive64 parses a whole number above 0 that needs 64 bits.
 func ParsePositive64(text string) (int64, error) {
 	n, ok := ParseNumber(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
@@ -82,7 +82,7 @@ func ParsePositive64(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// ParseSeed reads any number of 64 bits.
+// ParseSeed parses any number of 64 bits.
 func ParseSeed(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -91,7 +91,7 @@ func ParseSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDuration reads a time of 0 or more: Go's, days as in 2d, or a number of seconds.
+// ParseDuration parses a time of 0 or more: a Go duration, days as in 2d, or a number of seconds.
 func ParseDuration(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")
@@ -112,7 +112,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParsePeriod reads a time above 0.
+// ParsePeriod parses a time above 0.
 func ParsePeriod(text string) (time.Duration, error) {
 	d, err := ParseDuration(text)
 	if err != nil || d == 0 {

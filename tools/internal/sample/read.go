@@ -11,7 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readParts fills in s. It reads all processor times first, as everything else adds to them.
+// readParts reads the parts of s. It reads all processor times first, because reading the others
+// uses processor time.
 func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -70,8 +71,8 @@ func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether a read failed because the process is ending: it is gone, or its
-// memory is, after which its files in /proc belong to root.
+// isEnding reports whether a read failed because the process is ending: it is gone, or its memory
+// is, after which its files in /proc belong to root.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -82,14 +83,15 @@ func isEnding(pid int, err error) bool {
 	return procfs.Gone(err)
 }
 
-// setCPU sets the threads and the processor time: of this process to the microsecond. Of
-// another, User and System are in steps of 10 ms, and share what its clock says.
+// setCPU sets the threads and the processor time. For this process the time is exact to the
+// microsecond. For another one, User and System are known in steps of 10 ms, and divide the exact
+// sum in that ratio.
 func (p *Process) setCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
 		own := OwnCPU()
 		p.User, p.System = own.User, own.System
-	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may know its own only
+	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may allow only the own clock
 		part := 0.5
 		if all := p.CPU(); all > 0 {
 			part = float64(p.User) / float64(all)
@@ -99,7 +101,7 @@ func (p *Process) setCPU(stat *procfs.Stat) {
 	}
 }
 
-// readTimed calls read, and notes a costly part that took long.
+// readTimed calls read, and records that a costly part was slow.
 func (r *Sampler) readTimed(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

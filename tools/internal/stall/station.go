@@ -8,52 +8,51 @@ import (
 	"time"
 )
 
-// The bounds of what waits at a Station: lines, and the bytes of them.
+// Limits of the queue of a Station.
 const (
 	MaxLines = 1 << 19
 	MaxBytes = 32 << 20
 )
 
-// ErrFull says that as much waits as may.
+// ErrFull reports a full queue.
 var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fewer than the server can keep", MaxLines, MaxBytes)
 
-// spinTime is for how long before a moment a Station looks at the clock, and lets others
-// work in between, instead of sleeping: so late sleeps usually end. Looking for longer
-// is less precise where CPUs are short, because a thread that has slept goes first.
+// spinTime is how long before a service ends a Station polls the clock instead of sleeping, because
+// sleeps usually end that late. Polling for longer is less precise on a busy machine, because the
+// scheduler favours a thread that has slept.
 const spinTime = 100 * time.Microsecond
 
-// Station serves lines by a Plan in real time, in the order in which they come. What
-// the machine takes does not add up: when a service ends follows from when lines have
-// come, not from when the last one was seen to end. All methods are safe for concurrent
-// use.
+// Station serves lines by a Plan in real time, in the order of arrival. Delays of the machine do
+// not accumulate: the end of a service depends on arrival times, not on when the previous one was
+// processed. All methods are safe for concurrent use.
 type Station struct {
 	plan  Plan
-	since func() time.Duration // the epoch
+	since func() time.Duration // time since the start
 	sleep func(time.Duration)
 
 	mu      sync.Mutex
-	lastEnd time.Duration // when the last service is to end
-	queue   []service     // in order; the server takes from head on
+	lastEnd time.Duration // when the last queued service ends
+	queue   []service     // in order, from head on
 	head    int
-	bytes   int  // of what is in the queue
-	serving bool // there is a server
+	bytes   int  // in the queue
+	serving bool // serveQueue is running
 }
 
-// service is that of one line.
+// service is the service of one line.
 type service struct {
 	end  time.Duration
 	line []byte
 	done func(line []byte)
 }
 
-// NewStation makes a station with an epoch, which must not be in the future.
+// NewStation returns a station that started at epoch, which must not be in the future.
 func NewStation(p Plan, epoch time.Time) *Station {
 	return &Station{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: sleep}
 }
 
-// Enqueue takes a line that comes now, and keeps it until it has been served: then done
-// is called with it, for one line at a time. Serve does not wait for that. With ErrFull
-// it has not taken the line.
+// Enqueue queues a line that arrives now and keeps it until it has been served. Then onServed is
+// called with it, for one line at a time. Enqueue does not wait for that. With ErrFull the line is
+// not queued.
 func (s *Station) Enqueue(line []byte, onServed func(line []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +69,7 @@ func (s *Station) Enqueue(line []byte, onServed func(line []byte)) error {
 	return nil
 }
 
-// serveQueue is the server, which is there while there is something to serve.
+// serveQueue serves lines until the queue is empty.
 func (s *Station) serveQueue() {
 	for {
 		next, some := s.dequeue()
@@ -82,7 +81,7 @@ func (s *Station) serveQueue() {
 	}
 }
 
-// dequeue takes the first service from the queue. If there is none the server ends.
+// dequeue removes and returns the first service. If there is none, serving ends.
 func (s *Station) dequeue() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +89,7 @@ func (s *Station) dequeue() (next service, ok bool) {
 		s.queue, s.head, s.serving = nil, 0, false
 		return service{}, false
 	}
-	if 2*s.head > len(s.queue) { // so that what is served does not pile up
+	if 2*s.head > len(s.queue) { // compacts the queue
 		s.queue, s.head = slices.Delete(s.queue, 0, s.head), 0
 	}
 	next = s.queue[s.head]
@@ -100,7 +99,6 @@ func (s *Station) dequeue() (next service, ok bool) {
 	return next, true
 }
 
-// waitUntil waits until a time.
 func (s *Station) waitUntil(end time.Duration) {
 	for {
 		switch left := end - s.since(); {

@@ -11,24 +11,21 @@ import (
 	"strings"
 )
 
-// maxHead bounds an upgrade's request and its response, in bytes.
+// maxHead limits the request and the response of a handshake, in bytes.
 const maxHead = 16 << 10
 
-// guid is what a server appends to the key, to prove that it knows the protocol
-// (RFC 6455, 1.3).
+// guid is what a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
 const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-// Key is the nonce of one upgrade. RFC 6455 wants it random and another one for
-// each connection.
+// Key is the nonce of a handshake. RFC 6455 requires a random one for each connection.
 type Key [16]byte
 
-// encodeBase64 is the key as it is sent.
 func (k Key) encodeBase64() (text [24]byte) {
 	base64.StdEncoding.Encode(text[:], k[:])
 	return text
 }
 
-// acceptValue is the answer that the server must give to the key.
+// acceptValue returns the Sec-WebSocket-Accept that the server must send for the key.
 func (k Key) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
 	text := k.encodeBase64()
@@ -38,11 +35,10 @@ func (k Key) acceptValue() (accept [28]byte) {
 	return accept
 }
 
-// AppendRequest appends the request for an upgrade. The host is what Host is to
-// say, with the port if that is not the usual one; an empty path is "/". Lines of
-// the header come in the order of their names, so that equal headers give equal
-// bytes; their names are sent as they are. Path and header must have passed
-// CheckHeader; the host is not looked at.
+// AppendRequest appends the request of a handshake. host is the value of Host, with the port if it
+// is not the default; an empty path is "/". Header lines are sorted by name, so equal headers
+// result in equal bytes; names are sent as they are. Path and header must have passed CheckHeader;
+// the host is not checked.
 func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []byte {
 	if path == "" {
 		path = "/"
@@ -62,11 +58,10 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []b
 	return append(dst, "\r\n"...)
 }
 
-// CheckHeader says what is wrong with the path or the header of a request, nil
-// if nothing is. The path begins with "/", is of printable ASCII, has no fragment
-// and is escaped correctly; an empty one is good. A header has neither the lines
-// that are written anyway, nor those of extensions or of a body. Both together
-// have less than 16 KiB.
+// CheckHeader returns an error if the path or the header of a request is invalid. A path begins
+// with "/", consists of printable ASCII, has no fragment and is escaped correctly; an empty one is
+// valid. A header must not contain lines that AppendRequest writes, or those of extensions or of a
+// body. Together they have less than 16 KiB.
 func CheckHeader(path string, header http.Header) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -107,10 +102,10 @@ func checkPath(path string) error {
 	return nil
 }
 
-// tokenChars are the characters of a header's name (RFC 9110, 5.6.2).
+// tokenChars are the valid characters of a header's name (RFC 9110, 5.6.2).
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders are the names of lines that a header may not have, and why.
+// reservedHeaders are invalid names of header lines, with the reasons.
 var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",
@@ -123,7 +118,7 @@ var reservedHeaders = map[string]string{
 	"transfer-encoding":        "the request has no body",
 }
 
-// truncate cuts off what is too long for an error.
+// truncate shortens a text for an error.
 func truncate[T string | []byte](s T) string {
 	const most = 80
 	if len(s) > most {
