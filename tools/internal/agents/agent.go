@@ -19,32 +19,34 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields must not be changed
-// while it serves.
+// Agent waits for coordinators and runs its parts of their loads, one after the other. Its fields
+// must not be changed while it serves.
 type Agent struct {
-	// NATS is the server at which it meets coordinators. The default of its URL is DefaultURL.
+	// NATS is the server that coordinators use. The default of its URL is DefaultURL.
 	NATS
-	// Name identifies the agent for people. Default: the name of the machine.
+	// Name identifies the agent in reports. Default: the name of the machine.
 	Name string
 	// Sources are the local addresses to connect from, as in load.Config.
 	Sources []netip.Addr
-	// Allow lists the targets that it may load, at most MaxAllowed. Default: every TCP server, and no unix socket.
+	// Allow lists the permitted targets, at most MaxAllowed. Default: every TCP server, and no unix
+	// socket.
 	Allow []Allowed
-	// MaxConnections limits the connections of a run. Default 0: the limit that its doctor finds.
+	// MaxConnections limits the connections of a run. Default 0: the limit that the doctor finds.
 	MaxConnections int
-	// EventDir is a directory to which the events of each run are written, as RUN.jsonl. Default: none.
+	// EventDir is a directory to which the events of each run are written, as RUN.jsonl. Default:
+	// none.
 	EventDir string
-	// Once makes Serve return after one run, or if NATS can't be reached for DefaultSilence.
+	// Once makes Serve return after one run, or if NATS is unreachable for DefaultSilence.
 	Once bool
-	// Logf receives a line for everything that happens, from several goroutines. Default: the lines are dropped.
+	// Logf receives one line per event, from several goroutines. Default: lines are dropped.
 	Logf func(format string, args ...any)
-	// Observe receives the events of each run, as that of load.Config does. Default: none.
+	// Observe receives the events of each run, as in load.Config. Default: none.
 	Observe func(load.Event)
 
 	version string // of Myriad, for tests
 }
 
-// worker is an Agent that serves.
+// worker is a serving Agent.
 type worker struct {
 	*Agent
 	conn             *nats.Conn
@@ -57,12 +59,12 @@ type worker struct {
 	info             agentInfo
 	heartbeat        *time.Ticker
 	lastLogged       atomic.Pointer[string] // the last line of logOnce
-	unreachableSince time.Time              // when NATS became unreachable, zero if it isn't
+	unreachableSince time.Time              // when NATS became unreachable, zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. That ends the current run too, and the coordinator gets its result first.
-// Serve reconnects to NATS at most twice a second. It returns an error if NATS requires no credentials although it is
-// not on loopback.
+// Serve takes part in runs until ctx ends. That also ends the current run, after the coordinator
+// has received its result. Serve reconnects to NATS at most twice a second. It returns an error if
+// NATS requires no credentials although it is not on loopback.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &worker{Agent: new(*a), id: newID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.Myriad())
@@ -90,7 +92,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 // maxName limits names, in bytes.
 const maxName = 64
 
-// connectNATS starts to connect to NATS.
+// connectNATS starts to connect to NATS and subscribes.
 func (w *worker) connectNATS() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
@@ -115,7 +117,7 @@ func (w *worker) connectNATS() (err error) {
 	return nil
 }
 
-// logOnce passes a line to Say unless it equals the last one.
+// logOnce logs a line unless it equals the last one.
 func (w *worker) logOnce(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if last := w.lastLogged.Swap(&line); last == nil || *last != line {
@@ -123,14 +125,15 @@ func (w *worker) logOnce(format string, args ...any) {
 	}
 }
 
-// logUnreachable reports why NATS can't be reached.
+// logUnreachable logs why NATS is unreachable.
 func (w *worker) logUnreachable(err error) {
-	if err != nil && !errors.Is(err, nats.ErrNoServers) { // that has a cause, which is reported too
+	if err != nil && !errors.Is(err, nats.ErrNoServers) { // its cause is reported separately
 		w.logOnce("waiting for NATS at %s: %s", redactURLs(w.URL), w.explainError(err))
 	}
 }
 
-// processMessages processes messages until ctx has ended and the coordinator has the result of the current run.
+// processMessages processes messages until ctx has ended and the coordinator has the result of the
+// current run.
 func (w *worker) processMessages(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -176,10 +179,10 @@ func (w *worker) processMessages(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the end of a run whose result is to be told.
+// stopTime limits the end of a run whose result must be delivered.
 const stopTime = 20 * time.Second
 
-// reportResult tells the coordinator the result of the run.
+// reportResult sends the coordinator the last report of the run.
 func (w *worker) reportResult(last *report) {
 	if w.run.last = last; last.Failed != "" {
 		last.Failed = cmp.Or(w.run.endReason, last.Failed)
@@ -224,7 +227,7 @@ func (w *worker) leaveRun(reason string) {
 	w.heartbeat.Reset(DefaultSilence / heartbeats)
 }
 
-// newAgentInfo returns the description of the agent and its machine.
+// newAgentInfo describes the agent and its machine.
 func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: machineID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
@@ -261,11 +264,11 @@ func (w *worker) handleCall(ctx context.Context, msg *nats.Msg) {
 		w.lastCall, w.info = m.From, info
 	}
 	if data, err := encodeMessage(w.version, infoKind, w.id, info); err == nil {
-		_ = publishMessage(w.conn, msg.Reply, data) // it calls again
+		_ = publishMessage(w.conn, msg.Reply, data) // the call is repeated
 	}
 }
 
-// sanitizeText makes a received text fit to be shown.
+// sanitizeText makes a received text safe to print.
 func sanitizeText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {

@@ -14,38 +14,39 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields under mu.
+// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields
+// under mu.
 type agentRun struct {
 	agent   *worker
 	id      string
-	heard   time.Time // when the coordinator's last message came
+	heard   time.Time // when the coordinator's last message arrived
 	silence time.Duration
 
 	cfg            *load.Config // nil before the plan
 	started        bool
-	step           int           // the last one that has begun
-	begin          chan float64  // receives the rate of each step
+	step           int           // the last step that has begun
+	begin          chan float64  // delivers the rate of each step
 	enough         chan struct{} // closed when the rate is steady
 	steady         bool
-	published      chan []int64 // receives the numbers of messages of all publishers, once
-	totalsReceived bool         // it has
+	published      chan []int64 // delivers the numbers of messages of all publishers, once
+	totalsReceived bool
 	cancel         context.CancelFunc
 	ended          <-chan struct{} // closed by cancel
 	running        sync.WaitGroup
-	over           chan report // receives the last report
-	last           *report     // that report
-	endReason      string      // the reason why the run was ended early
+	over           chan report // delivers the last report
+	last           *report     // the last report
+	endReason      string      // why the run was ended early
 
 	mu          sync.Mutex
-	stepsTried  int     // the last step that load.Run has tried
+	stepsTried  int     // by load.Run
 	unconfirmed *report // repeated until the coordinator reacts; nil for none
 	state       agentState
 }
 
-// shortID returns the beginning of a run's ID, for people.
+// shortID returns the beginning of a run's ID, for log lines.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// handleMessage processes a message to this agent, and joins the run of its sender if the agent is free.
+// handleMessage processes a message to this agent, and joins the sender's run if the agent is free.
 func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessage(msg.Data, w.version)
 	if err != nil {
@@ -131,7 +132,7 @@ func (r *agentRun) applyOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntil waits until a time, for maxSilence at most, or until ended is closed.
+// waitUntil waits until deadline, at most maxSilence, or until ended is closed.
 func waitUntil(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -139,7 +140,7 @@ func waitUntil(ended <-chan struct{}, deadline time.Time) {
 	}
 }
 
-// startLoad runs the load on a goroutine of its own, from a given time on.
+// startLoad runs the load on a separate goroutine, starting at a given time.
 func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
 	r.started = true
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
@@ -178,7 +179,8 @@ func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
 	return last
 }
 
-// openEventLog returns a function that writes events to the run's file in Agent.Keep, if there is one.
+// openEventLog opens the run's file in Agent.EventDir, if that is set. It returns functions that
+// write an event and close the file.
 func (r *agentRun) openEventLog() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -204,7 +206,8 @@ func (r *agentRun) openEventLog() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEvent sends the events of the run, on its goroutine; tell sends the last one.
+// sendEvent sends an event of the run to the coordinator, except Done. It is called on the run's
+// goroutine.
 func (r *agentRun) sendEvent(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -222,17 +225,17 @@ func (r *agentRun) sendEvent(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // tell repeats the important ones
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeat repeats the important ones
 }
 
-// clearUnconfirmed notes that the coordinator has received the unconfirmed report.
+// clearUnconfirmed stops the repetition of a report that the coordinator has received.
 func (r *agentRun) clearUnconfirmed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unconfirmed = nil
 }
 
-// cancelLoad cancels the run. It does not wait for its end.
+// cancelLoad cancels the run without waiting for its end.
 func (r *agentRun) cancelLoad(reason string) {
 	if r.endReason == "" {
 		r.endReason = reason
@@ -240,7 +243,8 @@ func (r *agentRun) cancelLoad(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeat sends a heartbeat, the unconfirmed report, or the last one until the coordinator ends the run.
+// sendHeartbeat sends a heartbeat, or the unconfirmed report. After the run it sends the last
+// report until the coordinator releases the agent.
 func (r *agentRun) sendHeartbeat() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
@@ -249,7 +253,7 @@ func (r *agentRun) sendHeartbeat() {
 	}
 	r.mu.Unlock()
 	if r.last == nil {
-		_ = r.sendMessage(runSubject+r.id, kind, body) // the next one repeats it
+		_ = r.sendMessage(runSubject+r.id, kind, body) // the next heartbeat repeats it
 		return
 	}
 	if err := r.sendMessage(runSubject+r.id, eventKind, r.last); err != nil && r.agent.conn.IsConnected() {

@@ -44,8 +44,8 @@ func ParseAllowed(text string) (Allowed, error) {
 	return Allowed{network: network}, nil
 }
 
-// resolveAllowed resolves targets and returns an error if one is not allowed. Unix sockets have to be in Allow; other targets
-// only if Allow is not empty.
+// resolveAllowed resolves targets and returns an error if one is not allowed. Unix sockets must be
+// listed in Allow, other targets only if Allow is not empty.
 func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -81,7 +81,7 @@ func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []n
 	return addrs, nil
 }
 
-// examineMachine returns what the doctor says about a call.
+// examineMachine lets the doctor assess whether this machine can carry the load of a call.
 func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAllowed(ctx, c.Targets)
@@ -92,7 +92,7 @@ func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
 	h.Most = a.MaxConnections
 	facts, err := doctor.Read(0)
 	if err != nil || len(addrs) == 0 {
-		return h // what can't be read stops nobody
+		return h // unknown limits do not matter
 	}
 	report, err := doctor.Examine(facts, doctor.Plan{
 		Connections: max(c.Connections, 1), Side: doctor.Client, Model: c.Model, Sources: a.Sources, Targets: addrs, Closing: c.Closing,
@@ -108,7 +108,7 @@ func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
 	return h
 }
 
-// parsePlan returns the configuration of a plan.
+// parsePlan returns the validated configuration of a plan.
 func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
 	if err := rejectLocalKeys(p.Config); err != nil {
 		return cfg, err
@@ -132,7 +132,8 @@ func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err err
 	return cfg, cfg.Validate()
 }
 
-// rejectLocalKeys returns an error if a key of a configuration names a file or an address of this machine.
+// rejectLocalKeys returns an error if a key of a configuration names a file or an address of this
+// machine.
 func rejectLocalKeys(config []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(config, &keys); err != nil {

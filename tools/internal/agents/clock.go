@@ -2,15 +2,15 @@ package agents
 
 import "time"
 
-// roundTrip is a round trip: when the request left and the reply came by our clock, and when the request came and the
-// reply left by the other one.
+// roundTrip has the times of a request and its reply: sent and received by the local clock,
+// peerReceived and peerSent by the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns by how much the other clock is ahead of ours. The error is at most uncertainty, however the trip
-// divides into its two ways.
+// clockOffset returns how far the peer's clock is ahead of the local one. The error is at most
+// uncertainty, even if one direction takes all of the time.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)
@@ -27,7 +27,7 @@ func bestOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	return offset, uncertainty
 }
 
-// toLocalTime converts a time by the other clock to ours.
+// toLocalTime converts a time of the peer's clock to the local clock.
 func toLocalTime(nanoseconds int64, offset time.Duration) time.Time {
 	return time.Unix(0, nanoseconds).Add(-offset)
 }

@@ -20,24 +20,25 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Options describe how a coordinator meets its agents.
+// Options configure how a coordinator and its agents meet.
 type Options struct {
 	// Agents is the number of agents, 1 to load.MaxGenerators.
 	Agents int
-	// NATS is an external server. Without a URL the coordinator starts its own at Listen, which is DefaultListen by
-	// default, with ListenTLS if that is set. It requires the Token; beyond loopback there has to be one.
+	// NATS is an external server. Without a URL the coordinator starts its own at Listen (default
+	// DefaultListen), with ListenTLS if that is set. It requires the Token; beyond loopback a Token
+	// is mandatory.
 	NATS
 	Listen    string
 	ListenTLS *tls.Config
-	// JoinTimeout limits the time until the agents are there. Default a minute.
+	// JoinTimeout limits the wait for agents. Default one minute.
 	JoinTimeout time.Duration
-	// Silence is the time without a message after which agents consider the coordinator lost, and it them: 100 ms to
-	// a minute. Default DefaultSilence.
+	// Silence is the time without a message after which a peer is considered lost: 100 ms to a
+	// minute. Default DefaultSilence.
 	Silence time.Duration
-	// Logf receives a line for everything that happens, on the goroutine of Run. Default: the lines are dropped.
+	// Logf receives one line per event, on the goroutine of Run. Default: lines are dropped.
 	Logf func(format string, args ...any)
-	// StartLocal, if set, starts agents on this machine that reach NATS at a URL, and returns a function that ends
-	// them. Default nil: agents come by themselves.
+	// StartLocal, if set, starts agents on this machine that connect to NATS at a URL, and returns
+	// a function that stops them. Default nil: agents are started separately.
 	StartLocal func(url string) (stop func(), err error)
 
 	version string // of Myriad, for tests
@@ -53,14 +54,14 @@ type coordinator struct {
 	stopLocal     func() // nil without local agents
 	messages      chan *nats.Msg
 	warnings      chan string // of its own server
-	warned        string      // the last of these that was passed to Say
+	warned        string      // the last warning that was logged
 	members       []*member
 	began         bool // events of the run have been observed
-	step          int  // of the traffic that has begun, from 1
+	step          int  // of the current traffic, from 1
 	timers        *timers
-	steady        load.Steadiness  // of what all receive
+	steady        load.Steadiness  // of the sum of all receive rates
 	observedUntil time.Duration    // the end of the last interval that was observed
-	losses        map[string]int64 // of agents since
+	losses        map[string]int64 // of agents since then
 }
 
 // member is an agent of a run.
@@ -68,34 +69,35 @@ type member struct {
 	agentInfo
 	id          string
 	connections int // its part
-	publishers  int // of these
+	publishers  int // included in connections
 	offset      time.Duration
 	uncertainty time.Duration
 	heard       time.Time
 	orders      orders
 
 	snapshot  load.Snapshot
-	pending   map[load.Phase][]load.Event // that not all agents have reported
+	pending   map[load.Phase][]load.Event // events that not all agents have reported
 	connected bool
-	intervals []load.Event // since the last that was shown
-	measuring time.Time    // by our clock, when its window began
-	tried     *load.Result // of the step, nil until it has come
-	best      *load.Result // of the step that a search has found
-	published []int64      // by its publishers, nil until it has come
+	intervals []load.Event // since the last observed one
+	measuring time.Time    // when its window began, by the local clock
+	tried     *load.Result // result of the current step, nil until it arrives
+	best      *load.Result // result of the best step of a search
+	published []int64      // by its publishers, nil until it arrives
 	result    *load.Result
 	ended     string // why its run ended early
 	lost      string // why its result is missing
 }
 
-// isActive reports whether an agent has something more to report.
+// isActive reports whether the agent still has something to report.
 func (m *member) isActive() bool { return m.result == nil && m.lost == "" }
 
-// Run loads the targets from agents, as load.Run does from this process. The Result lists in Agents which of them were
-// lost; their parts are missing in it. It is nil if the configuration is wrong or can't be divided, if NATS requires no
-// credentials although it is not on loopback, if there are too few agents, if one of them can't do its part, or if all
-// are lost.
+// Run loads the targets from agents, as load.Run does from this process. Result.Agents lists lost
+// agents; their parts are missing in the Result. The Result is nil if the configuration is wrong or
+// cannot be divided, if NATS requires no credentials although it is not on loopback, if there are
+// too few agents, if one of them refuses its part, or if all are lost.
 //
-// When ctx ends, all agents end their runs early, and the Result so far is returned with ctx's cause.
+// When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's
+// cause.
 func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -124,7 +126,7 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 	if err := c.gatherAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrders() // the first agent has waited for the others
+	c.sendOrders() // the first agents have waited for the others
 	if err := c.sendParts(ctx); err != nil {
 		return nil, err
 	}
@@ -142,7 +144,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// openConns connects to NATS, starts its own server if there is no other, and starts local agents. close undoes that.
+// openConns connects to NATS, starts the coordinator's own server if there is no other, and starts
+// local agents. closeConns reverses that.
 func (c *coordinator) openConns() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -187,7 +190,7 @@ func (c *coordinator) closeConns() {
 	}
 }
 
-// checkServer checks an external server.
+// checkServer returns an error if an external server is insecure.
 func (c *coordinator) checkServer() error {
 	if c.server != nil {
 		return nil
@@ -195,8 +198,8 @@ func (c *coordinator) checkServer() error {
 	return checkServer(c.conn)
 }
 
-// keepWarning keeps a warning of the coordinator's server for logWarning, unless there is one already. It is called from the
-// server's goroutines, also for what strangers cause.
+// keepWarning keeps a warning of the coordinator's server for logWarning, unless one is already
+// pending. The server's goroutines call it, also for events that unauthenticated clients cause.
 func (c *coordinator) keepWarning(line string) {
 	select {
 	case c.warnings <- line:
@@ -204,7 +207,8 @@ func (c *coordinator) keepWarning(line string) {
 	}
 }
 
-// logWarning passes the waiting warning to Say unless it equals the last one. The caller's ticker limits the rate.
+// logWarning logs the pending warning unless it equals the last one. The caller's ticker limits the
+// rate.
 func (c *coordinator) logWarning() {
 	select {
 	case line := <-c.warnings:
@@ -216,7 +220,7 @@ func (c *coordinator) logWarning() {
 	}
 }
 
-// reachableAddr returns an address that this machine reaches.
+// reachableAddr returns the address with loopback in place of an unspecified host.
 func reachableAddr(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -225,7 +229,7 @@ func reachableAddr(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
 }
 
-// newCall returns the question to the doctors of the agents.
+// newCall returns the call for the agents.
 func (c *coordinator) newCall() call {
 	q := call{Targets: append([]string{c.cfg.Target}, c.cfg.Also...), Model: c.cfg.Model, Connections: c.cfg.Total()}
 	if c.cfg.Graceful && c.cfg.Lifetime > 0 {
@@ -236,11 +240,11 @@ func (c *coordinator) newCall() call {
 
 const (
 	callEvery = 500 * time.Millisecond
-	// maxRefused limits the agents that can't take part and are named.
+	// maxRefused limits the refusing agents that are named.
 	maxRefused = load.MaxGenerators
 )
 
-// gatherAgents calls until there are enough agents.
+// gatherAgents sends calls until there are enough agents.
 func (c *coordinator) gatherAgents(ctx context.Context) error {
 	answers := make(chan *nats.Msg, maxQueued)
 	inbox := nats.NewInbox()
@@ -286,7 +290,7 @@ func (c *coordinator) gatherAgents(ctx context.Context) error {
 	return nil
 }
 
-// admitAgent makes an agent that has replied to a call a member of the run.
+// admitAgent handles the reply to a call and makes the agent a member of the run.
 func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[string]string) {
 	reply, err := decodeMessage(data, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
@@ -311,7 +315,7 @@ func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[s
 	for n := 2; slices.ContainsFunc(c.members, func(o *member) bool { return o.Name == m.Name }); n++ {
 		m.Name = fmt.Sprintf("%s-%d", info.Name, n)
 	}
-	// The other members hear nothing meanwhile.
+	// The other members receive no heartbeat meanwhile.
 	if err := c.request(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
 		c.Logf("agent %s can't take part: %v", m.Name, err)
 		return
@@ -337,7 +341,7 @@ func (c *coordinator) findMember(id string) *member {
 	return nil
 }
 
-// errTooFewAgents returns an error that names the agents that are there.
+// errTooFewAgents returns an error that names the agents that have joined.
 func (c *coordinator) errTooFewAgents(refused map[string]string) error {
 	text, separator := "", ": "
 	for _, m := range c.members {
@@ -357,7 +361,7 @@ const (
 	maxClock = 16 // round trips
 )
 
-// request sends a request to an agent until it replies, or until limit is over.
+// request sends a request to an agent, repeatedly, until it replies or limit has passed.
 func (c *coordinator) request(ctx context.Context, m *member, limit time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
@@ -384,12 +388,12 @@ func (c *coordinator) request(ctx context.Context, m *member, limit time.Duratio
 			return context.Cause(ctx)
 		}
 		if errors.Is(err, nats.ErrNoResponders) {
-			time.Sleep(c.Silence / heartbeats) // it would return at once again
+			time.Sleep(c.Silence / heartbeats) // avoids a busy loop
 		}
 	}
 }
 
-// sendParts sends each agent its part, after comparing the clocks.
+// sendParts divides the load and sends each agent its part, after comparing the clocks.
 func (c *coordinator) sendParts(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {
@@ -431,7 +435,8 @@ func (c *coordinator) sendParts(ctx context.Context) error {
 	return nil
 }
 
-// prepareMember measures the offset of an agent's clock and sends the agent its part. It runs concurrently for all agents.
+// prepareMember measures the offset of an agent's clock and sends the agent its part. It runs
+// concurrently for all agents.
 func (c *coordinator) prepareMember(ctx context.Context, m *member, part load.Config, ca []byte, since time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -461,7 +466,7 @@ func (c *coordinator) prepareMember(ctx context.Context, m *member, part load.Co
 	return nil
 }
 
-// sendOrders sends each agent its orders, which are the coordinator's heartbeat too.
+// sendOrders sends each agent its orders, which are also the coordinator's heartbeat.
 func (c *coordinator) sendOrders() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)
@@ -474,11 +479,11 @@ func (c *coordinator) sendOrdersTo(m *member) {
 	}
 }
 
-// releaseAgents ends the agents' parts.
+// releaseAgents ends the agents' parts of the run.
 func (c *coordinator) releaseAgents() {
 	for _, m := range c.members {
 		m.orders = orders{Stop: m.isActive(), Over: true}
 		c.sendOrdersTo(m)
 	}
-	_ = c.conn.FlushTimeout(writeTimeout) // after that agents notice the silence
+	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss it notice the silence
 }

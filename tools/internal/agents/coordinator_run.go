@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startLead returns how far ahead a common time is set, longer than an order takes to reach all agents.
+// startLead returns how far in the future a common start is scheduled: longer than an order takes
+// to reach all agents.
 func (c *coordinator) startLead() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -47,18 +48,18 @@ func (c *coordinator) runAndMerge(ctx context.Context) (*load.Result, error) {
 	return result, cmp.Or(err, failed)
 }
 
-// timers wake a coordinator besides messages.
+// timers are the coordinator's events other than messages.
 type timers struct {
-	stopping  <-chan struct{}  // closed when the run is to end; nil from then on
+	stopping  <-chan struct{}  // closed when the run must end; nil afterwards
 	patience  <-chan time.Time // nil until then
-	every     time.Duration    // between shows
+	every     time.Duration    // between observed intervals
 	showAt    time.Time
 	show      *time.Timer
 	heartbeat *time.Ticker
 }
 
-// newTimers returns timers for a run that starts at a given time. Agents report at multiples of every after the start;
-// half an interval later all reports have come.
+// newTimers returns timers for a run that starts at a given time. Agents report at multiples of
+// every after the start; half an interval later all reports have arrived.
 func newTimers(ctx context.Context, start time.Time, every, heartbeat time.Duration) *timers {
 	showAt := start.Add(every + every/2)
 	return &timers{stopping: ctx.Done(), every: every, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeat)}
@@ -69,7 +70,7 @@ func (t *timers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processWhile processes messages while waits returns true for an active agent.
+// processWhile processes messages while waiting returns true for an active agent.
 func (c *coordinator) processWhile(waiting func(*member) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), waiting) {
@@ -107,15 +108,15 @@ func (c *coordinator) processWhile(waiting func(*member) bool) {
 	}
 }
 
-// processQueued processes the queued messages, which may have waited while intervals were shown.
+// processQueued processes messages that queued up while intervals were observed.
 func (c *coordinator) processQueued() {
 	for range len(c.messages) {
 		c.handleMessage(<-c.messages)
 	}
 }
 
-// beginStep orders all agents to begin the next step of traffic at the same time. In a search rate is the sum of their
-// messages a second, 0 after the last step.
+// beginStep orders all agents to begin the next step of traffic at the same time. In a search, rate
+// is the total of messages a second, 0 after the last step.
 func (c *coordinator) beginStep(rate float64) {
 	c.step++
 	connections := 0
@@ -131,10 +132,11 @@ func (c *coordinator) beginStep(rate float64) {
 	c.sendOrders()
 }
 
-// errNoAgents ends a search without agents; the result or conclude says why.
+// errNoAgents ends a search without agents; the result, or mergeResults, reports why.
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate tries rates. The function that it returns makes the result of the search from the last one.
+// searchRate searches for the goal's rate. conclude derives the result of the search from the last
+// result.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.tryRate(ctx, rate) }, func(step load.Step) {
@@ -152,7 +154,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.Conclude, err
 }
 
-// tryRate measures a rate, and again if an agent was lost meanwhile.
+// tryRate tries a rate, again if an agent was lost meanwhile.
 func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -175,7 +177,7 @@ func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.R
 	}
 }
 
-// activeMembers returns the agents that have something more to report.
+// activeMembers returns the agents that still have something to report.
 func (c *coordinator) activeMembers() (active []*member) {
 	for _, m := range c.members {
 		if m.isActive() {
@@ -185,7 +187,7 @@ func (c *coordinator) activeMembers() (active []*member) {
 	return active
 }
 
-// dropMembers gives up the active agents for which why returns a reason.
+// dropMembers drops the active agents for which lossReason returns a reason.
 func (c *coordinator) dropMembers(lossReason func(*member) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReason(m); reason != "" {
@@ -195,7 +197,7 @@ func (c *coordinator) dropMembers(lossReason func(*member) string) {
 	c.observeCommon()
 }
 
-// dropMember gives up an agent and orders it to stop, if it still listens.
+// dropMember marks an agent as lost and orders it to stop, in case it still receives orders.
 func (c *coordinator) dropMember(m *member, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -229,7 +231,7 @@ func (c *coordinator) handleMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases are the phases that are observed when all agents have reported them.
+// commonPhases are the phases that are observed once all agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 // handleReport processes an event of an agent.
@@ -250,7 +252,7 @@ func (c *coordinator) handleReport(m *member, t report) {
 		if e.Interval == nil {
 			return
 		}
-		if len(m.intervals) == maxIntervals { // none has been shown
+		if len(m.intervals) == maxIntervals { // none has been observed
 			m.intervals = m.intervals[1:]
 		}
 		m.intervals = append(m.intervals, *e)
@@ -292,7 +294,8 @@ func (c *coordinator) storeResult(m *member, result *load.Result, early string) 
 	c.sendOrdersTo(m)
 }
 
-// localizeResult converts the start of a result to our clock, and adds the agent's name to its limits.
+// localizeResult converts the start of a result to the local clock, and adds the agent's name to
+// its limits.
 func (m *member) localizeResult(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -319,7 +322,8 @@ func (c *coordinator) observeCommon() {
 	}
 }
 
-// takeCommonEvents removes and returns the next event of each agent in a phase, or nil if it is missing from an active agent.
+// takeCommonEvents removes and returns the next event of each agent in a phase, or nil if an active
+// agent has not reported it.
 func (c *coordinator) takeCommonEvents(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -332,7 +336,7 @@ func (c *coordinator) takeCommonEvents(phase load.Phase) (events []load.Event) {
 	return events
 }
 
-// sendPublishedTotals orders all agents to wait for what all publishers have published, as soon as that is known.
+// sendPublishedTotals sends all agents the numbers of published messages, once all are known.
 func (c *coordinator) sendPublishedTotals() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return m.published == nil }) {
 		return
@@ -350,7 +354,8 @@ func (c *coordinator) sendPublishedTotals() {
 	c.sendOrders()
 }
 
-// addReceiveRate adds the bytes a second that all have received in a part of the window. The window ends when they are steady.
+// addReceiveRate adds the total receive rate in a part of the window. The window ends when the rate
+// is steady.
 func (c *coordinator) addReceiveRate(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -361,7 +366,8 @@ func (c *coordinator) addReceiveRate(rate float64) {
 	c.sendOrders()
 }
 
-// observeEvent passes an event to the configuration's observer, with the sum of all agents' snapshots.
+// observeEvent passes an event to the configuration's observer, with the sum of all agents'
+// snapshots.
 func (c *coordinator) observeEvent(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
@@ -375,13 +381,13 @@ func (c *coordinator) observeEvent(e *load.Event) {
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
 		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
-			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each has said where a search begins
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each plan has the first rate of the search
 		}
 	}
 	c.cfg.Observe(*e)
 }
 
-// observeInterval observes the sum of the intervals that have come since the last time.
+// observeInterval observes the sum of the intervals that have arrived since the last call.
 func (c *coordinator) observeInterval() {
 	if !c.began {
 		return
@@ -408,13 +414,13 @@ func (c *coordinator) observeInterval() {
 	}
 	maps.Copy(i.Errors, c.losses)
 	if !c.cfg.Histograms {
-		i.Histograms = nil // it has done its work
+		i.Histograms = nil
 	}
 	c.observedUntil, c.losses, e.Interval = i.To, nil, &i
 	c.observeEvent(e)
 }
 
-// mergeResults merges the results. The function of converts the merged result.
+// mergeResults merges the agents' results, and applies convert to the merged result.
 func (c *coordinator) mergeResults(ctx context.Context, convert func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.observeInterval()
 	var results []*load.Result
@@ -449,7 +455,7 @@ func (c *coordinator) mergeResults(ctx context.Context, convert func(end *load.R
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// resultEntry returns an agent's line of the result.
+// resultEntry returns the agent's entry in the result; first is when the first window began.
 func (m *member) resultEntry(first time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -16,7 +16,7 @@ const (
 	// DefaultURL is the NATS server of a coordinator on this machine, DefaultListen its address.
 	DefaultURL    = "nats://127.0.0.1:4222"
 	DefaultListen = "127.0.0.1:4222"
-	// DefaultSilence is the time without a message after which the other side is considered lost.
+	// DefaultSilence is the time without a message after which a peer is considered lost.
 	DefaultSilence         = 5 * time.Second
 	minSilence, maxSilence = 100 * time.Millisecond, time.Minute
 
@@ -31,11 +31,13 @@ const (
 
 // NATS describes a NATS server and the credentials for it.
 type NATS struct {
-	// URL lists addresses, separated by commas. A user and password in it take precedence over Token.
+	// URL lists addresses, separated by commas. A user and password in it take precedence over
+	// Token.
 	URL string
-	// Creds is a file with the credentials of a user, "" for none.
+	// Creds is a file with a user's credentials, "" for none.
 	Creds string
-	// Token is the secret that the coordinator's own server requires, or the token of another one; "" for none.
+	// Token is the secret of the coordinator's own server, or the token of another one; "" for
+	// none.
 	Token string
 	// TLS configures connections to tls:// URLs. Default nil: the certificates that the system trusts.
 	TLS *tls.Config
@@ -43,7 +45,7 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if the URL leads to another machine without credentials.
+// Check returns an error if the URL names another machine without credentials.
 func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -57,11 +59,11 @@ func (n *NATS) Check() error {
 	return nil
 }
 
-// SecretVariable is the environment variable of the command that contains the secret.
+// SecretVariable is the environment variable with the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// checkServer returns an error if the server of conn is not on loopback and admits clients without credentials: any
-// of these could control the agents.
+// checkServer returns an error if the server of conn is not on loopback and admits clients without
+// credentials: any of these could control the agents.
 func checkServer(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopback(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -69,13 +71,14 @@ func checkServer(conn *nats.Conn) error {
 	return nil
 }
 
-// isLoopback reports whether only this machine reaches an address.
+// isLoopback reports whether an address is reachable only from this machine.
 func isLoopback(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// connOptions returns the options of both sides' connections. What can't be sent at once is dropped, not buffered.
+// connOptions returns the connection options of agents and coordinators. Messages that cannot be
+// sent immediately are dropped, not buffered.
 func (n *NATS) connOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
@@ -97,7 +100,7 @@ func (n *NATS) connOptions(name string) []nats.Option {
 	return all
 }
 
-// explainError names the credentials that the server rejected.
+// explainError returns the text of an error, with the credentials that the server rejected.
 func (n *NATS) explainError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
@@ -128,7 +131,7 @@ func redactURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishMessage sends a message.
+// publishMessage sends a message. It returns an error if the message is too large for the server.
 func publishMessage(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)

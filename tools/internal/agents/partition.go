@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs limits what an agent may claim, so that sums stay exact.
+// maxCPUs limits the processors that an agent reports, so that sums stay exact.
 const maxCPUs = 1 << 16
 
-// partition divides connections among agents in proportion to their processors, up to what each can carry. Agents on
-// one machine share its resources.
+// partition returns the weights with which connections are divided among agents: in proportion to
+// their processors, up to what each can carry. Agents on one machine share its resources.
 func partition(total int, members []agentInfo) ([]float64, error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
@@ -37,7 +37,7 @@ func partition(total int, members []agentInfo) ([]float64, error) {
 	if all < float64(total) {
 		return nil, errTooManyConns(total, members, limits)
 	}
-	// The agents that fill up first come first, and leave the rest to the others.
+	// Agents that reach their limits first come first; the others take the rest.
 	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(total)
 	for i := range order {
 		order[i] = i
