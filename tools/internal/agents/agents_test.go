@@ -350,7 +350,7 @@ func TestLost(t *testing.T) {
 		t.Errorf("the result says %v; want that b is lost", err)
 	}
 	var text strings.Builder
-	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, and its part is missing below: not heard of for") {
+	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
 	testkit.WaitFor(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
