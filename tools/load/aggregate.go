@@ -11,82 +11,81 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// aggregator is what has been taken from the shards so far. It belongs to Run's
-// goroutine.
+// aggregator collects what the shards have recorded. It belongs to Run's goroutine.
 type aggregator struct {
-	total *times // of the whole run
-	now   *times // of the interval
-	spare *times // to be left with a shard
-	usage *usage // nil where nobody wants to know
+	total    *timeDistributions // of the whole run
+	interval *timeDistributions
+	spare    *timeDistributions // empty, to swap with those of a shard
+	usage    *usageSampler      // nil without an observer
 
 	// At the end of the last interval:
-	at     time.Duration
-	counts counts
-	causes causes
+	lastTime   time.Duration
+	lastCounts counts
+	lastCauses causes
 }
 
-func newAggregator(held bool) *aggregator {
-	return &aggregator{total: newTimes(held), now: newTimes(held), spare: newTimes(held)}
+func newAggregator(coarse bool) *aggregator {
+	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collect takes what shards have recorded since the last time into now, and adds
-// it to total.
-func (g *aggregator) collect(shards []*shard) {
-	g.now.reset()
+// collectTimes collects what the shards have recorded since the last call in interval, and adds it
+// to total.
+func (g *aggregator) collectTimes(shards []*shard) {
+	g.interval.reset()
 	for _, s := range shards {
-		taken := s.takeTimes(g.spare)
-		g.now.add(taken)
+		taken := s.swapTimes(g.spare)
+		g.interval.mergeTimes(taken)
 		taken.reset()
 		g.spare = taken
 	}
-	g.total.add(g.now)
+	g.total.mergeTimes(g.interval)
 }
 
-func (r *run) interval() *Interval {
-	g, t := r.aggregator, r.traffic
-	g.collect(t.shards)
-	s, now := r.sum(), t.now()
-	s.run[nFailed], s.run[nLost] = t.faults.totals()
-	causes := t.faults.all()
-	latency := joined(&g.now.window, &g.now.outside)
+func (r *run) takeInterval() *Interval {
+	g, t := r.aggregator, r.generator
+	g.collectTimes(t.shards)
+	s, now := r.sumTotals(), t.now()
+	s.run[nFailed], s.run[nLost] = t.faults.failedAndLost()
+	causes := t.faults.allCauses()
+	latency := mergeDistributions(&g.interval.window, &g.interval.outside)
 	i := &Interval{
-		From: g.at, To: now, Stage: r.stage, Open: s.open(), Errors: causes.since(g.causes),
-		Latency: latencyOf(latency), Connect: latencyOf(&g.now.connect),
+		From: g.lastTime, To: now, Stage: r.stage, Open: s.openConns(), Errors: causes.countNewSince(g.lastCauses),
+		Latency: summarizeDistribution(latency), Connect: summarizeDistribution(&g.interval.connect),
 	}
 	if r.cfg.Histograms {
-		i.Histograms = encodeAll(map[string]*distribution{"latency": latency, "connect": &g.now.connect})
+		i.Histograms = encodeDistributions(map[string]*distribution{"latency": latency, "connect": &g.interval.connect})
 	}
-	if !r.script().noReply || r.cfg.Check > 0 {
-		i.InFlight = s.inFlight()
+	if !r.script().awaitsNoAnswer || r.cfg.Check > 0 {
+		i.InFlight = s.messagesInFlight()
 	}
-	if t.open() {
-		s.run[nIntended], i.Waiting = r.planned(s, now)
-		s.run[nIntended] = max(s.run[nIntended], g.counts[nIntended]) // an estimate can go back
+	if t.isOpenLoop() {
+		s.run[nIntended], i.Waiting = r.countPlanned(s, now)
+		s.run[nIntended] = max(s.run[nIntended], g.lastCounts[nIntended]) // an estimate can decrease
 	}
 	counted := s.run
 	counted[nUnexpected] += counted[nHeardAgain]
-	i.setCounts(&counted, &g.counts)
+	i.setCounts(&counted, &g.lastCounts)
 	if g.usage != nil {
-		i.Generator, i.Server = g.usage.sample()
+		i.Generator, i.Server = g.usage.sampleUsage()
 	}
-	g.at, g.counts, g.causes = now, counted, causes
+	g.lastTime, g.lastCounts, g.lastCauses = now, counted, causes
 	return i
 }
 
-// planned is how many messages of an open loop's plan had come by a time since the
-// run's start, and how many of them had not been sent. The latter is an estimate for a
-// plan with random times.
-func (r *run) planned(s sum, now time.Duration) (intended, waiting int64) {
+// countPlanned returns how many messages of an open loop's plan have become due since the run's
+// start, and how many of them have not been sent. The latter is an estimate for a plan with random
+// times.
+func (r *run) countPlanned(s totals, now time.Duration) (intended, waiting int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
-	if r.traffic.mode == openLoop {
-		taken = r.traffic.plan.Taken()
+	if r.generator.mode == openLoop {
+		taken = r.generator.sharedPlan.Taken()
 	}
-	waiting = r.traffic.waiting(now) // later: what is taken in between comes in the next interval
+	waiting = r.generator.estimateOverdue(now) // after the rest: messages taken in between count in the next interval
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + waiting, waiting
 }
 
-// since is what has been counted since a time at which that was counted before.
-func (c causes) since(before causes) map[string]int64 {
+// countNewSince returns the increase of each count since an earlier state.
+func (c causes) countNewSince(before causes) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
 		if n -= before[cause]; n > 0 {
@@ -99,16 +98,16 @@ func (c causes) since(before causes) map[string]int64 {
 	return more
 }
 
-func (r *run) plan() *Plan {
-	host, _ := os.Hostname() // "" if it has no name
+func (r *run) newPlan() *Plan {
+	host, _ := os.Hostname() // "" on error
 	p := &Plan{
-		Start:       r.traffic.began,
-		Targets:     r.targets(),
+		Start:       r.generator.startTime,
+		Targets:     r.targetNames(),
 		Mode:        r.cfg.modeName(),
-		Connections: r.cfg.total(),
-		Sources:     len(r.dialer.plan),
+		Connections: r.cfg.totalConns(),
+		Sources:     len(r.dialer.sources),
 		Pipeline:    r.cfg.Pipeline,
-		NoReply:     r.cfg.noReply(),
+		NoReply:     r.cfg.awaitsNoAnswers(),
 		Duration:    r.cfg.Duration,
 		Messages:    r.cfg.Messages,
 		Check:       r.cfg.Check,
@@ -118,53 +117,53 @@ func (r *run) plan() *Plan {
 		Host:        fmt.Sprintf("%s, %d CPUs, %s", cmp.Or(host, "unnamed"), runtime.NumCPU(), runtime.GOOS),
 	}
 	if r.aggregator.usage != nil {
-		own, server := r.aggregator.usage.sample()
+		own, server := r.aggregator.usage.sampleUsage()
 		p.Generator, p.Server = &own, server
 	}
-	if r.traffic.open() {
+	if r.generator.isOpenLoop() {
 		rate := r.cfg.Rate
 		p.Rate = &rate
 	}
 	return p
 }
 
-func (r *run) targets() (names []string) {
+func (r *run) targetNames() (names []string) {
 	for _, t := range r.dialer.targets {
 		names = append(names, t.String())
 	}
 	return names
 }
 
-func (r *run) result(end sum) *Result {
-	r.aggregator.collect(r.traffic.shards)
-	total, t := r.aggregator.total, r.traffic
+func (r *run) buildResult(end totals) *Result {
+	r.aggregator.collectTimes(r.generator.shards)
+	total, t := r.aggregator.total, r.generator
 	cpus := min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	if loops := r.engine.Loops(); loops > 0 {
 		cpus = min(cpus, loops)
 	}
 	result := &Result{
-		Start:       t.began,
+		Start:       t.startTime,
 		Took:        t.now(),
-		Target:      strings.Join(r.targets(), ", "),
+		Target:      strings.Join(r.targetNames(), ", "),
 		Model:       r.cfg.Model,
-		TLS:         r.tls.describe(),
+		TLS:         r.tls.describeVersion(),
 		CPUs:        cpus,
-		Connections: r.cfg.total(),
+		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
-		ConnectTime: r.connected,
+		ConnectTime: r.connectTime,
 		Mode:        r.cfg.modeName(),
-		NoReply:     t.script.noReply,
+		NoReply:     t.script.awaitsNoAnswer,
 		Seed:        r.cfg.Seed,
-		Connect:     latencyOf(&total.connect),
-		FirstByte:   latencyOf(&total.firstByte),
+		Connect:     summarizeDistribution(&total.connect),
+		FirstByte:   summarizeDistribution(&total.firstByte),
 		Pipeline:    r.cfg.Pipeline,
 		Messages:    r.cfg.Messages,
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
-		Variation:   r.parts.Variation(),
-		Latency:     latencyOf(&total.window),
-		Histogram:   encode(total.window.counts),
-		Generator:   Usage{Process: r.used},
+		Variation:   r.windowParts.Variation(),
+		Latency:     summarizeDistribution(&total.window),
+		Histogram:   encodeHistogram(total.window.histogram),
+		Generator:   Usage{Process: r.cpuUsed},
 		Bytes: Bytes{
 			Sent:     end.run[nBytesSent],
 			Received: end.run[nBytesReceived],
@@ -173,40 +172,40 @@ func (r *run) result(end sum) *Result {
 		},
 	}
 	result.setCounts(&end.run, &end.window)
-	if !t.script.noReply {
+	if !t.script.awaitsNoAnswer {
 		result.Bytes.InFlight = result.Bytes.Sent - result.Bytes.Answered - result.Bytes.CutOff
 		if !r.cfg.Unprompted {
 			result.Unanswered = end.run[nSent] - end.run[nAnswered] - end.run[nCutOff] - end.run[nResent]
 		}
 	}
-	if t.open() {
-		r.openResult(result, end)
+	if t.isOpenLoop() {
+		r.fillOpenLoopResult(result, end)
 	}
 	if t.pubsub != nil {
-		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.undelivered()
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countUndelivered()
 	}
 	if t.mode == holding {
-		r.heldResult(result)
+		r.fillHeldResult(result)
 	}
 	if r.cfg.Histograms {
-		result.Histograms = r.histograms()
+		result.Histograms = r.encodeHistograms()
 	}
-	t.faults.fill(result)
-	result.Limits = r.limits(result)
+	t.faults.fillResult(result)
+	result.Limits = r.findLimits(result)
 	return result
 }
 
-// histograms are those of Result.Histograms.
-func (r *run) histograms() map[string]string {
+// encodeHistograms returns Result.Histograms.
+func (r *run) encodeHistograms() map[string]string {
 	total := r.aggregator.total
-	return encodeAll(map[string]*distribution{
+	return encodeDistributions(map[string]*distribution{
 		"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
 	})
 }
 
-// heldResult adds what only connections that are held have.
-func (r *run) heldResult(result *Result) {
-	result.Verifications, result.Broadcast = r.verifications, r.broadcast(r.last)
+// fillHeldResult sets the fields that only runs with held connections have.
+func (r *run) fillHeldResult(result *Result) {
+	result.Verifications, result.Broadcast = r.verifications, r.broadcastResult(r.totalsBeforeClose)
 	for _, v := range r.verifications {
 		result.Unanswered += v.Unanswered
 	}
@@ -215,56 +214,56 @@ func (r *run) heldResult(result *Result) {
 	}
 }
 
-// openResult adds what only an open loop has.
-func (r *run) openResult(result *Result, end sum) {
-	t, total := r.traffic, r.aggregator.total
-	rate := r.cfg.Rate // a search changes it
+// fillOpenLoopResult sets the fields that only open loops have.
+func (r *run) fillOpenLoopResult(result *Result, end totals) {
+	t, total := r.generator, r.aggregator.total
+	rate := r.cfg.Rate // copied, because a search changes it
 	result.Schedule, result.Corrected = &rate, true
-	service, late := latencyOf(&total.service), latencyOf(&total.late)
+	service, late := summarizeDistribution(&total.service), summarizeDistribution(&total.late)
 	result.Service, result.Late = &service, &late
 	result.Unsent = r.skipped.Within + end.run[nUnsent]
-	result.Intended = t.plan.Taken().Within + r.skipped.Within
-	if t.mode == openEach {
+	result.Intended = t.sharedPlan.Taken().Within + r.skipped.Within
+	if t.mode == openLoopPerConn {
 		result.Intended = end.run[nPlanned] + r.skipped.Within
 	}
 }
 
-// times are distributions of times. A time is in one of window and outside, so
-// that it is recorded once.
-type times struct {
-	window, outside    distribution // latencies that count, and that don't
+// timeDistributions has the distributions of times. A latency is recorded once, in window or in
+// outside.
+type timeDistributions struct {
+	window, outside    distribution // latencies that count, and others
 	connect, firstByte distribution
 	service, late      distribution // in an open loop, of the window
-	heard              distribution // since the first that had the broadcast
+	heard              distribution // since the first connection received the broadcast
 }
 
-func (t *times) all() []*distribution {
+func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimes makes empty distributions. With held connections all of them are coarse, as
+// newTimeDistributions returns empty distributions. All are coarse for held connections, because
 // there can be very many loops.
-func newTimes(held bool) *times {
-	rough := distribution{coarse: true}
-	return &times{connect: rough, firstByte: rough, heard: rough, outside: distribution{coarse: held}, window: distribution{coarse: held}}
+func newTimeDistributions(coarse bool) *timeDistributions {
+	coarseDist := distribution{coarse: true}
+	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarse}, window: distribution{coarse: coarse}}
 }
 
-func (t *times) add(u *times) {
-	from := u.all()
+func (t *timeDistributions) mergeTimes(other *timeDistributions) {
+	from := other.all()
 	for i, d := range t.all() {
-		d.add(from[i])
+		d.merge(from[i])
 	}
 }
 
-func (t *times) reset() {
+func (t *timeDistributions) reset() {
 	for _, d := range t.all() {
 		d.reset()
 	}
 }
 
-// takeTimes takes what shards have recorded since it was last taken, and leaves
-// them spare, which is empty. What it returns can be spare the next time.
-func (s *shard) takeTimes(spare *times) *times {
+// swapTimes returns what the shard has recorded since the last swap, and leaves spare, which is
+// empty.
+func (s *shard) swapTimes(spare *timeDistributions) *timeDistributions {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spare, s.times = s.times, spare

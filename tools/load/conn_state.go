@@ -10,164 +10,166 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's part of a connection. It belongs to the connection's
-// owner, but for number, which is written once, under the shard's lock, and for ref,
-// inFlight, due, resend and state, which are written under it.
+// connState is the generator's state of a connection. It belongs to the connection's owner.
+// Exceptions: number is written once, under the shard's lock; ref, inFlight, due, resend and flags
+// are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
-//	                   │                  └────────┘ due: have a time, and are to be sent
-//	                   └─ pos bytes of the next answer have come
+//	                   │                  └────────┘ due: have a time, and will be sent
+//	                   └─ answerPos bytes of the next answer have arrived
 type connState struct {
-	ref      engine.Ref
-	answered uint64
-	id       uint32 // its place in the table
-	number   uint32 // of the connection, in the order in which they were established
-	pos      uint32
-	inFlight uint16
-	due      uint16
-	resend   uint16 // of those that are due: they were sent on the last socket, too
-	shard    uint16
-	state    uint16
+	ref       engine.Ref
+	answered  uint64
+	index     uint32 // in the table
+	number    uint32 // of the connection, in the order of establishment
+	answerPos uint32
+	inFlight  uint16
+	due       uint16
+	resend    uint16 // of the due messages: they were already sent on the previous socket
+	shard     uint16
+	flags     uint16
 }
 
-// The bits of a connection's state.
+// The flags of a connState.
 const (
-	started      uint16 = 1 << iota // the traffic has begun
-	finished                        // it has exchanged all its messages, or is closed
-	mistaken                        // an answer was wrong
-	gone                            // it is closed
-	queued                          // it is in its shard's queue of those with room
-	called                          // it is about to be nudged by the pacing
-	expired                         // its lifetime is over
-	replied                         // the server has sent something
-	entered                         // it is past its first message
-	timed                           // a timer tells it of its plan
-	reconnecting                    // its server has closed in order, and no other socket is established
+	connStarted    uint16 = 1 << iota // the traffic has begun
+	connFinished                      // all messages have been exchanged, or the connection is closed
+	connMismatched                    // an answer was wrong
+	connClosed
+	connQueued       // in its shard's ready queue
+	connNudged       // about to be nudged by the pacing
+	connExpired      // its lifetime is over
+	connReplied      // the server has sent something
+	connPastFirst    // its regular traffic, after a first message, has begun
+	connHasTimer     // a timer is set for its plan
+	connReconnecting // the server has closed cleanly, and the next socket is not established
 )
 
-// connTable is the memory of all connections of a run, made once: the number of
-// connections is known, so nothing grows and nothing is copied. Pages that no
-// connection uses are never touched. What only some kinds of load need lies in
-// slices of its own, nil where it is not needed.
+// connTable is the memory of all connections of a run. It is allocated once, because the number of
+// connections is known; pages that no connection uses are never touched. Slices that only some
+// modes need are nil in others.
 type connTable struct {
 	conns []connState
-	// intended are when messages in flight were to be sent, times when they
-	// were: ring places for each connection, a power of two. In a closed loop there
-	// are only times.
-	times, intended []time.Duration
-	sizes           []uint32 // of those messages, where they differ
-	ring            int
-	plans           []pacer.Plan       // of connections that have plans of their own
-	states          []match.State      // of answers, where a rule delimits them
-	frames          []websocket.Reader // of WebSockets
-	opened          []time.Duration    // when they were, until the first byte comes
+	// plannedTimes has when messages in flight were planned, sentTimes when they were sent:
+	// slotsPerConn slots for each connection, a power of two. A closed loop has only sentTimes.
+	sentTimes, plannedTimes []time.Duration
+	messageSizes            []uint32 // of messages in flight, if they differ
+	slotsPerConn            int
+	plans                   []pacer.Plan       // of connections with plans of their own
+	matchStates             []match.State      // of answers that a rule delimits
+	frameReaders            []websocket.Reader // of WebSockets
+	openedAt                []time.Duration    // when connections were established
 
-	mu     sync.Mutex
-	next   int      // connections from here on have never been used
-	owners []uint16 // the shards of the runs that have been taken
+	mu          sync.Mutex
+	nextUnused  int      // the first state that has not been allocated
+	chunkOwners []uint16 // the shard of each allocated chunk
 }
 
-// A shard takes connections from the table in runs of tableRun, so that the connections of
-// two loops do not lie in one cache line.
-const tableRun = 64
+// connChunk is the number of states that a shard allocates at once, so that the connections of two
+// loops do not share a cache line.
+const connChunk = 64
 
 func newConnTable(connections, pipeline, shards int) *connTable {
-	s := &connTable{ring: 1}
-	for s.ring < pipeline {
-		s.ring *= 2
+	s := &connTable{slotsPerConn: 1}
+	for s.slotsPerConn < pipeline {
+		s.slotsPerConn *= 2
 	}
 	if connections == 0 {
 		return s
 	}
-	// Each shard can leave a run unfinished.
-	s.conns = make([]connState, connections+shards*tableRun)
-	s.times = make([]time.Duration, len(s.conns)*s.ring)
+	// The last chunk of each shard can be incomplete.
+	s.conns = make([]connState, connections+shards*connChunk)
+	s.sentTimes = make([]time.Duration, len(s.conns)*s.slotsPerConn)
 	return s
 }
 
-// takeRun takes connections from the table for a shard, which keeps them: those from first to
-// before end, none when it is used up.
-func (s *connTable) takeRun(shard int) (first, end int) {
+// allocChunk allocates states for a shard: those from first to before end, none when the table is
+// used up.
+func (s *connTable) allocChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first = min(s.next, len(s.conns))
-	s.next = min(first+tableRun, len(s.conns))
-	if first < s.next {
-		s.owners = append(s.owners, uint16(shard))
+	first = min(s.nextUnused, len(s.conns))
+	s.nextUnused = min(first+connChunk, len(s.conns))
+	if first < s.nextUnused {
+		s.chunkOwners = append(s.chunkOwners, uint16(shard))
 	}
-	return first, s.next
+	return first, s.nextUnused
 }
 
-// used is how many connections have been taken, some of them perhaps not in use.
-func (s *connTable) used() int {
+// allocated returns how many states have been allocated; some may not be in use.
+func (s *connTable) allocated() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next
+	return s.nextUnused
 }
 
-// each calls f for all connections that are or were in use, under their shards' locks, while
-// it says so.
-func (s *connTable) each(shards []*shard, f func(*shard, *connState) bool) {
+// forEachConn calls f for all connections that are or were in use, under their shards' locks, until
+// it returns false.
+func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
-	owners := s.owners[:len(s.owners):len(s.owners)]
+	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
 	s.mu.Unlock()
 	for i, owner := range owners {
-		first := i * tableRun
-		if !shards[owner].each(s.conns[first:min(first+tableRun, len(s.conns))], f) {
+		first := i * connChunk
+		if !shards[owner].forEachConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
 			return
 		}
 	}
 }
 
-// place is where things of message number k of a connection are kept.
-func (s *connTable) place(l *connState, k uint64) int { return int(l.id)*s.ring + int(k)&(s.ring-1) }
+// slotIndex returns the index of a message's slot in sentTimes, plannedTimes and messageSizes.
+func (s *connTable) slotIndex(cs *connState, msgNumber uint64) int {
+	return int(cs.index)*s.slotsPerConn + int(msgNumber)&(s.slotsPerConn-1)
+}
 
-// sentAt is where the time of message number k of a connection is kept.
-func (s *connTable) sentAt(l *connState, k uint64) *time.Duration { return &s.times[s.place(l, k)] }
+// sentTime returns the slot for the time at which a message was sent.
+func (s *connTable) sentTime(cs *connState, msgNumber uint64) *time.Duration {
+	return &s.sentTimes[s.slotIndex(cs, msgNumber)]
+}
 
-// alloc makes what a kind of load needs of its connections.
-func (s *connTable) alloc(t *traffic) {
-	n, ring := len(s.conns), len(s.times)
-	if t.open() {
-		s.intended = make([]time.Duration, ring)
+// allocForMode allocates the slices that the run's mode and script need.
+func (s *connTable) allocForMode(gen *generator) {
+	n, ring := len(s.conns), len(s.sentTimes)
+	if gen.isOpenLoop() {
+		s.plannedTimes = make([]time.Duration, ring)
 	}
-	if t.mode == openEach {
+	if gen.mode == openLoopPerConn {
 		s.plans = make([]pacer.Plan, n)
 	}
-	if t.script.fixed == 0 {
-		s.sizes = make([]uint32, ring)
+	if gen.script.fixedSize == 0 {
+		s.messageSizes = make([]uint32, ring)
 	}
-	if t.script.ruled() {
-		s.states = make([]match.State, n)
+	if gen.script.usesRule() {
+		s.matchStates = make([]match.State, n)
 	}
-	if t.script.frames != nil {
-		s.frames = make([]websocket.Reader, n)
+	if gen.script.frames != nil {
+		s.frameReaders = make([]websocket.Reader, n)
 	}
-	s.opened = make([]time.Duration, n)
+	s.openedAt = make([]time.Duration, n)
 }
 
-// reset makes a connection's place ready for it.
-func (s *connTable) reset(l *connState, now time.Duration) {
+// resetConn prepares the table's data for a connection that was established at now.
+func (s *connTable) resetConn(cs *connState, now time.Duration) {
 	if s.plans != nil {
-		s.plans[l.id] = pacer.Plan{}
+		s.plans[cs.index] = pacer.Plan{}
 	}
-	if s.states != nil {
-		s.states[l.id] = match.State{}
+	if s.matchStates != nil {
+		s.matchStates[cs.index] = match.State{}
 	}
-	if s.frames != nil {
-		s.frames[l.id] = websocket.Reader{}
+	if s.frameReaders != nil {
+		s.frameReaders[cs.index] = websocket.Reader{}
 	}
-	s.opened[l.id] = now
+	s.openedAt[cs.index] = now
 }
 
-// bytes is how many bytes n messages of a connection have, from number k on.
-func (s *connTable) bytes(l *connState, k uint64, n int, of *script) (bytes int64) {
-	if of.fixed > 0 {
-		return int64(n * of.fixed)
+// messageBytes returns the total size of n messages of a connection, from msgNumber on.
+func (s *connTable) messageBytes(cs *connState, msgNumber uint64, n int, of *script) (bytes int64) {
+	if of.fixedSize > 0 {
+		return int64(n * of.fixedSize)
 	}
 	for i := range uint64(n) {
-		bytes += int64(s.sizes[s.place(l, k+i)])
+		bytes += int64(s.messageSizes[s.slotIndex(cs, msgNumber+i)])
 	}
 	return bytes
 }

@@ -58,14 +58,14 @@ func TestPacing(t *testing.T) {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
 			}
-			d := dialer{engine: &f, targets: []target{testTarget}, plan: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
-				settled: func() int64 { return int64(f.count()) }}
-			if err := d.run(t.Context()); err != nil {
+			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
+				finishedAttempts: func() int64 { return int64(f.count()) }}
+			if err := d.dialAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is due at once, the last a step before 3 s.
 			least := 3*time.Second - 2*time.Second/time.Duration(rate)
-			if took := time.Since(begin); f.count() != 3*rate || took < least || took > 3*time.Second+dialEvery {
+			if took := time.Since(begin); f.count() != 3*rate || took < least || took > 3*time.Second+dialInterval {
 				t.Errorf("rate %d: %d started in %v, want %d in 3 s", rate, f.count(), took, 3*rate)
 			}
 		})
@@ -74,14 +74,14 @@ func TestPacing(t *testing.T) {
 
 // TestHalfOpen starts no more than are allowed to be under way.
 func TestHalfOpen(t *testing.T) {
-	for rate, want := range map[int]int{0: halfOpen, 400: halfOpen, 5000: 5000} {
+	for rate, want := range map[int]int{0: maxHalfOpen, 400: maxHalfOpen, 5000: 5000} {
 		synctest.Test(t, func(t *testing.T) {
 			var f fakeEngine
-			d := dialer{engine: &f, targets: []target{testTarget}, plan: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
-				settled: func() int64 { return 0 }}
+			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
+				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			if err := d.run(ctx); !errors.Is(err, context.DeadlineExceeded) || f.count() != want {
+			if err := d.dialAll(ctx); !errors.Is(err, context.DeadlineExceeded) || f.count() != want {
 				t.Errorf("rate %d: %d started, %v, want %d", rate, f.count(), err, want)
 			}
 		})
@@ -92,9 +92,9 @@ func TestHalfOpen(t *testing.T) {
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{full: 3}
-		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, settled: func() int64 { return int64(f.count()) },
-			plan: planSources(testTarget.addr.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.run(t.Context()); err != nil {
+		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.count()) },
+			sources: planSources(testTarget.addr.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
+		if err := d.dialAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
@@ -112,12 +112,12 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r, err := newRun(cfg.filled(), []target{testTarget})
+	r, err := newRun(cfg.withDefaults(), []target{testTarget})
 	if err != nil {
 		panic(err)
 	}
-	r.use(f, "")
-	r.report = time.NewTicker(time.Second)
+	r.attachEngine(f, "")
+	r.progressTicker = time.NewTicker(time.Second)
 	return r
 }
 
@@ -127,26 +127,26 @@ func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
 		r := fakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
-		defer r.report.Stop()
-		f.onDial = func(engine.Dial) { r.traffic.DialFailed(errors.New("no")) }
+		defer r.progressTicker.Stop()
+		f.onDial = func(engine.Dial) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.connect(t.Context()); err != nil {
+		if err := r.connectAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("took %v", took)
 		}
-		got := r.result(r.sum())
+		got := r.buildResult(r.sumTotals())
 		failed := int64(len(f.dialled))
 		if got.ConnectErrors["no"] != failed || got.ConnectErrors["not established within 3s"] != 1000-failed {
 			t.Errorf("got %v, with %d failed", got.ConnectErrors, failed)
 		}
-		r.traffic.DialFailed(errors.New("late"))
-		if n := r.traffic.faults.failures(); n != 1000 {
+		r.generator.DialFailed(errors.New("late"))
+		if n := r.generator.faults.connectFailures(); n != 1000 {
 			t.Errorf("%d failed, want 1000", n)
 		}
-		c := openConn(r.traffic)
-		if c.Next() != engine.Close || r.sum().run[nOpened] != 0 {
+		c := openConn(r.generator)
+		if c.Next() != engine.Close || r.sumTotals().run[nOpened] != 0 {
 			t.Error("a late connection was taken")
 		}
 	})
@@ -162,24 +162,24 @@ func TestSlow(t *testing.T) {
 			cfg.ConnectTimeout = time.Millisecond
 			f := &fakeEngine{}
 			r := fakeRun(cfg, f)
-			defer r.report.Stop()
+			defer r.progressTicker.Stop()
 			f.onDial = func(d engine.Dial) {
 				for range d.Count {
-					openConn(r.traffic)
+					openConn(r.generator)
 				}
 			}
-			if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 5 {
-				t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
+			if err := r.connectAll(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
+				t.Errorf("%d opened, %v", r.sumTotals().run[nOpened], err)
 			}
-			if (r.connected - want).Abs() > 10*time.Millisecond {
-				t.Errorf("connecting took %v, want %v", r.connected, want)
+			if (r.connectTime - want).Abs() > 10*time.Millisecond {
+				t.Errorf("connecting took %v, want %v", r.connectTime, want)
 			}
 		})
 	}
 }
 
 // openConn opens a connection of a handler without an engine.
-func openConn(t *traffic) *engine.Conn {
+func openConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Host{
 		Config:   engine.Config{Handler: t, Limits: engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30}, Log: slog.New(slog.DiscardHandler)},
@@ -221,13 +221,13 @@ func TestPlanSources(t *testing.T) {
 // TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from sources that fit.
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
-	r, err := newRun(Config{Connections: 10}.filled(), []target{testTarget, {path: "/x"}})
+	r, err := newRun(Config{Connections: 10}.withDefaults(), []target{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.use(f, "")
-	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
-	if err := r.dialer.issue(10); err != nil {
+	r.attachEngine(f, "")
+	r.dialer.sources = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
+	if err := r.dialer.startAttempts(10); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range f.dialled {
@@ -241,15 +241,15 @@ func TestTargetsOfAllKinds(t *testing.T) {
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulation{run: fakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
-		defer s.report.Stop()
+		defer s.progressTicker.Stop()
 		s.begin(0)
 		var server sync.WaitGroup
-		server.Go(func() { s.play(func() bool { return s.sum().run[nFinished] == 2 }) })
-		if err := s.await(t.Context(), s.windowWait()); err != nil {
+		server.Go(func() { s.play(func() bool { return s.sumTotals().run[nFinished] == 2 }) })
+		if err := s.waitUntil(t.Context(), s.windowWaitCondition()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}
 		server.Wait()
-		if sum := s.sum(); sum.run[nAnswered] != 6 || sum.run[nExchanged] != 2 {
+		if sum := s.sumTotals(); sum.run[nAnswered] != 6 || sum.run[nExchanged] != 2 {
 			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
 		}
 	})

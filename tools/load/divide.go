@@ -7,28 +7,29 @@ import (
 	"slices"
 )
 
-// MaxGenerators is the most generators that a load can be divided among.
+// MaxGenerators limits the generators of a divided load.
 const MaxGenerators = 64
 
-// Total is how many connections the run opens: Connections, or what the Ramp goes up to, and those of
-// PubSub besides.
+// Total returns how many connections the run opens: Connections, or the final number of the Ramp,
+// plus those of PubSub.
 func (c Config) Total() int {
-	c = c.filled()
-	return c.total()
+	c = c.withDefaults()
+	return c.totalConns()
 }
 
-// Divide makes the configurations of several generators that put the load on its targets together,
-// each a part of it in proportion to its weight. Weights are above 0, for 2 to MaxGenerators
-// generators, or for 1. What is counted is divided without loss: connections, new ones a second, a
-// ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared: see PubSub. The rate of an open loop is
-// divided as the connections are. Numbers of connections follow on each other, but with a Lifetime,
-// whose connections are replaced: then each generator's are from a multiple of 1<<24 on.
+// Divide returns the configurations of several generators that together put the load on its
+// targets, each a part in proportion to its weight. Weights are above 0; there are 1 to
+// MaxGenerators of them. The following are divided without loss: connections, connections per
+// second, a ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared:
+// see PubSub. The rate of an open loop is divided like the connections. Connections are numbered
+// consecutively. Exception: with a Lifetime, the numbers of each generator start at a multiple of
+// 1<<24, because connections are replaced.
 //
-// Each generator has one of each at least, so that there have to be enough; by default each has one
-// publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
-// Begin and Enough. Not divided are Sources, which are addresses of one machine: they are an error.
+// Each generator gets at least one of each, so there must be enough; by default each has one
+// publisher. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin
+// and Enough. Sources are addresses of one machine and cannot be divided: they cause an error.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
-	if err := c.divisible(len(weights)); err != nil {
+	if err := c.checkDivisible(len(weights)); err != nil {
 		return nil, err
 	}
 	parts := make([]Config, len(weights))
@@ -39,16 +40,16 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 			parts[i].PubSub = &own
 		}
 	}
-	filled := c.filled()
-	for _, d := range c.divided(filled.Connections) {
+	filled := c.withDefaults()
+	for _, d := range c.divisions(filled.Connections) {
 		if d.total == 0 {
 			continue
 		}
-		if d.total < d.least*len(weights) {
+		if d.total < d.min*len(weights) {
 			return nil, &SettingError{d.name, fmt.Errorf("%d; expected %d or more, one for each generator", d.total, len(weights))}
 		}
-		for i, n := range apportion(d.total, d.least, weights) {
-			*d.of(&parts[i]) = n
+		for i, n := range apportion(d.total, d.min, weights) {
+			*d.field(&parts[i]) = n
 		}
 	}
 	from, publishers := 0, 0
@@ -65,7 +66,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 		p.Ramp.From = min(p.Ramp.From, p.Connections)
 		p.NumberFrom = c.NumberFrom + from
 		if c.Lifetime > 0 {
-			from += numbersEach
+			from += numbersPerGenerator
 		} else {
 			from += p.Connections
 		}
@@ -81,11 +82,11 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 	return parts, nil
 }
 
-// numbersEach is how many numbers a generator has for connections that are replaced.
-const numbersEach = 1 << 24
+// numbersPerGenerator is how many numbers a generator reserves for connections that are replaced.
+const numbersPerGenerator = 1 << 24
 
-// divisible says what can't be divided.
-func (c Config) divisible(generators int) error {
+// checkDivisible returns an error if the configuration is wrong or cannot be divided.
+func (c Config) checkDivisible(generators int) error {
 	if len(c.Sources) > 0 {
 		return &SettingError{"src", errors.New("given for several generators; expected none")}
 	}
@@ -98,14 +99,14 @@ func (c Config) divisible(generators int) error {
 	return c.Validate()
 }
 
-// division is a number that is divided.
+// division is a number to divide.
 type division struct {
-	name         string
-	total, least int
-	of           func(*Config) *int
+	name       string
+	total, min int
+	field      func(*Config) *int
 }
 
-func (c *Config) divided(connections int) []division {
+func (c *Config) divisions(connections int) []division {
 	all := []division{
 		{"connections", connections, 1, func(p *Config) *int { return &p.Connections }},
 		{"connect-rate", c.ConnectRate, 1, func(p *Config) *int { return &p.ConnectRate }},
@@ -120,10 +121,10 @@ func (c *Config) divided(connections int) []division {
 	return all
 }
 
-// apportion divides a number in proportion to weights. Parts add up: those whose fractions were cut
-// off most have one more (the method of largest remainders). Who would have less than least, of which there
-// is enough, gets it from who has most.
-func apportion(total, least int, weights []float64) []int {
+// apportion divides a number in proportion to weights. Parts add up to it: those with the largest
+// fractions are rounded up (the method of largest remainders). Parts below min are raised to it at
+// the expense of the largest part.
+func apportion(total, min int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {
 		sum += w
@@ -141,7 +142,7 @@ func apportion(total, least int, weights []float64) []int {
 		rest[most] = -1
 	}
 	for i := range parts {
-		for ; parts[i] < least; parts[i]++ {
+		for ; parts[i] < min; parts[i]++ {
 			parts[slices.Index(parts, slices.Max(parts))]--
 		}
 	}

@@ -57,7 +57,7 @@ func TestNotDivided(t *testing.T) {
 		"--connect-rate": {ConnectRate: 2},
 		"--publishers":   {PubSub: &PubSub{Protocol: "redis", Publishers: 2}},
 		"--rate":         {Rate: Rate{Goal: Goal{Under: 10 * time.Millisecond}}, PubSub: &PubSub{Protocol: "redis"}},
-		"--duration":     {Duration: maxTime + 1},
+		"--duration":     {Duration: maxDuration + 1},
 	} {
 		cfg.Target = "127.0.0.1:1"
 		if _, err := cfg.Divide(1, 1, 1); err == nil || !strings.Contains(err.Error(), want+" is ") {
@@ -82,14 +82,14 @@ func TestNumberFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(script.message(nil, 2, 0)); got != "2.\n" {
+	if got := string(script.appendMessage(nil, 2, 0)); got != "2.\n" {
 		t.Errorf("the message of connection 2 is %q", got)
 	}
-	r, err := newTraffic(new(parts[1].filled()), 0)
+	r, err := newGenerator(new(parts[1].withDefaults()), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.numbers.Load(); got != 2 {
+	if got := r.nextNumber.Load(); got != 2 {
 		t.Errorf("the first connection of the second part has number %d, want 2", got)
 	}
 	text, err := json.Marshal(parts[1])

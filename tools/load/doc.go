@@ -1,24 +1,24 @@
-// Package load puts load on a TCP server, checks what it answers, and measures
-// how it bears it.
+// Package load generates load for a TCP server, verifies its answers, and measures rates and
+// latencies.
 //
 //	result, err := load.Run(ctx, load.Config{Target: "127.0.0.1:9000", Connections: 10_000})
 //	if err != nil { ... }
 //	result.WriteText(os.Stdout)
 //
-// Every byte of every answer is compared with what was sent, or with Config.Answer.
-// Where answers are not known, Config.Match says how they are delimited, as HTTP's are;
-// they are then counted and timed, not compared.
+// Run compares every byte of every answer with what was sent, or with Config.Answer. If answers are
+// not known in advance, Config.Match describes how they are delimited, as in HTTP; they are then
+// counted and timed, not compared.
 //
 // # Modes
 //
-//	closed loop   a message for each answer: each connection keeps Config.Pipeline in flight
+//	closed loop   one message per answer: each connection keeps Config.Pipeline in flight
 //	open loop     messages have planned times (Config.Rate), for all connections together
-//	              or for each; Pipeline bounds what a connection has in flight
-//	flood         as fast as each connection takes it; no answer is awaited (Config.Flood)
-//	unprompted    each message answers what the server has sent (Config.Unprompted)
+//	              or for each; Pipeline limits the messages in flight on a connection
+//	flood         as fast as each connection accepts data; no answers expected (Config.Flood)
+//	unprompted    each message answers something that the server sent (Config.Unprompted)
 //	hold          nothing is sent (Config.Hold)
 //
-// Rate.Goal looks for the highest rate of an open loop that keeps a latency.
+// Rate.Goal searches for the highest rate of an open loop that keeps the latency under a limit.
 //
 // # Phases
 //
@@ -26,73 +26,67 @@
 //	                         ├ Warmup ┼──── Duration ────┤ last answers
 //	                         └ Messages on each connection ┘
 //
-// Traffic starts on all connections once none is being established any more.
-// When the window ends nothing more is sent, but what an open loop had planned
-// before, and answers that are missing are waited for (Config.Drain). With Messages
-// the window reaches from the first message to the last answer.
+// Traffic starts on all connections when every connection attempt has finished. At the end of the
+// window, only messages that an open loop had planned before are still sent, and the run waits for
+// missing answers (Config.Drain). With Messages, the window extends from the first message to the
+// last answer.
 //
-// With Early, a Ramp or a Lifetime the traffic begins with the first attempt to
-// connect, so that connecting is a part of it: each connection sends from when it is
-// established. A Ramp spreads the attempts over a time. A Lifetime ends each
-// connection in the middle of its traffic, and another one takes its place.
+// With Early, a Ramp or a Lifetime, the traffic begins with the first connection attempt, and each
+// connection sends as soon as it is established. A Ramp spreads the attempts over time. A Lifetime
+// closes each connection in the middle of its traffic, and a new one replaces it.
 //
 // # What counts
 //
-// A message counts as sent in the window if it was handed to its connection inside
-// it, an answer as answered in the window if its last byte arrived inside it. The
-// clock is read once for all the input that is at hand on a connection.
+// A message counts as sent in the window if it was passed to its connection during the window. An
+// answer counts as answered in the window if its last byte arrived during the window. The clock is
+// read once for all input that is available on a connection.
 //
-// In a closed loop an answer's latency counts if it arrived in the window: the time
-// since its message was handed to the connection, which can have been before the
-// window. In an open loop it counts if its message was to be sent in the window: the
-// time since then, also when the answer came after the window. So neither a stalled
-// server nor a slow generator can keep a message out of the figures; what was not
-// sent at all is counted as unsent.
+// In a closed loop, the latency of an answer counts if the answer arrived during the window. It is
+// the time since the message was passed to the connection, which can be before the window. In an
+// open loop, the latency counts if the message was planned for the window. It is the time since the
+// planned moment, even if the answer arrives after the window. So neither a stalled server nor a
+// slow generator can hide a message from the figures; a message that was never sent counts as
+// unsent.
 //
-// # Who owns what
+// # Ownership and concurrency
 //
-// Run's goroutine owns the run: it goes from phase to phase, and it alone
-// calls Config.Observe. It starts helpers and waits for them: a dialer that paces
-// the connecting, to the end of the traffic where connections replace others, and a
-// helper that nudges each connection when the traffic begins.
+// Run's goroutine advances the run from phase to phase, and only it calls Config.Observe. It starts
+// and joins two helpers: a dialer that paces connection attempts, and a starter that nudges each
+// connection when the traffic begins. The dialer runs until the end of the traffic if connections
+// are replaced.
 //
-// The connections live in an engine of internal/engine. A connState is the
-// generator's part of a connection; it belongs to whoever owns the connection,
-// but for a few fields that others read or claim messages in, which have the lock
-// of the connection's shard. They lie in a table that is made once, and so does what only
-// some kinds of load need of them: times planned, sizes, states of rules and
-// of WebSockets. Connections that are only held have no connState: a million of them costs no
-// more than the engine's entries.
+// Connections belong to an engine (internal/engine). A connState is the generator's state of one
+// connection. It belongs to the owner of the connection, except for a few fields that are protected
+// by the lock of the connection's shard. The states lie in a table that is allocated once, and so
+// does data that only some modes need: planned times, sizes, states of match rules and of
+// WebSockets. Connections that are only held have no connState, so a million of them need no memory
+// but the engine's.
 //
-// What connections add up goes into shards, a shard a loop, or a fixed number of
-// them under a model without loops. A shard also has what its connections wait for: a heap
-// of timers, and a queue of connections that have room for a message of the plan. Its lock
-// is held for a few dozen nanoseconds, which on a loop nobody else wants but Run's
-// goroutine a hundred times a second.
+// Totals are counted per shard: one for each loop, or a fixed number of shards in a model without
+// loops. A shard also has a heap of timers and a queue of connections that can take a planned
+// message. Its lock is held for a few dozen nanoseconds. On a loop, the only other user is Run's
+// goroutine, a hundred times a second.
 //
-// The plan of an open loop for all connections is one sequence of times, the
-// pacer.Shared: a connection that has room takes the next one that has come. A plan
-// for each connection is in its part of the table. Nothing is kept for what is
-// late: the next time that has not been taken says it all.
+// The shared plan of an open loop is one sequence of times, a pacer.Shared: a connection with
+// capacity takes the next time that is due. A plan per connection is part of the table. Overdue
+// messages need no memory, because the next untaken time of a plan implies them.
 //
-// The engine calls the pacing (engine.Config.Pace) once a turn of a loop, or on a
-// goroutine of its own where there are no loops. It takes what timers and plans say
-// that is due, under the shard's lock, and has the connections touched after it has let
-// go of it; their owner then sends. Whoever hands messages to a connection holds no
-// lock.
+// The engine calls the pacing (engine.Config.Pace) once per iteration of a loop, or on a separate
+// goroutine in a model without loops. The pacing handles due timers and plans under the shard's
+// lock and nudges the connections after releasing it; their owners then send. Nothing is written to
+// a connection while a lock is held.
 //
-// Locks are taken in this order: a shard's, then that of the plan or of the table,
-// never two shards' at a time. That of the faults is taken alone.
+// Lock order: a shard's lock, then that of the plan or of the table; never two shards at a time.
+// The lock of the fault recorder is taken alone.
 //
-// Distributions of times are in the shards too. Run's goroutine exchanges them for
-// empty ones at the end of each interval (Config.ProgressEvery), and merges them: an
-// interval has the percentiles of what came in it, and a result is the sum of all.
+// Distributions of times are also per shard. At the end of each interval (Config.ProgressEvery),
+// Run's goroutine swaps them for empty ones and merges them: an interval has the percentiles of its
+// own time, and a result is the sum of all.
 //
-// # How it ends
+// # End of a run
 //
-// A run ends when the window and what follows it is over, when no connection is left
-// and none will come, or early when its context has ended: then it sends no more and
-// waits a second for answers at most. Whatever happened, it closes all connections and
-// stops the engine, waits for both and for its helpers, and tells the Result with the
-// event Done.
+// A run ends after its last phase, when no connection is left and none will come, or early when its
+// context ends. In the last case it stops sending and waits at most one second for answers. In
+// every case it closes all connections, stops the engine, waits for its helpers, and reports the
+// Result with the event Done.
 package load

@@ -12,41 +12,39 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxExpectation is the length of the longest expectation, in bytes.
+// maxExpectation is the length of the longest expectation in bytes.
 const maxExpectation = 128
 
-// Expectation is what a run has to reach, such as "p99<5ms". The zero value is
-// none; ParseExpectation makes one.
+// Expectation is a condition for the result of a run, such as "p99<5ms". The zero value is none;
+// ParseExpectation returns others.
 type Expectation struct {
 	text     string
-	figure   figure
+	figure   resultFigure
 	operator string
 	bound    float64
 }
 
-// figure is a figure of a result: nanoseconds if it is a time.
-type figure struct {
-	time bool
-	of   func(*Result) (value float64, ok bool)
+// resultFigure is a figure of a result, in nanoseconds if it is a time.
+type resultFigure struct {
+	isTime bool
+	value  func(*Result) (value float64, ok bool)
 }
 
-// String is the expectation as it can be parsed again.
+// String returns the expectation as ParseExpectation accepts it.
 func (e Expectation) String() string { return e.text }
 
-// operators are what a figure is compared with its bound by. One that begins
-// with another stands before it.
+// operators compare a figure with its bound. An operator must precede its own prefixes.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
-// ParseExpectation reads "NAME OPERATOR BOUND", at most 128 bytes. The operator
-// is one of < <= > >= == and !=. Bounds of times are durations as Go writes
-// them, such as 1.5ms; others are numbers of 0 or more, such as 0.9, 1e6, 10k,
-// 2M or 1G.
+// ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. The operator is one of < <= >
+// >= == and !=. Bounds of times are Go durations such as 1.5ms; others are numbers of 0 or more,
+// such as 0.9, 1e6, 10k, 2M or 1G.
 //
 // The names of times:
 //
-//	p50 … p99.99, p100     percentiles of Result.Latency, any of more than 0
-//	min, mean, max         the rest of it; a prefix "latency." changes nothing
-//	service.p99            Result.Service, as are late., connect.,
+//	p50 … p99.99, p100     percentiles of Result.Latency, any above 0
+//	min, mean, max         of Result.Latency; a prefix "latency." is optional
+//	service.p99            Result.Service, and likewise late., connect.,
 //	                       first_byte., check. (of verifications, the worst) and
 //	                       broadcast. (Broadcast.After): min, mean, max, p50,
 //	                       p75, p90, p95, p99, p99.9 and p99.99
@@ -54,19 +52,19 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //
 // The names of numbers are those of Counters that a Result has, and:
 //
-//	rate           answered messages a second in the window, sent ones where no answers were
-//	               awaited; delivery_rate is what subscribers got a second
-//	errors         all that went wrong: failed, lost, heard_missing, heard_again, agents that
-//	               were lost, and every counter with Fault
-//	failed, lost   attempts to connect that failed, and connections that ended early
+//	rate           answered messages a second in the window, sent ones if no answers were
+//	               expected; delivery_rate is the rate of deliveries to subscribers
+//	errors         all failures: failed, lost, heard_missing, heard_again, lost agents,
+//	               and every counter with Fault
+//	failed, lost   connection attempts that failed, and connections that ended early
 //	connected      established connections
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
 //	               of all verifications together; check_rate is the rate of the slowest, in
 //	               lines a second
 //	heard, heard_again, heard_missing
 //	               as in Broadcast
-//	cpu            the share of its processors that the generator used, 0 to 1; not measured
-//	               in a window of less than 100 ms
+//	cpu            the share of its processors that the generator used, 0 to 1; unknown
+//	               for a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
 		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
@@ -84,11 +82,11 @@ func ParseExpectation(text string) (Expectation, error) {
 	bound := strings.TrimSpace(strings.TrimPrefix(rest, e.operator))
 	e.text = name + e.operator + bound
 	var ok bool
-	if e.figure, ok = figureNamed(name); !ok {
-		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, figureNames())
+	if e.figure, ok = findFigure(name); !ok {
+		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, listFigureNames())
 	}
 	var err error
-	if e.bound, err = parseBound(bound, e.figure.time); err != nil {
+	if e.bound, err = parseBound(bound, e.figure.isTime); err != nil {
 		return Expectation{}, fmt.Errorf("load: expectation %q: %w", text, err)
 	}
 	return e, nil
@@ -115,34 +113,34 @@ func parseBound(text string, isTime bool) (float64, error) {
 	return n * scale, nil
 }
 
-// Check compares the result with what was expected, and says what it has. What
-// was not measured, such as a percentile of no latencies at all, meets nothing.
+// Check compares the result with the expectation, and returns the actual value. An unknown value,
+// such as a percentile without latencies, never meets it.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
-	if r == nil || e.figure.of == nil {
+	if r == nil || e.figure.value == nil {
 		return "no result", false
 	}
-	value, known := e.figure.of(r)
+	value, known := e.figure.value(r)
 	if !known {
 		return "not measured", false
 	}
-	ok = e.met(value)
-	if e.figure.time {
+	ok = e.isMetBy(value)
+	if e.figure.isTime {
 		d := time.Duration(value)
-		if short := format.Round(d); e.met(float64(short)) == ok {
+		if short := format.Round(d); e.isMetBy(float64(short)) == ok {
 			return short.String(), ok
 		}
-		return d.String(), ok // three digits would hide the difference
+		return d.String(), ok // rounding would hide the difference
 	}
-	if short, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', 3, 64), 64); value < 100 && err == nil && e.met(short) == ok {
+	if short, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', 3, 64), 64); value < 100 && err == nil && e.isMetBy(short) == ok {
 		return strconv.FormatFloat(short, 'f', -1, 64), ok
 	}
-	if whole := float64(int64(value)); value >= 100 && e.met(whole) == ok {
+	if whole := float64(int64(value)); value >= 100 && e.isMetBy(whole) == ok {
 		return format.Count(int64(value)), ok
 	}
 	return strconv.FormatFloat(value, 'f', -1, 64), ok
 }
 
-func (e Expectation) met(value float64) bool {
+func (e Expectation) isMetBy(value float64) bool {
 	switch e.operator {
 	case "<":
 		return value < e.bound
@@ -158,13 +156,13 @@ func (e Expectation) met(value float64) bool {
 	return value == e.bound
 }
 
-// latencies are the distributions of a result by name, nil where there is none.
-func (r *Result) latencies() map[string]*Latency {
+// latenciesByName returns the distributions of a result, nil for missing ones.
+func (r *Result) latenciesByName() map[string]*Latency {
 	all := map[string]*Latency{
 		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
 	}
 	if len(r.Verifications) > 0 {
-		sum, _ := r.verified()
+		sum, _ := r.sumVerifications()
 		all["check"] = &sum.Latency
 	}
 	if r.Broadcast != nil {
@@ -173,12 +171,13 @@ func (r *Result) latencies() map[string]*Latency {
 	return all
 }
 
-// verified returns the sum of all verifications, and the rate of the slowest, NaN of none.
-func (r *Result) verified() (sum Verification, slowest float64) {
+// sumVerifications returns the sum of all verifications and the rate of the slowest, NaN without
+// any.
+func (r *Result) sumVerifications() (sum Verification, slowest float64) {
 	slowest = math.NaN()
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
-		merge(&sum, v, true)
+		mergeFields(&sum, v, true)
 		if !(slowest <= v.Rate()) {
 			slowest = v.Rate()
 		}
@@ -186,16 +185,15 @@ func (r *Result) verified() (sum Verification, slowest float64) {
 	return sum, slowest
 }
 
-// numbers are the figures of a result by name that aren't times, NaN for what was not
-// measured.
-func (r *Result) numbers() map[string]float64 {
+// numbersByName returns the figures of a result that are not times, NaN for unknown ones.
+func (r *Result) numbersByName() map[string]float64 {
 	all := map[string]float64{
-		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
+		"errors": float64(r.countFaults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
 		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
 	for _, c := range Counters {
-		if n, ok := c.ofResult(r); ok {
+		if n, ok := c.resultValue(r); ok {
 			all[c.Name] = float64(n)
 		}
 	}
@@ -205,10 +203,10 @@ func (r *Result) numbers() map[string]float64 {
 			all["delivery_rate"] = r.DeliveryRate()
 		}
 	}
-	if r.knowsCPU() {
+	if r.hasCPUUsage() {
 		all["cpu"] = r.CPUShare()
 	}
-	sum, slowest := r.verified()
+	sum, slowest := r.sumVerifications()
 	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)
 	all["check_lost"], all["check_unanswered"], all["check_rate"] = float64(sum.Lost), float64(sum.Unanswered), slowest
 	if b := r.Broadcast; b != nil {
@@ -217,26 +215,26 @@ func (r *Result) numbers() map[string]float64 {
 	return all
 }
 
-// nothing is a result that has measured nothing: it has the names of all figures.
-var nothing Result
+// emptyResult has the names of all figures, but no values.
+var emptyResult Result
 
-func figureNamed(name string) (figure, bool) {
-	if _, ok := nothing.numbers()[name]; ok {
-		return figure{of: func(r *Result) (float64, bool) { n := r.numbers()[name]; return n, !math.IsNaN(n) }}, true
+func findFigure(name string) (resultFigure, bool) {
+	if _, ok := emptyResult.numbersByName()[name]; ok {
+		return resultFigure{value: func(r *Result) (float64, bool) { n := r.numbersByName()[name]; return n, !math.IsNaN(n) }}, true
 	}
 	switch name {
 	case "connect_time":
-		return figure{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
+		return resultFigure{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
 	case "window":
-		return figure{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
+		return resultFigure{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
 	}
 	which, point, found := strings.Cut(name, ".")
-	if _, ok := nothing.latencies()[which]; !ok || !found {
+	if _, ok := emptyResult.latenciesByName()[which]; !ok || !found {
 		which, point = "latency", name
 	}
-	if p := latencyPoint(point); p != nil {
-		return figure{true, func(r *Result) (float64, bool) {
-			l := r.latencies()[which]
+	if p := findLatencyPoint(point); p != nil {
+		return resultFigure{true, func(r *Result) (float64, bool) {
+			l := r.latenciesByName()[which]
 			if l == nil || l.Count == 0 {
 				return 0, false
 			}
@@ -245,9 +243,9 @@ func figureNamed(name string) (figure, bool) {
 	}
 	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
 	if which != "latency" || !strings.HasPrefix(point, "p") || err != nil {
-		return figure{}, false // the others have no histogram
+		return resultFigure{}, false // the others have no histogram
 	}
-	return figure{true, func(r *Result) (float64, bool) {
+	return resultFigure{true, func(r *Result) (float64, bool) {
 		h, err := decodeHistogram(r.Histogram)
 		if err != nil || h == nil || h.TotalCount() == 0 {
 			return 0, false
@@ -256,12 +254,12 @@ func figureNamed(name string) (figure, bool) {
 	}}, true
 }
 
-func figureNames() string {
+func listFigureNames() string {
 	var names []string
 	for _, p := range LatencyPoints {
 		names = append(names, p.Name)
 	}
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
-	names = append(names, slices.Sorted(maps.Keys(nothing.numbers()))...)
+	names = append(names, slices.Sorted(maps.Keys(emptyResult.numbersByName()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

@@ -16,7 +16,7 @@ func measuredResult(t testing.TB) *Result {
 		h.RecordValue((n + 1) * int64(time.Microsecond))
 	}
 	r := example()
-	r.Latency, r.Histogram = readLatency(h), encode(h)
+	r.Latency, r.Histogram = summarizeHistogram(h), encodeHistogram(h)
 	r.Service, r.Late = &Latency{Count: 1, P99: time.Millisecond}, &Latency{Count: 1, P99: 20 * time.Microsecond}
 	r.Connect, r.FirstByte = Latency{Count: 2, P99: 5 * time.Millisecond}, Latency{Count: 1, P50: time.Second, Max: 3 * time.Second}
 	r.Unanswered, r.Mismatched, r.Unsent, r.Intended, r.CutOff, r.Closed = 7, 2, 4, 1_300_000, 11, 12

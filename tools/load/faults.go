@@ -10,183 +10,184 @@ import (
 	"syscall"
 )
 
-// faults is what went wrong in a run. It is safe for concurrent use; none of it is on
-// the way of a message.
-type faults struct {
-	mu      sync.Mutex
-	by      [nFaults]causes
-	settled bool // attempts to connect are no longer counted
-	wrongs  int64
-	first   *Mismatch
-	// firstUnexpected is the first line that a connection which is held did not expect.
+// faultRecorder counts the failures of a run. It is safe for concurrent use. Successful messages do
+// not touch it.
+type faultRecorder struct {
+	mu            sync.Mutex
+	causes        [nFaults]causes
+	connectsEnded bool // connection attempts are no longer counted
+	wrongAnswers  int64
+	firstMismatch *Mismatch
+	// firstUnexpected is the first unexpected line on a held connection.
 	firstUnexpected string
-	scarce          map[syscall.Errno]int64 // attempts that failed because this machine ran out
+	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of something
 }
 
-// fault is what can go wrong.
-type fault uint8
+// faultKind is a kind of failure.
+type faultKind uint8
 
 const (
-	failedConnect fault = iota
+	failedConnect faultKind = iota
 	lostConn
 	wrongAnswer
 	badStatus // of an HTTP response
-	strayLine // on a connection that is held
+	strayLine // on a held connection
 	nFaults
 )
 
-// String begins the causes of a fault in an interval.
-func (f fault) String() string {
+// String returns the prefix of the kind's causes in an interval.
+func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
-// causes counts by cause.
+// causes has counts by cause.
 type causes map[string]int64
 
-// maxCauses bounds how many causes of a fault are counted apart.
+// maxCauses limits the causes of a kind of failure that are counted separately.
 const maxCauses = 64
 
-// count counts a fault. The caller holds the lock.
-func (f *faults) count(what fault, cause string, n int64) {
-	if f.by[what] == nil {
-		f.by[what] = causes{}
+// countFault counts failures. The caller holds the lock.
+func (f *faultRecorder) countFault(kind faultKind, cause string, n int64) {
+	if f.causes[kind] == nil {
+		f.causes[kind] = causes{}
 	}
-	if _, known := f.by[what][cause]; !known && len(f.by[what]) >= maxCauses {
+	if _, known := f.causes[kind][cause]; !known && len(f.causes[kind]) >= maxCauses {
 		cause = "other causes"
 	}
-	f.by[what][cause] += n
+	f.causes[kind][cause] += n
 }
 
-func (f *faults) all() causes {
+func (f *faultRecorder) allCauses() causes {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := causes{}
-	for what, causes := range f.by {
+	for what, causes := range f.causes {
 		for cause, n := range causes {
-			sum[fault(what).String()+cause] += n
+			sum[faultKind(what).String()+cause] += n
 		}
 	}
 	return sum
 }
 
-// status counts an HTTP response whose status says that it is an error.
-func (f *faults) status(status int) {
+// recordStatus counts an HTTP response whose status is an error.
+func (f *faultRecorder) recordStatus(status int) {
 	if status < 400 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count(badStatus, "HTTP status "+strconv.Itoa(status), 1)
+	f.countFault(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
-func (f *faults) refused(err error) {
+func (f *faultRecorder) recordConnectFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.settled {
+	if f.connectsEnded {
 		return
 	}
-	f.count(failedConnect, cause(err), 1)
-	f.noteScarcity(err)
+	f.countFault(failedConnect, describeCause(err), 1)
+	f.recordExhaustion(err)
 }
 
-// notReconnected counts a connection that was lost because it could not be replaced.
-func (f *faults) notReconnected(err error) {
+// recordReconnectFailure counts a connection that was lost because it could not be replaced.
+func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count(lostConn, "reconnecting: "+cause(err), 1)
-	f.noteScarcity(err)
+	f.countFault(lostConn, "reconnecting: "+describeCause(err), 1)
+	f.recordExhaustion(err)
 }
 
-// noteScarcity counts an error that says that this machine ran out of something. The
-// caller holds the lock.
-func (f *faults) noteScarcity(err error) {
+// recordExhaustion counts an error that reports that this machine ran out of something. The caller
+// holds the lock.
+func (f *faultRecorder) recordExhaustion(err error) {
 	var errno syscall.Errno
-	if !errors.As(err, &errno) || scarcities[errno] == "" {
+	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
 		return
 	}
-	if f.scarce == nil {
-		f.scarce = make(map[syscall.Errno]int64)
+	if f.exhausted == nil {
+		f.exhausted = make(map[syscall.Errno]int64)
 	}
-	f.scarce[errno]++
+	f.exhausted[errno]++
 }
 
-// settle ends the counting of attempts. Of those that were asked for, what has
-// neither opened nor failed failed for the given cause, if there is one.
-func (f *faults) settle(asked, opened int64, cause string) {
+// endConnectCounts stops the counting of attempts. If there is a cause, attempts that have neither
+// opened nor failed count as failed.
+func (f *faultRecorder) endConnectCounts(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.settled = true
-	if missing := asked - opened - sumCauses(f.by[failedConnect]); missing > 0 && cause != "" {
-		f.count(failedConnect, cause, missing)
-	}
-}
-
-func (f *faults) failures() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return sumCauses(f.by[failedConnect])
-}
-
-func (f *faults) gone(why error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.count(lostConn, cause(why), 1)
-}
-
-// wrong counts a connection whose answer was wrong and keeps the first.
-func (f *faults) wrong(why error, m Mismatch) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.wrongs++
-	f.count(wrongAnswer, cause(why), 1)
-	if f.first == nil {
-		m.Why = why.Error()
-		f.first = &m
+	f.connectsEnded = true
+	if missing := attempted - opened - sumCauses(f.causes[failedConnect]); missing > 0 && cause != "" {
+		f.countFault(failedConnect, cause, missing)
 	}
 }
 
-// unexpected counts a line that nobody expected, nil for a broadcast that came again,
-// and keeps the first.
-func (f *faults) unexpected(line []byte) {
+func (f *faultRecorder) connectFailures() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return sumCauses(f.causes[failedConnect])
+}
+
+func (f *faultRecorder) recordLostConn(reason error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.countFault(lostConn, describeCause(reason), 1)
+}
+
+// recordMismatch counts a connection with a wrong answer, and keeps the first.
+func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrongAnswers++
+	f.countFault(wrongAnswer, describeCause(reason), 1)
+	if f.firstMismatch == nil {
+		m.Why = reason.Error()
+		f.firstMismatch = &m
+	}
+}
+
+// recordUnexpectedLine counts an unexpected line, nil for a repeated broadcast, and keeps the
+// first.
+func (f *faultRecorder) recordUnexpectedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if line == nil {
-		f.count(strayLine, "the broadcast again", 1)
+		f.countFault(strayLine, "repeated broadcast", 1)
 		return
 	}
 	if f.firstUnexpected == "" {
-		f.firstUnexpected = quote(line)
+		f.firstUnexpected = quoteBytes(line)
 	}
-	f.count(strayLine, "not expected", 1)
+	f.countFault(strayLine, "not expected", 1)
 }
 
-// unanswered counts lines of a verification that have no answer.
-func (f *faults) unanswered(n int64) {
+// recordUnanswered counts lines of a verification without an answer.
+func (f *faultRecorder) recordUnanswered(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.count(wrongAnswer, "none to the verification", n)
+		f.countFault(wrongAnswer, "missing in the verification", n)
 	}
 }
 
-// totals counts failed attempts, and connections that were lost or had a wrong answer.
-func (f *faults) totals() (failed, lost int64) {
+// failedAndLost returns the number of failed attempts, and of connections that were lost or had a
+// wrong answer.
+func (f *faultRecorder) failedAndLost() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return sumCauses(f.by[failedConnect]), sumCauses(f.by[lostConn]) + f.wrongs
+	return sumCauses(f.causes[failedConnect]), sumCauses(f.causes[lostConn]) + f.wrongAnswers
 }
 
-func (f *faults) fill(r *Result) {
+func (f *faultRecorder) fillResult(r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r.ConnectErrors, r.Lost, r.BadStatus = maps.Clone(f.by[failedConnect]), maps.Clone(f.by[lostConn]), maps.Clone(f.by[badStatus])
-	r.Mismatched, r.FirstMismatch = f.wrongs, f.first
+	r.ConnectErrors, r.Lost, r.BadStatus = maps.Clone(f.causes[failedConnect]), maps.Clone(f.causes[lostConn]), maps.Clone(f.causes[badStatus])
+	r.Mismatched, r.FirstMismatch = f.wrongAnswers, f.firstMismatch
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// cause says why a connection failed or was lost, in words that are the same
-// for each connection, so without addresses.
-func cause(err error) string {
+// describeCause returns why a connection failed or was lost, without addresses, so that equal
+// causes have equal texts.
+func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError
 	var timeout net.Error
@@ -195,7 +196,7 @@ func cause(err error) string {
 	case err == nil:
 		return "closed"
 	case errors.As(err, &handshake):
-		return "TLS handshake: " + cause(handshake.error)
+		return "TLS handshake: " + describeCause(handshake.error)
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, io.EOF):
@@ -210,12 +211,12 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// quoted is how many bytes of a mismatch are kept.
-const quoted = 32
+// maxQuoted is how many bytes of a mismatch are kept.
+const maxQuoted = 32
 
-func quote(p []byte) string {
-	if len(p) > quoted {
-		return strconv.Quote(string(p[:quoted])) + "..."
+func quoteBytes(p []byte) string {
+	if len(p) > maxQuoted {
+		return strconv.Quote(string(p[:maxQuoted])) + "..."
 	}
 	return strconv.Quote(string(p))
 }

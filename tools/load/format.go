@@ -22,8 +22,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// This file reads and writes a Config as JSON, and the values of settings that have a format of
-// their own.
+// This file reads and writes a Config as JSON, and the values of settings with a format of their
+// own.
 
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
@@ -33,17 +33,17 @@ const (
 	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
 )
 
-// MaxSources is the most local addresses that can be named.
+// MaxSources limits the number of local addresses.
 const MaxSources = 65_536
 
-// parsers read the strings that are not taken as they are, by the names of settings.
-var parsers = map[string]func(text string) (string, error){
+// textParsers parse string settings that are not used verbatim, by the names of settings.
+var textParsers = map[string]func(text string) (string, error){
 	"message":            parseTemplate,
-	"message-file":       readLiteral,
-	"template-file":      readTemplate,
+	"message-file":       readLiteralFile,
+	"template-file":      readTemplateFile,
 	"first-message":      parseTemplate,
-	"first-message-file": readTemplate,
-	"answer":             notEmpty,
+	"first-message-file": readTemplateFile,
+	"answer":             requireNonEmpty,
 	"heartbeat":          parseLine,
 	"heartbeat-answer":   parseLine,
 	"broadcast":          parseLine,
@@ -64,20 +64,20 @@ var parsers = map[string]func(text string) (string, error){
 		return "", nil
 	},
 	"latency-marker": func(text string) (string, error) {
-		_, err := notEmpty(text)
-		return "marker:" + ruleText(text), err
+		_, err := requireNonEmpty(text)
+		return "marker:" + escapeRuleText(text), err
 	},
 }
 
-// notEmpty reads a text of 1 byte or more.
-func notEmpty(text string) (string, error) {
+// requireNonEmpty returns text, or an error if it is empty.
+func requireNonEmpty(text string) (string, error) {
 	if text == "" {
 		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
 	}
 	return text, nil
 }
 
-// parseLine reads a line, whose newline can be left out.
+// parseLine returns a line with a newline, which is optional in text.
 func parseLine(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
@@ -86,17 +86,17 @@ func parseLine(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// parseTemplate reads a message that can be a template.
+// parseTemplate returns text, or an error if it is no valid template.
 func parseTemplate(text string) (string, error) {
-	if _, err := notEmpty(text); err != nil {
+	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
 	}
 	_, err := message.Parse(text)
 	return text, err
 }
 
-// readFile reads a file of 1 byte to MaxMessage, so that the wrong file does no harm.
-func readFile(path string) (string, error) {
+// readMessageFile reads a file of 1 byte to MaxMessage. The limit makes a wrong file harmless.
+func readMessageFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -114,22 +114,22 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// readTemplate reads a file that has a template.
-func readTemplate(path string) (string, error) {
-	text, err := readFile(path)
+// readTemplateFile reads a template from a file.
+func readTemplateFile(path string) (string, error) {
+	text, err := readMessageFile(path)
 	if err != nil {
 		return "", err
 	}
 	return parseTemplate(text)
 }
 
-// readLiteral reads a file that is a message, whatever is in it.
-func readLiteral(path string) (string, error) {
-	text, err := readFile(path)
+// readLiteralFile reads a message from a file, which is sent as it is.
+func readLiteralFile(path string) (string, error) {
+	text, err := readMessageFile(path)
 	return message.Literal(text), err
 }
 
-// addHeader adds a line of the request of a WebSocket.
+// addHeader adds a header line to a WebSocket's request.
 func addHeader(h *http.Header, line string) error {
 	name, value, found := strings.Cut(line, ":")
 	if name = strings.TrimSpace(name); !found || name == "" {
@@ -142,8 +142,8 @@ func addHeader(h *http.Header, line string) error {
 	return nil
 }
 
-// headerLines returns the lines of a header, sorted.
-func headerLines(h http.Header) (lines []string) {
+// formatHeaderLines returns the lines of a header, sorted.
+func formatHeaderLines(h http.Header) (lines []string) {
 	for name, values := range h {
 		for _, value := range values {
 			lines = append(lines, name+": "+value)
@@ -161,29 +161,29 @@ func parseTime(text string) (time.Time, error) {
 	return at, nil
 }
 
-func orSlash(path string) string { return cmp.Or(path, "/") }
+func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
-func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+// parseRate parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
 func parseRate(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
 		r.Goal, err = parseGoal(latency)
 		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
-	from, ok := quantity.Number(first)
-	to, toOK := quantity.Number(second)
+	from, ok := quantity.ParseNumber(first)
+	to, toOK := quantity.ParseNumber(second)
 	if !ok || from == 0 || changes && (!toOK || to == 0) {
 		return r, wantRate
 	}
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseGoal reads a latency, and after a comma a percentile, by default 99.
+// parseGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
 func parseGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if goal.Under, err = quantity.Period(latency); err != nil {
+	if goal.Under, err = quantity.ParsePeriod(latency); err != nil {
 		return goal, wantRate
 	}
 	if !found {
@@ -197,28 +197,28 @@ func parseGoal(text string) (goal Goal, err error) {
 	return goal, nil
 }
 
-// text returns the rate as it is written, such as 500, 1000:100000 or @10ms,p99; "" for none.
-func (r Rate) text() string {
+// formatSetting returns the rate as parseRate accepts it, "" for none.
+func (r Rate) formatSetting() string {
 	switch {
 	case r.Goal.Under > 0:
 		return r.Goal.String()
 	case r.PerSecond != 0 && r.To != 0:
-		return decimalFloat(r.PerSecond) + ":" + decimalFloat(r.To)
+		return formatDecimal(r.PerSecond) + ":" + formatDecimal(r.To)
 	case r.PerSecond != 0:
-		return decimalFloat(r.PerSecond)
+		return formatDecimal(r.PerSecond)
 	}
 	return ""
 }
 
-// String returns the goal as a rate is written: @10ms,p99.
+// String returns the goal as parseRate accepts it: @10ms,p99.
 func (g Goal) String() string {
 	if g.Under == 0 {
 		return ""
 	}
-	return "@" + g.Under.String() + ",p" + decimalFloat(cmp.Or(g.Percentile, 99))
+	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
-// ParsePercentile reads a percentile above 0, at most 100, such as 99.9.
+// ParsePercentile parses a percentile above 0, at most 100, such as 99.9.
 func ParsePercentile(text string) (float64, error) {
 	p, err := strconv.ParseFloat(text, 64)
 	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
@@ -227,24 +227,24 @@ func ParsePercentile(text string) (float64, error) {
 	return p, nil
 }
 
-// parseRamp reads a time, or "0:100k:60s".
+// parseRamp parses a time, or "0:100k:60s".
 func parseRamp(text string) (r Ramp, err error) {
 	over := text
 	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
-		from, fromErr := quantity.Count(numbers[0])
-		to, toErr := quantity.Positive(numbers[1])
+		from, fromErr := quantity.ParseCount(numbers[0])
+		to, toErr := quantity.ParsePositive(numbers[1])
 		if fromErr != nil || toErr != nil || from > to {
 			return Ramp{}, wantRamp
 		}
 		r.From, r.To, over = from, to, numbers[2]
 	}
-	if r.Over, err = quantity.Period(over); err != nil {
+	if r.Over, err = quantity.ParsePeriod(over); err != nil {
 		return Ramp{}, wantRamp
 	}
 	return r, nil
 }
 
-// String returns the ramp as it is written: a time, or 0:100000:1m0s.
+// String returns the ramp as parseRamp accepts it: a time, or 0:100000:1m0s.
 func (r Ramp) String() string {
 	if r.To == 0 {
 		return r.Over.String()
@@ -252,16 +252,16 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
-// which stands for the addresses that hosts can have. It returns at most room addresses.
-func ParseSources(text string, room int) ([]netip.Addr, error) {
-	first, last, ok := parseRange(text)
+// ParseSources parses an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a network,
+// which stands for its host addresses. More addresses than limit are an error.
+func ParseSources(text string, limit int) ([]netip.Addr, error) {
+	first, last, ok := parseAddrRange(text)
 	if !ok {
 		return nil, wantSource
 	}
 	var list []netip.Addr
 	for addr := first; ; addr = addr.Next() {
-		if len(list) == room {
+		if len(list) == limit {
 			return nil, wantFewer
 		}
 		if list = append(list, addr); addr == last {
@@ -270,8 +270,8 @@ func ParseSources(text string, room int) ([]netip.Addr, error) {
 	}
 }
 
-// parseRange returns the first and the last address of what ParseSources reads.
-func parseRange(text string) (first, last netip.Addr, ok bool) {
+// parseAddrRange returns the first and the last address of a text as in ParseSources.
+func parseAddrRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
 		last, otherErr := netip.ParseAddr(to)
@@ -283,16 +283,16 @@ func parseRange(text string) (first, last netip.Addr, ok bool) {
 		if err != nil {
 			return netip.Addr{}, netip.Addr{}, false
 		}
-		first, last = hosts(network)
+		first, last = hostRange(network)
 		return first, last, true
 	}
 	first, err := netip.ParseAddr(text)
 	return first, first, err == nil
 }
 
-// hosts returns the first and the last address of a network that a host can have. The lowest and
-// the highest address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
-func hosts(network netip.Prefix) (first, last netip.Addr) {
+// hostRange returns the first and the last host address of a network. The lowest and the highest
+// address of an IPv4 network are reserved, unless it has no other ones (RFC 3021).
+func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
 	for bit := network.Bits(); bit < first.BitLen(); bit++ {
@@ -305,8 +305,8 @@ func hosts(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// ruleText returns bytes as the text of a rule of Config.Match, with its escapes \\ and \xHH.
-func ruleText(text string) string {
+// escapeRuleText escapes bytes for a rule of Config.Match, as \\ and \xHH.
+func escapeRuleText(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
 		switch {
@@ -321,24 +321,24 @@ func ruleText(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It omits what is not a
-// setting, such as Observe, Begin and TLS.Config.
+// MarshalJSON writes fields that differ from their defaults, as UnmarshalJSON reads them. It omits
+// fields that are not settings, such as Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
 		s := &settings[i]
-		texts := s.texts(&c)
+		texts := s.formatTexts(&c)
 		if len(texts) == 0 {
 			continue
 		}
 		if out.Len() > 1 {
 			out.WriteByte(',')
 		}
-		key, value := underscored(s.Name), any(texts)
+		key, value := jsonKey(s.Name), any(texts)
 		if !s.List {
 			value = s.jsonValue(texts[0])
 		}
-		if s.isBytes() && !utf8.ValidString(texts[0]) {
+		if s.acceptsBytes() && !utf8.ValidString(texts[0]) {
 			key, value = key+inBase64, []byte(texts[0])
 		}
 		encoded, err := json.Marshal(value)
@@ -351,15 +351,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 ends the key in JSON of bytes that are not UTF-8, and are written in base64.
+// inBase64 ends the JSON key of bytes that are not UTF-8 and so written in base64.
 const inBase64 = "_base64"
 
-// isBytes reports whether any bytes can be the text.
-func (s *Setting) isBytes() bool {
+// acceptsBytes reports whether the value can have arbitrary bytes.
+func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
-// jsonValue returns true, a whole number or the text itself.
+// jsonValue returns true, a whole number, or the text itself.
 func (s *Setting) jsonValue(text string) any {
 	if s.Bare == "true" {
 		return true
@@ -370,12 +370,11 @@ func (s *Setting) jsonValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores,
-// "target" and "also" among them, and its values are spelled as those of flags are:
-// strings such as "10k" and "1m30s", numbers (seconds, where it is a time), true and
-// false, and arrays for what can be given more than once. A target can be a URL: see
-// SetTargets. Fields without a key keep their values. An unknown key, and a value that can't be
-// read, is an error that names it.
+// UnmarshalJSON reads one object. Its keys are the names of Settings with underscores, including
+// "target" and "also". Its values have the same formats as flags: strings such as "10k" and
+// "1m30s", numbers (seconds for a time), true and false, and arrays for a List. A target can be a
+// URL: see SetTargets. Fields without a key keep their values. An unknown key, or an invalid value,
+// is an error that names it.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -384,25 +383,25 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("load: config: %w; expected an object", err)
 	}
 	if numbers.More() {
-		return errors.New("load: config: there is more behind the object; expected one object")
+		return errors.New("load: config: data after the object; expected one object")
 	}
 	given := make(map[string][]string)
 	var known []string
 	for i := range settings {
 		s := &settings[i]
-		key := underscored(s.Name)
+		key := jsonKey(s.Name)
 		known = append(known, key)
 		value, ok := values[key]
 		text, encoded := values[key+inBase64].(string)
 		delete(values, key)
 		switch plain, err := base64.StdEncoding.DecodeString(text); {
-		case encoded && s.isBytes() && (err != nil || ok):
+		case encoded && s.acceptsBytes() && (err != nil || ok):
 			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
-		case encoded && s.isBytes():
+		case encoded && s.acceptsBytes():
 			delete(values, key+inBase64)
 			given[s.Name] = []string{string(plain)}
 		case ok:
-			if given[s.Name], err = textsOf(value, s.Bare); err != nil {
+			if given[s.Name], err = textsFromJSON(value, s.Bare); err != nil {
 				return fmt.Errorf("load: config: %s is %w", key, err)
 			}
 		}
@@ -413,7 +412,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	if err := c.Set(given); err != nil {
 		var of *SettingError
 		errors.As(err, &of)
-		return fmt.Errorf("load: config: %s is %w", underscored(of.Name), of.Err)
+		return fmt.Errorf("load: config: %s is %w", jsonKey(of.Name), of.Err)
 	}
 	if c.Target == "" {
 		if len(c.Also) > 0 {
@@ -424,8 +423,8 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsOf returns the texts that a value of JSON stands for; true stands for bare.
-func textsOf(value any, bare string) ([]string, error) {
+// textsFromJSON returns the texts of a JSON value; true stands for bare.
+func textsFromJSON(value any, bare string) ([]string, error) {
 	switch v := value.(type) {
 	case string:
 		return []string{v}, nil

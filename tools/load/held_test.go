@@ -116,7 +116,7 @@ func TestVerificationFaults(t *testing.T) {
 			got.Time, got.Latency = 0, Latency{}
 			want := want // of this model
 			want.Number, want.InFlight, want.Open = 1, got.InFlight, n
-			if got != want || int64(r.numbers()["check_wrong"]) != r.Mismatched {
+			if got != want || int64(r.numbersByName()["check_wrong"]) != r.Mismatched {
 				t.Errorf("got %+v, and %d mismatched; want %+v", got, r.Mismatched, want)
 			}
 		}
@@ -191,10 +191,10 @@ func TestBroadcast(t *testing.T) {
 		cause string
 	}{
 		"once":    {"hear ye\n", n, "heard_again==0 unexpected==0", "", ""},
-		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "came again 1 times", "the broadcast again"},
-		"missing": {"", n - 1, "heard_again==0 unexpected==0", "1 of 20 connections have not got it", ""},
-		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections have not got it", "not expected"},
-		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 lines that nobody expected; first: "and me\n"`, "not expected"},
+		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "received again 1 times", "repeated broadcast"},
+		"missing": {"", n - 1, "heard_again==0 unexpected==0", "1 of 20 connections did not receive it", ""},
+		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections did not receive it", "not expected"},
+		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 unexpected lines; first: "and me\n"`, "not expected"},
 	} {
 		server := on(func(c net.Conn, n int) {
 			line := "hear ye\n"
@@ -241,8 +241,8 @@ func TestHeldMemory(t *testing.T) {
 	tr := testTraffic(t, Config{Connections: 1000, Size: 64, Hold: true, Check: 10, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"})
 	a, b := openConn(tr), openConn(tr)
 	same := func(when string) {
-		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.table.conns) != 0 {
-			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.table.conns))
+		if a.Value() != b.Value() || len(tr.shards[0].pendingLines) != 0 || len(tr.table.conns) != 0 {
+			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].pendingLines), len(tr.table.conns))
 		}
 	}
 	same("opened")
@@ -252,11 +252,11 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.Arrived([]byte("all\n"))
 	same("told")
-	v := &verification{number: 1, end: tr.lineEnd, most: 10}
-	line, ping := make([]byte, 0, verifyLine), []byte("ping\n")
+	v := &verification{number: 1, lineEnd: tr.lineEnd, limit: 10}
+	line, ping := make([]byte, 0, maxVerifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.reserve(tr.shards[0], v, c.Ref()); wait != 0 {
+			if wait := tr.reserveLine(tr.shards[0], v, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)
@@ -272,7 +272,7 @@ func TestHeldMemory(t *testing.T) {
 	same("checked")
 }
 
-// heldResult is what a run of held connections can come to.
+// fillHeldResult is what a run of held connections can come to.
 func heldResult() *Result {
 	return &Result{
 		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,
@@ -293,7 +293,7 @@ func TestHeldText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"10 of 10 connections answered in 1s, 10/s, at most 4 in flight\n", "5 of 10 connections answered in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
-		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "3 times more", `1 lines; first: "x\n"`,
+		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "again 3 times", `1 lines; first: "x\n"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. It is read from an HDR histogram with three
-// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up
-// to 60 s. A longer time counts as 60 s.
+// Latency summarizes a distribution of times. It derives from an HDR histogram with three
+// significant digits: steps of 1 ns up to 2 µs, and of at most a thousandth of the value up to 60
+// s. Longer times count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -37,10 +37,10 @@ type LatencyPoint struct {
 	of       func(*Latency) *time.Duration
 }
 
-// Of returns the point of a distribution.
+// Of returns the point's value in l.
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists all times of a Latency, in ascending order but for the mean. It must not
+// LatencyPoints lists all times of a Latency, in ascending order except for the mean. It must not
 // be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
@@ -55,8 +55,8 @@ var LatencyPoints = []LatencyPoint{
 	{"max", 1, func(l *Latency) *time.Duration { return &l.Max }},
 }
 
-// latencyPoint returns the point with a name, or nil.
-func latencyPoint(name string) *LatencyPoint {
+// findLatencyPoint returns the point with a name, or nil.
+func findLatencyPoint(name string) *LatencyPoint {
 	i := slices.IndexFunc(LatencyPoints, func(p LatencyPoint) bool { return p.Name == name })
 	if i < 0 {
 		return nil
@@ -64,19 +64,19 @@ func latencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// add adds another distribution without its histogram: the result has the worse of each
+// addSummary adds another distribution without its histogram: it keeps the worse of each
 // percentile.
-func (l *Latency) add(o *Latency) {
-	if o.Count == 0 {
+func (l *Latency) addSummary(other *Latency) {
+	if other.Count == 0 {
 		return
 	}
 	if l.Count == 0 {
-		*l = *o
+		*l = *other
 		return
 	}
-	a, b := float64(l.Count), float64(o.Count)
+	a, b := float64(l.Count), float64(other.Count)
 	for _, p := range LatencyPoints {
-		switch to, more := p.of(l), p.Of(o); p.Quantile {
+		switch to, more := p.of(l), p.Of(other); p.Quantile {
 		case 0:
 			*to = min(*to, more)
 		case -1:
@@ -85,10 +85,10 @@ func (l *Latency) add(o *Latency) {
 			*to = max(*to, more)
 		}
 	}
-	l.Count += o.Count
+	l.Count += other.Count
 }
 
-// Curve returns the curve through the percentiles, over one of how many times is longer.
+// Curve returns the percentiles as a curve; x is 1/(1 - quantile): one of how many times is longer.
 func (l *Latency) Curve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -102,7 +102,7 @@ func (l *Latency) Curve() (c page.Series) {
 	return c
 }
 
-// maxLatency is the longest latency that is recorded; a longer one counts as this.
+// maxLatency is the longest recorded latency; longer ones count as this.
 const maxLatency = time.Minute
 
 // newHistogram returns a histogram of nanoseconds with three significant digits.
@@ -110,88 +110,88 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times. It takes memory with the first one: 221 KB, or 31 KB if it is
+// distribution counts times. It allocates memory with the first one: 221 KB, or 31 KB if it is
 // coarse. Each loop has several, and few runs use all of them.
 type distribution struct {
-	counts *hdrhistogram.Histogram
-	coarse bool // two significant digits, steps of a hundredth, are enough
+	histogram *hdrhistogram.Histogram
+	coarse    bool // two significant digits, steps of a hundredth
 }
 
-func (d *distribution) make() {
+func (d *distribution) ensureHistogram() {
 	switch {
-	case d.counts != nil:
+	case d.histogram != nil:
 	case d.coarse:
-		d.counts = hdrhistogram.New(1, int64(maxLatency), 2)
+		d.histogram = hdrhistogram.New(1, int64(maxLatency), 2)
 	default:
-		d.counts = newHistogram()
+		d.histogram = newHistogram()
 	}
 }
 
 // record adds n equal times.
 func (d *distribution) record(t time.Duration, n int) {
-	d.make()
-	_ = d.counts.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
+	d.ensureHistogram()
+	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
 }
 
 func (d *distribution) count() int64 {
-	if d.counts == nil {
+	if d.histogram == nil {
 		return 0
 	}
-	return d.counts.TotalCount()
+	return d.histogram.TotalCount()
 }
 
-func (d *distribution) add(e *distribution) {
-	if e.count() == 0 {
+func (d *distribution) merge(other *distribution) {
+	if other.count() == 0 {
 		return
 	}
-	d.make()
-	d.counts.Merge(e.counts)
+	d.ensureHistogram()
+	d.histogram.Merge(other.histogram)
 }
 
 func (d *distribution) reset() {
 	if d.count() > 0 {
-		d.counts.Reset()
+		d.histogram.Reset()
 	}
 }
 
-// joined returns the sum of two distributions.
-func joined(a, b *distribution) *distribution {
+// mergeDistributions returns the sum of two distributions, which can be a itself.
+func mergeDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
 	}
 	all := new(distribution)
-	all.add(a)
-	all.add(b)
+	all.merge(a)
+	all.merge(b)
 	return all
 }
 
-func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
+func summarizeDistribution(d *distribution) Latency { return summarizeHistogram(d.histogram) }
 
-// encodeAll encodes the distributions that are not empty.
-func encodeAll(distributions map[string]*distribution) map[string]string {
+// encodeDistributions encodes the distributions that are not empty.
+func encodeDistributions(distributions map[string]*distribution) map[string]string {
 	all := make(map[string]string)
 	for name, d := range distributions {
-		if text := encode(d.counts); text != "" {
+		if text := encodeHistogram(d.histogram); text != "" {
 			all[name] = text
 		}
 	}
 	return all
 }
 
-// encode returns a histogram in the form that HdrHistogram's libraries share, or "" if it is
-// empty.
-func encode(h *hdrhistogram.Histogram) string {
+// encodeHistogram returns a histogram in the encoding that HdrHistogram's libraries share, "" if it
+// is empty.
+func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""
 	}
 	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
-		return "" // the library can write what newHistogram returns
+		return "" // never happens with histograms of newHistogram
 	}
 	return string(b)
 }
 
-// decodeHistogram reads Result.Histogram. It returns nil for "".
+// decodeHistogram decodes Result.Histogram. It returns nil for "".
 func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	if text == "" {
 		return nil, nil
@@ -203,8 +203,7 @@ func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
 	return h, nil
 }
 
-// readLatency returns the summary of a histogram.
-func readLatency(h *hdrhistogram.Histogram) Latency {
+func summarizeHistogram(h *hdrhistogram.Histogram) Latency {
 	if h == nil || h.TotalCount() == 0 {
 		return Latency{}
 	}

@@ -42,8 +42,8 @@ func TestLimitsOf(t *testing.T) {
 	all := busy(time.Second, time.Second)
 	all.Late = &Latency{Count: 1000, P99: time.Second}
 	here, away, path := target{addr: netip.MustParseAddrPort("127.0.0.1:1")}, testTarget, target{path: "/x"}
-	slow := &Result{Window: time.Second, Connect: Latency{Max: slowConnect}}
-	quick := &Result{Window: time.Second, Connect: Latency{Max: slowConnect - 1}}
+	slow := &Result{Window: time.Second, Connect: Latency{Max: synRetransmitTime}}
+	quick := &Result{Window: time.Second, Connect: Latency{Max: synRetransmitTime - 1}}
 	kernel := map[string]int64{"ListenOverflows": 1, "nf_conntrack_drop": 1, "TCPMemoryPressures": 1}
 	for _, test := range []struct {
 		name    string
@@ -55,14 +55,14 @@ func TestLimitsOf(t *testing.T) {
 		want    []string
 	}{
 		{"nothing", second, 0, nil, here, nil, nil},
-		{"busy", busy(shortest, shortest), 0, nil, here, nil, []string{"cpu"}},
-		{"busy in a short window", busy(shortest-1, 9*time.Second), 0, nil, here, nil, nil},
+		{"busy", busy(minUsageWindow, minUsageWindow), 0, nil, here, nil, []string{"cpu"}},
+		{"busy in a short window", busy(minUsageWindow-1, 9*time.Second), 0, nil, here, nil, nil},
 		{"starved", second, 201 * time.Millisecond, nil, here, nil, []string{"cpu pressure"}},
 		{"not quite starved", second, 200 * time.Millisecond, nil, here, nil, nil},
-		{"starved in a short window", &Result{Window: shortest - 1}, shortest, nil, here, nil, nil},
+		{"starved in a short window", &Result{Window: minUsageWindow - 1}, minUsageWindow, nil, here, nil, nil},
 		{"the kernel tells at the beginning only", second, -time.Hour, nil, here, nil, nil},
-		{"late", late(leastLate, veryLateSend), 0, nil, here, nil, []string{"late sends"}},
-		{"few late", late(leastLate-1, time.Second), 0, nil, here, nil, nil},
+		{"late", late(minLateCount, veryLateP99), 0, nil, here, nil, []string{"late sends"}},
+		{"few late", late(minLateCount-1, time.Second), 0, nil, here, nil, nil},
 		{"all of them", all, time.Second, nil, here, nil, []string{"cpu", "cpu pressure", "late sends"}},
 		{"no counter", slow, 0, nil, here, syscall.ETIMEDOUT, nil},
 		{"counters, slow", slow, 0, kernel, here, nil, []string{"backlog", "conntrack", "socket memory"}},
@@ -73,11 +73,11 @@ func TestLimitsOf(t *testing.T) {
 		{"aborted", quick, 0, map[string]int64{"TCPAbortOnMemory": 1}, here, nil, []string{"socket memory"}},
 	} {
 		r := quietRun()
-		r.window, r.stalled, r.kernel, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []target{test.target}
+		r.window, r.cpuStallTime, r.kernelCounters, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []target{test.target}
 		if test.failed != nil {
-			r.traffic.faults.refused(test.failed)
+			r.generator.faults.recordConnectFailure(test.failed)
 		}
-		if got := walls(t, r.limits(test.of)); !slices.Equal(got, test.want) {
+		if got := walls(t, r.findLimits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -98,9 +98,9 @@ func TestScarcity(t *testing.T) {
 	} {
 		r := quietRun()
 		for _, err := range test.errs {
-			r.traffic.faults.refused(err)
+			r.generator.faults.recordConnectFailure(err)
 		}
-		got := r.limits(&Result{})
+		got := r.findLimits(&Result{})
 		if test.wall == "" {
 			if len(got) > 0 {
 				t.Errorf("%v: limits %+v, want none", test.errs, got)

@@ -13,139 +13,136 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// scarcities are the errors that say that this machine has run out of something, and
-// their names.
-var scarcities = map[syscall.Errno]string{
+// exhaustionErrnos names the errors that report that this machine has run out of something.
+var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// met counts attempts that failed with one of some scarcities, and names those that
-// did.
-func (f *faults) met(errnos ...syscall.Errno) (n int64, names string) {
+// countExhaustion counts attempts that failed with one of the errors, and names those that
+// occurred.
+func (f *faultRecorder) countExhaustion(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var seen []string
 	for _, errno := range errnos {
-		if f.scarce[errno] > 0 {
-			n += f.scarce[errno]
-			seen = append(seen, scarcities[errno])
+		if f.exhausted[errno] > 0 {
+			n += f.exhausted[errno]
+			seen = append(seen, exhaustionErrnos[errno])
 		}
 	}
 	return n, strings.Join(seen, ", ")
 }
 
-// shortest is the least window of which it is said what the generator used in it, or
-// waited for: in a shorter one the run's own beginning and end are most of it.
-const shortest = 100 * time.Millisecond
+// minUsageWindow is the shortest window with figures on the generator's processor use: in a shorter
+// one, starting and stopping dominate.
+const minUsageWindow = 100 * time.Millisecond
 
-// starved is the share of a window in which some program of the machine waited for a
-// processor from which on that is called a limit.
-const starved = 0.2
+// highCPUPressure is the limit for the share of the window in which some program of the machine
+// waited for a processor.
+const highCPUPressure = 0.2
 
-// How late the generator may send before that says more about it than about the
-// server, for a hundredth of the messages: where that is a tenth of the latency, and
-// whatever the latency is.
+// Lateness of the generator's own sends, at the 99th percentile, that makes the figures describe
+// the generator: lateP99 if it is at least a tenth of the latency, veryLateP99 in any case.
 const (
-	lateSend     = time.Millisecond
-	veryLateSend = 10 * time.Millisecond
-	// leastLate is how many messages it takes for a hundredth of them to be any.
-	leastLate = 100
+	lateP99     = time.Millisecond
+	veryLateP99 = 10 * time.Millisecond
+	// minLateCount is the number of messages that makes a 99th percentile meaningful.
+	minLateCount = 100
 )
 
-func (r *Result) late() bool {
-	if r.Late == nil || r.Late.Count < leastLate {
+func (r *Result) generatorSentLate() bool {
+	if r.Late == nil || r.Late.Count < minLateCount {
 		return false
 	}
 	l := r.Late.P99
-	return l >= veryLateSend || l >= lateSend && l*10 >= r.Latency.P99
+	return l >= veryLateP99 || l >= lateP99 && l*10 >= r.Latency.P99
 }
 
-// limits are the walls that the generator itself met, the most severe first.
-func (r *run) limits(of *Result) []Limit {
-	var met []Limit
+// findLimits returns the limits that the generator itself reached, the most severe first.
+func (r *run) findLimits(result *Result) []Limit {
+	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
-		met = append(met, Limit{Wall: wall, Evidence: fmt.Sprintf(evidence, args...), Advice: advice})
+		found = append(found, Limit{Wall: wall, Evidence: fmt.Sprintf(evidence, args...), Advice: advice})
 	}
-	faults := &r.traffic.faults
-	if n, errnos := faults.met(syscall.EMFILE, syscall.ENFILE); n > 0 {
+	faults := &r.generator.faults
+	if n, errnos := faults.countExhaustion(syscall.EMFILE, syscall.ENFILE); n > 0 {
 		add("descriptors", "raise the limit of open files (ulimit -n, fs.nr_open, fs.file-max), or use a model with loops, which get a descriptor table each",
 			"%s attempts to connect found no free descriptor (%s)", format.Count(n), errnos)
 	}
-	if n, errnos := faults.met(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
+	if n, errnos := faults.countExhaustion(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
 		add("ports", "connect from more addresses (--src), to more targets, or widen net.ipv4.ip_local_port_range",
-			"%s attempts to connect found no free port on %d source addresses (%s)", format.Count(n), len(r.dialer.plan), errnos)
+			"%s attempts to connect found no free port on %d source addresses (%s)", format.Count(n), len(r.dialer.sources), errnos)
 	}
-	if n, errnos := faults.met(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
+	if n, errnos := faults.countExhaustion(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
 		add("memory", "use smaller socket buffers (--rcvbuf, --sndbuf), raise net.ipv4.tcp_mem, or add memory",
 			"%s attempts to connect were refused memory by the kernel (%s)", format.Count(n), errnos)
 	}
-	r.kernelLimits(of, add)
-	if of.GeneratorBound() {
-		add("cpu", "give it more loops (--loops) and processors, larger messages or fewer connections",
-			"it used %.0f%% of its %d CPU", 100*of.CPUShare(), of.CPUs)
+	r.addKernelLimits(result, add)
+	if result.GeneratorBound() {
+		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
+			"the generator used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
 	}
-	if share := r.pressure(); share > starved {
-		add("cpu pressure", "run it on a quiet machine: end other programs, or pin server and generator to processors of their own",
-			"for %.0f%% of the window some program of its machine waited for a processor", 100*share)
+	if share := r.cpuPressure(); share > highCPUPressure {
+		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",
+			"some program on this machine waited for a processor during %.0f%% of the window", 100*share)
 	}
-	if of.late() {
-		add("late sends", "give it processors of its own, or lower the rate",
-			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(of.Late.P99))
+	if result.generatorSentLate() {
+		add("late sends", "give the generator dedicated processors, or lower the rate",
+			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(result.Late.P99))
 	}
-	return met
+	return found
 }
 
-// slowConnect is how long connecting takes when the kernel has dropped the first
-// packet: that is when it sends another (RFC 6298).
-const slowConnect = time.Second
+// synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
+const synRetransmitTime = time.Second
 
-// kernelLimits are the walls that the kernel of this machine has counted during the
-// run: where connecting failed or was slow, or for want of socket memory.
-func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, args ...any)) {
-	k := r.kernel
+// addKernelLimits adds limits that the kernel of this machine counted during the run: queues if
+// connecting failed or was slow, and socket memory.
+func (r *run) addKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
+	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
-	hurt := r.traffic.faults.failures() > 0 || of.Connect.Max >= slowConnect
-	if k["ListenOverflows"] > 0 && hurt && r.toSelf() {
+	connectTrouble := r.generator.faults.connectFailures() > 0 || result.Connect.Max >= synRetransmitTime
+	if k["ListenOverflows"] > 0 && connectTrouble && r.hasLocalTarget() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			format.Count(k["ListenOverflows"]), setting("net.core.somaxconn"))
+			format.Count(k["ListenOverflows"]), formatSysctl("net.core.somaxconn"))
 	}
-	if untracked > 0 && hurt {
+	if untracked > 0 && connectTrouble {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			format.Count(untracked), setting("net.netfilter.nf_conntrack_max"))
+			format.Count(untracked), formatSysctl("net.netfilter.nf_conntrack_max"))
 	}
 	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), setting("net.ipv4.tcp_mem"))
+			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), formatSysctl("net.ipv4.tcp_mem"))
 	}
 }
 
-func (r *run) toSelf() bool {
+func (r *run) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
 }
 
-// pressure is the share of the window in which some program of the machine, the
-// generator or another, waited for a processor; 0 where that isn't known.
-func (r *run) pressure() float64 {
-	if r.window < shortest {
+// cpuPressure returns the share of the window in which some program of the machine, the generator
+// or another, waited for a processor; 0 if unknown.
+func (r *run) cpuPressure() float64 {
+	if r.window < minUsageWindow {
 		return 0
 	}
-	return min(max(r.stalled.Seconds()/r.window.Seconds(), 0), 1)
+	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readPressure returns for how long some program of the machine has waited for a
-// processor so far, 0 where the kernel doesn't tell.
-func readPressure() time.Duration {
+// readCPUStallTime returns for how long some program of the machine has waited for a processor
+// since boot, 0 if the kernel does not report it.
+func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTime()
 	return machine.Stalled
 }
 
-// setting is a kernel's setting for people, "unknown" if it can't be read.
-func setting(name string) string {
+// formatSysctl returns a kernel setting as text, "unknown" if it cannot be read.
+func formatSysctl(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {
 		return "unknown"

@@ -16,11 +16,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Merge makes one result of those of several generators that loaded the same servers at
-// the same time. Counts and rates add up. Latency is that of all answers, read off the
-// merged histograms. So are Service, Late, Connect and FirstByte where all results have
-// Histograms of them; otherwise their percentiles are the worst of any generator. Runs that
-// were not at the same time by the clocks of their machines, or whose modes differ, are refused.
+// Merge returns one result for several generators that loaded the same servers at the same time.
+// Counts and rates add up. Latency is that of all answers, from the merged histograms. So are
+// Service, Late, Connect and FirstByte if all results have Histograms of them; otherwise their
+// percentiles are the worst of any generator. Runs at different times by the clocks of their
+// machines, or with different modes, are an error.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -29,7 +29,7 @@ func Merge(results ...*Result) (*Result, error) {
 	all, latency, rate := *first, newHistogram(), 0.0
 	var targets []string
 	for i, r := range results {
-		h, err := r.mergeable(first)
+		h, err := r.checkMergeable(first)
 		if err != nil {
 			return nil, fmt.Errorf("load: merge: result %d: %w", i+1, err)
 		}
@@ -43,17 +43,17 @@ func Merge(results ...*Result) (*Result, error) {
 			targets = append(targets, r.Target)
 		}
 		if i > 0 {
-			merge(&all, r, false)
+			mergeFields(&all, r, false)
 		}
 	}
 	all.Target = strings.Join(targets, ", ")
 	if rate > 0 {
-		// Of windows that differ a little, the one in which the rates add up.
-		all.Window = time.Duration(float64(all.rated()) / rate * float64(time.Second))
+		// If the windows differ a little: the window that matches the sum of the rates.
+		all.Window = time.Duration(float64(all.ratedMessages()) / rate * float64(time.Second))
 	}
 	if latency.TotalCount() > 0 {
-		ends := all.Latency // known better from the results than from the histogram
-		all.Latency, all.Histogram = readLatency(latency), encode(latency)
+		ends := all.Latency // more exact than in the histogram
+		all.Latency, all.Histogram = summarizeHistogram(latency), encodeHistogram(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
 	if err := mergeHistograms(&all, &all.Histograms, results...); err != nil {
@@ -62,10 +62,11 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents makes one event of those of several generators: of the same phase, and at about the
-// same time. Snapshots, plans, intervals, verifications, broadcasts and what is received add up. Percentiles of
-// intervals are those of all where all have Histograms, otherwise the worst of any. A server that
-// several have looked at counts once. Results are not merged: see Merge. It is nil of no events.
+// MergeEvents returns one event for several generators' events of the same phase, at about the same
+// time. Snapshots, plans, intervals, verifications, broadcasts and received bytes add up.
+// Percentiles of intervals are exact if all have Histograms, otherwise the worst of any. A server
+// that several generators observe counts once. Results are not merged: see Merge. Without events it
+// returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -76,7 +77,7 @@ func MergeEvents(events ...Event) *Event {
 		if events[i].Interval != nil {
 			intervals = append(intervals, events[i].Interval)
 		}
-		merge(&all, &events[i], false)
+		mergeFields(&all, &events[i], false)
 	}
 	if len(intervals) > 1 {
 		_ = mergeHistograms(all.Interval, &all.Interval.Histograms, intervals...)
@@ -84,27 +85,27 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// merge merges from into to, field by field as the tag "merge" of each field says:
+// mergeFields merges from into to, as the tag "merge" of each field specifies:
 //
 //	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
-//	gauge   the sum of several generators; of intervals that follow on each other the later one
-//	shared  the first that is set of several generators, which all saw the same; else as sum
+//	gauge   the sum of several generators; of successive intervals the later one
+//	shared  the first that is set of several generators, which all observe the same; else as sum
 //	min     the smaller, or the earlier one
 //	max     the greater one; true of a condition
 //	first   the first that is set
-//	last    the first of several generators; of intervals that follow on each other the later one
+//	last    the first of several generators; of successive intervals the later one
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. follows reports that from is of the time after to.
-// What to shares with other values is replaced, and not changed.
-func merge[T any](to, from *T, follows bool) {
+// A field without a tag keeps its value. follows reports that from is a later interval than to.
+// Values that to shares with others are replaced, not changed.
+func mergeFields[T any](to, from *T, follows bool) {
 	mergeStruct(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), follows)
 }
 
 func mergeStruct(to, from reflect.Value, follows bool) {
 	switch to := to.Addr().Interface().(type) {
 	case *Latency:
-		to.add(from.Addr().Interface().(*Latency))
+		to.addSummary(from.Addr().Interface().(*Latency))
 		return
 	case *Rate:
 		to.add(from.Addr().Interface().(*Rate))
@@ -117,17 +118,18 @@ func mergeStruct(to, from reflect.Value, follows bool) {
 	}
 }
 
-var mergeTagsOf sync.Map // reflect.Type to []string
+var mergeTagCache sync.Map // reflect.Type to []string
 
-// mergeTags returns the tag "merge" of each field. Reading tags is most of the time of a merge.
+// mergeTags returns the tag "merge" of each field. It caches them, because reading tags would
+// dominate a merge.
 func mergeTags(t reflect.Type) (tags []string) {
-	if known, ok := mergeTagsOf.Load(t); ok {
+	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
 	}
 	for i := range t.NumField() {
 		tags = append(tags, t.Field(i).Tag.Get("merge"))
 	}
-	mergeTagsOf.Store(t, tags)
+	mergeTagCache.Store(t, tags)
 	return tags
 }
 
@@ -188,7 +190,7 @@ func addField(to, from reflect.Value, follows bool) {
 	}
 }
 
-// less reports whether a is less than b, or earlier, or false where b is true.
+// less reports whether a is less or earlier than b, or false while b is true.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -201,8 +203,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeHistograms sets the distributions of to, by their keys in JSON, to those of all parts
-// where each part has a histogram of them. Others stay as they are. histograms is the field of to.
+// mergeHistograms sets the distributions of to, by their JSON keys, to those of all parts if each
+// part has a histogram of them. Others keep their values. histograms is a field of to.
 func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -219,7 +221,7 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 			if failed != nil {
 				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
 			}
-			switch own := latencyIn(p.Field(i)); {
+			switch own := latencyField(p.Field(i)); {
 			case own == nil || own.Count == 0:
 			case h == nil:
 				complete = false
@@ -229,8 +231,8 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 				complete = merged.Merge(h) == 0 && complete
 			}
 		}
-		if l := latencyIn(v.Field(i)); l != nil && complete && merged != nil {
-			*l, all[name] = readLatency(merged), encode(merged)
+		if l := latencyField(v.Field(i)); l != nil && complete && merged != nil {
+			*l, all[name] = summarizeHistogram(merged), encodeHistogram(merged)
 		}
 	}
 	*histograms = nil
@@ -240,20 +242,20 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 	return err
 }
 
-// latencyIn returns the distribution in a field, which may be nil.
-func latencyIn(field reflect.Value) *Latency {
+// latencyField returns the distribution in a field, which may be nil.
+func latencyField(field reflect.Value) *Latency {
 	if field.Kind() != reflect.Pointer {
 		field = field.Addr()
 	}
 	return field.Interface().(*Latency)
 }
 
-// Add adds that of another generator.
-func (s *Snapshot) Add(o Snapshot) { merge(s, &o, false) }
+// Add adds the snapshot of another generator.
+func (s *Snapshot) Add(o Snapshot) { mergeFields(s, &o, false) }
 
-// mergeable says what keeps a result from being merged with the first one. It returns
-// its histogram, nil for none.
-func (r *Result) mergeable(first *Result) (*hdrhistogram.Histogram, error) {
+// checkMergeable returns an error if a result cannot be merged with the first one. Otherwise it
+// returns the histogram, nil for none.
+func (r *Result) checkMergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	h, err := decodeHistogram(r.Histogram)
 	switch {
 	case err != nil:
@@ -272,7 +274,7 @@ func (r *Result) mergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	return h, nil
 }
 
-// add adds the plan of another generator. The sum has no PerSecond where each connection has it.
+// add adds the plan of another generator. A rate per connection stays as it is.
 func (r *Rate) add(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -283,15 +285,15 @@ func (r *Rate) add(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to those of a map and returns it, or a new one if it is nil. It
-// has at most a number of causes: others count as "other".
-func AddCauses(to, more map[string]int64, most int) map[string]int64 {
+// AddCauses adds counts by cause to a map and returns it, or a new one if it is nil. Beyond limit
+// causes, others count as "other".
+func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)
 	}
-	for cause, n := range more {
+	for cause, n := range counts {
 		cause = strings.ToValidUTF8(cause, "?")
-		if _, known := to[cause]; !known && len(to) >= most {
+		if _, known := to[cause]; !known && len(to) >= limit {
 			cause = "other"
 		}
 		to[cause] += n

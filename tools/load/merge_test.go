@@ -22,7 +22,7 @@ func generatorResult(t testing.TB, start time.Time, answered int64, window, took
 	return &Result{
 		Start: start, Took: 3 * time.Second,
 		Target: "a:1", Mode: "open loop", Corrected: true, CPUs: 1, Connections: 5, Connected: 4, ConnectErrors: map[string]int64{"timed out": 1},
-		Window: window, Counts: Counts{Sent: answered, Answered: answered, Intended: answered, Delivered: 5 * answered}, Latency: readLatency(h), Histogram: encode(h),
+		Window: window, Counts: Counts{Sent: answered, Answered: answered, Intended: answered, Delivered: 5 * answered}, Latency: summarizeHistogram(h), Histogram: encodeHistogram(h),
 		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, Generator: Usage{Process: sample.Process{User: time.Second}}, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
 		Verifications: []Verification{{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: took}},
 		PubSub:        &PubSub{Protocol: "redis", Topics: 5, Publishers: 1, Slow: 2}, Doubled: 1,
@@ -90,7 +90,7 @@ func TestMergeRefuses(t *testing.T) {
 		"result 2: histogram: ":        func(r *Result) { r.Histogram = "AAAA" },
 		"at the time of the first":     func(r *Result) { r.Start = noon.Add(3 * time.Second) },
 		"expected at the time of the ": func(r *Result) { r.Start = noon.Add(-3 * time.Second) },
-		"result 2: histogram: 1 latencies of more than 1m0s": func(r *Result) { r.Histogram = encode(coarse) },
+		"result 2: histogram: 1 latencies of more than 1m0s": func(r *Result) { r.Histogram = encodeHistogram(coarse) },
 	} {
 		r := generatorResult(t, noon, 30, time.Second, time.Millisecond)
 		change(r)
@@ -139,7 +139,7 @@ generator's CPU  33%        -             -
 func tookAll(took time.Duration, n int) (l Latency, histogram string) {
 	var d distribution
 	d.record(took, n)
-	return latencyOf(&d), encode(d.counts)
+	return summarizeDistribution(&d), encodeHistogram(d.histogram)
 }
 
 // ofBoth has distributions be exactly those of 990 messages of 1 ms and 10 of 1 s.
@@ -228,7 +228,7 @@ func TestHistogramSize(t *testing.T) {
 	for at := int64(1); at <= int64(maxLatency); at += max(at/2048, 1) {
 		_ = h.RecordValues(at, at*at%1_000_003+1)
 	}
-	if n := len(encode(h)); n > 128<<10 {
+	if n := len(encodeHistogram(h)); n > 128<<10 {
 		t.Errorf("%d bytes; want at most 128 KiB", n)
 	}
 }
@@ -236,7 +236,7 @@ func TestHistogramSize(t *testing.T) {
 // TestLostAgent has a part that is missing be a fault that is named.
 func TestLostAgent(t *testing.T) {
 	r := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
-	before := r.faults()
+	before := r.countFaults()
 	r.Agents = []Agent{
 		{Name: "a", Connections: 5, Connected: 4, Rate: 1000, Offset: -3 * time.Millisecond, Uncertainty: time.Millisecond},
 		{Name: "b", Connections: 6, Lost: "gone", Last: &Snapshot{Open: 6, Answered: 9}},
@@ -245,7 +245,7 @@ func TestLostAgent(t *testing.T) {
 	if err := r.Err(); err == nil || err.Error() != "load: agent b is lost, with 6 of 11 connections: gone" {
 		t.Errorf("%v", err)
 	}
-	if n := r.faults() - before; n != 1 {
+	if n := r.countFaults() - before; n != 1 {
 		t.Errorf("%d faults more, want 1", n)
 	}
 	var text strings.Builder
@@ -254,7 +254,7 @@ func TestLostAgent(t *testing.T) {
 	}
 	for _, want := range []string{
 		"a: 4 of 5 connections, 1,000/s", "its clock is 3ms ± 1ms behind",
-		"b: lost, and its part is missing below: gone; it had 6 connections, until then 6 open, 9 answered",
+		"b: lost, its part is missing below: gone; of 6 connections, last known: 6 open, 9 answered",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("it doesn't say %q:\n%s", want, text.String())

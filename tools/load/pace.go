@@ -8,377 +8,383 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. All of it but pour runs under the
-// shard's lock; a message that is to be sent is claimed: it gets its time, and
-// counts as due until the connection's owner takes it (traffic.sending).
+// This file decides when messages are sent. Everything but floodSend runs under the shard's lock. A
+// message to send is first assigned: it gets its time and counts as due until the connection's
+// owner takes it (takeDueBatch).
 
-// room says whether a connection may have one more message in flight.
-func (t *traffic) room(l *connState) bool {
-	return int(l.inFlight)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken|reconnecting) == 0
+// hasCapacity reports whether a connection may have one more message in flight.
+func (g *generator) hasCapacity(cs *connState) bool {
+	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// claim has a connection send one more message, which was to be sent at the given time.
-func (t *traffic) claim(s *shard, l *connState, at time.Duration) {
-	if t.table.intended != nil {
-		t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+uint64(l.due))] = at
+// assignMessage makes a connection's next message due, which was planned for plannedAt.
+func (g *generator) assignMessage(s *shard, cs *connState, plannedAt time.Duration) {
+	if g.table.plannedTimes != nil {
+		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
 	}
-	l.due++
-	s.sum.run[nDue]++
+	cs.due++
+	s.totals.run[nDue]++
 }
 
-// allowed is how many of n messages a connection may send now.
-func (t *traffic) allowed(l *connState, n int, now time.Duration) int {
-	if int64(now) >= t.until.Load() {
+// sendableMessages returns how many of n messages a connection may send now.
+func (g *generator) sendableMessages(cs *connState, n int, now time.Duration) int {
+	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
-	if t.cfg.Messages > 0 {
-		n = int(min(uint64(n), uint64(t.cfg.Messages)-l.answered-uint64(l.inFlight)-uint64(l.due)))
+	if g.cfg.Messages > 0 {
+		n = int(min(uint64(n), uint64(g.cfg.Messages)-cs.answered-uint64(cs.inFlight)-uint64(cs.due)))
 	}
 	return n
 }
 
-// refill has a connection send what it may when answers have made room, or when its
-// regular traffic begins.
-func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration) {
-	begins := l.state&entered == 0
-	l.state |= entered
+// assignMessages assigns the messages that a connection may send after answers, or when its regular
+// traffic begins.
+func (g *generator) assignMessages(s *shard, cs *connState, answers int, now time.Duration) {
+	begins := cs.flags&connPastFirst == 0
+	cs.flags |= connPastFirst
 	switch {
-	case t.open():
-		if begins && t.mode == openEach {
-			t.beginPlan(l, now)
+	case g.isOpenLoop():
+		if begins && g.mode == openLoopPerConn {
+			g.startConnPlan(cs, now)
 		}
-		t.fill(s, l, now)
-	case t.mode != closedLoop:
+		g.assignPlannedMessages(s, cs, now)
+	case g.mode != closedLoop:
 	case begins:
-		for range t.allowed(l, t.cfg.Pipeline, now) {
-			t.claim(s, l, now)
+		for range g.sendableMessages(cs, g.cfg.Pipeline, now) {
+			g.assignMessage(s, cs, now)
 		}
 	default:
-		t.goOn(s, l, answers, now)
+		g.continueClosedLoop(s, cs, answers, now)
 	}
 }
 
-// goOn is a closed loop: a message for each answer, at once or after the think time.
-func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
-	at := now + t.cfg.Think
-	for range t.allowed(l, answers, now) {
-		if t.cfg.Lifetime > 0 && at >= t.table.opened[l.id]+t.cfg.Lifetime && !t.cfg.reconnects() {
-			break // it won't be there; one that reconnects begins its lifetime again
+// continueClosedLoop assigns a message for each answer, immediately or after the think time.
+func (g *generator) continueClosedLoop(s *shard, cs *connState, answers int, now time.Duration) {
+	at := now + g.cfg.Think
+	for range g.sendableMessages(cs, answers, now) {
+		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
+			break // the connection will be closed by then; one that reconnects starts a new lifetime
 		}
 		if at > now {
-			s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: thought})
+			s.timers.push(timer{due: at, conn: cs.index, number: cs.number, kind: thinkTimer})
 		} else {
-			t.claim(s, l, now)
+			g.assignMessage(s, cs, now)
 		}
 	}
 }
 
-// fill has a connection send what the plan has waiting, and then lets it wait for more.
-func (t *traffic) fill(s *shard, l *connState, now time.Duration) {
-	for t.room(l) {
-		at, ok := t.take(s, l, now)
+// assignPlannedMessages assigns due messages of the plan up to the connection's capacity, and
+// queues the connection for later ones.
+func (g *generator) assignPlannedMessages(s *shard, cs *connState, now time.Duration) {
+	for g.hasCapacity(cs) {
+		at, ok := g.takePlannedTime(s, cs, now)
 		if !ok {
 			break
 		}
-		t.claim(s, l, at)
+		g.assignMessage(s, cs, at)
 	}
-	t.standBy(s, l, now)
+	g.enqueueReady(s, cs, now)
 }
 
-// take takes the next message of the plan, the connection's own if it has one, unless it
-// has been given up.
-func (t *traffic) take(s *shard, l *connState, now time.Duration) (at time.Duration, ok bool) {
-	if int64(now) >= t.draining.Load() {
+// takePlannedTime takes the next due time of the connection's own plan or the shared one. It
+// returns false if none is due, or if the plan has been given up.
+func (g *generator) takePlannedTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
+	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
 	}
-	if t.mode == openLoop {
-		return t.plan.Take(now)
+	if g.mode == openLoop {
+		return g.sharedPlan.Take(now)
 	}
-	p := &t.table.plans[l.id]
-	if at = p.Next(); at > now || at >= time.Duration(t.until.Load()) {
+	p := &g.table.plans[cs.index]
+	if plannedAt = p.Next(); plannedAt > now || plannedAt >= time.Duration(g.windowEnd.Load()) {
 		return 0, false
 	}
-	if t.counts(at) {
-		s.sum.run[nPlanned]++
+	if g.isPlannedInWindow(plannedAt) {
+		s.totals.run[nPlanned]++
 	} else {
-		s.sum.run[nEarly]++
+		s.totals.run[nEarly]++
 	}
-	p.Advance(&t.curve, t.seed(l))
-	return at, true
+	p.Advance(&g.curve, g.connSeed(cs))
+	return plannedAt, true
 }
 
-// standBy lets a connection with room wait for the plan: in the queue of its shard, or
-// for a timer.
-func (t *traffic) standBy(s *shard, l *connState, now time.Duration) {
-	if !t.open() || l.state&entered == 0 || !t.room(l) {
+// enqueueReady makes a connection with capacity wait for the plan: in the ready queue of its shard,
+// or with a timer for its own plan.
+func (g *generator) enqueueReady(s *shard, cs *connState, now time.Duration) {
+	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.hasCapacity(cs) {
 		return
 	}
-	if t.mode == openLoop {
-		if l.state&queued == 0 {
-			l.state |= queued
-			s.ready.push(l.id)
+	if g.mode == openLoop {
+		if cs.flags&connQueued == 0 {
+			cs.flags |= connQueued
+			s.ready.enqueue(cs.index)
 		}
 		return
 	}
-	next := t.table.plans[l.id].Next()
-	if next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() {
-		if l.state&timed == 0 {
-			l.state |= timed
-			s.timers.push(timer{at: next, conn: l.id, number: l.number, kind: planned})
+	next := g.table.plans[cs.index].Next()
+	if next > 0 && next < time.Duration(g.windowEnd.Load()) && int64(now) < g.planDeadline.Load() {
+		if cs.flags&connHasTimer == 0 {
+			cs.flags |= connHasTimer
+			s.timers.push(timer{due: next, conn: cs.index, number: cs.number, kind: planTimer})
 		}
 	}
 }
 
-// paced says whether the run has times to wait for at all.
-func (t *traffic) paced() bool {
-	return t.open() || t.cfg.Lifetime > 0 || t.cfg.Think > 0
+// needsPacing reports whether anything in the run depends on time.
+func (g *generator) needsPacing() bool {
+	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// The bounds of one call of the pacing: connections that are nudged in it, and how soon
-// it wants to be called again, as what it waits for can change.
+// Limits of one call of the pacing: the connections that it nudges, and the time until the next
+// call.
 const (
-	paceBatch = 512
-	paceEvery = 10 * time.Millisecond
-	// Where others than the pacing's goroutine change that, it looks more often.
-	paceOther = time.Millisecond
-	// paceAgain is when it tries again to call connections for which there was no room.
-	paceAgain = 100 * time.Microsecond
+	maxNudgesPerPace = 512
+	paceInterval     = 10 * time.Millisecond
+	// Without loops, other goroutines change what the pacing waits for, so it runs more often.
+	paceIntervalNoLoops = time.Millisecond
+	// paceRetryDelay is the time until nudges that found a full mailbox are repeated.
+	paceRetryDelay = 100 * time.Microsecond
 )
 
-func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
-	now, next := at-t.epoch, at-t.epoch+paceEvery
+// paceLoop paces the shard of a loop, or all shards if loop is negative, and returns when to call
+// it again. It is an engine.Config.Pace.
+func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loop >= 0 {
-		return min(next, t.paceShard(t.shards[loop], now, touch)) + t.epoch
+		return min(next, g.paceShard(g.shards[loop], now, nudge)) + g.epoch
 	}
-	next = now + paceOther
-	if due := t.plan.Due(); due > now {
+	next = now + paceIntervalNoLoops
+	if due := g.sharedPlan.NextDue(); due > now {
 		next = min(next, due) // a connection may be ready by then
 	}
-	for _, s := range t.shards {
-		next = min(next, t.paceShard(s, now, touch))
+	for _, s := range g.shards {
+		next = min(next, g.paceShard(s, now, nudge))
 	}
-	return next + t.epoch
+	return next + g.epoch
 }
 
-// paceShard nudges the connections of a shard that have something to do, and says when
-// it has to be called again.
-func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+// paceShard nudges the connections of a shard that have something to do, and returns when to call
+// it again.
+func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	s.mu.Lock()
-	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.plan.Due() > now) {
-		next := t.nextPace(s)
+	if len(s.nudgeRetries) == 0 && s.timers.earliest() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
+		next := g.nextPaceTime(s)
 		s.mu.Unlock()
 		return next
 	}
-	calls := append(s.calls[:0], s.again...)
-	s.again = s.again[:0]
-	calls = t.paceTimers(s, calls, now)
-	calls = t.pacePlan(s, calls, now)
+	nudges := append(s.nudges[:0], s.nudgeRetries...)
+	s.nudgeRetries = s.nudgeRetries[:0]
+	nudges = g.handleDueTimers(s, nudges, now)
+	nudges = g.assignToReadyConns(s, nudges, now)
 	s.mu.Unlock()
 	full := false
-	for i, ref := range calls {
-		if !touch(ref) {
-			s.again = append(s.again, calls[i:]...)
+	for i, ref := range nudges {
+		if !nudge(ref) {
+			s.nudgeRetries = append(s.nudgeRetries, nudges[i:]...)
 			full = true
 			break
 		}
 	}
-	s.calls = calls[:0]
+	s.nudges = nudges[:0]
 	if full {
-		return now + paceAgain
+		return now + paceRetryDelay
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.nextPace(s)
+	return g.nextPaceTime(s)
 }
 
-// nextPace is when a shard's pacing has something to do.
-func (t *traffic) nextPace(s *shard) time.Duration {
-	next := s.timers.next()
+// nextPaceTime returns when a shard's pacing next has something to do.
+func (g *generator) nextPaceTime(s *shard) time.Duration {
+	next := s.timers.earliest()
 	if s.ready.n > 0 {
-		next = min(next, t.plan.Due())
+		next = min(next, g.sharedPlan.NextDue())
 	}
 	return next
 }
 
-// call adds a connection to those that are nudged, once.
-func call(calls []engine.Ref, l *connState) []engine.Ref {
-	if l.state&called != 0 {
-		return calls
+// appendNudge adds a connection to the nudges, unless it already is among them.
+func appendNudge(nudges []engine.Ref, cs *connState) []engine.Ref {
+	if cs.flags&connNudged != 0 {
+		return nudges
 	}
-	l.state |= called
-	return append(calls, l.ref)
+	cs.flags |= connNudged
+	return append(nudges, cs.ref)
 }
 
-func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
-	for len(calls) < paceBatch {
-		timer, ok := s.timers.pop(now)
+// handleDueTimers handles expired timers of a shard and appends the connections to nudge.
+func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+	for len(nudges) < maxNudgesPerPace {
+		timer, ok := s.timers.popDue(now)
 		if !ok {
 			break
 		}
-		l := &t.table.conns[timer.conn]
-		if l.number != timer.number || l.state&gone != 0 {
+		cs := &g.table.conns[timer.conn]
+		if cs.number != timer.number || cs.flags&connClosed != 0 {
 			continue
 		}
 		switch timer.kind {
-		case thought:
-			for range min(t.allowed(l, 1, now), 1) {
-				t.claim(s, l, now)
+		case thinkTimer:
+			for range min(g.sendableMessages(cs, 1, now), 1) {
+				g.assignMessage(s, cs, now)
 			}
-		case planned:
-			l.state &^= timed
-			t.fill(s, l, now)
-		case outlived:
-			timer.at = t.table.opened[l.id] + t.cfg.Lifetime // later, if it has been replaced
-			if l.state&reconnecting != 0 {
-				timer.at = now + t.cfg.Lifetime
+		case planTimer:
+			cs.flags &^= connHasTimer
+			g.assignPlannedMessages(s, cs, now)
+		case lifetimeTimer:
+			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later, if the socket has been replaced
+			if cs.flags&connReconnecting != 0 {
+				timer.due = now + g.cfg.Lifetime
 			}
-			if timer.at > now {
+			if timer.due > now {
 				s.timers.push(timer)
 				continue
 			}
-			l.state |= expired
+			cs.flags |= connExpired
 		}
-		calls = call(calls, l)
+		nudges = appendNudge(nudges, cs)
 	}
-	return calls
+	return nudges
 }
 
-// pacePlan gives messages of the plan of all to connections that have room, in turn.
-func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
-	for len(calls) < paceBatch && s.ready.n > 0 {
-		if t.plan.Due() > now {
+// assignToReadyConns assigns due messages of the shared plan to ready connections, in turn, and
+// appends those connections to nudges.
+func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
+		if g.sharedPlan.NextDue() > now {
 			break
 		}
-		id, _ := s.ready.pop()
-		l := &t.table.conns[id]
-		l.state &^= queued
-		if !t.room(l) || l.state&started == 0 {
+		id, _ := s.ready.dequeue()
+		cs := &g.table.conns[id]
+		cs.flags &^= connQueued
+		if !g.hasCapacity(cs) || cs.flags&connStarted == 0 {
 			continue
 		}
-		at, ok := t.take(s, l, now)
+		at, ok := g.takePlannedTime(s, cs, now)
 		if !ok {
-			l.state |= queued
-			s.ready.push(id)
+			cs.flags |= connQueued
+			s.ready.enqueue(id)
 			break
 		}
-		t.claim(s, l, at)
-		if t.room(l) {
-			l.state |= queued
-			s.ready.push(id)
+		g.assignMessage(s, cs, at)
+		if g.hasCapacity(cs) {
+			cs.flags |= connQueued
+			s.ready.enqueue(id)
 		}
-		calls = call(calls, l)
+		nudges = appendNudge(nudges, cs)
 	}
-	return calls
+	return nudges
 }
 
-// recordLate records how late messages are sent that the pacing has claimed for a
-// connection: it had room for them at their time.
-func (t *traffic) recordLate(s *shard, l *connState, now time.Duration) {
-	if !t.open() {
+// recordSendLateness records how late due messages are sent that the pacing has assigned. The
+// connection had capacity for them at their time.
+func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duration) {
+	if !g.isOpenLoop() {
 		return
 	}
-	for k := range uint64(l.due) {
-		if at := t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+k)]; t.counts(at) {
+	for k := range uint64(cs.due) {
+		if at := g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+k)]; g.isPlannedInWindow(at) {
 			s.times.late.record(now-at, 1)
 		}
 	}
 }
 
-// doDue does what the pacing has left a connection to do.
-func (t *traffic) doDue(c *engine.Conn, l *connState) {
-	s, now := t.shards[l.shard], t.now()
+// sendDueMessages sends what the pacing has assigned to a connection, or closes it if its lifetime
+// is over.
+func (g *generator) sendDueMessages(c *engine.Conn, cs *connState) {
+	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
-	l.state &^= called
-	if l.state&expired != 0 {
+	cs.flags &^= connNudged
+	if cs.flags&connExpired != 0 {
 		s.mu.Unlock()
-		t.disconnect(c, errOutlived)
+		g.disconnect(c, errLifetimeOver)
 		return
 	}
-	t.recordLate(s, l, now)
-	p := t.sending(s, l, now)
+	g.recordSendLateness(s, cs, now)
+	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
-	t.send(c, l, p)
-	if t.mode == flooding {
-		t.pour(c, l)
+	g.sendBatch(c, cs, p)
+	if g.mode == flooding {
+		g.floodSend(c, cs)
 	}
 }
 
-// disconnect closes a connection as Graceful says.
-func (t *traffic) disconnect(c *engine.Conn, why error) {
-	if t.cfg.Graceful {
-		c.CloseWith(why)
+// disconnect closes a connection gracefully or with a reset: see Config.Graceful.
+func (g *generator) disconnect(c *engine.Conn, reason error) {
+	if g.cfg.Graceful {
+		c.CloseWith(reason)
 	} else {
-		c.Abort(why)
+		c.Abort(reason)
 	}
 }
 
-// countUnsent counts what a connection was to send and did not before it closed.
-func (t *traffic) countUnsent(s *shard, l *connState) {
-	if !t.open() {
+// countUnsentOnClose counts planned messages that a closed connection did not send.
+func (g *generator) countUnsentOnClose(s *shard, cs *connState) {
+	if !g.isOpenLoop() {
 		return
 	}
-	for k := uint64(l.resend); k < uint64(l.due); k++ {
-		if t.counts(t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+k)]) {
-			s.sum.run[nUnsent]++
+	for k := uint64(cs.resend); k < uint64(cs.due); k++ {
+		if g.isPlannedInWindow(g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+k)]) {
+			s.totals.run[nUnsent]++
 		}
 	}
-	if t.mode == openEach {
+	if g.mode == openLoopPerConn {
 		draws := skipDraws
-		skipped := t.skip(l, min(t.now()+1, time.Duration(t.until.Load())), &draws)
-		s.sum.run[nPlanned] += skipped.Within
-		s.sum.run[nEarly] += skipped.Before
-		s.sum.run[nUnsent] += skipped.Within
-		t.table.plans[l.id] = pacer.Plan{}
+		skipped := g.skipConnPlan(cs, min(g.now()+1, time.Duration(g.windowEnd.Load())), &draws)
+		s.totals.run[nPlanned] += skipped.Within
+		s.totals.run[nEarly] += skipped.Before
+		s.totals.run[nUnsent] += skipped.Within
+		g.table.plans[cs.index] = pacer.Plan{}
 	}
 }
 
-// beginPlan begins a connection's own plan: with the traffic or when the connection is
-// established, whichever is later, or when its first message has been answered. The
-// plans of connections are spread evenly.
-func (t *traffic) beginPlan(l *connState, now time.Duration) {
-	const golden = 0.6180339887498949 // its multiples are spread evenly over 0 to 1
-	since := t.table.opened[l.id]
-	if t.script.first {
+// startConnPlan starts a connection's own plan: with the traffic or when the connection is
+// established, whichever is later, or after its first message has been answered. The plans of all
+// connections are evenly offset.
+func (g *generator) startConnPlan(cs *connState, now time.Duration) {
+	const golden = 0.6180339887498949 // its multiples, modulo 1, are evenly distributed
+	since := g.table.openedAt[cs.index]
+	if g.script.hasFirst {
 		since = now
 	}
-	_, phase := math.Modf(golden * float64(l.number))
-	t.table.plans[l.id] = t.curve.Start(since, phase, t.seed(l))
+	_, phase := math.Modf(golden * float64(cs.number))
+	g.table.plans[cs.index] = g.curve.NewPlan(since, phase, g.connSeed(cs))
 }
 
-func (t *traffic) seed(l *connState) uint64 { return seedOf(t.cfg.Seed, uint64(l.number)) }
+func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// The bounds of giving up random times: how many are drawn of one plan, and of all those
-// of connections together; how many are behind them is estimated.
+// Limits for the random times that are drawn to count given-up messages: of one plan, and of all
+// plans of connections together. The number of messages beyond them is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
 )
 
-// skip gives up what a connection's own plan has before end.
-func (t *traffic) skip(l *connState, end time.Duration, draws *int) pacer.Skipped {
-	return t.table.plans[l.id].Skip(&t.curve, t.seed(l), time.Duration(t.from.Load()), end, draws)
+// skipConnPlan gives up the messages of a connection's own plan before end.
+func (g *generator) skipConnPlan(cs *connState, end time.Duration, draws *int) pacer.Skipped {
+	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, draws)
 }
 
-// eachPlan calls f for the own plans of connections that are still there, under their
-// shards' locks, while it says so.
-func (t *traffic) eachPlan(f func(*connState, *pacer.Plan) bool) {
-	t.table.each(t.shards, func(_ *shard, l *connState) bool {
-		return l.state&gone != 0 || f(l, &t.table.plans[l.id])
+// forEachConnPlan calls f for the own plan of each open connection, under its shard's lock, until
+// it returns false.
+func (g *generator) forEachConnPlan(f func(*connState, *pacer.Plan) bool) {
+	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
+		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAll gives up the messages of plans that have not been sent, when nothing is sent
-// any more, and counts them.
-func (t *traffic) skipAll() (all pacer.Skipped) {
-	until := time.Duration(t.until.Load())
-	if t.mode == openLoop {
-		return t.plan.Skip(until, skipDrawsAll)
+// skipUnsentPlans gives up and counts planned messages that have not been sent. It runs when
+// nothing is sent any more.
+func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
+	until := time.Duration(g.windowEnd.Load())
+	if g.mode == openLoop {
+		return g.sharedPlan.Skip(until, skipDrawsAll)
 	}
 	left := skipDrawsAll
-	t.eachPlan(func(l *connState, _ *pacer.Plan) bool {
+	g.forEachConnPlan(func(cs *connState, _ *pacer.Plan) bool {
 		draws := min(skipDraws, left)
 		left -= draws
-		skipped := t.skip(l, until, &draws)
+		skipped := g.skipConnPlan(cs, until, &draws)
 		left += draws
 		all.Within += skipped.Within
 		all.Before += skipped.Before
@@ -387,77 +393,75 @@ func (t *traffic) skipAll() (all pacer.Skipped) {
 	return all
 }
 
-// waiting estimates how many messages of plans are due and not taken.
-func (t *traffic) waiting(now time.Duration) (n int64) {
-	if t.mode == openLoop {
-		return t.plan.Waiting(now)
+// estimateOverdue estimates how many planned messages are due and not taken.
+func (g *generator) estimateOverdue(now time.Duration) (n int64) {
+	if g.mode == openLoop {
+		return g.sharedPlan.CountOverdue(now)
 	}
-	until := time.Duration(t.until.Load())
-	t.eachPlan(func(_ *connState, p *pacer.Plan) bool {
-		n += p.Waiting(&t.curve, now, until)
+	until := time.Duration(g.windowEnd.Load())
+	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {
+		n += p.CountOverdue(&g.curve, now, until)
 		return true
 	})
 	return n
 }
 
-// behind says whether plans have something due that has not been sent.
-func (t *traffic) behind() (is bool) {
-	if t.mode == openLoop {
-		return t.plan.Due() < pacer.Never
+// hasOverdue reports whether a plan has a due message that has not been taken.
+func (g *generator) hasOverdue() (is bool) {
+	if g.mode == openLoop {
+		return g.sharedPlan.NextDue() < pacer.Never
 	}
-	until := time.Duration(t.until.Load())
-	t.eachPlan(func(_ *connState, p *pacer.Plan) bool {
+	until := time.Duration(g.windowEnd.Load())
+	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {
 		is = p.Next() > 0 && p.Next() < until
 		return !is
 	})
 	return is
 }
 
-// This file has floods, too.
-
-// The bounds of a flood: how much a connection is given at once, which is also what it
-// may owe the kernel for more, and how often in one turn. Many connections are given
-// less, so that all of them together have about floodTotal.
+// Limits of a flood: the bytes that a connection gets at once, which is also the limit of its
+// unsent bytes before it gets more, and the number of batches per loop iteration. With many
+// connections the limit is lower, so that all together have about floodBufferTotal.
 const (
-	floodBytes = 64 << 10
-	floodLeast = 4 << 10
-	floodTotal = 128 << 20
-	floodTurn  = 4
+	maxFloodBuffer   = 64 << 10
+	minFloodBuffer   = 4 << 10
+	floodBufferTotal = 128 << 20
+	floodBatches     = 4
 )
 
-func (c *Config) floodAhead() int {
-	return min(max(floodTotal/c.maxOpen(), floodLeast), floodBytes)
+func (c *Config) floodBufferSize() int {
+	return min(max(floodBufferTotal/c.maxOpenConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained goes on with a flood when the kernel has taken what it had.
-func (t *traffic) Drained(c *engine.Conn) {
-	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.has(l, started) {
-		t.pour(c, l)
+// Drained continues a flood when the kernel has accepted the unsent bytes.
+func (g *generator) Drained(c *engine.Conn) {
+	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasFlags(cs, connStarted) {
+		g.floodSend(c, cs)
 	}
 }
 
-// pour sends until the kernel takes no more, or the turn is over. Drained comes then,
-// or when the kernel has taken what is left, because Paused has been asked.
-func (t *traffic) pour(c *engine.Conn, l *connState) {
-	s := t.shards[l.shard]
-	ahead := t.cfg.floodAhead()
-	n := max(ahead/t.script.longest(), 1)
-	for range floodTurn {
-		if c.Pending() > ahead {
+// floodSend sends until the kernel accepts no more, or for floodBatches. The call of Paused makes
+// the engine call Drained in either case.
+func (g *generator) floodSend(c *engine.Conn, cs *connState) {
+	s := g.shards[cs.shard]
+	bufferSize := g.cfg.floodBufferSize()
+	n := max(bufferSize/g.script.maxMessageLen(), 1)
+	for range floodBatches {
+		if c.Pending() > bufferSize {
 			break
 		}
-		now := t.now()
+		now := g.now()
 		s.mu.Lock()
-		if t.allowed(l, 1, now) == 0 {
+		if g.sendableMessages(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: l.answered, n: t.allowed(l, n, now), measured: t.measured(now)}
-		l.answered += uint64(p.n)
-		s.sum.count(nSent, int64(p.n), p.measured)
-		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
+		p := batch{from: cs.answered, n: g.sendableMessages(cs, n, now), measured: g.isInWindow(now)}
+		cs.answered += uint64(p.n)
+		s.totals.addCount(nSent, int64(p.n), p.measured)
+		s.totals.addCount(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 		s.mu.Unlock()
-		t.send(c, l, p)
+		g.sendBatch(c, cs, p)
 		if c.Aborted() {
 			return
 		}

@@ -14,25 +14,25 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// phases takes the run from the first connection to the last hold.
-func (r *run) phases(ctx context.Context) error {
+// runPhases runs all phases from the first connection to the last hold.
+func (r *run) runPhases(ctx context.Context) error {
 	if r.cfg.Early {
-		return r.exchange(ctx)
+		return r.exchangeMessages(ctx)
 	}
-	if err := r.connect(ctx); err != nil {
+	if err := r.connectAll(ctx); err != nil {
 		return err
 	}
-	r.tell(Event{Phase: Connected})
-	if s := r.sum(); s.open() == 0 {
+	r.emitEvent(Event{Phase: Connected})
+	if s := r.sumTotals(); s.openConns() == 0 {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
-		r.together,
-		r.verify,
-		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldBefore) },
-		r.exchange,
-		r.verify,
-		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldAfter) },
+		r.waitForOtherGenerators,
+		r.verifyHeldConns,
+		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldBefore) },
+		r.exchangeMessages,
+		r.verifyHeldConns,
+		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -41,55 +41,56 @@ func (r *run) phases(ctx context.Context) error {
 	return nil
 }
 
-// together waits for other generators.
-func (r *run) together(ctx context.Context) error {
+// waitForOtherGenerators waits for Config.Begin.
+func (r *run) waitForOtherGenerators(ctx context.Context) error {
 	if r.cfg.Begin == nil {
 		return nil
 	}
 	r.stage = "hold"
-	return r.await(ctx, wait{until: r.cfg.Begin, done: r.over})
+	return r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, done: r.noConnsLeft})
 }
 
-// idle is a hold that is a stage of its own.
-func (r *run) idle(ctx context.Context, d time.Duration) error {
+// holdConns is a stage "hold" of its own, of duration d.
+func (r *run) holdConns(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
 	}
-	return r.hold(ctx, d)
+	return r.waitWhileOpen(ctx, d)
 }
 
-// dial starts the dialer. What it returns ends the dialer, waits for it, and ends
-// the counting of connections.
-func (r *run) dial(ctx context.Context) (stop func()) {
+// startDialer starts the dialer. stop cancels it, waits for it, and ends the counting of
+// connections.
+func (r *run) startDialer(ctx context.Context) (stop func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
-	r.begun = r.traffic.now()
+	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.run(dialing); err != nil && dialing.Err() == nil {
-			r.traffic.faults.refused(err)
+		if err := r.dialer.dialAll(dialing); err != nil && dialing.Err() == nil {
+			r.generator.faults.recordConnectFailure(err)
 		}
 	})
 	return func() {
 		cancel()
 		dialer.Wait()
-		r.settle("not established by the end of the run")
+		r.endConnectPhase("not established by the end of the run")
 	}
 }
 
-// connect opens the connections, as many as there will be.
-func (r *run) connect(ctx context.Context) error {
+// connectAll opens the connections and waits until every attempt has finished or the attempts
+// stall.
+func (r *run) connectAll(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
-	r.begun = r.traffic.now()
+	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.run(dialing); err != nil {
+		if err := r.dialer.dialAll(dialing); err != nil {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
-	err := r.await(dialing, wait{
-		stall: r.connectStall(),
-		moved: r.settled,
-		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.total()) },
+	err := r.waitUntil(dialing, waitCondition{
+		stallTimeout: r.connectStallTimeout(),
+		progress:     r.attemptsFinished,
+		done:         func(s totals) bool { return r.attemptsFinished(s) == int64(r.cfg.totalConns()) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -97,110 +98,109 @@ func (r *run) connect(ctx context.Context) error {
 	if errors.Is(err, errStalled) {
 		cause = fmt.Sprintf("not established within %v", r.cfg.ConnectTimeout)
 	}
-	r.settle(cause)
-	return unlessStalled(err)
+	r.endConnectPhase(cause)
+	return ignoreStalled(err)
 }
 
-// connectStall is the bound of the connect phase; a slow rate alone does not
-// pass it.
-func (r *run) connectStall() time.Duration {
-	bound := r.cfg.ConnectTimeout
+// connectStallTimeout returns the stall timeout of the connect phase, which a low connect rate
+// extends.
+func (r *run) connectStallTimeout() time.Duration {
+	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
-		bound = max(bound, 2*time.Second/time.Duration(r.cfg.ConnectRate))
+		timeout = max(timeout, 2*time.Second/time.Duration(r.cfg.ConnectRate))
 	}
 	if more := r.cfg.Ramp.To - r.cfg.Ramp.From; more > 0 {
-		bound = max(bound, 2*r.cfg.Ramp.Over/time.Duration(more))
+		timeout = max(timeout, 2*r.cfg.Ramp.Over/time.Duration(more))
 	}
-	return bound
+	return timeout
 }
 
-// settle ends the counting of connections. Attempts that are missing have failed,
-// if there is a cause.
-func (r *run) settle(cause string) {
-	for _, s := range r.traffic.shards {
-		s.shutConns()
+// endConnectPhase stops counting connections. If there is a cause, missing attempts count as
+// failed.
+func (r *run) endConnectPhase(cause string) {
+	for _, s := range r.generator.shards {
+		s.stopNewConns()
 	}
-	sum := r.sum()
-	r.traffic.faults.settle(int64(r.dialer.issued), sum.run[nOpened], cause)
+	sum := r.sumTotals()
+	r.generator.faults.endConnectCounts(int64(r.dialer.issued), sum.run[nOpened], cause)
 	if sum.run[nOpened] > 0 {
-		r.connected = sum.lastOpened - r.begun
+		r.connectTime = sum.lastOpened - r.connectStart
 	}
 }
 
-// unlessStalled drops errStalled: what is missing is counted, and the run goes
-// on with what there is.
-func unlessStalled(err error) error {
+// ignoreStalled drops errStalled: what is missing is counted, and the run continues.
+func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
 	}
 	return err
 }
 
-// hold leaves the connections alone for a while, or until none is left.
-func (r *run) hold(ctx context.Context, d time.Duration) error {
+// waitWhileOpen waits for d, or until no connection is left.
+func (r *run) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
-	return r.await(ctx, wait{most: d, done: r.over})
+	return r.waitUntil(ctx, waitCondition{timeout: d, done: r.noConnsLeft})
 }
 
-// exchange has the connections exchange messages.
-func (r *run) exchange(ctx context.Context) error {
+// exchangeMessages runs the traffic: warm-up, window and drain.
+func (r *run) exchangeMessages(ctx context.Context) error {
 	starting, cancel := context.WithCancel(ctx)
-	stop := r.start(starting)
+	stop := r.startTraffic(starting)
 	r.stage = "warm-up"
-	err := r.hold(ctx, time.Duration(r.traffic.from.Load())-r.traffic.now())
+	err := r.waitWhileOpen(ctx, time.Duration(r.generator.windowStart.Load())-r.generator.now())
 	r.stage = "window"
 	if err == nil {
-		err = r.measure(ctx)
+		err = r.measureWindow(ctx)
 	}
-	r.traffic.endWindow()
+	r.generator.endWindow()
 	cancel()
 	stop()
 	r.stage = "drain"
-	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.noReply() || r.traffic.open()) {
-		err = cmp.Or(err, r.drain(ctx))
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.awaitsNoAnswers() || r.generator.isOpenLoop()) {
+		err = cmp.Or(err, r.drainAnswers(ctx))
 	}
-	r.skipUnsent()
-	if r.traffic.pubsub != nil && r.cfg.Published != nil && unlessStalled(err) == nil {
-		err = r.traffic.pubsub.settle(ctx, r)
+	r.abandonUnsent()
+	if r.generator.pubsub != nil && r.cfg.Published != nil && ignoreStalled(err) == nil {
+		err = r.generator.pubsub.awaitSharedDeliveries(ctx, r)
 	}
-	if r.traffic.pubsub != nil && r.cfg.PubSub.Slow > 0 && unlessStalled(err) == nil {
-		err = r.traffic.pubsub.wake(ctx, r)
+	if r.generator.pubsub != nil && r.cfg.PubSub.Slow > 0 && ignoreStalled(err) == nil {
+		err = r.generator.pubsub.drainSlowSubscribers(ctx, r)
 	}
-	return unlessStalled(err)
+	return ignoreStalled(err)
 }
 
-// start begins the traffic, and where it is early the connecting. What it returns
-// waits, once ctx has ended, for the helper that does it.
-func (r *run) start(ctx context.Context) (stop func()) {
-	t := r.traffic
+// startTraffic starts the traffic, and in an early run the dialer. Once ctx has ended, stop waits
+// for the helper that was started.
+func (r *run) startTraffic(ctx context.Context) (stop func()) {
+	t := r.generator
 	if r.cfg.Early {
-		r.schedule(0)
-		t.going.Store(true)
-		return r.dial(ctx)
+		r.scheduleWindow(0)
+		t.trafficStarted.Store(true)
+		return r.startDialer(ctx)
 	}
 	lead := time.Duration(0)
-	if t.open() { // connections are ready when the first message is due
-		lead = startAhead + time.Duration(t.table.used()-t.nudged)*planTime
+	if t.isOpenLoop() {
+		lead = planLead + time.Duration(t.table.allocated()-t.nudgedConns)*planLeadPerConn
 	}
-	r.schedule(lead)
-	t.going.Store(true)
+	r.scheduleWindow(lead)
+	t.trafficStarted.Store(true)
 	var starter sync.WaitGroup
-	starter.Go(func() { t.startTraffic(ctx) })
+	starter.Go(func() { t.nudgeAllConns(ctx) })
 	return starter.Wait
 }
 
-// How long an open loop's plan is known before its first message is due: longer than
-// the pacing rests, and than it takes to begin the plans of connections.
+// The plan of an open loop starts this long before its first message is due: longer than the pacing
+// sleeps, and than it takes to start the plans of connections.
 const (
-	startAhead = 2 * paceEvery
-	planTime   = 2 * time.Microsecond // for each connection
+	planLead        = 2 * paceInterval
+	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// schedule sets the window, and begins the plan of an open loop, in a while.
-func (r *run) schedule(lead time.Duration) {
-	t := r.traffic
+// scheduleWindow sets the window and starts the plan of an open loop, lead from now.
+func (r *run) scheduleWindow(lead time.Duration) {
+	t := r.generator
 	begin := max(t.now()+lead, 1)
 	from := begin + r.cfg.Warmup
 	until := from + r.cfg.Duration
@@ -208,182 +208,182 @@ func (r *run) schedule(lead time.Duration) {
 	case r.cfg.Messages > 0:
 		until = pacer.Never
 	case r.cfg.Steady:
-		until = from + steadyTimes*r.cfg.Duration
+		until = from + maxWindowFactor*r.cfg.Duration
 	}
-	r.parts = parts{each: r.cfg.Duration / steadyParts, at: from}
-	t.draining.Store(int64(pacer.Never))
+	r.windowParts = rateSampler{interval: r.cfg.Duration / steadyParts, lastSample: from}
+	t.planDeadline.Store(int64(pacer.Never))
 	rate := r.cfg.Rate
 	t.curve = pacer.Curve{
 		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
 		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
-	t.window(from, until)
-	t.begin.Store(int64(begin)) // last: who knows it knows the others
+	t.setWindow(from, until)
+	t.trafficStart.Store(int64(begin)) // last: it publishes the other fields
 	if t.mode == openLoop {
-		t.plan.Start(t.curve, seedOf(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
+		t.sharedPlan.Start(t.curve, deriveSeed(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
 	}
 }
 
-// skipUnsent gives up what an open loop has not sent.
-func (r *run) skipUnsent() {
-	r.traffic.draining.Store(math.MinInt64)
-	if r.traffic.open() {
-		r.skipped = r.traffic.skipAll()
+// abandonUnsent gives up planned messages that have not been sent.
+func (r *run) abandonUnsent() {
+	r.generator.planDeadline.Store(math.MinInt64)
+	if r.generator.isOpenLoop() {
+		r.skipped = r.generator.skipUnsentPlans()
 	}
 }
 
-func (r *run) measure(ctx context.Context) error {
+func (r *run) measureWindow(ctx context.Context) error {
 	before := sample.OwnCPU()
-	stalled := readPressure()
-	r.tell(Event{Phase: Measuring})
-	err := r.await(ctx, r.windowWait())
-	from, until := r.traffic.endWindow()
-	r.used = sample.OwnCPU()
-	r.used.User -= before.User
-	r.used.System -= before.System
-	r.stalled = readPressure() - stalled
+	stalled := readCPUStallTime()
+	r.emitEvent(Event{Phase: Measuring})
+	err := r.waitUntil(ctx, r.windowWaitCondition())
+	from, until := r.generator.endWindow()
+	r.cpuUsed = sample.OwnCPU()
+	r.cpuUsed.User -= before.User
+	r.cpuUsed.System -= before.System
+	r.cpuStallTime = readCPUStallTime() - stalled
 	r.window = until - from
-	s := r.sum()
+	s := r.sumTotals()
 	if r.cfg.Messages > 0 && s.lastAnswer > from {
 		r.window = s.lastAnswer - from
 	}
 	if r.cfg.Messages > 0 && s.run[nExchanged] == s.run[nOpened] {
-		r.tell(Event{Phase: Exchanged})
+		r.emitEvent(Event{Phase: Exchanged})
 	}
-	r.tell(Event{Phase: Measured})
+	r.emitEvent(Event{Phase: Measured})
 	return err
 }
 
-func (r *run) windowWait() wait {
+func (r *run) windowWaitCondition() waitCondition {
 	if r.cfg.Messages == 0 {
-		return wait{most: max(r.traffic.left(), 1), done: r.measured, enough: r.cfg.Enough} // it can be over already
+		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.isWindowDone, stop: r.cfg.Enough} // it can be over already
 	}
-	return wait{
-		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
-		stall: r.cfg.Drain + r.cfg.Think,
-		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
+	return waitCondition{
+		done:         func(s totals) bool { return s.run[nFinished] == s.run[nOpened] },
+		stallTimeout: r.cfg.Drain + r.cfg.Think,
+		progress:     func(s totals) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
 }
 
-// measured says that a window is over, or steady. It looks at the parts of the window.
-func (r *run) measured(s sum) bool {
-	if r.parts.add(r.traffic.now(), s.window[nBytesReceived]) && r.cfg.Enough != nil {
-		r.tell(Event{Phase: Part, Received: r.parts.last()})
+// isWindowDone reports whether the window is over or steady. It also samples the receive rate.
+func (r *run) isWindowDone(s totals) bool {
+	if r.windowParts.sampleRate(r.generator.now(), s.window[nBytesReceived]) && r.cfg.Enough != nil {
+		r.emitEvent(Event{Phase: Part, Received: r.windowParts.lastRate()})
 	}
-	return r.over(s) || r.cfg.Steady && r.cfg.Enough == nil && r.parts.Steady()
+	return r.noConnsLeft(s) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// over says that no connection is left, and that none will come.
-func (r *run) over(s sum) bool {
-	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.total())
+// noConnsLeft reports whether no connection is open and none will come.
+func (r *run) noConnsLeft(s totals) bool {
+	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.attemptsFinished(s) >= int64(r.cfg.totalConns())
 }
 
-// drain waits for the answers that are missing, and in an open loop for what was
-// to be sent before: not for long once ctx has ended.
-func (r *run) drain(ctx context.Context) error {
-	w := wait{
-		done: func(sum) bool {
-			behind := r.traffic.open() && r.traffic.behind() // before the sum: what is taken in between is due in it
-			s := r.sum()
-			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.inFlight() == 0 || r.cfg.noReply())
+// drainAnswers waits for missing answers, and in an open loop for overdue messages. Once ctx has
+// ended, it waits at most canceledDrain.
+func (r *run) drainAnswers(ctx context.Context) error {
+	w := waitCondition{
+		done: func(totals) bool {
+			behind := r.generator.isOpenLoop() && r.generator.hasOverdue() // before the totals: messages taken in between are due in them
+			s := r.sumTotals()
+			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
-		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
+		stallTimeout: r.cfg.Drain,
+		progress:     func(s totals) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
 	}
-	if r.traffic.open() {
-		w.most = r.cfg.Drain // or as long as a server is behind
+	if r.generator.isOpenLoop() {
+		w.timeout = r.cfg.Drain // limits the wait even if a slow server keeps making progress
 	}
-	err := r.await(ctx, w)
+	err := r.waitUntil(ctx, w)
 	if err == nil || errors.Is(err, errStalled) {
 		return nil
 	}
-	w.most = min(r.cfg.Drain, cancelDrain)
-	_ = r.await(context.WithoutCancel(ctx), w)
+	w.timeout = min(r.cfg.Drain, canceledDrain)
+	_ = r.waitUntil(context.WithoutCancel(ctx), w)
 	return err
 }
 
-// startEvery is how long the starter waits when a mailbox is full.
-const startEvery = time.Millisecond
+// nudgeRetryInterval is how long the starter waits when a mailbox is full.
+const nudgeRetryInterval = time.Millisecond
 
-// startTraffic nudges every connection once, so that its owner sends the first
-// messages. It runs when connections are no longer given, and ends early with ctx; the next
-// call, of a search's next step, goes on from there.
-func (t *traffic) startTraffic(ctx context.Context) {
-	if t.mode == holding || t.cfg.Unprompted {
+// nudgeAllConns nudges every connection once, so that its owner sends the first messages. It runs
+// when no more connections are added, and ends early with ctx; the next call, in the next step of a
+// search, continues from there.
+func (g *generator) nudgeAllConns(ctx context.Context) {
+	if g.mode == holding || g.cfg.Unprompted {
 		return
 	}
-	tick := time.NewTicker(startEvery)
+	tick := time.NewTicker(nudgeRetryInterval)
 	defer tick.Stop()
-	for ; t.nudged < t.table.used(); t.nudged++ {
-		if !nudge(ctx, t.table.conns[t.nudged].ref, tick) {
+	for ; g.nudgedConns < g.table.allocated(); g.nudgedConns++ {
+		if !nudgeWithRetry(ctx, g.table.conns[g.nudgedConns].ref, tick) {
 			return
 		}
 	}
 }
 
-// nudge has a connection nudged as soon as there is room for that, false if ctx ends before.
-func nudge(ctx context.Context, ref engine.Ref, tick *time.Ticker) bool {
+// nudgeWithRetry nudges a connection, and repeats that while its mailbox is full. It returns false
+// if ctx ends first.
+func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) bool {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-tick.C:
+		case <-retryTick.C:
 		}
 	}
 	return ctx.Err() == nil
 }
 
 const (
-	// SteadyVariation is the largest Result.Variation of a window that is steady.
+	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// steadyParts is of how many parts the variation is, each a tenth of Duration, and
-	// steadyTimes how many times Duration a window lasts at most that is to be steady.
-	steadyParts = 10
-	steadyTimes = 3
+	// The variation is that of steadyParts parts, each a tenth of Duration. A window lasts at most
+	// maxWindowFactor times Duration to become steady.
+	steadyParts     = 10
+	maxWindowFactor = 3
 )
 
-// parts are the last parts of a window: at what rate bytes were received in each.
-type parts struct {
-	each  time.Duration
-	at    time.Duration // the end of the last part, or the beginning of the window
-	bytes int64         // received by then
+// rateSampler samples the receive rate at equal intervals of the window.
+type rateSampler struct {
+	interval   time.Duration
+	lastSample time.Duration // the end of the last interval, or the beginning of the window
+	lastBytes  int64         // received by then
 	Steadiness
 }
 
-// add takes how many bytes of the window had been received at a time, and says whether that
-// is the end of a part.
-func (p *parts) add(now time.Duration, bytes int64) bool {
-	if now-p.at < p.each {
+// sampleRate adds the rate of an interval if one has passed, and reports whether it has. received
+// is the total of the window.
+func (p *rateSampler) sampleRate(now time.Duration, received int64) bool {
+	if now-p.lastSample < p.interval {
 		return false
 	}
-	p.Add(float64(bytes-p.bytes) / float64(now-p.at) * float64(time.Second))
-	p.at, p.bytes = now, bytes
+	p.Add(float64(received-p.lastBytes) / float64(now-p.lastSample) * float64(time.Second))
+	p.lastSample, p.lastBytes = now, received
 	return true
 }
 
-// Steadiness looks whether a rate is steady, by that of each tenth of a Duration. It is not safe
-// for concurrent use. The zero Steadiness is ready.
+// Steadiness judges whether a rate is steady, from its value in each tenth of a Duration. It is not
+// safe for concurrent use. The zero Steadiness is ready.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add takes the rate of the next tenth: of one generator, or of several together.
+// Add adds the rate of the next tenth: of one generator, or of several together.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++
 }
 
-// last is what was added last.
-func (s *Steadiness) last() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
+func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady says that Duration has passed, and the rate varied by SteadyVariation at most since.
+// Steady reports whether a whole Duration has passed, with a variation of at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// Variation is the standard deviation of the last ten rates, divided by their mean; 0 if there
-// are fewer than two, or all are 0.
+// Variation returns the standard deviation of the last ten rates divided by their mean, 0 if there
+// are fewer than two or all are 0.
 func (s *Steadiness) Variation() float64 {
 	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0

@@ -30,14 +30,14 @@ func TestSteady(t *testing.T) {
 
 // Parts are of the last Duration, and nothing is known of fewer than two.
 func TestVariation(t *testing.T) {
-	p := parts{each: time.Second}
+	p := rateSampler{interval: time.Second}
 	at, bytes := time.Duration(0), int64(0)
 	add := func(more int64) {
 		at, bytes = at+time.Second, bytes+more
-		p.add(at, bytes)
+		p.sampleRate(at, bytes)
 	}
 	add(100)
-	p.add(at+time.Millisecond, 5000) // within a part
+	p.sampleRate(at+time.Millisecond, 5000) // within a part
 	if v := p.Variation(); v != 0 || p.Steady() {
 		t.Errorf("one part varies by %v", v)
 	}

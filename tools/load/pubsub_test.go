@@ -224,12 +224,12 @@ func TestPubSubFaults(t *testing.T) {
 		deliver    func(c net.Conn, messages [][]byte) error // two messages
 		want, says string
 	}{
-		"left out":         {leftOut, "undelivered==1", "1 are missing"},
-		"doubled":          {doubled, "doubled==1 unanswered==0", "1 came twice"},
-		"reordered":        {reordered, "reordered==1 unanswered==0", "1 in another order"},
+		"left out":         {leftOut, "undelivered==1", "1 missing"},
+		"doubled":          {doubled, "doubled==1 unanswered==0", "1 duplicated"},
+		"reordered":        {reordered, "reordered==1 unanswered==0", "1 out of order"},
 		"another payload":  {changed(func(m []byte) []byte { m[len(m)-3] ^= 1; return m }), "mismatched==1 unanswered==0", errPayload.Error()},
-		"another topic":    {changed(func(m []byte) []byte { return bytes.Replace(m, []byte("t0000000"), []byte("t0000001"), 1) }), "mismatched==1 unanswered==0", errWrong.Error()},
-		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `the server says "+hello"`},
+		"another topic":    {changed(func(m []byte) []byte { return bytes.Replace(m, []byte("t0000000"), []byte("t0000001"), 1) }), "mismatched==1 unanswered==0", errWrongAnswer.Error()},
+		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `unexpected reply "+hello"`},
 		"a long line":      {changed(func([]byte) []byte { return []byte(":" + strings.Repeat("1", MaxLine)) }), "mismatched==1 unanswered==0", errLongLine.Error()},
 		"the end":          {func(net.Conn, [][]byte) error { return io.EOF }, "lost==1 unanswered==0", "closed by the server"},
 		"piece by piece":   {pieces, "errors==0", ""},
@@ -251,14 +251,14 @@ func TestPubSubFaults(t *testing.T) {
 		faults := strings.Fields("undelivered doubled reordered mismatched lost")
 		cases[name] = loadCase{server, cfg, "delivered>=6 " + strings.ReplaceAll(test.want, "==", ">="), test.want, test.says, func(t *testing.T, r *Result, _ *story) {
 			for _, fault := range faults {
-				if n := r.numbers()[fault]; n > 0 && !strings.HasPrefix(test.want, fault) {
+				if n := r.numbersByName()[fault]; n > 0 && !strings.HasPrefix(test.want, fault) {
 					t.Errorf("%s: %v", fault, n)
 				}
 			}
 		}}
 	}
 	unknown := func(t *testing.T) string { return newBroker(t, "nats", nil).target }
-	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: the server says "INFO {}"`, nil}
+	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: unexpected reply "INFO {}"`, nil}
 	cases.run(t)
 }
 
@@ -314,19 +314,19 @@ func TestPubSubBounds(t *testing.T) {
 // TestPayload changes each byte of a payload.
 func TestPayload(t *testing.T) {
 	cfg := Config{Size: MinPayload, Seed: 7}
-	p := newPayload(&cfg)
+	p := newPubsubPayload(&cfg)
 	const publisher, k, at = 1023, 1<<47 + 5, 1<<62 + 3
-	in := p.append(nil, publisher, k, at)
+	in := p.appendPayload(nil, publisher, k, at)
 	if len(in) != MinPayload {
 		t.Fatalf("%d bytes, want %d", len(in), MinPayload)
 	}
-	if gotPublisher, gotK, gotAt, err := p.read(in); gotPublisher != publisher || gotK != k || gotAt != at || err != nil {
+	if gotPublisher, gotK, gotAt, err := p.parsePayload(in); gotPublisher != publisher || gotK != k || gotAt != at || err != nil {
 		t.Errorf("read %d, %d, %d, %v", gotPublisher, gotK, gotAt, err)
 	}
 	for i := range in {
 		for bit := range 8 {
 			in[i] ^= 1 << bit
-			if _, _, _, err := p.read(in); err == nil {
+			if _, _, _, err := p.parsePayload(in); err == nil {
 				t.Errorf("bit %d of byte %d is not missed: %q", bit, i, in)
 			}
 			in[i] ^= 1 << bit
@@ -450,7 +450,7 @@ func TestPubSubShared(t *testing.T) {
 
 // TestPubSubPing answers a ping on a WebSocket.
 func TestPubSubPing(t *testing.T) {
-	n, reply, err := frames([]byte("\x89\x02hi"))
+	n, reply, err := handleControlFrame([]byte("\x89\x02hi"))
 	if want := websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
 		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
 	}

@@ -10,81 +10,79 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/match"
 )
 
-// This file replaces connections that an HTTP server closes in order. The connection's
-// state outlives its socket: reconnecting is set from the last answer until the next
-// socket is established, and nothing is sent meanwhile. Messages that are due, or whose
-// answers the server will not send any more, wait in the state.
+// This file replaces connections that an HTTP server closes cleanly. The connState outlives its
+// socket: connReconnecting is set from the last answer until the next socket is established, and
+// nothing is sent meanwhile. Due messages, and those that the server will not answer any more, wait
+// in the connState.
 
-// maxReconnects bounds the attempts in a row to replace one connection, retryEvery apart.
+// maxReconnects limits successive attempts to replace one connection, dialRetryInterval apart.
 const maxReconnects = 10
 
 var (
 	errKeepAlive = errors.New("keep-alive ended by the server")
-	errOtherLoop = errors.New("load: the loop has no room")
+	errWrongLoop = errors.New("load: the loop is full")
 )
 
-// reconnects reports whether connections that the server closes in order are replaced.
-func (c *Config) reconnects() bool { return c.endsInOrder() && !c.NoReconnect }
+// reconnects reports whether connections that the server closes cleanly are replaced.
+func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// endsInOrder reports whether it is known which closes are in order. With Ahead none is: the
-// server holds a part of a message.
-func (c *Config) endsInOrder() bool {
+// detectsOrderlyClose reports whether the run can recognize clean closes. With Ahead it cannot: the
+// server always holds a part of a message.
+func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// end completes an answer that ends with the connection. Its progress is the last one if
-// the server closes in order: after a response, with none outstanding.
-func (r *ruled) end(l *connState, in []byte) (h progress) {
-	state := &r.table.states[l.id]
-	answered, begins := l.state&replied != 0, *state == (match.State{}) && len(in) == 0
-	if l.inFlight > 0 {
-		h.answers = r.rule.End(state, r.seen)
+// endAnswer completes an answer that ends with the connection. It sets serverCloses if the server
+// closes cleanly: after a response, with none outstanding.
+func (r *ruleChecker) endAnswer(cs *connState, in []byte) (res checkResult) {
+	state := &r.table.matchStates[cs.index]
+	answered, begins := cs.flags&connReplied != 0, *state == (match.State{}) && len(in) == 0
+	if cs.inFlight > 0 {
+		res.answers = r.rule.FeedEOF(state, r.onStatus)
 	}
-	h.last = h.answers > 0 || answered && begins && l.inFlight == 0
-	return h
+	res.serverCloses = res.answers > 0 || answered && begins && cs.inFlight == 0
+	return res
 }
 
-// endInOrder marks a connection that its server closes in order. What is in flight is
-// sent again on the next one. The caller holds the shard's lock.
-func (t *traffic) endInOrder(s *shard, l *connState) {
-	l.state |= reconnecting
-	if !t.cfg.reconnects() {
+// markOrderlyClose marks a connection that its server closes cleanly. Messages in flight become due
+// again, for the next socket. The caller holds the shard's lock.
+func (g *generator) markOrderlyClose(s *shard, cs *connState) {
+	cs.flags |= connReconnecting
+	if !g.cfg.reconnects() {
 		return
 	}
-	s.sum.run[nDropped] += int64(l.inFlight)
-	s.sum.run[nBytesDropped] += t.table.bytes(l, l.answered, int(l.inFlight), t.script)
-	s.sum.run[nDue] += int64(l.inFlight)
-	l.due += l.inFlight
-	l.resend, l.inFlight = l.inFlight, 0
+	s.totals.run[nDropped] += int64(cs.inFlight)
+	s.totals.run[nBytesDropped] += g.table.messageBytes(cs, cs.answered, int(cs.inFlight), g.script)
+	s.totals.run[nDue] += int64(cs.inFlight)
+	cs.due += cs.inFlight
+	cs.resend, cs.inFlight = cs.inFlight, 0
 }
 
-// reconnector dials the connections that replace others. Its methods are safe for
-// concurrent use.
+// reconnector dials replacements for closed connections. It is safe for concurrent use.
 type reconnector struct {
-	engine  interface{ Dial(engine.Dial) error }
-	targets []target
-	sources []source
-	timeout time.Duration
-	layer   func(*engine.Conn) engine.Layer // nil for none
+	engine   interface{ Dial(engine.Dial) error }
+	targets  []target
+	sources  []source
+	timeout  time.Duration
+	newLayer func(*engine.Conn) engine.Layer // nil for none
 
-	mu       sync.Mutex
-	waiting  []*reconnection // for one of halfOpen places
-	failed   []*reconnection // for their next attempt, in order of time
-	underWay int
-	next     int // of sources, and of unix sockets
+	mu         sync.Mutex
+	queued     []*reconnection // waiting for one of maxHalfOpen slots
+	retrying   []*reconnection // waiting for their next attempt, in order of time
+	dialing    int
+	nextSource int // of sources, and of unix sockets
 }
 
-// reconnection is the handler of a connection that replaces another one, and its value
-// is the state of both.
+// reconnection is the handler and the value of a socket that replaces another one of conn.
 type reconnection struct {
-	*traffic
+	*generator
 	conn     *connState
 	target   target
 	attempts int
-	at       time.Duration // of the next attempt
+	retryAt  time.Duration
 }
 
-// Value is the state, nil on the wrong loop.
+// Value returns the connState, nil on the wrong loop.
 func (o *reconnection) Value() any {
 	if o.conn == nil {
 		return nil
@@ -97,51 +95,51 @@ func (o *reconnection) Draining(*engine.Conn) {}
 func (o *reconnection) Timer(*engine.Conn)    {}
 
 func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
-	if o.reconnector.layer == nil {
+	if o.reconnector.newLayer == nil {
 		return nil
 	}
-	return o.reconnector.layer(c)
+	return o.reconnector.newLayer(c)
 }
 
-// Opened continues the traffic of the connection that this one replaces.
+// Opened continues the traffic of the connection on the new socket.
 func (o *reconnection) Opened(c *engine.Conn) {
-	if o.looped && c.Owner() != int(o.conn.shard) {
+	if o.shardPerLoop && c.Owner() != int(o.conn.shard) {
 		again := *o
 		o.conn = nil
-		c.Abort(errOtherLoop)
-		again.DialFailed(errOtherLoop)
+		c.Abort(errWrongLoop)
+		again.DialFailed(errWrongLoop)
 		return
 	}
-	o.reconnector.settled()
-	o.continueOn(c, o.conn)
+	o.reconnector.finishAttempt()
+	o.resumeOnSocket(c, o.conn)
 }
 
-// DialFailed tries again later. After maxReconnects attempts the connection is lost.
+// DialFailed schedules another attempt. After maxReconnects attempts the connection is lost.
 func (o *reconnection) DialFailed(err error) {
-	o.reconnector.settled()
+	o.reconnector.finishAttempt()
 	switch o.attempts++; {
 	case o.closing.Load() || errors.Is(err, engine.ErrClosed):
-		o.leave(o.conn)
+		o.countClosedConn(o.conn)
 	case o.attempts == maxReconnects:
-		o.leave(o.conn)
-		o.faults.notReconnected(err)
+		o.countClosedConn(o.conn)
+		o.faults.recordReconnectFailure(err)
 	default:
-		o.reconnector.retry(o, o.now()+retryEvery)
+		o.reconnector.scheduleRetry(o, o.now()+dialRetryInterval)
 	}
 }
 
-// reconnect replaces a connection that has closed, which was to peer.
-func (t *traffic) reconnect(l *connState, peer netip.AddrPort) {
-	r := t.reconnector
+// replaceConn queues a replacement for a closed connection to peer.
+func (g *generator) replaceConn(cs *connState, peer netip.AddrPort) {
+	r := g.reconnector
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.next++
-	r.waiting = append(r.waiting, &reconnection{traffic: t, conn: l, target: r.targetOf(peer)})
-	r.dial()
+	r.nextSource++
+	r.queued = append(r.queued, &reconnection{generator: g, conn: cs, target: r.findTarget(peer)})
+	r.dialQueued()
 }
 
-// targetOf finds the target that has an address; unix sockets, which have none, take turns.
-func (r *reconnector) targetOf(peer netip.AddrPort) target {
+// findTarget returns the target with an address. Unix sockets, which have none, take turns.
+func (r *reconnector) findTarget(peer netip.AddrPort) target {
 	var paths []target
 	for _, t := range r.targets {
 		switch {
@@ -154,82 +152,82 @@ func (r *reconnector) targetOf(peer netip.AddrPort) target {
 	if len(paths) == 0 {
 		return r.targets[0]
 	}
-	return paths[r.next%len(paths)]
+	return paths[r.nextSource%len(paths)]
 }
 
-// dial starts attempts while there are places. The caller holds the lock.
-func (r *reconnector) dial() {
-	for len(r.waiting) > 0 && r.underWay < halfOpen {
-		o := r.waiting[0]
-		r.next++
+// dialQueued starts attempts while slots are free. The caller holds the lock.
+func (r *reconnector) dialQueued() {
+	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
+		o := r.queued[0]
+		r.nextSource++
 		d := engine.Dial{
-			Target: o.target.addr, Path: o.target.path, Source: o.target.from(r.sources[r.next%len(r.sources)].addr),
+			Target: o.target.addr, Path: o.target.path, Source: o.target.matchingSource(r.sources[r.nextSource%len(r.sources)].addr),
 			Count: 1, Owned: o, Timeout: r.timeout,
 		}
-		if o.looped {
+		if o.shardPerLoop {
 			d.Loop = int(o.conn.shard) + 1
 		}
 		err := r.engine.Dial(d)
 		if errors.Is(err, engine.ErrFull) {
-			return // until poll, or when another one is settled
+			return // dialDueRetries or finishAttempt tries again
 		}
-		r.waiting = r.waiting[1:]
+		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
-			o.leave(o.conn)
+			o.countClosedConn(o.conn)
 			continue
 		}
-		r.underWay++
+		r.dialing++
 	}
 }
 
-// settled releases the slot of an attempt.
-func (r *reconnector) settled() {
+// finishAttempt releases the slot of an attempt.
+func (r *reconnector) finishAttempt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.underWay--
-	r.dial()
+	r.dialing--
+	r.dialQueued()
 }
 
-func (r *reconnector) retry(o *reconnection, at time.Duration) {
+func (r *reconnector) scheduleRetry(o *reconnection, at time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o.at = at
-	r.failed = append(r.failed, o)
+	o.retryAt = at
+	r.retrying = append(r.retrying, o)
 }
 
-// poll starts the attempts whose time has come.
-func (r *reconnector) poll(now time.Duration) {
+// dialDueRetries starts the attempts that are due.
+func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.failed) > 0 && r.failed[0].at <= now {
-		r.waiting, r.failed = append(r.waiting, r.failed[0]), r.failed[1:]
+	for len(r.retrying) > 0 && r.retrying[0].retryAt <= now {
+		r.queued, r.retrying = append(r.queued, r.retrying[0]), r.retrying[1:]
 	}
-	r.dial()
+	r.dialQueued()
 }
 
-// stop gives up the connections that wait for an attempt.
+// stop gives up connections that wait for an attempt.
 func (r *reconnector) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, o := range append(r.waiting, r.failed...) {
-		o.leave(o.conn)
+	for _, o := range append(r.queued, r.retrying...) {
+		o.countClosedConn(o.conn)
 	}
-	r.waiting, r.failed = nil, nil
+	r.queued, r.retrying = nil, nil
 }
 
-// continueOn gives a connection's state its next socket, and sends what is due.
-func (t *traffic) continueOn(c *engine.Conn, l *connState) {
-	s, now := t.shards[l.shard], t.now()
+// resumeOnSocket gives a connection its next socket and sends what is due.
+func (g *generator) resumeOnSocket(c *engine.Conn, cs *connState) {
+	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
-	l.ref, l.pos = c.Ref(), 0
-	l.state &^= reconnecting | replied | called
-	t.table.states[l.id], t.table.opened[l.id] = match.State{}, now
-	s.sum.run[nReconnected]++
-	s.times.connect.record(now+t.epoch-c.DialledAt(), 1)
-	if t.open() && l.state&entered != 0 {
-		t.fill(s, l, now)
+	cs.ref, cs.answerPos = c.Ref(), 0
+	cs.flags &^= connReconnecting | connReplied | connNudged
+	g.table.matchStates[cs.index], g.table.openedAt[cs.index] = match.State{}, now
+	s.totals.run[nReconnected]++
+	s.times.connect.record(now+g.epoch-c.DialledAt(), 1)
+	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
+		g.assignPlannedMessages(s, cs, now)
 	}
-	p := t.sending(s, l, now)
+	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
-	t.send(c, l, p)
+	g.sendBatch(c, cs, p)
 }

@@ -182,7 +182,7 @@ func TestReconnectFails(t *testing.T) {
 		}
 		r := check(t, cfg)
 		const cause = "reconnecting: connection refused"
-		if r.Lost[cause] != 6 || len(r.ConnectErrors) > 0 || r.Answered != 6 || r.Reconnected != 0 || r.Took < (maxReconnects-1)*retryEvery {
+		if r.Lost[cause] != 6 || len(r.ConnectErrors) > 0 || r.Answered != 6 || r.Reconnected != 0 || r.Took < (maxReconnects-1)*dialRetryInterval {
 			t.Errorf("lost %v, failed %v, %d answers, reconnected %d times, in %v; want 6 %q, of %d attempts each",
 				r.Lost, r.ConnectErrors, r.Answered, r.Reconnected, r.Took, cause, maxReconnects)
 		}
@@ -193,7 +193,7 @@ func TestReconnectFails(t *testing.T) {
 func TestReconnectMany(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
-		const conns = 2 * halfOpen
+		const conns = 2 * maxHalfOpen
 		testkit.ReserveDescriptors(t, 2*conns+100)
 		cfg := requests(2)
 		cfg.Target, cfg.Model, cfg.Connections = serve(t, byRequest(responseClosed)).addr(), model, conns

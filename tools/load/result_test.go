@@ -42,7 +42,7 @@ messages     64 bytes
 sent         1,234,567, 79,012,288 bytes
 answered     1,234,560, 79,011,840 bytes
 rate         123,456/s over 10s, 63.21 Mbps in, 63.21 out
-latency      from when messages were sent: what a stalled server kept from being sent does not count
+latency      since sending: messages that a stalled server delayed count only from then
              mean 8.08ms, min 21.3µs, max 31.4ms
              50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms
 longest gap  31.4ms of a connection from a message to its answer, 99% of them at most 12.3ms
@@ -105,7 +105,7 @@ func TestCause(t *testing.T) {
 		{errors.New("other"), "other"},
 		{nil, "closed"},
 	} {
-		if got := cause(test.err); got != test.want {
+		if got := describeCause(test.err); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestResultTags(t *testing.T) {
 	for _, c := range Counters {
 		named[c.Name] = true
 	}
-	for name := range places {
+	for name := range counterIndexes {
 		if !named[name] {
 			t.Errorf("no counter %q", name)
 		}

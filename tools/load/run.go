@@ -14,56 +14,54 @@ import (
 )
 
 const (
-	// pollEvery is how often Run's goroutine looks how far a phase is.
-	pollEvery = 10 * time.Millisecond
-	// closeTimeout bounds closing in order, for all connections together.
+	// pollInterval is how often Run's goroutine checks the progress of a phase.
+	pollInterval = 10 * time.Millisecond
+	// closeTimeout limits a graceful close of all connections together.
 	closeTimeout = 5 * time.Second
-	// cancelDrain is the longest that a run whose context has ended waits
-	// for the last answers.
-	cancelDrain = time.Second
-	// maxMail bounds the nudges that wait for a loop, at twice that: all
-	// that a loop takes at once have an output buffer at the same time.
-	// With the starter's wait it is half a million a second.
-	maxMail = 256
-	// wakes is how much more mail there is room for where connections are
-	// encrypted: each handshake wakes its loop a few times. One that finds no
-	// room is looked at all the same, a moment later.
-	wakes = 4 * halfOpen
+	// canceledDrain limits the wait for the last answers after the context has ended.
+	canceledDrain = time.Second
+	// maxPendingNudges limits nudges that wait for a loop, at twice that: all that a loop takes at
+	// once have an output buffer at the same time. With the starter's retry interval it allows half
+	// a million a second.
+	maxPendingNudges = 256
+	// tlsHandshakeMail is the extra mailbox space with encryption: each handshake wakes its loop a
+	// few times. One that finds no space is handled a moment later.
+	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled says that nothing has moved for as long as a wait allows.
-var errStalled = errors.New("load: nothing has moved")
+// errStalled reports that a wait made no progress for its stallTimeout.
+var errStalled = errors.New("load: no progress")
 
-// Run puts load on a server and says what it saw.
+// Run puts load on a server and reports what it measured.
 //
-// The Result is nil if the configuration is wrong, if the target can't be
-// resolved, if the process may not open that many descriptors, or if the I/O model
-// can't run here. After that there is always a Result; it holds what went wrong with connections and
-// answers, and Result.Err sums that up.
+// The Result is nil if the configuration is wrong, the target cannot be resolved, the process may
+// not open that many descriptors, or the I/O model cannot run here. Otherwise there is always a
+// Result; it records failures of connections and answers, and Result.Err sums them up.
 //
-// When ctx ends, the run ends early: it sends no more, waits at most a second
-// for the last answers, closes, and returns the Result so far with ctx's cause.
+// When ctx ends, the run ends early: it stops sending, waits at most one second for the last
+// answers, closes, and returns the Result so far with ctx's cause.
 //
-// With Rate.Goal the run is a search for a rate.
+// With Rate.Goal the run searches for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
 		return runSearch(ctx, cfg)
 	}
-	r, err := prepare(ctx, cfg)
+	r, err := newRunWithEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return r.run(ctx, r.phases)
+	return r.runAndClose(ctx, r.runPhases)
 }
 
-// prepare makes a run and starts its engine, which dials nobody yet; run stops it.
-func prepare(ctx context.Context, cfg Config) (*run, error) {
+// newRunWithEngine validates cfg and returns a run whose engine is started but does not dial yet;
+// runAndClose stops it.
+func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	asked := cfg.Model != "" && cfg.Model != models.Auto
-	cfg = cfg.filled()
-	targets, err := resolveAll(ctx, &cfg)
+	explicitModel := cfg.Model != "" && cfg.Model != models.Auto
+	cfg = cfg.withDefaults()
+	targets, err := resolveTargets(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -75,118 +73,119 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	started, used, _, err := models.Start(model, asked, r.engineConfig())
+	started, used, _, err := models.Start(model, explicitModel, r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.use(started, used.Name)
+	r.attachEngine(started, used.Name)
 	return r, nil
 }
 
-// run is one run of the load generator, on Run's goroutine.
+// run is one run of the load generator. It belongs to Run's goroutine.
 type run struct {
-	cfg        Config
-	engine     engine.Engine
-	traffic    *traffic
-	tls        *encryption // nil for none
-	dialer     dialer
-	aggregator *aggregator
-	report     *time.Ticker // when to tell of the progress
-	stage      string       // as in Interval
+	cfg            Config
+	engine         engine.Engine
+	generator      *generator
+	tls            *tlsClient // nil for none
+	dialer         dialer
+	aggregator     *aggregator
+	progressTicker *time.Ticker
+	stage          string // as in Interval
 
-	complete bool // an early run has sent Connected
+	connectedSent bool // an early run has sent Connected
 
-	begun     time.Duration // connecting, since the run's start
-	connected time.Duration // how long that took
-	window    time.Duration
-	parts     parts
-	stalled   time.Duration    // in it, see readPressure
-	kernel    map[string]int64 // what the kernel counted in all of the run, see sample.Machine
-	used      sample.Process   // processor time in the window
-	skipped   pacer.Skipped    // messages of an open loop that were given up
+	connectStart   time.Duration // since the run's start
+	connectTime    time.Duration // from connectStart to the last established connection
+	window         time.Duration
+	windowParts    rateSampler
+	cpuStallTime   time.Duration    // in the window, see readCPUStallTime
+	kernelCounters map[string]int64 // of the whole run, see sample.Machine
+	cpuUsed        sample.Process   // in the window
+	skipped        pacer.Skipped    // messages of an open loop that were given up
 
-	verifications []Verification
-	allHeard      bool // Heard has been sent
-	last          sum  // before the connections were closed
+	verifications     []Verification
+	heardSent         bool // Heard has been sent
+	totalsBeforeClose totals
 }
 
-// newRun makes a run with all its memory, for the engine that use gives it.
+// newRun allocates a run and all its memory. attachEngine gives it an engine.
 func newRun(cfg Config, targets []target) (*run, error) {
 	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
-	loops, _, err := cfg.shards()
+	loops, _, err := cfg.loopLayout()
 	if err != nil {
 		return nil, err
 	}
 	if m, _ := models.Find(cfg.Model); !m.Loops { // checked before
 		loops = 0
 	}
-	if r.traffic, err = newTraffic(&r.cfg, loops); err != nil {
+	if r.generator, err = newGenerator(&r.cfg, loops); err != nil {
 		return nil, err
 	}
-	encrypted, err := cfg.clientTLS()
+	encrypted, err := cfg.clientTLSConfig()
 	if err != nil {
 		return nil, err
 	}
 	if encrypted != nil {
-		r.tls = newEncryption(encrypted, cfg.ConnectTimeout, r.traffic.DialFailed)
+		r.tls = newTLSClient(encrypted, cfg.ConnectTimeout, r.generator.DialFailed)
 	}
 	r.dialer = dialer{
-		targets:     targets,
-		plan:        planSources(targets[0].addr.Addr(), cfg.total(), cfg.Sources, len(targets)*sourceRoom()),
-		rate:        cfg.ConnectRate,
-		ramp:        cfg.Ramp,
-		connections: cfg.total(),
-		churn:       cfg.Lifetime > 0,
-		loops:       max(loops, 1),
-		gone:        func() int64 { return r.sum().run[nClosed] },
-		failed:      r.traffic.faults.failures,
-		settled:     func() int64 { return r.settled(r.sum()) },
+		targets:          targets,
+		sources:          planSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*connsPerSource()),
+		rate:             cfg.ConnectRate,
+		ramp:             cfg.Ramp,
+		connections:      cfg.totalConns(),
+		replaceClosed:    cfg.Lifetime > 0,
+		loops:            max(loops, 1),
+		closedConns:      func() int64 { return r.sumTotals().run[nClosed] },
+		failedAttempts:   r.generator.faults.connectFailures,
+		finishedAttempts: func() int64 { return r.attemptsFinished(r.sumTotals()) },
 	}
 	return r, nil
 }
 
-// use gives a run its engine.
-func (r *run) use(e engine.Engine, model string) {
-	r.engine, r.dialer.engine, r.cfg.Model = e, e, model
+func (r *run) attachEngine(e engine.Engine, modelName string) {
+	r.engine, r.dialer.engine, r.cfg.Model = e, e, modelName
 	if r.cfg.reconnects() {
-		r.traffic.reconnector = &reconnector{engine: e, targets: r.dialer.targets, sources: r.dialer.plan, timeout: r.cfg.ConnectTimeout}
+		r.generator.reconnector = &reconnector{engine: e, targets: r.dialer.targets, sources: r.dialer.sources, timeout: r.cfg.ConnectTimeout}
 		if r.tls != nil {
-			r.traffic.reconnector.layer = r.tls.first
+			r.generator.reconnector.newLayer = r.tls.newLayer
 		}
 	}
 }
 
-func (r *run) script() *script { return r.traffic.script }
+func (r *run) script() *script { return r.generator.script }
 
-// settled counts attempts to connect that have succeeded or failed.
-func (r *run) settled(s sum) int64 { return s.run[nOpened] + r.traffic.faults.failures() }
+// attemptsFinished counts connection attempts that have succeeded or failed.
+func (r *run) attemptsFinished(t totals) int64 {
+	return t.run[nOpened] + r.generator.faults.connectFailures()
+}
 
-// engineConfig leaves room for all that can be in flight on a connection, so
-// that reading never pauses for output.
+// engineConfig sizes buffers for everything that can be in flight on a connection, so that reading
+// never pauses for output.
 func (r *run) engineConfig() engine.Config {
-	most := 2*sealed(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
+	maxBuffered := 2*maxEncryptedBytes(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
-		most += ruleBytes
+		maxBuffered += maxRuleBuffer
 	}
 	if r.cfg.WebSocket != nil {
-		most += r.cfg.Pipeline*frameBytes + upgradeBytes
+		maxBuffered += r.cfg.Pipeline*frameOverhead + maxHandshakeResponse
 	}
 	if r.cfg.Flood {
-		most += sealed(1, (floodTurn+2)*r.cfg.floodAhead())
+		maxBuffered += maxEncryptedBytes(1, (floodBatches+2)*r.cfg.floodBufferSize())
 	}
 	if r.cfg.PubSub != nil {
-		most += (r.cfg.Pipeline+1)*publishBytes + MaxLine
+		maxBuffered += (r.cfg.Pipeline+1)*publishOverhead + MaxLine
 	}
-	loops, shard, _ := r.cfg.shards() // checked before
+	loops, shard, _ := r.cfg.loopLayout() // checked before
 	cfg := engine.Config{
 		Network: "tcp",
-		Handler: r.traffic,
+		Handler: r.generator,
 		Limits: engine.Limits{
-			MaxConns:     r.cfg.maxOpen(),
-			MaxMessage:   most,
-			MaxUnsent:    most,
-			MaxMail:      maxMail,
-			MaxMailBytes: maxMail, // nudges have no bytes
+			MaxConns:     r.cfg.maxOpenConns(),
+			MaxMessage:   maxBuffered,
+			MaxUnsent:    maxBuffered,
+			MaxMail:      maxPendingNudges,
+			MaxMailBytes: maxPendingNudges, // nudges have no bytes
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
@@ -198,21 +197,21 @@ func (r *run) engineConfig() engine.Config {
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.traffic.paceVerify
-	case r.traffic.paced():
-		cfg.Pace = r.traffic.pace
+		cfg.Pace = r.generator.paceVerification
+	case r.generator.needsPacing():
+		cfg.Pace = r.generator.paceLoop
 	}
 	if r.cfg.Flood {
-		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodAhead(), r.cfg.floodAhead()/2
-		cfg.Drained, cfg.ReadOn = r.traffic.Drained, true
+		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodBufferSize(), r.cfg.floodBufferSize()/2
+		cfg.Drained, cfg.ReadOn = r.generator.Drained, true
 	}
 	if r.cfg.reconnects() { // one that is closing may still have its place
-		cfg.Limits.MaxConns += halfOpen
+		cfg.Limits.MaxConns += maxHalfOpen
 	}
 	if r.tls != nil {
-		cfg.NewLayer = r.tls.first
+		cfg.NewLayer = r.tls.newLayer
 		cfg.Limits.HandshakeTimeout = r.cfg.ConnectTimeout
-		cfg.Limits.MaxMail += wakes
+		cfg.Limits.MaxMail += tlsHandshakeMail
 	}
 	if r.cfg.PubSub != nil {
 		cfg.Limits.MaxMail += r.cfg.PubSub.Publishers // each has one nudge on its way at most
@@ -220,133 +219,132 @@ func (r *run) engineConfig() engine.Config {
 	return cfg
 }
 
-// run goes through the phases and closes, whatever happens in them.
-func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Result, error) {
-	r.report = time.NewTicker(r.cfg.ProgressEvery)
-	defer r.report.Stop()
+// runAndClose runs the phases and then closes the run, whatever they return.
+func (r *run) runAndClose(ctx context.Context, phases func(context.Context) error) (*Result, error) {
+	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
+	defer r.progressTicker.Stop()
 	if r.cfg.Observe != nil {
-		r.aggregator.usage = newUsage(r.targets())
+		r.aggregator.usage = newUsageSampler(r.targetNames())
 	}
 	before, _ := sample.Take(sample.Network) // what can't be read is 0
-	r.tell(Event{Phase: Began, Plan: r.plan()})
+	r.emitEvent(Event{Phase: Began, Plan: r.newPlan()})
 	err := phases(ctx)
-	r.last = r.sum()
-	r.tellBroadcast(r.last)
+	r.totalsBeforeClose = r.sumTotals()
+	r.emitHeardOnce(r.totalsBeforeClose)
 	now, _ := sample.Take(sample.Network)
-	r.kernel = now.Since(&before).Machine.Counters
+	r.kernelCounters = now.Since(&before).Machine.Counters
 	r.stage = "close"
-	r.close()
+	r.closeConnsAndStop()
 	if r.cfg.Observe != nil { // the rest, so that the intervals add up
-		r.tell(Event{Phase: Progress, Interval: r.interval()})
+		r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
 	}
-	result := r.result(r.sum()) // nothing changes any more
+	result := r.buildResult(r.sumTotals()) // nothing changes any more
 	result.Interrupted = err != nil && ctx.Err() != nil
-	r.tell(Event{Phase: Done, Result: result})
+	r.emitEvent(Event{Phase: Done, Result: result})
 	return result, err
 }
 
-// wait is how a phase waits: until done says so, at most for a time, at most
-// for as long as something moves. A zero bound is none.
-type wait struct {
-	most   time.Duration
-	done   func(sum) bool
-	stall  time.Duration
-	moved  func(sum) int64
-	enough <-chan struct{} // closed, it is done; nil for none
-	until  <-chan float64  // something comes, or it is closed: it is done; nil for none
-	came   *float64        // what has come; nil if nobody wants to know
+// waitCondition ends a wait: when done reports true, after timeout, or when progress has not
+// changed for stallTimeout. Zero times are no limits.
+type waitCondition struct {
+	timeout      time.Duration
+	done         func(totals) bool
+	stallTimeout time.Duration
+	progress     func(totals) int64
+	stop         <-chan struct{} // closing it ends the wait; nil for none
+	values       <-chan float64  // a value, or closing it, ends the wait; nil for none
+	value        *float64        // receives the value, if not nil
 }
 
-// await returns nil when the wait is done or its time is over, errStalled when
-// it stalled, and ctx's cause when ctx ended. It tells of the progress.
-func (r *run) await(ctx context.Context, w wait) error {
-	poll := time.NewTicker(pollEvery)
+// waitUntil returns nil when w is done or timed out, errStalled when it stalled, and ctx's cause
+// when ctx ended. Meanwhile it emits progress events.
+func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
+	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	var over <-chan time.Time
-	if w.most > 0 {
-		over = time.After(w.most)
+	var timedOut <-chan time.Time
+	if w.timeout > 0 {
+		timedOut = time.After(w.timeout)
 	}
-	moved, since := int64(-1), time.Now()
-	for s := r.sum(); !w.done(s); s = r.sum() {
-		if r.cfg.Early && !r.complete && r.settled(s) >= int64(r.cfg.Connections) {
-			r.complete = true
-			r.tell(Event{Phase: Connected})
+	progress, since := int64(-1), time.Now()
+	for s := r.sumTotals(); !w.done(s); s = r.sumTotals() {
+		if r.cfg.Early && !r.connectedSent && r.attemptsFinished(s) >= int64(r.cfg.Connections) {
+			r.connectedSent = true
+			r.emitEvent(Event{Phase: Connected})
 		}
-		r.tellBroadcast(s)
-		if w.stall > 0 {
-			if now := w.moved(s); now != moved {
-				moved, since = now, time.Now()
-			} else if time.Since(since) >= w.stall {
+		r.emitHeardOnce(s)
+		if w.stallTimeout > 0 {
+			if now := w.progress(s); now != progress {
+				progress, since = now, time.Now()
+			} else if time.Since(since) >= w.stallTimeout {
 				return errStalled
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-over:
+		case <-timedOut:
 			return nil
-		case came := <-w.until:
-			if w.came != nil {
-				*w.came = came
+		case value := <-w.values:
+			if w.value != nil {
+				*w.value = value
 			}
 			return nil
-		case <-w.enough:
+		case <-w.stop:
 			return nil
-		case <-r.report.C:
-			r.tell(Event{Phase: Progress, Interval: r.interval()})
+		case <-r.progressTicker.C:
+			r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
 		case <-poll.C:
-			if reconnects := r.traffic.reconnector; reconnects != nil {
-				reconnects.poll(r.traffic.now())
+			if reconnects := r.generator.reconnector; reconnects != nil {
+				reconnects.dialDueRetries(r.generator.now())
 			}
 		}
 	}
 	return nil
 }
 
-func (r *run) sum() sum { return sumOf(r.traffic.shards) }
+func (r *run) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// tell completes an event and hands it to the observer.
-func (r *run) tell(e Event) {
+// emitEvent completes an event with a snapshot and passes it to the observer.
+func (r *run) emitEvent(e Event) {
 	if r.cfg.Observe == nil {
 		return
 	}
-	s := r.sum()
+	s := r.sumTotals()
 	e.Snapshot = Snapshot{
-		Open:     s.open(),
-		Failed:   r.traffic.faults.failures(),
+		Open:     s.openConns(),
+		Failed:   r.generator.faults.connectFailures(),
 		Sent:     s.run[nSent],
 		Answered: s.run[nAnswered],
 	}
 	r.cfg.Observe(e)
 }
 
-// publishBytes is more than a protocol of publish/subscribe adds to a message.
-const publishBytes = 128
+// publishOverhead is an upper limit of what a publish/subscribe protocol adds to a message.
+const publishOverhead = 128
 
-// frameBytes is what a WebSocket adds to a message, upgradeBytes what its upgrade
-// takes at most.
-// ruleBytes is what an answer that a rule delimits leaves unused at most,
-// such as the header of an HTTP response.
+// frameOverhead is what a WebSocket adds to a message, maxHandshakeResponse limits the response to
+// its handshake, and maxRuleBuffer limits the part of an answer that a rule leaves unread, such as
+// the header of an HTTP response.
 const (
-	frameBytes   = 14
-	upgradeBytes = 32 << 10
-	ruleBytes    = 128 << 10
+	frameOverhead        = 14
+	maxHandshakeResponse = 32 << 10
+	maxRuleBuffer        = 128 << 10
 )
 
-// close closes all connections and waits until they and the engine are gone.
-func (r *run) close() {
-	r.traffic.closing.Store(true)
+// closeConnsAndStop closes all connections, stops the engine and waits for both.
+func (r *run) closeConnsAndStop() {
+	r.generator.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if !r.cfg.Graceful {
 		cancel() // stop at once
 	}
-	// The error says only that ctx has ended first.
+	// Stop returns an error only if ctx ended first.
 	_ = r.engine.Stop(ctx)
-	if r.traffic.reconnector != nil {
-		r.traffic.reconnector.stop()
+	if r.generator.reconnector != nil {
+		r.generator.reconnector.stop()
 	}
 	if r.tls != nil {
-		r.tls.wait()
+		r.tls.waitHandshakes()
 	}
 }

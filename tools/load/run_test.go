@@ -194,7 +194,7 @@ func TestFaults(t *testing.T) {
 		"not TLS":        {hello, clientTLS(), "first record does not look like a TLS handshake"},
 		"an end":         {func(net.Conn, int) {}, clientTLS(), "TLS handshake: "},
 		"an alert":       {encrypted(tooOld, alerting), clientTLS(), "version"},
-		"a reset":        {resetting, clientTLS(), "broke"},
+		"a reset":        {resetting, clientTLS(), "connection closed"},
 	} {
 		cases["handshake, "+name] = loadCase{on(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, onlyHandshakes}
 	}
@@ -203,10 +203,10 @@ func TestFaults(t *testing.T) {
 		enough, says string
 	}{
 		"stray line":  {writing("hear ye", "and me"), "unexpected==5", `first: "and me"`},
-		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 lines that nobody expected"},
-		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 lines that nobody expected"},
+		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 unexpected lines"},
+		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
 		"long line":   {writing(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × a line of more than 4096 bytes"},
-		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "came again 5 times"},
+		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "received again 5 times"},
 		"fragments":   {inPieces, "lost==5", "5 × " + errFragment.Error()},
 		"close":       {closing(0), "lost==5", "5 × " + errClosedFrame.Error()},
 	} {
@@ -360,7 +360,7 @@ func TestUntil(t *testing.T) {
 		"try again where nobody is": {nil, Config{Lifetime: time.Hour}, func(_ *story, e Event) bool { return e.Snapshot.Failed >= 2*conns },
 			func(r *Result, _ *story) bool {
 				n := r.ConnectErrors["connection refused"] // conns at once, and conns each 100 ms
-				return n >= 2*conns && n <= conns*(1+int64(r.Took/retryEvery))
+				return n >= 2*conns && n <= conns*(1+int64(r.Took/dialRetryInterval))
 			}},
 		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *story, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
 			func(r *Result, _ *story) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
@@ -417,7 +417,7 @@ func followed(ramp Ramp, s *story) bool {
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	const size, ahead, conns = 1000, 10, 3
-	plain := string(newRing(&Config{Size: size}).text.bytes)
+	plain := string(newPayloadCache(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
 	eachModel(t, func(t *testing.T, model string) {
 		for _, pipeline := range []int{1, 3} {

@@ -10,126 +10,126 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// script is what connections send, and what they expect to receive. It does not
-// change during a run; what it has to remember of a connection is in its connState
-// and the table, and is touched by the connection's owner only.
+// script defines what connections send and expect. It does not change during a run. State of a
+// connection is in its connState and the table, and is used by the connection's owner only.
 type script struct {
 	messageMaker
-	checker
-	// direct is the messageMaker where its messages lie in memory as they are sent.
-	direct  *ring
-	frames  *framing // nil but for WebSockets
-	noReply bool     // no answer is awaited
-	first   bool     // the first message goes before the others
-	fixed   int      // the size of every message, 0 if they differ
+	answerChecker
+	// direct is the messageMaker if its messages are in memory as they are sent.
+	direct         *payloadCache
+	frames         *wsFraming // nil without WebSockets
+	awaitsNoAnswer bool
+	hasFirst       bool // the first message precedes the others
+	fixedSize      int  // the size of every message, 0 if they differ
 }
 
-// messageMaker makes messages.
+// messageMaker generates messages.
 type messageMaker interface {
-	// message appends message number k of a connection to dst. With a nil dst what it
-	// returns can be shared, and is not to be changed.
-	message(dst []byte, number uint32, k uint64) []byte
-	// longest is the most bytes that a message has.
-	longest() int
+	// appendMessage appends a message of a connection to dst. With a nil dst, the result may be
+	// shared and must not be changed.
+	appendMessage(dst []byte, number uint32, k uint64) []byte
+	// maxMessageLen returns the length of the longest message in bytes.
+	maxMessageLen() int
 }
 
-// checker tells answers apart and compares them.
-type checker interface {
-	// check looks at what the server has sent. It moves the connection forward over
-	// what is as expected, and says how much of in that is. Of the connection's
-	// messages in flight, so many have been answered already in this call.
-	check(c *engine.Conn, l *connState, in []byte, ahead int) progress
-	// expects says what the next bytes should have been, for a report of what
-	// came instead; nil if nothing was owed or it isn't known.
-	expects(l *connState) []byte
+// answerChecker delimits answers and verifies them.
+type answerChecker interface {
+	// checkAnswers checks input, and advances the connection over the part that is as expected.
+	// answeredInCall is how many of the messages in flight were already answered in the current
+	// input.
+	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
+	// expectedBytes returns the expected next bytes, for the report of a mismatch; nil if nothing
+	// was expected or it is unknown.
+	expectedBytes(l *connState) []byte
 }
 
-// progress is what was received in a piece of input.
-type progress struct {
-	used    int   // the rest is offered again, or is wrong
-	bytes   int   // of answers
-	answers int   // that are complete
-	wrong   error // why the rest is wrong, nil if it isn't
-	last    bool  // the server closes the connection in order
+// checkResult is what an answerChecker found in input.
+type checkResult struct {
+	used         int // the rest is incomplete or wrong
+	answerBytes  int
+	answers      int   // complete ones
+	err          error // what is wrong with the rest, or nil
+	serverCloses bool  // the server closes the connection cleanly
 }
 
-// newScript makes the script of a configuration that has been validated.
-func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, error) {
-	s := &script{noReply: cfg.noReply(), first: cfg.First != ""}
-	text, err := newSource(cfg)
+// newScript returns the script of a validated configuration. onStatus is called with the status of
+// each HTTP response.
+func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*script, error) {
+	s := &script{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
+	messages, err := newMessageMaker(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s.messageMaker = text
-	if s.direct, _ = text.(*ring); s.direct != nil {
-		s.fixed = s.direct.longest()
+	s.messageMaker = messages
+	if s.direct, _ = messages.(*payloadCache); s.direct != nil {
+		s.fixedSize = s.direct.maxMessageLen()
 	}
 	switch {
-	case s.noReply:
-		s.checker = unchecked{}
+	case s.awaitsNoAnswer:
+		s.answerChecker = noChecker{}
 	case cfg.Match == matchFrames:
-		s.checker = unchecked{} // whole frames are counted by the framing
+		s.answerChecker = noChecker{} // wsFraming counts whole messages
 	case cfg.Match != "":
 		rule, err := match.Parse(cfg.Match)
 		if err != nil {
 			return nil, err
 		}
-		s.checker = &ruled{rule: rule, table: table, seen: seen}
+		s.answerChecker = &ruleChecker{rule: rule, table: table, onStatus: onStatus}
 	case cfg.Answer != "":
-		s.checker = &ring{text: repeated([]byte(cfg.Answer))}
+		s.answerChecker = &payloadCache{block: newRepeatedBlock([]byte(cfg.Answer))}
 	case s.direct != nil:
-		s.checker = s.direct
+		s.answerChecker = s.direct
 	default:
-		s.checker = &made{text}
+		s.answerChecker = &generatedChecker{messages}
 	}
 	if cfg.WebSocket != nil {
-		s.frames = newFraming(cfg, s.checker, table)
-		s.checker, s.direct = s.frames, nil
+		s.frames = newWSFraming(cfg, s.answerChecker, table)
+		s.answerChecker, s.direct = s.frames, nil
 	}
 	return s, nil
 }
 
-func newSource(cfg *Config) (messageMaker, error) {
-	s := &templates{seed: cfg.Seed}
+func newMessageMaker(cfg *Config) (messageMaker, error) {
+	s := &templateMaker{seed: cfg.Seed}
 	var err error
 	if cfg.isTemplate() {
 		s.body, err = message.Parse(cfg.Message)
 	} else {
-		s.ring = newRing(cfg)
+		s.cache = newPayloadCache(cfg)
 	}
 	if cfg.First != "" && err == nil {
 		s.first, err = message.Parse(cfg.First)
 	}
 	if s.first == nil && s.body == nil {
-		return s.ring, err
+		return s.cache, err
 	}
 	return s, err
 }
 
-// say hands n messages to a connection, the first of them number k, and says how
-// many bytes they have.
-func (s *script) say(c *engine.Conn, l *connState, table *connTable, k uint64, n int) (size int) {
+// sendMessages writes n messages to a connection, from msgNumber on, and returns their size in
+// bytes.
+func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
-		return s.direct.send(c, l.number, k, n)
+		return s.direct.sendMessages(c, cs.number, msgNumber, n)
 	}
-	b := scratch.Get().(*[]byte)
-	defer scratch.Put(b)
+	b := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(b)
 	out, plain := (*b)[:0], []byte{}
 	for i := range uint64(n) {
 		was := len(out)
 		if s.frames != nil {
-			plain = s.message(plain[:0], l.number, k+i)
-			out = s.frames.append(out, plain, l.number, k+i)
-			was = len(out) - len(plain) // what counts is the message
+			plain = s.appendMessage(plain[:0], cs.number, msgNumber+i)
+			out = s.frames.appendFrame(out, plain, cs.number, msgNumber+i)
+			was = len(out) - len(plain) // without the frame
 		} else {
-			out = s.message(out, l.number, k+i)
+			out = s.appendMessage(out, cs.number, msgNumber+i)
 		}
-		if table.sizes != nil {
-			table.sizes[table.place(l, k+i)] = uint32(len(out) - was)
+		if table.messageSizes != nil {
+			table.messageSizes[table.slotIndex(cs, msgNumber+i)] = uint32(len(out) - was)
 		}
 		size += len(out) - was
-		if len(out) >= sayBytes {
-			_, _ = c.Write(out) // Closed tells why not
+		if len(out) >= writeChunk {
+			_, _ = c.Write(out) // Closed gets the error
 			out = out[:0]
 		}
 	}
@@ -138,130 +138,130 @@ func (s *script) say(c *engine.Conn, l *connState, table *connTable, k uint64, n
 	return size
 }
 
-// seedOf is a seed of its own for one of many things that a run's seed decides.
-func seedOf(seed, thing uint64) uint64 { return pacer.Random(seed^0x6d797269, thing) }
+// deriveSeed returns an independent seed for one purpose, or one connection, of a run.
+func deriveSeed(seed, purpose uint64) uint64 { return pacer.Random(seed^0x6d797269, purpose) }
 
-// The things that a run's seed decides, besides what each connection says.
+// Purposes of seeds, besides connection numbers.
 const (
-	seedMasks   = 1<<40 + iota // of WebSockets
-	seedPlan                   // the times of an open loop
-	seedVerify                 // the lines of verifications
-	seedPayload                // what is published
+	seedMasks   = 1<<40 + iota // WebSocket masks
+	seedPlan                   // times of an open loop
+	seedVerify                 // lines of verifications
+	seedPayload                // published payloads
 )
 
-// sayBytes is how much is written at once.
-const sayBytes = 64 << 10
+// writeChunk is the number of bytes after which a batch is written.
+const writeChunk = 64 << 10
 
-// scratch are buffers in which messages are made.
-var scratch = sync.Pool{New: func() any { return &[]byte{} }}
+// bufferPool has buffers in which messages are generated.
+var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// What ends a connection because of what the server sent.
+// Errors of answers, which close the connection.
 var (
-	errWrong = errors.New("load: the answer differs from what was expected")
-	errMuch  = errors.New("load: more answers than messages")
+	errWrongAnswer = errors.New("load: the answer differs from what was expected")
+	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templates make messages from templates, but for those that lie in a ring.
-type templates struct {
+// templateMaker generates messages from templates, or returns cached ones.
+type templateMaker struct {
 	first, body *message.Template
-	ring        *ring
+	cache       *payloadCache
 	seed        uint64
 }
 
-func (t *templates) message(dst []byte, number uint32, k uint64) []byte {
-	of := message.Of{Seed: t.seed, Connection: uint64(number), Message: k}
+func (t *templateMaker) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+	of := message.ID{Seed: t.seed, Connection: uint64(connNumber), Message: msgNumber}
 	switch {
-	case k == 0 && t.first != nil:
+	case msgNumber == 0 && t.first != nil:
 		return t.first.Append(dst, of)
 	case t.body != nil:
 		return t.body.Append(dst, of)
 	}
-	return t.ring.message(dst, number, k)
+	return t.cache.appendMessage(dst, connNumber, msgNumber)
 }
 
-func (t *templates) longest() (n int) {
+func (t *templateMaker) maxMessageLen() (n int) {
 	for _, part := range []*message.Template{t.first, t.body} {
 		if part != nil {
 			n = max(n, part.MaxLen())
 		}
 	}
-	if t.ring != nil {
-		n = max(n, t.ring.longest())
+	if t.cache != nil {
+		n = max(n, t.cache.maxMessageLen())
 	}
 	return n
 }
 
-// made expects messages that are made anew as answers.
-type made struct{ of messageMaker }
+// generatedChecker expects generated messages as answers.
+type generatedChecker struct{ messages messageMaker }
 
-func (e *made) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	b := scratch.Get().(*[]byte)
+func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+	b := bufferPool.Get().(*[]byte)
 	want := *b
-	defer func() { *b = want; scratch.Put(b) }()
-	for h.used < len(in) {
-		if ahead+h.answers == int(l.inFlight) {
-			h.wrong = errWrong
+	defer func() { *b = want; bufferPool.Put(b) }()
+	for res.used < len(in) {
+		if answeredInCall+res.answers == int(cs.inFlight) {
+			res.err = errWrongAnswer
 			break
 		}
-		want = e.of.message(want[:0], l.number, l.answered+uint64(ahead+h.answers))
-		pos := int(l.pos)
-		got := in[h.used:min(h.used+len(want)-pos, len(in))]
+		want = e.messages.appendMessage(want[:0], cs.number, cs.answered+uint64(answeredInCall+res.answers))
+		pos := int(cs.answerPos)
+		got := in[res.used:min(res.used+len(want)-pos, len(in))]
 		same := firstDifference(got, want[pos:])
-		h.used += same
-		l.pos += uint32(same)
+		res.used += same
+		cs.answerPos += uint32(same)
 		if same < len(got) {
-			h.wrong = errWrong
+			res.err = errWrongAnswer
 			break
 		}
 		if pos+same == len(want) {
-			h.answers++
-			l.pos = 0
+			res.answers++
+			cs.answerPos = 0
 		}
 	}
-	h.bytes = h.used
-	return h
+	res.answerBytes = res.used
+	return res
 }
 
-func (e *made) expects(l *connState) []byte { return owed(e.of, l) }
+func (e *generatedChecker) expectedBytes(cs *connState) []byte { return expectedRest(e.messages, cs) }
 
-// owed is what the next bytes should have been, where answers are known.
-func owed(of messageMaker, l *connState) []byte {
-	if l.inFlight == 0 {
+// expectedRest returns the expected rest of the current answer.
+func expectedRest(messages messageMaker, cs *connState) []byte {
+	if cs.inFlight == 0 {
 		return nil
 	}
-	return of.message(nil, l.number, l.answered)[l.pos:]
+	return messages.appendMessage(nil, cs.number, cs.answered)[cs.answerPos:]
 }
 
-// ruled delimits answers by a rule.
-type ruled struct {
-	rule  *match.Rule
-	table *connTable
-	seen  func(status int) // of each HTTP response
+// ruleChecker delimits answers by a rule.
+type ruleChecker struct {
+	rule     *match.Rule
+	table    *connTable
+	onStatus func(status int) // of each HTTP response
 }
 
-func (r *ruled) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	state := &r.table.states[l.id]
-	h.used, h.answers, h.wrong = r.rule.Feed(state, in, r.seen)
-	h.bytes, h.last = h.used, state.Last()
-	if most := int(l.inFlight) - ahead; h.wrong == nil && h.answers > most {
-		h.answers = most
-		h.wrong = errMuch
+func (r *ruleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+	state := &r.table.matchStates[cs.index]
+	res.used, res.answers, res.err = r.rule.Feed(state, in, r.onStatus)
+	res.answerBytes, res.serverCloses = res.used, state.ServerCloses()
+	if limit := int(cs.inFlight) - answeredInCall; res.err == nil && res.answers > limit {
+		res.answers = limit
+		res.err = errExtraAnswer
 	}
-	return h
+	return res
 }
 
-func (r *ruled) expects(*connState) []byte { return nil }
+func (r *ruleChecker) expectedBytes(*connState) []byte { return nil }
 
-// unchecked awaits no answer: whatever comes is fine.
-type unchecked struct{}
+// noChecker accepts any input; no answer is expected.
+type noChecker struct{}
 
-func (unchecked) check(_ *engine.Conn, _ *connState, in []byte, _ int) progress {
-	return progress{used: len(in), bytes: len(in)}
+func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) checkResult {
+	return checkResult{used: len(in), answerBytes: len(in)}
 }
-func (unchecked) expects(*connState) []byte { return nil }
+func (noChecker) expectedBytes(*connState) []byte { return nil }
 
-// ruled says whether a rule delimits the answers.
-func (s *script) ruled() bool {
-	_, ok := s.checker.(*ruled)
+// usesRule reports whether a rule delimits the answers.
+func (s *script) usesRule() bool {
+	_, ok := s.answerChecker.(*ruleChecker)
 	return ok
 }

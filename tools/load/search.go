@@ -13,120 +13,117 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Goal is what a search looks for: the highest rate, on all connections together, at which a
-// percentile of the latency stays under a limit. Each rate is tried for Config.Duration: 100 ms or
-// more, and 10 times Under or more, because a queue that grows a little needs time to show. A fifth
-// of it is a warm-up. Its default is 2 s, or 10 times Under if that is more. Result.Search has what
-// was found.
+// Goal is the goal of a search: the highest rate, on all connections together, at which a
+// percentile of the latency stays under a limit. Each rate is tried for Config.Duration, of which a
+// fifth is warm-up: at least 100 ms and at least 10 times Under, because a slowly growing queue
+// needs time to show. The default is 2 s, or 10 times Under if that is more. Result.Search has the
+// outcome.
 type Goal struct {
 	// Percentile is above 0 and below 100. Default 99.
 	Percentile float64
-	// Under is the bound; 0 is no goal.
+	// Under is the limit; 0 is no goal.
 	Under time.Duration
 }
 
 // Step is a rate that a search has tried.
 type Step struct {
-	// Rate is in messages a second on all connections together, planned;
-	// Answered is what came of it.
+	// Rate is the planned rate in messages a second on all connections together; Answered is the
+	// rate of answers.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the percentile of the goal, Late that of how late the
-	// generator itself was.
+	// Latency is the goal's percentile of the latency, Late that of the generator's own delay.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
-	// Unsent counts messages that were never sent, or never answered.
+	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept says whether the goal was kept: the percentile is under its bound, no
-	// more messages are unsent than may be above it, and the queue did not grow, so
-	// that at least 99 % as many messages were answered in the window as were
-	// planned for it, n, or n less three times its root where these are few. It
-	// was not if no connection was left.
+	// Kept reports whether the goal was reached: the percentile is under its limit, no more
+	// messages are unsent than may exceed it, and the queue did not grow. The last requires that at
+	// least 99 % of the n planned messages of the window were answered in it, or n less three times
+	// its square root if n is small. It is false if no connection was left.
 	Kept bool `json:"kept"`
-	// Limited says that it was not, and that the generator itself was late by half
-	// of the bound or more. Such a rate is tried once more, which is a step too; if
-	// that isn't kept either, the rate counts as not kept.
+	// Limited reports that the goal was not reached and the generator itself was late by half of
+	// the limit or more. Such a rate is tried once more, as another step; if that fails, too, the
+	// rate counts as not kept.
 	Limited bool `json:"limited,omitempty"`
 
 	open int64 // connections that were left
 }
 
-// Found is what a search has found. The Result that has it is of the step with that
-// rate, or of the first one if none kept the goal. But ConnectErrors, Lost, Mismatched,
-// FirstMismatch and BadStatus are of the whole search; and so are Limits, except of tries
-// that were repeated. Bytes and Unanswered are as they were at the end of the step.
+// Found is the outcome of a search. The Result that has it is that of the step with Rate, or of the
+// first step if none kept the goal. But ConnectErrors, Lost, Mismatched, FirstMismatch and
+// BadStatus cover the whole search; and so do Limits, except of repeated steps. Bytes and
+// Unanswered are those at the end of the step.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages a second on all
-	// connections together; 0 if none did. A rate that is higher by a
-	// twentieth did not, unless Most is set, when the bounds of the search
-	// ended it, or all connections were lost, which Result.Err says.
+	// Rate is the highest rate that kept the goal, in messages a second on all connections
+	// together; 0 if none did. A rate 5 % higher did not, unless Most is set, which reports that
+	// the search ended at its limits, or all connections were lost, which Result.Err reports.
 	Rate float64 `json:"rate"`
 	Most bool    `json:"most,omitempty"`
-	// Steps are all tries of rates, in order.
+	// Steps are all steps, in order.
 	Steps []Step `json:"steps"`
 }
 
-// The bounds of a search: the first rate, by how much it grows at first, how close
-// it gets, how many tries it has, and how many times its goal a step takes at least.
+// Limits of a search: the first rate, its growth, the final ratio of failed and kept rate, the
+// number of steps, and the shortest duration of a step as a multiple of the goal.
 const (
-	firstRate = 1000
-	growth    = 4
-	closeness = 1.05
-	maxSteps  = 40
-	stepUnder = 10
+	firstRate     = 1000
+	rateGrowth    = 4
+	rateTolerance = 1.05
+	maxSteps      = 40
+	minStepGoals  = 10
 )
 
 func (c Config) checkGoal() error {
-	goal, step := c.goal(), c.stepTime()
+	goal, step := c.searchGoal(), c.stepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
 		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
 	case goal.Under < 0 || goal.Under > maxLatency:
 		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
-	case step < 100*time.Millisecond || step > maxTime:
+	case step < 100*time.Millisecond || step > maxDuration:
 		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
-	case step < stepUnder*goal.Under:
-		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, stepUnder*goal.Under)
+	case step < minStepGoals*goal.Under:
+		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, minStepGoals*goal.Under)
 	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
 		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
 		return errors.New("load: a search with a rate; expected none")
-	case c.noReply():
+	case c.awaitsNoAnswers():
 		return errors.New("load: a search without answers; expected some")
 	}
 	return nil
 }
 
-func (c *Config) goal() Goal {
+func (c *Config) searchGoal() Goal {
 	g := c.Rate.Goal
 	setDefault(&g.Percentile, 99)
 	return g
 }
 
-// stepTime is how long a search tries each rate.
-func (c *Config) stepTime() time.Duration {
-	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Rate.Goal.Under))
+// stepDuration returns for how long a search tries each rate.
+func (c *Config) stepDuration() time.Duration {
+	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
-// step is the configuration of the first step: an open loop, of which a fifth is a
+// firstStepConfig returns the configuration of the first step: an open loop, of which a fifth is
 // warm-up.
-func (c Config) step() Config {
-	c.Warmup = c.stepTime() / 5
-	c.Duration = c.stepTime() - c.Warmup
+func (c Config) firstStepConfig() Config {
+	c.Warmup = c.stepDuration() / 5
+	c.Duration = c.stepDuration() - c.Warmup
 	c.Rate.Each, c.Rate.PerSecond = false, firstRate
 	c.Rate.Goal = Goal{}
 	return c
 }
 
-// runSearch searches on the connections of one run. With Config.Begin it tries the rates that come
-// there.
+// runSearch searches on the connections of one run. With Config.Begin it tries the rates that
+// arrive there.
 func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	s, asked := NewSearch(cfg), cfg
-	cfg = cfg.step()
+	cfg = cfg.firstStepConfig()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
 			end = s.Conclude(end)
@@ -144,78 +141,78 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 			observe(e)
 		}
 	}
-	r, err := prepare(ctx, cfg)
+	r, err := newRunWithEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	end, err := r.run(ctx, func(ctx context.Context) error {
-		if err := r.connect(ctx); err != nil {
+	end, err := r.runAndClose(ctx, func(ctx context.Context) error {
+		if err := r.connectAll(ctx); err != nil {
 			return err
 		}
-		r.tell(Event{Phase: Connected})
+		r.emitEvent(Event{Phase: Connected})
 		switch {
-		case r.sum().open() == 0:
+		case r.sumTotals().openConns() == 0:
 			return nil
 		case cfg.Begin != nil:
-			return r.tryThose(ctx)
+			return r.tryRequestedRates(ctx)
 		}
-		return s.Seek(func(rate float64) (*Result, int64, error) { return r.try(ctx, rate) },
-			func(step Step) { r.tell(Event{Phase: Tried, Step: &step}) })
+		return s.Seek(func(rate float64) (*Result, int64, error) { return r.tryRate(ctx, rate) },
+			func(step Step) { r.emitEvent(Event{Phase: Tried, Step: &step}) })
 	})
 	return conclude(end), err
 }
 
-// try tries a rate, and says how many connections are left.
-func (r *run) try(ctx context.Context, rate float64) (*Result, int64, error) {
+// tryRate tries a rate, and returns the result and how many connections are left.
+func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error) {
 	r.cfg.Rate.PerSecond = rate
-	r.anew()
-	if err := r.exchange(ctx); err != nil {
+	r.resetWindowCounts()
+	if err := r.exchangeMessages(ctx); err != nil {
 		return nil, 0, err
 	}
-	s := r.sum()
-	result := r.result(s)
-	result.Histograms = r.histograms()
-	return result, s.open(), nil
+	s := r.sumTotals()
+	result := r.buildResult(s)
+	result.Histograms = r.encodeHistograms()
+	return result, s.openConns(), nil
 }
 
-// tryThose tries the rates that come.
-func (r *run) tryThose(ctx context.Context) error {
+// tryRequestedRates tries the rates that Config.Begin delivers.
+func (r *run) tryRequestedRates(ctx context.Context) error {
 	for {
 		rate := 0.0
 		r.stage = "hold"
-		if err := r.await(ctx, wait{until: r.cfg.Begin, came: &rate, done: r.over}); err != nil || rate <= 0 {
+		if err := r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, value: &rate, done: r.noConnsLeft}); err != nil || rate <= 0 {
 			return err
 		}
-		result, _, err := r.try(ctx, min(rate, MaxRate))
+		result, _, err := r.tryRate(ctx, min(rate, MaxRate))
 		if err != nil {
 			return err
 		}
-		r.tell(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
+		r.emitEvent(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
 	}
 }
 
-// Search looks for the highest rate that keeps a goal: it has rates tried that grow fourfold
-// until one doesn't keep it, or shrink until one does, and then rates between the two. Who tries
-// them is not its business: Run does, with Rate.Goal, or several generators together. It
-// is not safe for concurrent use.
+// Search finds the highest rate that keeps a goal. It tries rates that grow fourfold until one
+// fails, or shrink until one succeeds, and then rates between the two. The caller runs the tries:
+// Run with Rate.Goal, or a coordinator of several generators. A Search is not safe for concurrent
+// use.
 type Search struct {
 	found     *Found
-	window    time.Duration // of a step
+	window    time.Duration // duration of a step, without warm-up
 	best      *Result
-	limits    []Limit // that steps have met
+	limits    []Limit // that steps have reached
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-// NewSearch makes a search for cfg.Rate.Goal.
+// NewSearch returns a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
-	return &Search{found: &Found{Goal: cfg.goal()}, window: cfg.step().Duration}
+	return &Search{found: &Found{Goal: cfg.searchGoal()}, window: cfg.firstStepConfig().Duration}
 }
 
-// Seek searches. It has try send so many messages a second on all connections together, and
-// gets the Result, with Histograms, and how many connections are left; an error ends the
-// search. Of each step it tells tried.
+// Seek runs the search. try sends messages at a rate on all connections together, and returns the
+// Result, with Histograms, and the number of open connections; an error ends the search. tried is
+// called after each step.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
-	return s.seek(func(rate float64) (Step, *Result, error) {
+	return s.searchSteps(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
 		if err != nil {
 			return Step{}, nil, err
@@ -233,14 +230,14 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
 			}
 		}
-		step = s.found.Goal.judge(result, step)
+		step = s.found.Goal.evaluateStep(result, step)
 		tried(step)
 		return step, result, nil
 	})
 }
 
-// seek tries rates until what is known is close enough, or no connection is left.
-func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
+// searchSteps tries rates until the result is close enough, or no connection is left.
+func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
 		step, result, err := try(rate)
@@ -251,41 +248,41 @@ func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
 		if again = step.Limited && !again; again {
 			continue
 		}
-		if s.file(step, result); step.open == 0 {
+		if s.recordStep(step, result); step.open == 0 {
 			return nil
 		}
-		if rate = s.next(); rate == 0 {
+		if rate = s.nextRate(); rate == 0 {
 			return nil
 		}
 	}
 	return nil
 }
 
-// next is the rate to try after what is known, 0 if that is close enough.
-func (s *Search) next() float64 {
+// nextRate returns the rate to try next, 0 if the search is done.
+func (s *Search) nextRate() float64 {
 	switch {
 	case s.high == 0:
-		if s.low*growth > MaxRate {
+		if s.low*rateGrowth > MaxRate {
 			s.found.Most = true
 			return 0
 		}
-		return s.low * growth
+		return s.low * rateGrowth
 	case s.low == 0:
-		if s.high/growth*s.window.Seconds() < leastMessages {
+		if s.high/rateGrowth*s.window.Seconds() < minStepMessages {
 			return 0
 		}
-		return s.high / growth
-	case s.high/s.low <= closeness:
+		return s.high / rateGrowth
+	case s.high/s.low <= rateTolerance:
 		return 0
 	}
 	return math.Sqrt(s.low * s.high)
 }
 
-// leastMessages is how few messages make a percentile.
-const leastMessages = 20
+// minStepMessages is the smallest number of messages for a percentile.
+const minStepMessages = 20
 
-// judge completes a step, which has its rate and its percentiles, by its result.
-func (g Goal) judge(r *Result, step Step) Step {
+// evaluateStep completes a step, which has its rate and percentiles, from its result.
+func (g Goal) evaluateStep(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
 	step.Unsent = r.Intended - r.Latency.Count
@@ -296,13 +293,13 @@ func (g Goal) judge(r *Result, step Step) Step {
 	return step
 }
 
-// file keeps what a step has shown of its rate.
-func (s *Search) file(step Step, result *Result) {
+// recordStep records whether a rate kept the goal, and the limits that the step reached.
+func (s *Search) recordStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
 		}
-		s.meet(l)
+		s.addLimit(l)
 	}
 	if s.best == nil {
 		s.best = result
@@ -314,21 +311,21 @@ func (s *Search) file(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// The walls that a step meets, and not the connecting.
+// Limits that depend on the rate of a step.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
 )
 
-// meet adds a limit, unless its wall has been met.
-func (s *Search) meet(l Limit) {
+// addLimit adds a limit, unless it is already known.
+func (s *Search) addLimit(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)
 	}
 }
 
-// Conclude is the result of the search, of which the one that the run ended with
-// knows all faults.
+// Conclude returns the result of the search. end is the result of the whole run, which has all its
+// failures.
 func (s *Search) Conclude(end *Result) *Result {
 	if s.best == nil {
 		end.Search = s.found
@@ -347,18 +344,18 @@ func (s *Search) Conclude(end *Result) *Result {
 	return &r
 }
 
-// anew forgets what was counted for a window. Intervals go on from there.
-func (r *run) anew() {
-	planned, _ := r.planned(r.sum(), r.traffic.now())
-	r.aggregator.counts[nIntended] -= planned
-	r.traffic.window(pacer.Never, math.MinInt64)
+// resetWindowCounts resets what was counted for a window. Intervals continue.
+func (r *run) resetWindowCounts() {
+	planned, _ := r.countPlanned(r.sumTotals(), r.generator.now())
+	r.aggregator.lastCounts[nIntended] -= planned
+	r.generator.setWindow(pacer.Never, math.MinInt64)
 	r.skipped = pacer.Skipped{}
-	for _, s := range r.traffic.shards {
+	for _, s := range r.generator.shards {
 		s.mu.Lock()
-		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0
+		s.totals.window, s.totals.run[nPlanned], s.totals.run[nEarly], s.totals.run[nUnsent] = counts{}, 0, 0, 0
 		s.mu.Unlock()
 	}
-	r.aggregator.collect(r.traffic.shards)
+	r.aggregator.collectTimes(r.generator.shards)
 	for _, h := range r.aggregator.total.all() {
 		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
 			h.reset()

@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 		"nobody left":             {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 0, false, false},
 	} {
 		r := &Result{Counts: Counts{Intended: test.planned, Answered: test.answered}, Latency: Latency{Count: test.measured}, Window: time.Second}
-		got := goal.judge(r, Step{Latency: test.latency, Late: test.late, open: test.open})
+		got := goal.evaluateStep(r, Step{Latency: test.latency, Late: test.late, open: test.open})
 		if got.Kept != test.kept || got.Limited != test.limited || got.Answered != float64(test.answered) || got.Unsent != test.planned-test.measured {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 func TestSearchAgain(t *testing.T) {
 	s := &Search{window: time.Second, found: &Found{}}
 	tries := map[float64]int{}
-	err := s.seek(func(rate float64) (Step, *Result, error) {
+	err := s.searchSteps(func(rate float64) (Step, *Result, error) {
 		tries[rate]++
 		step, r := Step{Rate: rate, open: 1, Kept: rate < 3000}, &Result{Schedule: &Rate{PerSecond: rate}}
 		switch {
@@ -134,7 +134,7 @@ func TestSearchAgain(t *testing.T) {
 			t.Errorf("%v tried %d times, want %d", rate, n, want)
 		}
 	}
-	if s.found.Rate >= 3000 || s.found.Rate < 3000/closeness {
+	if s.found.Rate >= 3000 || s.found.Rate < 3000/rateTolerance {
 		t.Errorf("found %v, want a bit less than 3000", s.found.Rate)
 	}
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
@@ -165,20 +165,20 @@ func TestSearchNext(t *testing.T) {
 			} else {
 				s.high = rate
 			}
-			rate = s.next()
+			rate = s.nextRate()
 		}
 		switch {
 		case steps == maxSteps:
 			t.Errorf("up to %v: no end", most)
-		case most < leastMessages:
+		case most < minStepMessages:
 			if s.low != 0 {
 				t.Errorf("found %v of %v", s.low, most)
 			}
 		case most > MaxRate:
-			if !s.found.Most || s.low < MaxRate/growth {
+			if !s.found.Most || s.low < MaxRate/rateGrowth {
 				t.Errorf("found %v, most %v", s.low, s.found.Most)
 			}
-		case s.low > most || s.low*closeness < most:
+		case s.low > most || s.low*rateTolerance < most:
 			t.Errorf("found %v of %v", s.low, most)
 		}
 	}

@@ -280,7 +280,7 @@ func watch(t *testing.T, cfg Config, enough func(s *story, e Event) bool) (*Resu
 			if i.From != told.intervals.To || i.To < i.From || i.Stage == "" {
 				t.Errorf("an interval from %v to %v, %q, after one to %v", i.From, i.To, i.Stage, told.intervals.To)
 			}
-			merge(&told.intervals, i, true)
+			mergeFields(&told.intervals, i, true)
 		}
 		if observe != nil {
 			observe(e)
@@ -323,12 +323,12 @@ func checkAccount(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	if want := int64(r.Connected) * r.Messages; r.Messages > 0 && r.Err() == nil && (r.Answered != want || r.Latency.Count != want) {
 		t.Errorf("%d answered, %d measured, want %d", r.Answered, r.Latency.Count, want)
 	}
-	verified, _ := r.verified()
+	verified, _ := r.sumVerifications()
 	wrong := sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + sumCauses(r.BadStatus) + r.Mismatched + r.Unexpected + verified.Unanswered
 	if r.Broadcast != nil {
 		wrong += r.Broadcast.Again
 	}
-	got := [...]int64{sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, sum.Reconnected, sum.Heartbeats, sum.CutOff, sum.Connect.Count, sum.errors()}
+	got := [...]int64{sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, sum.Reconnected, sum.Heartbeats, sum.CutOff, sum.Connect.Count, sum.errorCount()}
 	want := [...]int64{b.Sent, b.Received, int64(r.Connected), r.Closed, r.Reconnected, r.Heartbeats, r.CutOff, r.Connect.Count, wrong}
 	if got != want {
 		t.Errorf("the intervals have %d, the result %d", got, want)

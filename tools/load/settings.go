@@ -15,32 +15,32 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// Setting is a field of a Config as text: a flag of a command line, and a key of the Config as
-// JSON. It derives from the field's type and tags:
+// Setting is a field of a Config that can be given as text: a flag on the command line and a key of
+// the JSON form. It derives from the field's type and tags:
 //
 //	flag      the name and a letter; flag2 and flag3 are other flags that set the same field
 //	key       the name, instead, of a field that has no flag
 //	group     the heading in help for this field and those that follow
 //	help      what it does, with its value in angle brackets; help2 and help3 likewise
-//	bare      what the flag without a value stands for
-//	default   the value that an empty field gets, unless a setting that is given excludes it
+//	bare      the value of the flag without a value
+//	default   the value of an empty field, unless a setting that is given excludes it
 //	min, max  the limits of a number; with a min of 0, numbers and times can be 0
 //	words     the words for false, the default, and true
 //	oneof     a name for settings of which at most one can be given
 //	not       settings, or fields by the names of their first settings, that it excludes
-//	needs     a setting without which it can't be given
+//	needs     a setting that it requires
 type Setting struct {
-	// Name is that of the flag, such as "connect-rate"; the key has underscores
-	// instead of the dashes. Short is a letter, "" for none.
+	// Name is that of the flag, such as "connect-rate"; the JSON key has underscores instead of
+	// dashes. Short is a letter, "" for none.
 	Name, Short string
 	// Group is the heading of the flag in help, "" for a key without a flag.
 	Group string
-	// Help says what it does, and names its value in `backquotes`.
+	// Help describes the setting, with its value in `backquotes`.
 	Help string
-	// Bare is what the flag without a value, and true in JSON, stands for; "" if
-	// a value is required.
+	// Bare is the value of the flag without a value, and of true in JSON; "" if a value is
+	// required.
 	Bare string
-	// List reports whether it can be given more than once, and be an array in JSON.
+	// List reports whether it can be given more than once, and as an array in JSON.
 	List bool
 
 	field string // the name of the first setting of its field
@@ -51,37 +51,38 @@ type Setting struct {
 }
 
 // settings describes Config.
-var settings = describe(reflect.TypeFor[Config](), "", nil)
+var settings = listSettings(reflect.TypeFor[Config](), "", nil)
 
 // Settings returns all settings of a Config, in the order of help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// describe returns the settings of a struct of this package, whose fields have index as the
-// beginning of their own.
-func describe(t reflect.Type, group string, index []int) (all []Setting) {
+// listSettings returns the settings of a struct of this package and of the structs in it. index is
+// the path of fields to the struct.
+func listSettings(t reflect.Type, group string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		at := append(slices.Clip(index), i)
+		fieldIndex := append(slices.Clip(index), i)
 		group = cmp.Or(f.Tag.Get("group"), group)
-		all = append(all, describeField(f, group, at)...)
+		all = append(all, settingsOfField(f, group, fieldIndex)...)
 		inner := f.Type
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
 		if inner.Kind() == reflect.Struct && inner.PkgPath() == t.PkgPath() {
-			all = append(all, describe(inner, group, at)...)
+			all = append(all, listSettings(inner, group, fieldIndex)...)
 		}
 	}
 	return all
 }
 
-func describeField(f reflect.StructField, group string, index []int) (all []Setting) {
+// settingsOfField returns the settings that a field's tags declare: its key, and up to three flags.
+func settingsOfField(f reflect.StructField, group string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
-	standard := f.Tag.Get("default")
+	defaultText := f.Tag.Get("default")
 	if words := f.Tag.Get("words"); words != "" {
 		s.words = strings.Split(words, ",")
-		standard = s.words[0]
+		defaultText = s.words[0]
 	}
 	isBool := s.words == nil && f.Type.Kind() == reflect.Bool || f.Type == reflect.TypeFor[*TLS]()
 	add := func(number, group, name string) {
@@ -94,8 +95,8 @@ func describeField(f reflect.StructField, group string, index []int) (all []Sett
 			s.Bare = "true"
 		}
 		s.Help = strings.NewReplacer("<", "`", ">", "`").Replace(f.Tag.Get("help" + number))
-		if standard != "" {
-			s.Help += " (default " + standard + ")"
+		if defaultText != "" {
+			s.Help += " (default " + defaultText + ")"
 		}
 		all = append(all, s)
 	}
@@ -106,20 +107,20 @@ func describeField(f reflect.StructField, group string, index []int) (all []Sett
 	return all
 }
 
-// number returns the number in a tag, or standard if there is none.
-func (s *Setting) number(tag string, standard int64) int64 {
-	if n, err := quantity.Count(s.tag.Get(tag)); err == nil {
+// tagNumber returns the number in a tag, or fallback if there is none.
+func (s *Setting) tagNumber(tag string, fallback int64) int64 {
+	if n, err := quantity.ParseCount(s.tag.Get(tag)); err == nil {
 		return int64(n)
 	}
-	return standard
+	return fallback
 }
 
-// canBeZero reports whether 0 can be given as a number or a time.
+// canBeZero reports whether 0 is a valid number or time.
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// value returns the field. If the struct that contains it is not there, such as TLS, value makes it,
-// or without create returns the zero value and false.
-func (s *Setting) value(c *Config, create bool) (v reflect.Value, ok bool) {
+// fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS,
+// fieldValue allocates it, or without create returns the zero value and false.
+func (s *Setting) fieldValue(c *Config, create bool) (v reflect.Value, ok bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
 		if v.Kind() == reflect.Pointer {
@@ -136,54 +137,54 @@ func (s *Setting) value(c *Config, create bool) (v reflect.Value, ok bool) {
 	return v, true
 }
 
-// set sets the field to what the texts say: one text, unless it is a List.
-func (s *Setting) set(c *Config, texts ...string) error {
+// setField sets the field to the parsed texts: one text, unless it is a List.
+func (s *Setting) setField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
 	}
-	before, ok := s.value(c, false)
-	to := reflect.New(s.typ).Elem()
+	before, ok := s.fieldValue(c, false)
+	parsed := reflect.New(s.typ).Elem()
 	if !s.List {
-		to.Set(before)
+		parsed.Set(before)
 	}
 	for _, text := range texts {
-		if err := s.read(to, text); err != nil {
+		if err := s.parseInto(parsed, text); err != nil {
 			return fmt.Errorf("%q; %w", text, err)
 		}
 	}
-	if ok || !to.IsZero() {
-		field, _ := s.value(c, true)
-		field.Set(to)
+	if ok || !parsed.IsZero() {
+		field, _ := s.fieldValue(c, true)
+		field.Set(parsed)
 	}
 	return nil
 }
 
-// read sets to, or adds to it if it is a List, what text says.
-func (s *Setting) read(to reflect.Value, text string) (err error) {
-	switch v := to.Addr().Interface().(type) {
+// parseInto sets field to the parsed text, or appends to it if it is a List.
+func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
+	switch v := field.Addr().Interface().(type) {
 	case *bool:
 		*v, err = s.parseBool(text)
 	case *int:
-		parse := quantity.Positive
+		parse := quantity.ParsePositive
 		if s.canBeZero() {
-			parse = quantity.Count
+			parse = quantity.ParseCount
 		}
 		*v, err = parse(text)
 	case *int64:
-		*v, err = quantity.Positive64(text)
+		*v, err = quantity.ParsePositive64(text)
 	case *uint64:
-		*v, err = quantity.Seed(text)
+		*v, err = quantity.ParseSeed(text)
 	case *time.Duration:
-		parse := quantity.Period
+		parse := quantity.ParsePeriod
 		if s.canBeZero() {
-			parse = quantity.Duration
+			parse = quantity.ParseDuration
 		}
 		*v, err = parse(text)
 	case *time.Time:
 		*v, err = parseTime(text)
 	case *string:
 		*v = text
-		if parse := parsers[s.Name]; parse != nil {
+		if parse := textParsers[s.Name]; parse != nil {
 			*v, err = parse(text)
 		}
 	case *[]string:
@@ -226,22 +227,22 @@ func (s *Setting) parseBool(text string) (on bool, err error) {
 	return on, nil
 }
 
-// texts returns the texts that set the field of another Config to the same value, none if it is
-// empty, or if they are those of another setting of the field.
-func (s *Setting) texts(c *Config) (texts []string) {
-	value, ok := s.value(c, false)
+// formatTexts returns the texts that set the field of another Config to the same value. It returns
+// none if the field is empty or belongs to another setting.
+func (s *Setting) formatTexts(c *Config) (texts []string) {
+	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
 	switch v := value.Interface().(type) {
 	case Rate:
-		if text := v.text(); text != "" && v.Each != first {
+		if text := v.formatSetting(); text != "" && v.Each != first {
 			return []string{text}
 		}
 		return nil
 	case http.Header:
-		return headerLines(v)
+		return formatHeaderLines(v)
 	case string:
 		if s.Name == "ws" && ok {
-			return []string{orSlash(v)}
+			return []string{pathOrRoot(v)}
 		}
 	}
 	if value.IsZero() || !first {
@@ -266,10 +267,10 @@ func (s *Setting) texts(c *Config) (texts []string) {
 	return texts
 }
 
-// given returns the settings that have a value.
-func (c *Config) given() (given []*Setting) {
+// givenSettings returns the settings that have a value.
+func (c *Config) givenSettings() (given []*Setting) {
 	for i := range settings {
-		if len(settings[i].texts(c)) > 0 {
+		if len(settings[i].formatTexts(c)) > 0 {
 			given = append(given, &settings[i])
 		}
 	}
@@ -282,14 +283,14 @@ func (s *Setting) excludes(t *Setting) bool {
 	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.listedIn(t.tag.Get("not")) || t.listedIn(s.tag.Get("not"))
 }
 
-// listedIn reports whether a list has the setting or its field.
+// listedIn reports whether a comma-separated list contains the setting or its field.
 func (s *Setting) listedIn(list string) bool {
 	names := strings.Split(list, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missing returns the setting that s needs, if it is not given.
-func (s *Setting) missing(given []*Setting) string {
+// missingRequirement returns the setting that s needs if it is not given, else "".
+func (s *Setting) missingRequirement(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
 		return ""
@@ -297,31 +298,31 @@ func (s *Setting) missing(given []*Setting) string {
 	return needed
 }
 
-// setDefaults sets the empty fields that have a default, unless what is given excludes them.
-func (c *Config) setDefaults() {
-	given := c.given()
+// applyTagDefaults sets empty fields to their defaults, unless a given setting excludes them.
+func (c *Config) applyTagDefaults() {
+	given := c.givenSettings()
 	for i := range settings {
 		s := &settings[i]
-		value, ok := s.value(c, false)
-		standard := s.tag.Get("default")
-		if standard == "" || s.Name != s.field || !ok || !value.IsZero() || s.missing(given) != "" || slices.ContainsFunc(given, s.excludes) {
+		value, ok := s.fieldValue(c, false)
+		defaultText := s.tag.Get("default")
+		if defaultText == "" || s.Name != s.field || !ok || !value.IsZero() || s.missingRequirement(given) != "" || slices.ContainsFunc(given, s.excludes) {
 			continue
 		}
-		if err := s.set(c, standard); err != nil {
+		if err := s.setField(c, defaultText); err != nil {
 			panic("load: the default of " + s.Name + " is " + err.Error())
 		}
 	}
 }
 
-// checkLimits returns an error if the number or the time is beyond its limits.
-func (s *Setting) checkLimits(c *Config) error {
-	value, ok := s.value(c, false)
+// checkRange returns an error if the number or the time is outside its limits.
+func (s *Setting) checkRange(c *Config) error {
+	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
 		return nil
 	}
-	low, high := s.number("min", 1), s.number("max", math.MaxInt64)
+	low, high := s.tagNumber("min", 1), s.tagNumber("max", math.MaxInt64)
 	if s.typ == reflect.TypeFor[time.Duration]() {
-		low, high = 0, int64(maxTime)
+		low, high = 0, int64(maxDuration)
 	}
 	if n := value.Int(); n < low || n > high {
 		as := func(n int64) any { return reflect.ValueOf(n).Convert(s.typ) }
@@ -336,27 +337,27 @@ type SettingError struct {
 	Err  error  // such as: "x"; expected a whole number
 }
 
-func (e *SettingError) Error() string { return "load: " + spelled(e.Name) + " is " + e.Err.Error() }
+func (e *SettingError) Error() string { return "load: " + flagOrKey(e.Name) + " is " + e.Err.Error() }
 
 func (e *SettingError) Unwrap() error { return e.Err }
 
-func errTogether(name, other string) error {
-	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", spelled(other))}
+func errExclusive(name, other string) error {
+	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrKey(other))}
 }
 
-// spelled returns the flag of a setting, or its key in JSON if it has no flag.
-func spelled(name string) string {
+// flagOrKey returns the flag of a setting, or its JSON key if it has no flag.
+func flagOrKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
-		return underscored(name)
+		return jsonKey(name)
 	}
 	return "--" + name
 }
 
-// underscored returns a setting's key in JSON.
-func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
+// jsonKey returns a setting's key in JSON.
+func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets the fields to the texts, by the names of Settings; there can be several for a List.
-// Other fields keep their values, and unknown names are skipped. An error is a *SettingError.
+// Set sets fields to texts, by the names of Settings; a List can have several texts. Other fields
+// keep their values, and unknown names are skipped. Errors are of type *SettingError.
 func (c *Config) Set(texts map[string][]string) error {
 	first := make(map[string]string) // by field, the setting that is given
 	for i := range settings {
@@ -365,10 +366,10 @@ func (c *Config) Set(texts map[string][]string) error {
 			continue
 		}
 		if other := first[s.field]; other != "" {
-			return errTogether(s.Name, other)
+			return errExclusive(s.Name, other)
 		}
 		first[s.field] = s.Name
-		if err := s.set(c, texts[s.Name]...); err != nil {
+		if err := s.setField(c, texts[s.Name]...); err != nil {
 			return &SettingError{s.Name, err}
 		}
 	}

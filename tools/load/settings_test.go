@@ -121,11 +121,11 @@ func TestSettingTags(t *testing.T) {
 			}
 		}
 		for _, limit := range []string{"min", "max"} {
-			if text := s.tag.Get(limit); text != "" && s.number(limit, -1) < 0 {
+			if text := s.tag.Get(limit); text != "" && s.tagNumber(limit, -1) < 0 {
 				t.Errorf("%s: the %s is %q; expected a number", s.Name, limit, text)
 			}
 		}
-		if standard := s.tag.Get("default"); standard != "" && s.set(new(Config), standard) != nil {
+		if standard := s.tag.Get("default"); standard != "" && s.setField(new(Config), standard) != nil {
 			t.Errorf("%s: the default %q can't be read", s.Name, standard)
 		}
 		if s.Group != "" && (s.Help == "" || s.Bare == "" && !strings.Contains(s.Help, "`")) {
@@ -281,7 +281,7 @@ func TestSettingErrors(t *testing.T) {
 		`"size": 1`:                                                   "--size is 1; expected 2 to 1048576",
 		`"drain": "31d"`:                                              "--drain is 744h0m0s; expected 0s to 720h0m0s",
 		`"model": "magic"`:                                            `unknown I/O model "magic"; expected one of auto`,
-		`"tls": true, "tls_ca": "/none"`:                              "certificates to trust: open /none",
+		`"tls": true, "tls_ca": "/none"`:                              "--tls-ca: open /none",
 		`"ws": "/", "header": "A: b\u0001"`:                           "expected no control characters",
 		`"http": true, "size": 7`:                                     "--size is 7 beside a message; expected one of the two",
 		`"message": "x", "size": 7`:                                   "--size is given together with --message; expected one of the two",
@@ -417,7 +417,7 @@ func TestDefaults(t *testing.T) {
 	} {
 		test.cfg.Model = "goroutine"
 		before := asJSON(test.cfg)
-		if got, want := asJSON(test.cfg.filled()), "{"+test.want+"}"; got != want {
+		if got, want := asJSON(test.cfg.withDefaults()), "{"+test.want+"}"; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
 		if asJSON(test.cfg) != before {

@@ -8,230 +8,229 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// The counters that connections add to, by their place in counts. A shard counts the
-// whole run, and of nSent to nBytesReceived the window, too.
+// Counters that connections add to: indexes of counts. A shard counts the whole run, and nSent to
+// nBytesReceived also the window.
 const (
 	nSent = iota
 	nAnswered
 	nBytesSent
 	nBytesReceived
-	nBytesAnswered // of messages that were answered
+	nBytesAnswered // bytes of messages that were answered
 	nOpened
 	nClosed
-	nExpired // of those that are closed: their lifetime was over
-	// nDropped are messages that were in flight on a connection when it closed; they
-	// will not be answered. nCutOff are those of them whose connection had expired.
+	nExpired // closed connections whose lifetime was over
+	// nDropped counts messages in flight on connections when they closed; they will not be
+	// answered. nCutOff counts those of them whose connection had expired.
 	nDropped
 	nBytesDropped
 	nCutOff
-	// nReconnected are sockets that replaced others of a connection, nResent messages
-	// that were in flight on those and were sent again.
+	// nReconnected counts sockets that replaced others of a connection, nResent messages in flight
+	// on those that were sent again.
 	nReconnected
 	nResent
-	// nFinished are connections that are through with their messages, nExchanged those
-	// of them that got all their answers.
+	// nFinished counts connections that will send no more messages, nExchanged those of them that
+	// got all answers.
 	nFinished
 	nExchanged
-	// nPlanned are messages of the window that connections' own plans have had, nEarly
-	// those before it, nUnsent those of the window, of either plan, that went down with
-	// a connection.
+	// nPlanned counts messages of the window in connections' own plans, nEarly those before the
+	// window, nUnsent those of the window, of either kind of plan, that were lost with their
+	// connection.
 	nPlanned
 	nEarly
 	nUnsent
 	nHeartbeats
 	nHeard
-	nHeardClosed // of those, closed since
+	nHeardClosed // connections in nHeard that have closed since
 	nHeardAgain
 	nUnexpected
 	nVerifyWrong
 	nVerifyLost
-	nDue // messages that have their time and are about to be sent
-	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
-	// them that did not read and are gone, nSlowBytes what they read in the end.
+	nDue // messages whose time has come and that are about to be sent
+	// nDelivered and the next two count deliveries to subscribers. nSlowEnded counts slow
+	// subscribers that have closed, nSlowBytes what they read at the end.
 	nDelivered
 	nDoubled
 	nReordered
 	nSlowEnded
 	nSlowBytes
-	// Those from here on are not counted by connections, but added by the run.
+	// The following counters are added by the run, not by connections.
 	nFailed
 	nLost
 	nIntended
 	nCounts
 )
 
-// counts are counters of a run, or of a part of it.
+// counts has all counters of a run, or of a part of it.
 type counts [nCounts]int64
 
-func (c *counts) add(d *counts) {
+func (c *counts) add(other *counts) {
 	for i := range c {
-		c[i] += d[i]
+		c[i] += other[i]
 	}
 }
 
-// places are the counters of counts that intervals and results have, by their names.
-var places = map[string]int{
+// counterIndexes maps names of counters of intervals and results to indexes of counts.
+var counterIndexes = map[string]int{
 	"opened": nOpened, "failed": nFailed, "lost": nLost, "closed": nExpired, "cut_off": nCutOff, "reconnected": nReconnected,
 	"resent": nResent, "intended": nIntended, "sent": nSent, "answered": nAnswered, "bytes_sent": nBytesSent, "bytes_received": nBytesReceived,
 	"exchanged": nExchanged, "delivered": nDelivered, "doubled": nDoubled, "reordered": nReordered, "slow_ended": nSlowEnded,
 	"heartbeats": nHeartbeats, "heard": nHeard, "unexpected": nUnexpected,
 }
 
-// sum is what connections add up to.
-type sum struct {
+// totals sums up all connections of a shard or a run.
+type totals struct {
 	run, window counts
-	// lastOpened is when the last connection was established, lastAnswer when the last
-	// answer came, lastHeard when the last one got the broadcast, since the run's start.
+	// lastOpened is when the last connection was established, lastAnswer when the last answer
+	// arrived, lastHeard when the last connection received the broadcast, since the run's start.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
-func (s *sum) add(t *sum) {
-	s.run.add(&t.run)
-	s.window.add(&t.window)
-	s.lastOpened = max(s.lastOpened, t.lastOpened)
-	s.lastAnswer = max(s.lastAnswer, t.lastAnswer)
-	s.lastHeard = max(s.lastHeard, t.lastHeard)
+func (s *totals) add(other *totals) {
+	s.run.add(&other.run)
+	s.window.add(&other.window)
+	s.lastOpened = max(s.lastOpened, other.lastOpened)
+	s.lastAnswer = max(s.lastAnswer, other.lastAnswer)
+	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// count counts what belongs to the window if it is measured.
-func (s *sum) count(what int, n int64, measured bool) {
-	s.run[what] += n
-	if measured {
-		s.window[what] += n
+// addCount adds n to a counter of the run, and to that of the window if inWindow.
+func (s *totals) addCount(counter int, n int64, inWindow bool) {
+	s.run[counter] += n
+	if inWindow {
+		s.window[counter] += n
 	}
 }
 
-func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
+func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
-// heardOpen is how many connections that are open have had the broadcast.
-func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
+// openConnsHeard returns how many open connections have received the broadcast.
+func (s totals) openConnsHeard() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// inFlight is how many messages an answer can still come for.
-func (s sum) inFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
+// messagesInFlight returns how many messages can still be answered.
+func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard adds up what happens on the connections of one loop, or of some goroutines, and
-// paces them.
+// shard counts and paces the connections of one loop, or of some goroutines.
 type shard struct {
-	mu  sync.Mutex
-	sum sum
-	// times are the distributions since they were last taken.
-	times *times
-	// next to before end are connections that are not in use yet, free those that are
-	// not any more. A connection is its shard's for good.
-	next, end int
-	free      []uint32
-	// shut says that the connect phase is over: connections are no longer given.
-	shut bool
+	mu     sync.Mutex
+	totals totals
+	// times has the distributions since the last swapTimes.
+	times *timeDistributions
+	// States from nextConn to before endConn are unused, those in freeConns were used by closed
+	// connections. A state never changes its shard.
+	nextConn, endConn int
+	freeConns         []uint32
+	// closedToNew reports that the connect phase is over: newConnState returns nil.
+	closedToNew bool
 
-	ready  fifo   // started connections with room for a message, in an open loop
-	timers timers // what connections wait for
-	calls  []engine.Ref
-	again  []engine.Ref // calls that found no room
+	ready        connQueue // started connections with capacity for a message, in an open loop
+	timers       timerHeap
+	nudges       []engine.Ref
+	nudgeRetries []engine.Ref // nudges that found a mailbox full
 
-	// unheard and heard are the values of connections that are only held, before
-	// and after the broadcast; asked are those whose line of a verification is in
-	// flight, at most Config.Check.
-	unheard, heard held
-	asked          map[engine.Ref]asked
-	held           []engine.Ref // all of them, where there are verifications; not changed once shut is
-	walk           walk
-	room           [verifyLine]byte // for a line that is about to be sent
-	frame          [verifyLine + 14]byte
+	// unheard and heard are the values of held connections before and after the broadcast.
+	// pendingLines has the lines of a verification that are in flight, at most Config.Check.
+	unheard, heard heldConn
+	pendingLines   map[engine.Ref]pendingLine
+	heldConns      []engine.Ref // all of them, if they are verified; fixed once closedToNew is set
+	scan           verifyScan
+	lineBuf        [maxVerifyLine]byte // for a line that is about to be sent
+	frameBuf       [maxVerifyLine + 14]byte
 
-	_ [64]byte // keeps the next shard off this line
+	_ [64]byte // keeps the next shard off this cache line
 }
 
-// newConn gives a connection that was established at now its state, nil when the
-// connect phase is over or every connection is in use.
-func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint32, now time.Duration) *connState {
+// newConnState returns the state for a connection that was established at now, nil if the connect
+// phase is over or all states are in use.
+func (s *shard) newConnState(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shut {
+	if s.closedToNew {
 		return nil
 	}
-	id, ok := s.place(from, shard)
+	id, ok := s.allocConn(table, shardIndex)
 	if !ok {
 		return nil
 	}
-	l := &from.conns[id]
-	// A place in the queue is kept: it is the new connection's, if it has a use for it.
-	*l = connState{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
-	s.sum.run[nOpened]++
-	s.sum.lastOpened = now
-	return l
+	cs := &table.conns[id]
+	// A place in the ready queue is kept for the new connection.
+	*cs = connState{index: id, ref: ref, shard: uint16(shardIndex), number: connNumber, flags: cs.flags & connQueued}
+	s.totals.run[nOpened]++
+	s.totals.lastOpened = now
+	return cs
 }
 
-func (s *shard) place(from *connTable, shard int) (id uint32, ok bool) {
-	if n := len(s.free); n > 0 {
-		id, s.free = s.free[n-1], s.free[:n-1]
+// allocConn returns the index of an unused state. The caller holds the lock.
+func (s *shard) allocConn(table *connTable, shardIndex int) (id uint32, ok bool) {
+	if n := len(s.freeConns); n > 0 {
+		id, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
 		return id, true
 	}
-	if s.next == s.end {
-		s.next, s.end = from.takeRun(shard)
+	if s.nextConn == s.endConn {
+		s.nextConn, s.endConn = table.allocChunk(shardIndex)
 	}
-	if s.next == s.end {
+	if s.nextConn == s.endConn {
 		return 0, false
 	}
-	s.next++
-	return uint32(s.next - 1), true
+	s.nextConn++
+	return uint32(s.nextConn - 1), true
 }
 
-// each calls f for those connections of the shard that are or were in use, while it says so.
-func (s *shard) each(links []connState, f func(*shard, *connState) bool) bool {
+// forEachConn calls f for each connection that is or was in use, until it returns false.
+func (s *shard) forEachConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range links {
-		if links[i].ref != (engine.Ref{}) && !f(s, &links[i]) {
+	for i := range conns {
+		if conns[i].ref != (engine.Ref{}) && !f(s, &conns[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// shutConns ends the connect phase for the shard: what newConn wrote can be
-// read afterwards.
-func (s *shard) shutConns() {
+// stopNewConns ends the connect phase of the shard. Afterwards, fields written by newConnState can
+// be read without the lock.
+func (s *shard) stopNewConns() {
 	s.mu.Lock()
-	s.shut = true
+	s.closedToNew = true
 	s.mu.Unlock()
 }
 
-func sumOf(shards []*shard) sum {
-	var all sum
+func sumShards(shards []*shard) totals {
+	var all totals
 	for _, s := range shards {
 		s.mu.Lock()
-		all.add(&s.sum)
+		all.add(&s.totals)
 		s.mu.Unlock()
 	}
 	return all
 }
 
-// timer is what a connection waits for: that its time comes.
+// timer is a time at which a connection has something to do.
 type timer struct {
-	at     time.Duration
-	conn   uint32 // its place in the table
-	number uint32 // its connection: the place can have been given to another
+	due    time.Duration
+	conn   uint32 // index in the table
+	number uint32 // of its connection: the state may have been reused
 	kind   timerKind
 }
 
 type timerKind uint8
 
 const (
-	thought  timerKind = iota // its think time is over
-	planned                   // its own plan has a message
-	outlived                  // its lifetime is over
+	thinkTimer    timerKind = iota // the think time is over
+	planTimer                      // the connection's own plan has a message
+	lifetimeTimer                  // the lifetime is over
 )
 
-// timers are ordered by time: a heap, the earliest first.
-type timers []timer
+// timerHeap is a heap, the earliest timer first.
+type timerHeap []timer
 
-func (h *timers) push(t timer) {
+func (h *timerHeap) push(t timer) {
 	*h = append(*h, t)
 	s := *h
 	i := len(s) - 1
 	for i > 0 {
 		up := (i - 1) / 2
-		if s[up].at <= t.at {
+		if s[up].due <= t.due {
 			break
 		}
 		s[i] = s[up]
@@ -240,17 +239,17 @@ func (h *timers) push(t timer) {
 	s[i] = t
 }
 
-func (h timers) next() time.Duration {
+func (h timerHeap) earliest() time.Duration {
 	if len(h) == 0 {
 		return pacer.Never
 	}
-	return h[0].at
+	return h[0].due
 }
 
-// pop takes the first one, if it is due.
-func (h *timers) pop(now time.Duration) (t timer, ok bool) {
+// popDue removes and returns the first timer if it is due.
+func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	s := *h
-	if len(s) == 0 || s[0].at > now {
+	if len(s) == 0 || s[0].due > now {
 		return timer{}, false
 	}
 	t = s[0]
@@ -266,10 +265,10 @@ func (h *timers) pop(now time.Duration) (t timer, ok bool) {
 		if down >= len(s) {
 			break
 		}
-		if down+1 < len(s) && s[down+1].at < s[down].at {
+		if down+1 < len(s) && s[down+1].due < s[down].due {
 			down++
 		}
-		if last.at <= s[down].at {
+		if last.due <= s[down].due {
 			break
 		}
 		s[i] = s[down]
@@ -279,15 +278,15 @@ func (h *timers) pop(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// fifo is a queue of connections, by their places in the table. Each is in it at most
-// once, so it is never longer than the table.
-type fifo struct {
+// connQueue is a FIFO queue of connections, by their indexes. Each is queued at most once, so the
+// queue is never longer than the table.
+type connQueue struct {
 	ring []uint32 // its length is a power of two, or 0
 	head uint32
 	n    uint32
 }
 
-func (q *fifo) push(id uint32) {
+func (q *connQueue) enqueue(id uint32) {
 	if int(q.n) == len(q.ring) {
 		q.grow()
 	}
@@ -295,7 +294,7 @@ func (q *fifo) push(id uint32) {
 	q.n++
 }
 
-func (q *fifo) grow() {
+func (q *connQueue) grow() {
 	ring := make([]uint32, max(2*len(q.ring), 64))
 	for i := range q.n {
 		ring[i] = q.ring[(q.head+i)&uint32(len(q.ring)-1)]
@@ -303,7 +302,7 @@ func (q *fifo) grow() {
 	q.ring, q.head = ring, 0
 }
 
-func (q *fifo) pop() (id uint32, ok bool) {
+func (q *connQueue) dequeue() (id uint32, ok bool) {
 	if q.n == 0 {
 		return 0, false
 	}

@@ -12,69 +12,68 @@ import (
 	"time"
 )
 
-// The bounds of a stream.
+// Limits of a stream.
 const (
-	// maxStreamLine is the length of the longest line that is read, in bytes.
+	// maxStreamLine is the length of the longest line in bytes.
 	maxStreamLine = 4 << 20
-	// maxIntervals is how many intervals it can have: eleven days of seconds.
+	// maxIntervals limits the intervals: eleven days of seconds.
 	maxIntervals = 1_000_000
-	// maxSpan is how long its run can have been.
+	// maxSpan limits the duration of the run.
 	maxSpan = 365 * 24 * time.Hour
-	// foldAt is from how many intervals on a Recorder joins neighbours.
-	foldAt = 4096
+	// maxRecordedIntervals is the number of intervals from which on a Recorder joins neighbours.
+	maxRecordedIntervals = 4096
 )
 
-// Stream is the events of a run, put together. It is plain data.
+// Stream has the events of a run in an evaluated form. It is plain data.
 type Stream struct {
-	// Plan is what the run was about to do, nil where the stream doesn't say.
+	// Plan is what the run was about to do, nil if the stream does not contain it.
 	Plan *Plan
-	// Intervals are what happened from Progress to Progress, in order.
+	// Intervals are those of Progress events, in order.
 	Intervals []Interval
-	// Last is how far the run was in its last event.
+	// Last is the progress at the last event.
 	Last Snapshot
 	// Result is nil if the stream ends before the run did.
 	Result *Result
 
-	begun bool // there has been an event
+	hasEvents bool
 }
 
-// Complete says whether the run came to its end, so that there is a Result. A
-// stream that was cut off in the middle, by a crash or a full disk, still has
-// everything up to there.
+// Complete reports whether the run finished, so that there is a Result. A stream that was cut off
+// by a crash or a full disk still has everything up to there.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// Recorder makes a Stream of a run in this process. Observe is for Config.Observe; the
-// Stream is there when the run is over. From 4,096 intervals on neighbours are joined, so
-// that a run of any length takes a few MiB. The zero Recorder is ready.
+// Recorder records the Stream of a run in this process; use Observe as Config.Observe. From 4,096
+// intervals on, it joins neighbours, so a run of any length needs a few MiB. The zero Recorder is
+// ready.
 type Recorder struct {
 	Stream Stream
 	err    error
 }
 
-// Observe takes the next event.
+// Observe records the next event.
 func (r *Recorder) Observe(e Event) {
 	if r.err == nil {
-		r.err = r.Stream.add(e)
+		r.err = r.Stream.addEvent(e)
 	}
-	if len(r.Stream.Intervals) >= foldAt {
-		r.Stream.Intervals = fold(r.Stream.Intervals, foldAt/2)
+	if len(r.Stream.Intervals) >= maxRecordedIntervals {
+		r.Stream.Intervals = foldIntervals(r.Stream.Intervals, maxRecordedIntervals/2)
 	}
 }
 
-// Err says what was wrong with the events: nothing, where they are all of one run.
+// Err returns what was wrong with the events: nil if all are of one run.
 func (r *Recorder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run: JSON Events, one a line of at most
-// 4 MiB, with at most 1,000,000 intervals. Blank lines don't count, nor does a
-// last line that breaks off in the middle. Errors name the line.
+// ReadStream reads the stream of one run: JSON Events, one per line of at most 4 MiB, with at most
+// 1,000,000 intervals. It ignores blank lines, and a last line that is cut off. Errors name the
+// line.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
-	lines.Split(splitLines)
+	lines.Split(splitKeepingNewline)
 	s := new(Stream)
 	number := 1
 	for ; lines.Scan(); number++ {
-		if err := s.addLine(lines.Bytes()); err != nil {
+		if err := s.addEventLine(lines.Bytes()); err != nil {
 			return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 		}
 	}
@@ -83,17 +82,17 @@ func ReadStream(r io.Reader) (*Stream, error) {
 		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
-	case !s.begun:
-		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
+	case !s.hasEvents:
+		return nil, errors.New("load: empty stream; expected the events of a run as JSON, one per line")
 	}
 	return s, nil
 }
 
-// splitLines keeps the newline at the end of a line, which a last line that is
-// cut off doesn't have.
-func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
+// splitKeepingNewline is a bufio.SplitFunc for lines. Only a last line that is cut off has no
+// newline at its end.
+func splitKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
-	if n == 0 && end {
+	if n == 0 && atEOF {
 		n = len(data)
 	}
 	if n == 0 {
@@ -102,36 +101,37 @@ func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
 	return n, data[:n], nil
 }
 
-// addLine adds the event of a line. One without a newline can be cut off.
-func (s *Stream) addLine(line []byte) error {
+// addEventLine adds the event of a line. It ignores a line without a newline that is not valid
+// JSON.
+func (s *Stream) addEventLine(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
 	var e Event
 	if err := json.Unmarshal(line, &e); err != nil {
-		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.begun {
+		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.hasEvents {
 			return nil
 		}
 		return fmt.Errorf("%w; expected an event as JSON", err)
 	}
-	return s.add(e)
+	return s.addEvent(e)
 }
 
-// phases are all phases that a stream can have.
-var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
+// allPhases lists the phases that a stream can have.
+var allPhases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
-func (s *Stream) add(e Event) error {
+func (s *Stream) addEvent(e Event) error {
 	switch {
-	case !slices.Contains(phases, e.Phase):
-		return fmt.Errorf("phase %q; expected one of %q", e.Phase, phases)
+	case !slices.Contains(allPhases, e.Phase):
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, allPhases)
 	case s.Result != nil:
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
-	case e.Phase == Began && s.begun:
+	case e.Phase == Began && s.hasEvents:
 		return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
 	case e.Phase == Done && e.Result == nil:
 		return fmt.Errorf("no result; expected one with %q", Done)
 	}
-	s.begun, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
+	s.hasEvents, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
 	if e.Phase == Done {
 		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
 			return err
@@ -151,15 +151,15 @@ func (s *Stream) addInterval(i *Interval) error {
 		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
 	case i.To > maxSpan:
 		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
-	case slices.Min(i.figures()) < 0:
+	case slices.Min(i.nonNegativeFigures()) < 0:
 		return errors.New("an interval with a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil
 }
 
-// figures are the figures of an interval that can't be negative.
-func (i *Interval) figures() []int64 {
+// nonNegativeFigures returns the figures of an interval that must not be negative.
+func (i *Interval) nonNegativeFigures() []int64 {
 	all := []int64{int64(i.Generator.User), int64(i.Generator.System), i.Generator.RSS}
 	for _, c := range Counters {
 		if n, ok := c.Of(i); ok {
@@ -181,7 +181,7 @@ func (i *Interval) figures() []int64 {
 	return all
 }
 
-// Span is how long the run went on, up to the end of the last interval.
+// Span returns the duration of the run up to the end of the last interval.
 func (s *Stream) Span() time.Duration {
 	if len(s.Intervals) == 0 {
 		return 0
@@ -189,17 +189,17 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// fold joins neighbours until at most so many intervals are left, in equal
-// parts of the time. Counts add up, of percentiles the worst is kept.
-func fold(intervals []Interval, most int) []Interval {
-	if len(intervals) <= most {
+// foldIntervals joins neighbours until at most limit intervals are left, in equal parts of the
+// time. Counts are added up; of percentiles the worst is kept.
+func foldIntervals(intervals []Interval, limit int) []Interval {
+	if len(intervals) <= limit {
 		return intervals
 	}
 	span := intervals[len(intervals)-1].To
 	var folded []Interval
 	last := -1
 	for _, i := range intervals {
-		part := min(int(float64(i.From)/float64(max(span, 1))*float64(most)), most-1)
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(limit)), limit-1)
 		if part != last {
 			folded = append(folded, i)
 			last = part
@@ -210,18 +210,17 @@ func fold(intervals []Interval, most int) []Interval {
 	return folded
 }
 
-// Join adds the interval that follows on this one. What is counted at the end of
-// an interval is that of the later one. Percentiles are those of both where both have Histograms,
-// otherwise the worse are kept.
+// Join adds the next interval. Gauges are those of the later one. Percentiles are exact if both
+// have Histograms, otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
-	merge(i, &next, true)
+	mergeFields(i, &next, true)
 	if was.Histograms != nil || next.Histograms != nil {
-		_ = mergeHistograms(i, &i.Histograms, &was, &next) // of what can't be read there is no histogram
+		_ = mergeHistograms(i, &i.Histograms, &was, &next) // an unreadable histogram is dropped
 	}
 }
 
-// Phase names a moment in a run.
+// Phase names an event in a run.
 type Phase string
 
 const (
@@ -229,73 +228,64 @@ const (
 	Began Phase = "began"
 	// Connected: every connection has been established or has failed.
 	Connected Phase = "connected"
-	// Measuring: the warm-up is over, the window has begun.
+	// Measuring: the window has begun, after the warm-up.
 	Measuring Phase = "measuring"
 	// Measured: the window has ended.
 	Measured Phase = "measured"
-	// Exchanged: every connection has exchanged the asked number of
-	// messages (only where Config.Messages is set).
+	// Exchanged: every connection has exchanged its messages (only with Config.Messages).
 	Exchanged Phase = "exchanged"
 	// Checking: a verification of held connections begins.
 	Checking Phase = "checking"
 	// Checked: a verification is over; Verification is set.
 	Checked Phase = "checked"
-	// Heard: all held connections that are open have had the broadcast;
-	// Broadcast is set. It comes once, when all are connected.
+	// Heard: all open held connections have received the broadcast; Broadcast is set. It comes
+	// once, when all are connected.
 	Heard Phase = "heard"
-	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
-	// what happened in it.
+	// Progress: Config.ProgressEvery has passed; Interval is set.
 	Progress Phase = "progress"
 	// Tried: a search has tried a rate; Step is set, and with Config.Begin Result.
 	Tried Phase = "tried"
-	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received
-	// is set.
+	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received is
+	// set.
 	Part Phase = "part"
-	// Published: the publishers are through (only with Config.Published); Event.Published is set.
+	// Published: the publishers are done (only with Config.Published); Event.Published is set.
 	Published Phase = "published"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
 
-// Event is one line of the stream that a run tells of itself. All that reports
-// say of a run can be worked out from its stream.
+// Event is one line of the stream in which a run reports on itself. Reports on a run can be derived
+// from its stream alone.
 type Event struct {
 	Phase Phase `json:"phase"`
-	// Snapshot is how far the run is.
-	Snapshot Snapshot `json:"snapshot" merge:"sum"`
-	// Plan is set in the first event, Began.
-	Plan *Plan `json:"plan,omitempty" merge:"sum"`
-	// Interval is set with Progress.
-	Interval *Interval `json:"interval,omitempty" merge:"sum"`
-	// Step is set with Tried.
-	Step *Step `json:"step,omitempty"`
-	// Verification is set with Checked.
+	// Snapshot is the progress of the run.
+	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`
+	Plan         *Plan         `json:"plan,omitempty" merge:"sum"`
+	Interval     *Interval     `json:"interval,omitempty" merge:"sum"`
+	Step         *Step         `json:"step,omitempty"`
 	Verification *Verification `json:"verification,omitempty" merge:"sum"`
-	// Broadcast is set with Heard.
-	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
-	// Received is set with Part: bytes received a second.
+	Broadcast    *Broadcast    `json:"broadcast,omitempty" merge:"sum"`
+	// Received is the number of bytes received a second.
 	Received float64 `json:"received,omitempty" merge:"sum"`
-	// Published is set with Published: how many messages each publisher has published.
+	// Published is the number of messages that each publisher has published.
 	Published []int64 `json:"published,omitempty"`
-	// Result is set in the last event, Done.
-	Result *Result `json:"result,omitempty"`
+	Result    *Result `json:"result,omitempty"`
 }
 
 // Plan is what a run is about to do.
 type Plan struct {
-	// Start is when it began.
+	// Start is when the run began.
 	Start time.Time `json:"start"`
-	// Targets are the addresses that are loaded.
+	// Targets are the addresses to load.
 	Targets []string `json:"targets"`
-	// Mode says what sends messages: "closed loop", "open loop", "flood",
-	// "unprompted" or "hold".
+	// Mode is "closed loop", "open loop", "flood", "unprompted" or "hold".
 	Mode string `json:"mode"`
-	// Connections is how many there are to be, Sources from how many
+	// Connections is the number of connections to open, Sources the number of their source
 	// addresses.
 	Connections int `json:"connections" merge:"sum"`
 	Sources     int `json:"sources" merge:"sum"`
 	Pipeline    int `json:"pipeline"`
-	// NoReply says that no answers are awaited.
+	// NoReply reports that no answers are expected.
 	NoReply bool `json:"no_reply,omitempty"`
 	// Rate is the plan of an open loop.
 	Rate *Rate `json:"rate,omitempty" merge:"sum"`
@@ -304,22 +294,22 @@ type Plan struct {
 	Messages int64         `json:"messages,omitempty"`
 	Check    int           `json:"check,omitempty" merge:"sum"`
 	Seed     uint64        `json:"seed"`
-	// Model and Loops are what the generator runs on.
+	// Model and Loops are those of the generator's engine.
 	Model string `json:"model"`
 	Loops int    `json:"loops" merge:"sum"`
-	// Host names the machine of the generator, and what it has.
+	// Host describes the generator's machine.
 	Host string `json:"host" merge:"sum"`
-	// Generator and Server are what the two processes had before the first
-	// connection, as in Interval; nil where nobody asked.
+	// Generator and Server are what the two processes used before the first connection, as in
+	// Interval; nil without Config.Observe.
 	Generator *Usage `json:"generator,omitempty" merge:"sum"`
 	Server    *Usage `json:"server,omitempty" merge:"shared"`
 }
 
 // Snapshot is the state of a run at one moment.
 type Snapshot struct {
-	// Open is the number of connections that are established now.
+	// Open is the number of established connections.
 	Open int64 `json:"open" merge:"sum"`
-	// Failed counts failed attempts to connect.
+	// Failed counts failed connection attempts.
 	Failed int64 `json:"failed" merge:"sum"`
 	// Sent and Answered count messages since the start of the run.
 	Sent     int64 `json:"sent" merge:"sum"`

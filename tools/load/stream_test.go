@@ -58,8 +58,8 @@ func TestWrongStreams(t *testing.T) {
 	const began = `{"phase":"began"}` + "\n"
 	progress := func(interval string) string { return `{"phase":"progress","interval":` + interval + "}\n" }
 	for _, test := range []struct{ name, text, says string }{
-		{"nothing", "", "an empty stream"},
-		{"blank lines", "\n \n", "an empty stream"},
+		{"nothing", "", "empty stream"},
+		{"blank lines", "\n \n", "empty stream"},
 		{"no JSON", "target 127.0.0.1\n", "line 1: invalid character"},
 		{"no JSON at its only line", "target", "line 1: invalid character"},
 		{"a broken line in the middle", began + "{\"phase\":\"prog\n" + began, "line 2: "},
@@ -85,7 +85,7 @@ func TestWrongStreams(t *testing.T) {
 	}
 	s := Stream{Intervals: make([]Interval, maxIntervals-1, maxIntervals)}
 	for want := range []bool{false, true} {
-		err := s.add(Event{Phase: Progress, Interval: &Interval{}})
+		err := s.addEvent(Event{Phase: Progress, Interval: &Interval{}})
 		if (err != nil) != (want == 1) {
 			t.Errorf("interval %d: %v", len(s.Intervals), err)
 		}
@@ -119,18 +119,18 @@ func FuzzReadStream(f *testing.F) {
 
 // A Recorder joins intervals from some number on, and loses nothing but detail.
 func TestRecorder(t *testing.T) {
-	const n = 2*foldAt + 17
+	const n = 2*maxRecordedIntervals + 17
 	var r Recorder
 	for i := range n {
 		from := time.Duration(i) * time.Second
 		r.Observe(Event{Phase: Progress, Interval: &Interval{
 			From: from, To: from + time.Second, Counts: Counts{Sent: 5}, Open: int64(i),
-			Errors: map[string]int64{"cause " + strconv.Itoa(i%(mostCauses+7)): 1}, Latency: Latency{Count: 1, P99: time.Duration(i)},
+			Errors: map[string]int64{"cause " + strconv.Itoa(i%(maxErrorRows+7)): 1}, Latency: Latency{Count: 1, P99: time.Duration(i)},
 			Generator: Usage{Process: sample.Process{User: 2, RSS: int64(i)}}, Server: &Usage{Process: sample.Process{System: 3}},
 		}})
 	}
 	s := &r.Stream
-	if r.Err() != nil || len(s.Intervals) >= foldAt {
+	if r.Err() != nil || len(s.Intervals) >= maxRecordedIntervals {
 		t.Fatalf("%v, %d intervals", r.Err(), len(s.Intervals))
 	}
 	var sent, errors, count int64
@@ -140,7 +140,7 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("an interval from %v after %v", i.From, at)
 		}
 		at = i.To
-		sent, errors, count = sent+i.Sent, errors+i.errors(), count+i.Latency.Count
+		sent, errors, count = sent+i.Sent, errors+i.errorCount(), count+i.Latency.Count
 		cpu += i.Generator.CPU() + i.Server.CPU()
 		if last := int64(i.To/time.Second) - 1; i.Open != last || int64(i.Latency.P99) != last || i.Generator.RSS != last {
 			t.Errorf("to %v: %d open, p99 %v; want the last and the worst, %d", i.To, i.Open, i.Latency.P99, last)
@@ -150,7 +150,7 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("sent %d, errors %d, latencies %d, CPU %v", sent, errors, count, cpu)
 	}
 	page := pageOf(t, s)
-	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "the worst of their percentiles") {
+	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "percentiles are the worst of them") {
 		t.Errorf("a page of %d bytes doesn't say that it leaves something out", len(page))
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// target is where connections go: an address, or the path of a unix socket.
+// target is an address, or the path of a unix socket.
 type target struct {
 	addr netip.AddrPort
 	path string
@@ -27,32 +27,32 @@ func (t target) String() string {
 	return t.addr.String()
 }
 
-// from is the source to connect from: none where it is not of the target's kind.
-func (t target) from(source netip.Addr) netip.Addr {
+// matchingSource returns source if its address family is that of the target, else no address.
+func (t target) matchingSource(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
 	}
 	return source
 }
 
-func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
+func resolveTargets(ctx context.Context, cfg *Config) ([]target, error) {
 	var targets []target
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
-		t, err := resolve(ctx, text)
+		t, err := resolveTarget(ctx, text)
 		if err != nil {
 			return nil, err
 		}
 		other := func(s netip.Addr) bool { return s.Unmap().Is4() != t.addr.Addr().Is4() }
 		if i := slices.IndexFunc(cfg.Sources, other); i >= 0 && t.path == "" {
-			return nil, errFamily(cfg.Sources[i], t.addr.Addr())
+			return nil, errAddressFamily(cfg.Sources[i], t.addr.Addr())
 		}
 		targets = append(targets, t)
 	}
 	return targets, nil
 }
 
-// resolve looks a host:port up and takes the first address, IPv4 before IPv6.
-func resolve(ctx context.Context, text string) (target, error) {
+// resolveTarget resolves host:port and returns the first address, IPv4 before IPv6.
+func resolveTarget(ctx context.Context, text string) (target, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return target{path: path}, nil
 	}
@@ -81,30 +81,30 @@ func resolve(ctx context.Context, text string) (target, error) {
 	return target{addr: netip.AddrPortFrom(first, uint16(port))}, nil
 }
 
-// protocol is what a URL says of how to talk to a server.
-type protocol struct {
+// urlProtocol is how to talk to a server according to a URL.
+type urlProtocol struct {
 	tls, http, ws bool
 	path          string // with its query, "" for none
 }
 
-// schemes are those of URLs that targets can be, with the ports that these have by default.
-var schemes = map[string]struct {
-	protocol
+// urlSchemes maps the schemes of target URLs to their protocols and default ports.
+var urlSchemes = map[string]struct {
+	urlProtocol
 	port string
 }{
-	"tcp":   {protocol{}, ""},
-	"tls":   {protocol{tls: true}, ""},
-	"http":  {protocol{http: true}, "80"},
-	"https": {protocol{http: true, tls: true}, "443"},
-	"ws":    {protocol{ws: true}, "80"},
-	"wss":   {protocol{ws: true, tls: true}, "443"},
+	"tcp":   {urlProtocol{}, ""},
+	"tls":   {urlProtocol{tls: true}, ""},
+	"http":  {urlProtocol{http: true}, "80"},
+	"https": {urlProtocol{http: true, tls: true}, "443"},
+	"ws":    {urlProtocol{ws: true}, "80"},
+	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses, or to URLs, which also set the protocol
-// and what to ask for: tcp://, tls://, http://, https:// (HTTP, and a GET of the path,
-// unless there is a Message), ws:// and wss:// (WebSocket). All URLs say the same. With
-// HTTP or a WebSocket the port can be left out, and an address can have the path of the
-// WebSocket behind it, as in HOST:PORT/chat. It is called when all else is set.
+// SetTargets sets Target and Also to addresses or URLs. A URL also sets the protocol and the path:
+// tcp://, tls://, http:// and https:// (HTTP, and a GET of the path, unless there is a Message),
+// ws:// and wss:// (WebSocket). All URLs must have the same protocol and path. With HTTP or a
+// WebSocket, the port is optional, and an address can be followed by the path of the WebSocket, as
+// in HOST:PORT/chat. Call SetTargets after setting everything else.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
@@ -112,13 +112,13 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.readTarget(target, i == 0)
+		u, err := c.parseTarget(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
-		case u.protocol != nil && first != nil && *u.protocol != *first.protocol:
+		case u.urlProtocol != nil && first != nil && *u.urlProtocol != *first.urlProtocol:
 			return fmt.Errorf("targets are %s and %s; expected the same protocol and path", first.text, target)
-		case u.protocol != nil && first == nil:
+		case u.urlProtocol != nil && first == nil:
 			first = u
 		}
 		addresses = append(addresses, u.address)
@@ -127,21 +127,21 @@ func (c *Config) SetTargets(targets ...string) error {
 	if first == nil {
 		return nil
 	}
-	return c.speak(first)
+	return c.applyURLProtocol(first)
 }
 
-// targetURL is a target that can be a URL.
+// targetURL is a target that may be a URL.
 type targetURL struct {
-	*protocol // nil where it is none
-	text      string
-	host      string // as it stands in the URL, with the port if there is one
-	address   string // with a port in any case
+	*urlProtocol // nil if it is not a URL
+	text         string
+	host         string // as in the URL, with the port if there is one
+	address      string // always with a port
 }
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// readTarget reads a target. The first can say the path of the WebSocket.
-func (c *Config) readTarget(text string, first bool) (*targetURL, error) {
+// parseTarget parses an address or a URL. The first target can set the path of the WebSocket.
+func (c *Config) parseTarget(text string, isFirst bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}
@@ -151,7 +151,7 @@ func (c *Config) readTarget(text string, first bool) (*targetURL, error) {
 	address := text
 	if c.WebSocket != nil {
 		host, path, found := strings.Cut(text, "/")
-		if first && found && orSlash(c.WebSocket.Path) == "/" {
+		if isFirst && found && pathOrRoot(c.WebSocket.Path) == "/" {
 			c.WebSocket.Path = "/" + path
 		}
 		address = host
@@ -165,14 +165,14 @@ func (c *Config) readTarget(text string, first bool) (*targetURL, error) {
 			address = net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(address, "["), "]"), port)
 		}
 	}
-	if !isTarget(address) {
+	if !isHostPort(address) {
 		return nil, wantTarget
 	}
 	return &targetURL{address: address}, nil
 }
 
-// isTarget says whether a text is a host and a port to connect to.
-func isTarget(text string) bool {
+// isHostPort reports whether text is a host and a port to connect to.
+func isHostPort(text string) bool {
 	_, service, err := net.SplitHostPort(text)
 	if err != nil {
 		return false
@@ -181,10 +181,9 @@ func isTarget(text string) bool {
 	return err == nil && port > 0
 }
 
-// parseTargetURL reads a target that is a URL.
 func parseTargetURL(text string) (*targetURL, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
-	s, known := schemes[strings.ToLower(scheme)]
+	s, known := urlSchemes[strings.ToLower(scheme)]
 	if !known {
 		return nil, quantity.Error("a URL of tcp, tls, http, https, ws or wss")
 	}
@@ -192,9 +191,9 @@ func parseTargetURL(text string) (*targetURL, error) {
 	if err != nil || u.User != nil || u.Hostname() == "" {
 		return nil, quantity.Error("SCHEME://HOST:PORT/PATH")
 	}
-	to := &targetURL{&s.protocol, text, u.Host, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), s.port))}
+	to := &targetURL{&s.urlProtocol, text, u.Host, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), s.port))}
 	switch {
-	case !isTarget(to.address):
+	case !isHostPort(to.address):
 		return nil, quantity.Error("a port of 1 to 65535, as in " + scheme + "://" + u.Hostname() + ":9000")
 	case to.http || to.ws:
 		to.path = u.RequestURI()
@@ -204,11 +203,12 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// speak has the connections talk as a URL says.
-func (c *Config) speak(u *targetURL) error {
+// applyURLProtocol sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if
+// they contradict the URL.
+func (c *Config) applyURLProtocol(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {
-		ws = orSlash(c.WebSocket.Path)
+		ws = pathOrRoot(c.WebSocket.Path)
 	}
 	switch {
 	case c.Hold && u.http:
@@ -236,7 +236,7 @@ func (c *Config) speak(u *targetURL) error {
 			c.Match = matchHTTP
 		}
 		if c.Message == "" {
-			c.Message = getRequest(u.path, u.host)
+			c.Message = formatGetRequest(u.path, u.host)
 		}
 	}
 	return nil

@@ -15,15 +15,15 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// WriteText writes the result for people to read, a line for each figure.
+// WriteText writes the result as text, one line for each figure.
 func (r *Result) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("target", "%s", r.Target)
-	if r.Interrupted && r.Mode != modeHold {
-		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
+	if r.Interrupted && r.Mode != modeNameHold {
+		line("interrupted", "after %v; the figures cover the time until then", format.Round(r.Took))
 	}
 	r.writeAgents(line)
 	r.writeConnections(line)
@@ -38,17 +38,17 @@ func (r *Result) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// writeLine writes a line that has a name.
-type writeLine func(name, format string, args ...any)
+// lineWriter writes a line with a name.
+type lineWriter func(name, format string, args ...any)
 
-func (r *Result) writeAgents(line writeLine) {
+func (r *Result) writeAgents(line lineWriter) {
 	name := "agents"
 	for i := range r.Agents {
 		a := &r.Agents[i]
 		text := fmt.Sprintf("%s: %s of %s connections", a.Name, format.Count(a.Connected), format.Count(a.Connections))
 		switch {
 		case a.Lost != "":
-			text = fmt.Sprintf("%s: lost, and its part is missing below: %s; it had %s connections, until then %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
+			text = fmt.Sprintf("%s: lost, its part is missing below: %s; of %s connections, last known: %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
 		case a.Rate > 0:
 			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.Round(a.Latency.P50), format.Round(a.Latency.P99), 100*a.CPUShare)
 		}
@@ -64,11 +64,11 @@ func (r *Result) writeAgents(line writeLine) {
 	}
 }
 
-func (l *Latency) short() string {
+func (l *Latency) formatShort() string {
 	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 }
 
-func (r *Result) writeConnections(line writeLine) {
+func (r *Result) writeConnections(line lineWriter) {
 	rate := ""
 	if r.ConnectTime > 0 {
 		rate = fmt.Sprintf(" in %v, %s/s", format.Round(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
@@ -79,10 +79,10 @@ func (r *Result) writeConnections(line writeLine) {
 		line("connected", "%s of %s%s", format.Count(r.Connected), format.Count(r.Connections), rate)
 	}
 	if l := r.Connect; l.Count > 0 {
-		line("connect time", "%s", l.short())
+		line("connect time", "%s", l.formatShort())
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "%s from connecting, waits before the first message included", l.short())
+		line("first byte", "%s after connecting, including waits before the first message", l.formatShort())
 	}
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
@@ -102,8 +102,8 @@ func (r *Result) writeConnections(line writeLine) {
 	}
 }
 
-func (r *Result) writeTraffic(line writeLine) {
-	if r.Mode == modeHold {
+func (r *Result) writeTraffic(line lineWriter) {
+	if r.Mode == modeNameHold {
 		line("held", "%v, %s bytes received", format.Round(r.Window), format.Count(r.BytesReceived))
 		return
 	}
@@ -114,14 +114,14 @@ func (r *Result) writeTraffic(line writeLine) {
 	line("sent", "%s, %s bytes", format.Count(r.Sent), format.Count(r.BytesSent))
 	counted := ""
 	if r.NoReply {
-		line("received", "%s bytes, no answers awaited", format.Count(r.BytesReceived))
+		line("received", "%s bytes, no answers expected", format.Count(r.BytesReceived))
 		counted = " sent"
 	} else {
 		line("answered", "%s, %s bytes", format.Count(r.Answered), format.Count(r.BytesReceived))
 	}
 	varied := ""
 	if r.Variation > SteadyVariation && r.Schedule == nil {
-		varied = fmt.Sprintf(", unsteady: what came back varied by %.0f %%", r.Variation*100)
+		varied = fmt.Sprintf(", unsteady: the receive rate varied by %.0f %%", r.Variation*100)
 	}
 	mbps := 8e-6 / r.Window.Seconds()
 	if r.PubSub != nil {
@@ -133,13 +133,13 @@ func (r *Result) writeTraffic(line writeLine) {
 	r.writeInFlight(line)
 }
 
-// writeInFlight has Little's law say how many messages were under way.
-func (r *Result) writeInFlight(line writeLine) {
+// writeInFlight writes the average number of messages in flight by Little's law.
+func (r *Result) writeInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
-		line("in flight", "%s (rate × mean latency), what waited to be sent included", number(r.InFlight()))
+		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
 	}
 	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
-		return // not all connections are loaded at a time, nor meant to be
+		return // not all connections are meant to be loaded all the time
 	}
 	want := float64(r.Connected) * float64(r.Pipeline)
 	verdict := ""
@@ -149,31 +149,31 @@ func (r *Result) writeInFlight(line writeLine) {
 	line("in flight", "%s of %s (rate × mean latency)%s", format.Count(int64(math.Round(r.InFlight()))), format.Count(int64(want)), verdict)
 }
 
-func (r *Result) ratedHow() string {
+func (r *Result) ratedVerb() string {
 	if r.NoReply {
 		return "sent"
 	}
 	return "answered"
 }
 
-func (r *Result) writeMode(line writeLine) {
+func (r *Result) writeMode(line lineWriter) {
 	switch {
 	case r.Schedule != nil:
 		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
 	case r.Mode == "flood":
-		line("load", "flood: as fast as connections take it, no answers awaited")
+		line("load", "flood: as fast as connections accept data, no answers expected")
 	case r.Mode != "":
 		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
 	}
 	if p := r.PubSub; p != nil {
-		line("", "%s: %d publishers, %s subscribers on %s topics, %s that never read, of which the server ended %s", p.Protocol, p.Publishers,
+		line("", "%s: %d publishers, %s subscribers on %s topics, %s that never read, of which the server disconnected %s", p.Protocol, p.Publishers,
 			format.Count(r.Connections-p.Publishers-p.Slow), format.Count(p.Topics), format.Count(p.Slow), format.Count(r.SlowEnded))
 	}
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatency says from when on latency counts.
-func (r *Result) writeLatency(line writeLine) {
+// writeLatency writes latencies and from when they are measured.
+func (r *Result) writeLatency(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
 		line("", "mean %v, min %v, max %v", format.Round(l.Mean), format.Round(l.Min), format.Round(l.Max))
@@ -184,27 +184,27 @@ func (r *Result) writeLatency(line writeLine) {
 		return
 	}
 	if !r.Corrected {
-		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
-		r.writeGap(line, &l)
+		writeTimes("latency", "since sending: messages that a stalled server delayed count only from then", &l)
+		r.writeLongestGap(line, &l)
 		return
 	}
-	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
+	writeTimes("latency", "since the planned time (corrected for coordinated omission)", &l)
 	if never := r.Unsent + r.Unanswered; never > 0 && r.Intended > 0 {
 		share := 100 * (1 - float64(never)/float64(r.Intended))
-		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", format.Count(never), share)
+		line("", "%s messages were never sent or answered: percentiles above %.4g%% are at least this", format.Count(never), share)
 	}
 	if r.Service != nil && r.Service.Count > 0 {
-		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
-		r.writeGap(line, r.Service)
+		writeTimes("service time", "since sending: what a closed loop would have measured", r.Service)
+		r.writeLongestGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
 		line("late sends", "99%% %v, max %v after their time, with a connection free", format.Round(r.Late.P99), format.Round(r.Late.Max))
 	}
 }
 
-// writeGap says how long a connection has waited at the most. Of those that had nothing to wait
-// for nothing is known.
-func (r *Result) writeGap(line writeLine, l *Latency) {
+// writeLongestGap writes the longest wait of a connection for an answer. Idle connections are not
+// included.
+func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
 	}
@@ -217,9 +217,9 @@ func (r *Result) writeGap(line writeLine, l *Latency) {
 
 // String describes the rate.
 func (r *Rate) String() string {
-	text := number(r.PerSecond) + "/s"
+	text := formatRate(r.PerSecond) + "/s"
 	if r.To > 0 {
-		text = number(r.PerSecond) + " to " + number(r.To) + "/s"
+		text = formatRate(r.PerSecond) + " to " + formatRate(r.To) + "/s"
 	}
 	if r.Each {
 		text += " on each connection"
@@ -230,15 +230,15 @@ func (r *Rate) String() string {
 	return text
 }
 
-// number writes a rate without needless digits.
-func number(x float64) string {
+// formatRate formats a rate without needless digits.
+func formatRate(x float64) string {
 	if x >= 1000 {
 		return format.Count(int64(math.Round(x)))
 	}
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
 
-func (r *Result) writeGenerator(line writeLine) {
+func (r *Result) writeGenerator(line lineWriter) {
 	b := r.Bytes
 	if b.Sent > 0 && !r.NoReply && r.PubSub == nil {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
@@ -247,17 +247,17 @@ func (r *Result) writeGenerator(line writeLine) {
 	if r.Generator.CPU() > 0 {
 		text += fmt.Sprintf(", user %v, system %v", format.Round(r.Generator.User), format.Round(r.Generator.System))
 	}
-	if r.knowsCPU() {
+	if r.hasCPUUsage() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
 	}
 	line("generator", "%s", text)
 	for _, l := range r.Limits {
-		line("limited by", "%s, on the generator's side: %s", l.Wall, l.Evidence)
-		line("", "to move it: %s", l.Advice)
+		line("limited by", "%s (generator): %s", l.Wall, l.Evidence)
+		line("", "remedy: %s", l.Advice)
 	}
 }
 
-func (r *Result) writeFaults(line writeLine) {
+func (r *Result) writeFaults(line lineWriter) {
 	if r.Mismatched > 0 {
 		line("wrong", "answers on %s connections; first: %v", format.Count(r.Mismatched), r.FirstMismatch)
 	}
@@ -268,7 +268,7 @@ func (r *Result) writeFaults(line writeLine) {
 		line("lost", "%s", format.Tally(r.Lost))
 	}
 	for _, c := range Counters {
-		n, _ := c.ofResult(r)
+		n, _ := c.resultValue(r)
 		if !c.Fault || n == 0 || c.Name == "mismatched" {
 			continue
 		}
@@ -280,7 +280,7 @@ func (r *Result) writeFaults(line writeLine) {
 	}
 }
 
-// String is the snapshot in a line, without a rate.
+// String returns the snapshot as one line, without a rate.
 func (s Snapshot) String() string {
 	text := format.Count(s.Open) + " open, " + format.Count(s.Answered) + " answered"
 	if s.Failed > 0 {
@@ -289,7 +289,7 @@ func (s Snapshot) String() string {
 	return text
 }
 
-func (r *Result) writeHeld(line writeLine) {
+func (r *Result) writeHeld(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
 			format.Count(v.Checked), format.Count(v.Open), format.Round(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
@@ -303,7 +303,7 @@ func (r *Result) writeHeld(line writeLine) {
 		}
 		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
 		if l := v.Latency; l.Count > 0 {
-			line("", "%s", l.short())
+			line("", "%s", l.formatShort())
 		}
 	}
 	if r.Heartbeats > 0 {
@@ -315,15 +315,14 @@ func (r *Result) writeHeld(line writeLine) {
 	}
 	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.Round(b.Time))
 	if l := b.After; l.Count > 0 {
-		line("", "%s after the first", l.short())
+		line("", "%s after the first", l.formatShort())
 	}
 	if b.Again > 0 {
-		line("", "%s times more, on connections that had it", format.Count(b.Again))
+		line("", "received again %s times", format.Count(b.Again))
 	}
 }
 
-// WriteText writes the run for people to read: its result, or how far it was
-// where the stream was cut off.
+// WriteText writes the result as text, or the progress if the stream is incomplete.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -332,15 +331,15 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// compared are the rows of a comparison: figures by their names in expectations.
-var compared = []struct{ title, name string }{
+// comparisonRows are the rows of a comparison, by the names of expectations.
+var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparison writes the results of several runs side by side, each with its
-// name, and how many times the first's each figure is. A "-" stands for what was
-// not measured, "cut off" for a run that did not come to its end.
+// WriteComparison writes the results of several runs side by side, each with its name and with the
+// ratio of each figure to that of the first. "-" stands for an unknown value, "cut off" for a run
+// without a result.
 func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -363,16 +362,16 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	row("target", func(r *Result) string { return r.Target })
 	row("mode", func(r *Result) string { return r.Mode })
 	first := streams[0].Result
-	for _, c := range compared {
-		f, _ := figureNamed(c.name)
+	for _, c := range comparisonRows {
+		f, _ := findFigure(c.name)
 		row(c.title, func(r *Result) string {
-			value, ok := f.of(r)
+			value, ok := f.value(r)
 			if !ok {
 				return ""
 			}
 			text := format.Count(int64(math.Round(value)))
 			switch {
-			case f.time:
+			case f.isTime:
 				text = format.Round(time.Duration(value)).String()
 			case c.name == "cpu":
 				text = strconv.FormatFloat(100*value, 'f', 0, 64) + "%"
@@ -380,7 +379,7 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			if r == first || first == nil {
 				return text
 			}
-			base, ok := f.of(first)
+			base, ok := f.value(first)
 			if !ok || base == 0 {
 				return text
 			}
@@ -400,17 +399,17 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns are the table of intervals. Units are in the names. A field is empty
-// where there is no figure: a percentile of no answers, memory that isn't known.
+// csvColumns are the columns of the table of intervals. Units are in the names. A field is empty if
+// it has no value: a percentile without answers, unknown memory.
 var csvColumns = slices.Concat(
 	[]csvColumn{
-		{"from_s", func(i *Interval) string { return inSeconds(i.From) }},
-		{"to_s", func(i *Interval) string { return inSeconds(i.To) }},
+		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
+		{"to_s", func(i *Interval) string { return formatSeconds(i.To) }},
 		{"stage", func(i *Interval) string { return i.Stage }},
 	},
 	counterColumns(),
 	[]csvColumn{
-		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
+		numberColumn("errors", func(i *Interval) int64 { return i.errorCount() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
@@ -429,22 +428,22 @@ func counterColumns() (columns []csvColumn) {
 	return columns
 }
 
-// CSV writes the intervals of a run as a table (RFC 4180): a header, and a row an
-// interval. Times are since the run's start. It belongs to one goroutine.
+// CSV writes the intervals of a run as a table (RFC 4180): a header, and one row per interval.
+// Times are since the run's start. It is not safe for concurrent use.
 type CSV struct {
 	table *csv.Writer
 	err   error
 }
 
-// NewCSV begins a table.
+// NewCSV returns a CSV and writes its header.
 func NewCSV(w io.Writer) *CSV {
 	c := &CSV{table: csv.NewWriter(w)}
 	c.table.UseCRLF = true
-	c.write(func(column csvColumn) string { return column.name })
+	c.writeRow(func(column csvColumn) string { return column.name })
 	return c
 }
 
-func (c *CSV) write(cell func(csvColumn) string) {
+func (c *CSV) writeRow(cell func(csvColumn) string) {
 	row := make([]string, len(csvColumns))
 	for i, column := range csvColumns {
 		row[i] = cell(column)
@@ -452,20 +451,20 @@ func (c *CSV) write(cell func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if it has one. It is for Config.Observe.
+// Observe writes the interval of an event, if it has one. Use it as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
-		c.write(func(column csvColumn) string { return column.of(e.Interval) })
+		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
-// Flush writes what is left, and returns the first error of writing.
+// Flush writes buffered data and returns the first write error.
 func (c *CSV) Flush() error {
 	c.table.Flush()
 	return cmp.Or(c.err, c.table.Error())
 }
 
-// WriteCSV writes the intervals of the run.
+// WriteCSV writes the intervals of the run as a table: see CSV.
 func (s *Stream) WriteCSV(w io.Writer) error {
 	c := NewCSV(w)
 	for i := range s.Intervals {
@@ -499,7 +498,7 @@ func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn
 		columns = append(columns, csvColumn{prefix + f.Column, func(i *Interval) string {
 			u := of(i)
 			if u == nil || f.Of(u) == 0 && f.Column != "cpu_s" {
-				return "" // not known
+				return "" // unknown
 			}
 			return strconv.FormatFloat(f.Of(u), 'f', -1, 64)
 		}})
@@ -507,7 +506,7 @@ func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn
 	return columns
 }
 
-func inSeconds(d time.Duration) string {
+func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
@@ -519,4 +518,4 @@ func (i *Interval) PerSecond(n int64) float64 {
 	return float64(n) / (i.To - i.From).Seconds()
 }
 
-func (i *Interval) errors() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }
+func (i *Interval) errorCount() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }

@@ -18,111 +18,109 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// What ends a handshake without a word from TLS itself.
+// Causes of a failed handshake that TLS itself does not report.
 var (
-	errHandshakeLate   = errors.New("not over in time")
-	errHandshakeBroken = errors.New("the connection broke")
+	errHandshakeTimeout = errors.New("timed out")
+	errHandshakeBroken  = errors.New("connection closed")
 )
 
-// handshakeError is why a TLS handshake failed.
+// handshakeError is the cause of a failed TLS handshake.
 type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }
 
-// encryption is what the connections of a run have in common where they are
-// encrypted.
-type encryption struct {
-	layers layers.Config
-	most   time.Duration   // for a handshake
-	failed func(err error) // may be called on any goroutine
-	agreed atomic.Pointer[tls.ConnectionState]
+// tlsClient is the TLS state that all connections of a run share.
+type tlsClient struct {
+	layers     layers.Config
+	timeout    time.Duration                       // of a handshake
+	onFailure  func(err error)                     // may be called on any goroutine
+	firstState atomic.Pointer[tls.ConnectionState] // of the first successful handshake
 }
 
-// newEncryption tells failed of each handshake that fails. The handshakes that
-// are under way have places in a gate; the others wait for theirs. They compute
-// off the loops, on half of the processors, like a server's.
-func newEncryption(cfg *tls.Config, most time.Duration, failed func(error)) *encryption {
-	gate := secure.NewGate(halfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
-	return &encryption{layers: layers.Config{TLS: cfg, Gate: gate}, most: most, failed: failed}
+// newTLSClient calls onFailure for each handshake that fails. At most maxHalfOpen handshakes run at
+// once; others wait. They compute off the loops, on half of the processors, as in a server.
+func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
+	gate := secure.NewGate(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
+	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
 }
 
-// wait waits until no handshake is under way, when the engine has stopped.
-func (e *encryption) wait() { e.layers.Gate.Wait() }
+// waitHandshakes waits until no handshake is running. The engine must have stopped.
+func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// first makes a connection's layer. It is an engine.Config.NewLayer.
-func (e *encryption) first(c *engine.Conn) engine.Layer {
-	return &handshake{Layer: e.layers.First(c), of: e, began: engine.Since()}
+// newLayer returns a connection's layer. It is an engine.Config.NewLayer.
+func (e *tlsClient) newLayer(c *engine.Conn) engine.Layer {
+	return &handshakeLayer{Layer: e.layers.First(c), client: e, startedAt: engine.Since()}
 }
 
-// handshake stands before a connection's TLS layer until the handshake is over.
-// The handler is not called for a connection whose handshake fails; this does.
-type handshake struct {
+// handshakeLayer wraps a connection's TLS layer until the handshake is done. For a failed handshake
+// it reports the failure, because the engine does not call the handler.
+type handshakeLayer struct {
 	engine.Layer
-	of    *encryption
-	began time.Duration
-	why   error // what TLS said
-	ended bool  // the server has ended the connection
+	client      *tlsClient
+	startedAt   time.Duration
+	tlsErr      error // first error from TLS
+	serverEnded bool  // the server has closed the connection
 }
 
-func (h *handshake) Arrived(c *engine.Conn, p []byte) error {
-	return h.look(c, h.Layer.Arrived(c, p))
+func (h *handshakeLayer) Arrived(c *engine.Conn, p []byte) error {
+	return h.removeWhenDone(c, h.Layer.Arrived(c, p))
 }
-func (h *handshake) Resume(c *engine.Conn) error { return h.look(c, h.Layer.Resume(c)) }
+func (h *handshakeLayer) Resume(c *engine.Conn) error { return h.removeWhenDone(c, h.Layer.Resume(c)) }
 
-// Ended says why, where TLS has nothing to say.
-func (h *handshake) Ended(c *engine.Conn) error {
-	h.ended = true
-	return h.look(c, h.Layer.Ended(c))
+// Ended records that the server has closed.
+func (h *handshakeLayer) Ended(c *engine.Conn) error {
+	h.serverEnded = true
+	return h.removeWhenDone(c, h.Layer.Ended(c))
 }
 
-// look keeps what TLS said, and makes way when the handshake is over.
-func (h *handshake) look(c *engine.Conn, err error) error {
-	h.why = cmp.Or(h.why, err)
+// removeWhenDone records err, and removes h from the connection once the handshake is done.
+func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
+	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.Greets() {
 		return err
 	}
 	c.SetLayer(h.Layer)
-	if h.of.agreed.Load() == nil {
-		h.of.agreed.CompareAndSwap(nil, layers.State(c))
+	if h.client.firstState.Load() == nil {
+		h.client.firstState.CompareAndSwap(nil, layers.State(c))
 	}
 	return err
 }
 
-// Closed tells of a handshake that failed: only then it is called.
-func (h *handshake) Closed(c *engine.Conn) {
+// Closed reports a failed handshake; the engine calls it only in that case.
+func (h *handshakeLayer) Closed(c *engine.Conn) {
 	h.Layer.Closed(c)
-	if c.Owned() == nil { // a reconnection has been told
-		h.of.failed(handshakeError{h.cause()})
+	if c.Owned() == nil { // a reconnection's DialFailed is called by the engine
+		h.client.onFailure(handshakeError{h.failureCause()})
 	}
 }
 
-func (h *handshake) cause() error {
+func (h *handshakeLayer) failureCause() error {
 	switch {
-	case h.ended && (h.why == nil || errors.Is(h.why, io.EOF) || errors.Is(h.why, io.ErrUnexpectedEOF)):
+	case h.serverEnded && (h.tlsErr == nil || errors.Is(h.tlsErr, io.EOF) || errors.Is(h.tlsErr, io.ErrUnexpectedEOF)):
 		return io.EOF
-	case h.why != nil:
-		return h.why
-	case engine.Since()-h.began >= h.of.most:
-		return errHandshakeLate
+	case h.tlsErr != nil:
+		return h.tlsErr
+	case engine.Since()-h.startedAt >= h.client.timeout:
+		return errHandshakeTimeout
 	}
 	return errHandshakeBroken
 }
 
-// describe names what was agreed on, as far as any handshake has succeeded.
-func (e *encryption) describe() string {
+// describeVersion names the TLS version and cipher of the first successful handshake.
+func (e *tlsClient) describeVersion() string {
 	if e == nil {
 		return ""
 	}
-	s := e.agreed.Load()
+	s := e.firstState.Load()
 	if s == nil {
 		return "no handshake succeeded"
 	}
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLS is the TLS configuration of a run, nil for none. Errors say what is wrong
-// with its file of certificates.
-func (c Config) clientTLS() (*tls.Config, error) {
+// clientTLSConfig returns the TLS configuration of a run, nil for none. It returns an error if the
+// file of certificates is unusable.
+func (c Config) clientTLSConfig() (*tls.Config, error) {
 	if c.TLS == nil {
 		return nil, nil
 	}
@@ -142,19 +140,19 @@ func (c Config) clientTLS() (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("load: certificates to trust: %w", err)
+		return nil, fmt.Errorf("load: --tls-ca: %w", err)
 	}
 	cfg.RootCAs = x509.NewCertPool()
 	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load: certificates to trust: %s has none; expected a PEM file", t.CAFile)
+		return nil, fmt.Errorf("load: --tls-ca: %s has no certificates; expected a PEM file", t.CAFile)
 	}
 	return cfg, nil
 }
 
-// sealed is at most how many bytes n bytes of messages take on the wire where
-// each is sent for itself. A record adds 22 bytes to at least 1,024, or to a
-// message (RFC 8446, section 5.2); TLS 1.2 with CBC adds up to 53.
-func sealed(messages, size int) int {
+// maxEncryptedBytes limits the encrypted size of messages of a size that are sent separately. A
+// record adds 22 bytes to at least 1,024, or to a message (RFC 8446, section 5.2); TLS 1.2 with CBC
+// adds up to 53.
+func maxEncryptedBytes(messages, size int) int {
 	const overhead = 64
 	return messages * (size + overhead*(1+size/1024))
 }

@@ -94,10 +94,10 @@ func TestTLSResumption(t *testing.T) {
 func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
-	testkit.ReserveDescriptors(t, 2*(halfOpen+more)+50)
+	testkit.ReserveDescriptors(t, 2*(maxHalfOpen+more)+50)
 	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
-	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
-	cfg = cfg.filled()
+	cfg := Config{TLS: clientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
+	cfg = cfg.withDefaults()
 	model, err := models.Find(cfg.Model)
 	if err != nil {
 		t.Fatal(err)
@@ -110,22 +110,22 @@ func TestTLSBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.use(started, model.Name)
+	r.attachEngine(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := r.run(ctx, r.phases); !errors.Is(err, context.Canceled) {
+		if _, err := r.runAndClose(ctx, r.runPhases); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}()
 	gate := r.tls.layers.Gate
 	testkit.WaitFor(t, "as many handshakes are under way as may be, and others wait", func() bool {
 		running, waiting := gate.Count()
-		if running > halfOpen {
-			t.Errorf("%d handshakes under way; want at most %d", running, halfOpen)
+		if running > maxHalfOpen {
+			t.Errorf("%d handshakes under way; want at most %d", running, maxHalfOpen)
 		}
-		return running >= halfOpen && waiting == more
+		return running >= maxHalfOpen && waiting == more
 	})
 	cancel()
 	<-ended
@@ -150,11 +150,11 @@ func TestServerName(t *testing.T) {
 		{"there:1", "here", TLS{Config: &tls.Config{ServerName: "here"}}},
 		{"there:1", "", TLS{Insecure: true}},
 	} {
-		if got, err := (Config{Target: test.target, TLS: &test.cfg}).clientTLS(); err != nil || got.ServerName != test.want {
+		if got, err := (Config{Target: test.target, TLS: &test.cfg}).clientTLSConfig(); err != nil || got.ServerName != test.want {
 			t.Errorf("%s: got %q, %v; want %q", test.target, got.ServerName, err, test.want)
 		}
 	}
-	if got, err := (Config{}).clientTLS(); got != nil || err != nil {
+	if got, err := (Config{}).clientTLSConfig(); got != nil || err != nil {
 		t.Error("a configuration without TLS has some")
 	}
 }

@@ -14,285 +14,285 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file is a verification of connections that are held: each is to send a line, and
-// gets it back. Each shard has a list of its own. Its loop goes through that in Pace: it
-// asks the next connection when there is room for one more line in flight, and goes on in
-// the turn in which an answer has made some. Without loops one goroutine goes through all
-// shards, and asks by mail.
+// This file verifies held connections: each sends a line and expects it back. Each shard has a list
+// of its connections. Its loop goes through the list in Pace: it nudges the next connection while
+// another line may be in flight, and continues in the iteration in which an answer arrives. Without
+// loops, one goroutine goes through all shards, and nudges by mail.
 
-// verification is one for all loops.
+// verification is one verification of all held connections.
 type verification struct {
-	number int
-	seed   uint64
-	end    string // of a line
-	// most is how many lines may be in flight, inFlight how many are, or are
-	// about to be.
-	most     int32
+	number  int
+	seed    uint64
+	lineEnd string // of a line
+	// limit is the maximum number of lines in flight. inFlight includes those that are about to be
+	// sent.
+	limit    int32
 	inFlight atomic.Int32
-	// walking counts the shards that have connections which were not asked.
-	walking atomic.Int32
-	// stopped says that no more are asked. Once a shard's lock has been held
-	// after that, none of it is.
+	// shardsLeft counts shards with connections that have not been asked.
+	shardsLeft atomic.Int32
+	// stopped ends the sending of lines. Once a shard's lock has been acquired and released after
+	// that, no line of the shard will be sent.
 	stopped atomic.Bool
 }
 
-// walk is how far a verification has come in a shard.
-type walk struct {
-	of   *verification
-	next int           // the place of the next connection in shard.held; who calls Pace owns both
-	over *verification // the last one that is through
+// verifyScan is the progress of a verification in a shard.
+type verifyScan struct {
+	verification *verification
+	next         int           // index of the next connection in shard.heldConns; owned by the caller of Pace, like verification
+	finished     *verification // the last verification that was completed
 }
 
-// verifyLine is room for any line of a verification.
-const verifyLine = 96
+// maxVerifyLine is an upper limit of the length of a verification line.
+const maxVerifyLine = 96
 
-// line appends what a connection is to send. It has the connection's place, which no
-// other one has at that time, and a number made from that and the seed.
-func (r *verification) line(to []byte, ref engine.Ref) []byte {
+// appendLine appends the line of a connection. It contains the connection's slot, which is unique
+// at any time, and a number derived from the slot and the seed.
+func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Slot()
-	to = append(to, "check "...)
-	to = strconv.AppendInt(to, int64(r.number), 10)
-	to = append(to, ' ')
-	to = strconv.AppendInt(to, int64(owner), 10)
-	to = append(to, '.')
-	to = strconv.AppendUint(to, uint64(slot), 10)
-	to = append(to, '.')
-	to = strconv.AppendUint(to, uint64(generation), 10)
-	to = append(to, ' ')
-	mixed := pacer.Random(pacer.Random(r.seed^uint64(r.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
+	dst = append(dst, "check "...)
+	dst = strconv.AppendInt(dst, int64(v.number), 10)
+	dst = append(dst, ' ')
+	dst = strconv.AppendInt(dst, int64(owner), 10)
+	dst = append(dst, '.')
+	dst = strconv.AppendUint(dst, uint64(slot), 10)
+	dst = append(dst, '.')
+	dst = strconv.AppendUint(dst, uint64(generation), 10)
+	dst = append(dst, ' ')
+	mixed := pacer.Random(pacer.Random(v.seed^uint64(v.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], mixed)
-	to = hex.AppendEncode(to, b[:])
-	return append(to, r.end...)
+	dst = hex.AppendEncode(dst, b[:])
+	return append(dst, v.lineEnd...)
 }
 
-// share is how many lines a shard may have in flight, so that all get on.
-func (r *verification) share() int {
-	walking := max(r.walking.Load(), 1)
-	return int((r.most + walking - 1) / walking)
+// limitPerShard returns how many lines a shard may have in flight, so that all shards make
+// progress.
+func (v *verification) limitPerShard() int {
+	walking := max(v.shardsLeft.Load(), 1)
+	return int((v.limit + walking - 1) / walking)
 }
 
-// claim takes a place in flight, if there is one.
-func (r *verification) claim() bool {
+// acquireSlot reserves one line in flight. It returns false if the limit is reached.
+func (v *verification) acquireSlot() bool {
 	for {
-		n := r.inFlight.Load()
-		if n >= r.most {
+		n := v.inFlight.Load()
+		if n >= v.limit {
 			return false
 		}
-		if r.inFlight.CompareAndSwap(n, n+1) {
+		if v.inFlight.CompareAndSwap(n, n+1) {
 			return true
 		}
 	}
 }
 
-// done says that every connection has been asked, and none has to answer.
-func (r *verification) done() bool { return r.walking.Load() == 0 && r.inFlight.Load() == 0 }
+// isDone reports whether every connection has been asked and none has yet to answer.
+func (v *verification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
-func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
-	r := t.verifying.Load()
+func (g *generator) paceVerification(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+	r := g.verifying.Load()
 	if r == nil {
 		return -1
 	}
 	if loop >= 0 {
-		return t.walk(t.shards[loop], r, at, touch)
+		return g.scanShard(g.shards[loop], r, at, nudge)
 	}
 	next := time.Duration(-1)
-	for _, s := range t.shards {
-		if d := t.walk(s, r, at, touch); d >= 0 && (next < 0 || d < next) {
+	for _, s := range g.shards {
+		if d := g.scanShard(s, r, at, nudge); d >= 0 && (next < 0 || d < next) {
 			next = d
 		}
 	}
 	return next
 }
 
-// walk asks connections of a shard, and says when it is to be called again: -1 when it is
-// through.
-func (t *traffic) walk(s *shard, r *verification, at time.Duration, touch func(engine.Ref) bool) time.Duration {
-	w := &s.walk
-	if w.of != r {
-		w.of, w.next = r, 0
+// scanShard asks connections of a shard, and returns when to call it again, -1 if it is done.
+func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+	w := &s.scan
+	if w.verification != r {
+		w.verification, w.next = r, 0
 	}
-	for range paceBatch {
+	for range maxNudgesPerPace {
 		if r.stopped.Load() {
 			return -1
 		}
-		for w.next < len(s.held) && s.held[w.next].Closed() {
+		for w.next < len(s.heldConns) && s.heldConns[w.next].Closed() {
 			w.next++
 		}
-		if w.next == len(s.held) {
-			s.endWalk(r)
+		if w.next == len(s.heldConns) {
+			s.finishScan(r)
 			return -1
 		}
-		ref := s.held[w.next]
-		if wait := t.reserve(s, r, ref); wait > 0 {
+		ref := s.heldConns[w.next]
+		if wait := g.reserveLine(s, r, ref); wait > 0 {
 			return at + wait
 		}
-		if !touch(ref) {
-			t.cancel(s, ref)
-			return at + paceAgain
+		if !nudge(ref) {
+			g.cancelReservation(s, ref)
+			return at + paceRetryDelay
 		}
-		if t.looped || ref.Closed() { // otherwise it has mail
-			t.cancel(s, ref)
+		if g.shardPerLoop || ref.Closed() { // otherwise the nudge is in its mailbox
+			g.cancelReservation(s, ref)
 		}
 		w.next++
 	}
 	return at
 }
 
-// endWalk says once that a shard is through.
-func (s *shard) endWalk(r *verification) {
+// finishScan records, once, that all connections of the shard have been asked.
+func (s *shard) finishScan(r *verification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.walk.over != r {
-		s.walk.over = r
-		r.walking.Add(-1)
+	if s.scan.finished != r {
+		s.scan.finished = r
+		r.shardsLeft.Add(-1)
 	}
 }
 
-// shardNamed finds the shard of a connection by its Ref.
-func (t *traffic) shardNamed(ref engine.Ref) *shard {
+// shardByRef returns the shard of a connection.
+func (g *generator) shardByRef(ref engine.Ref) *shard {
 	owner, slot, _ := ref.Slot()
-	if t.looped {
-		return t.shards[owner]
+	if g.shardPerLoop {
+		return g.shards[owner]
 	}
-	return t.shards[int(slot)%len(t.shards)]
+	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserve gives a connection a place in flight, or says when to try again.
-func (t *traffic) reserve(s *shard, r *verification, ref engine.Ref) (wait time.Duration) {
+// reserveLine reserves a line in flight for a connection, or returns how long to wait before trying
+// again.
+func (g *generator) reserveLine(s *shard, r *verification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case r.stopped.Load():
-		return paceEvery
-	case t.looped && len(s.asked) >= r.share():
-		return paceEvery // or when one of its own has its answer
-	case !r.claim():
-		return paceOther
+		return paceInterval
+	case g.shardPerLoop && len(s.pendingLines) >= r.limitPerShard():
+		return paceInterval // or when one of its connections has answered
+	case !r.acquireSlot():
+		return paceIntervalNoLoops
 	}
-	if s.asked == nil {
-		s.asked = make(map[engine.Ref]asked)
+	if s.pendingLines == nil {
+		s.pendingLines = make(map[engine.Ref]pendingLine)
 	}
-	s.asked[ref] = asked{of: r}
+	s.pendingLines[ref] = pendingLine{verification: r}
 	return 0
 }
 
-// cancel takes a connection's place back, unless it has sent its line.
-func (t *traffic) cancel(s *shard, ref engine.Ref) {
+// cancelReservation releases a connection's reservation, unless it has sent its line.
+func (g *generator) cancelReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a, ok := s.asked[ref]; ok && a.sent == 0 {
-		s.remove(ref)
+	if a, ok := s.pendingLines[ref]; ok && a.sentAt == 0 {
+		s.removePendingLine(ref)
 	}
 }
 
-func (t *traffic) sendLine(c *engine.Conn, h *held) {
-	s, ref, now := h.shard, c.Ref(), t.now()
+func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
+	s, ref, now := h.shard, c.Ref(), g.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, ok := s.asked[ref]
-	if !ok || a.sent > 0 {
-		return // it is too late, or mail that was to wake its loop
+	a, ok := s.pendingLines[ref]
+	if !ok || a.sentAt > 0 {
+		return // stopped, or the nudge only woke the loop
 	}
-	line := a.of.line(s.room[:0], ref)
-	a.sent = max(now, 1)
-	s.asked[ref] = a
-	s.sum.run[nSent]++
-	s.sum.run[nBytesSent] += int64(len(line))
-	if t.script.frames != nil {
+	line := a.verification.appendLine(s.lineBuf[:0], ref)
+	a.sentAt = max(now, 1)
+	s.pendingLines[ref] = a
+	s.totals.run[nSent]++
+	s.totals.run[nBytesSent] += int64(len(line))
+	if g.script.frames != nil {
 		_, slot, _ := ref.Slot()
-		line = t.script.frames.append(s.frame[:0], line, slot, uint64(a.of.number))
+		line = g.script.frames.appendFrame(s.frameBuf[:0], line, slot, uint64(a.verification.number))
 	}
-	_, _ = c.Write(line) // an error ends the connection, which Closed gets
+	_, _ = c.Write(line) // Closed gets the error
 }
 
-func (t *traffic) beginVerify(number int) *verification {
-	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), end: t.lineEnd, most: int32(t.cfg.Check)}
-	r.walking.Store(int32(len(t.shards)))
-	t.verifying.Store(r)
-	for _, s := range t.shards { // mail to any of its connections wakes a loop
-		if !slices.ContainsFunc(s.held, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.endWalk(r)
+func (g *generator) startVerification(number int) *verification {
+	r := &verification{number: number, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
+	r.shardsLeft.Store(int32(len(g.shards)))
+	g.verifying.Store(r)
+	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
+		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
+			s.finishScan(r)
 		}
 	}
 	return r
 }
 
-// giveUp ends a verification, and says how many lines are missing.
-func (t *traffic) giveUp(r *verification) (missing int64) {
+// stopVerification ends a verification and returns the number of lines without an answer.
+func (g *generator) stopVerification(r *verification) (missing int64) {
 	r.stopped.Store(true)
-	for _, s := range t.shards {
+	for _, s := range g.shards {
 		s.mu.Lock()
-		for _, a := range s.asked {
+		for _, a := range s.pendingLines {
 			r.inFlight.Add(-1)
-			if a.sent > 0 {
+			if a.sentAt > 0 {
 				missing++
-				s.sum.run[nDropped]++
+				s.totals.run[nDropped]++
 			}
 		}
-		s.asked = nil
+		s.pendingLines = nil
 		s.mu.Unlock()
 	}
-	t.faults.unanswered(missing)
+	g.faults.recordUnanswered(missing)
 	return missing
 }
 
-// verify has every connection checked, tells of it, and keeps what came of it.
-func (r *run) verify(ctx context.Context) error {
-	if r.cfg.Check == 0 || r.sum().open() == 0 {
+// verifyHeldConns runs a verification of all held connections and reports its outcome.
+func (r *run) verifyHeldConns(ctx context.Context) error {
+	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
 	}
-	t := r.traffic
-	r.tell(Event{Phase: Progress, Interval: r.interval()})
+	t := r.generator
+	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
 	r.stage = "check"
 	r.aggregator.total.outside.reset()
-	r.tell(Event{Phase: Checking})
-	before, began := r.sum(), t.now()
-	v := t.beginVerify(len(r.verifications) + 1)
-	err := r.await(ctx, wait{
-		done:  func(s sum) bool { return v.done() },
-		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
+	r.emitEvent(Event{Phase: Checking})
+	before, began := r.sumTotals(), t.now()
+	v := t.startVerification(len(r.verifications) + 1)
+	err := r.waitUntil(ctx, waitCondition{
+		done:         func(s totals) bool { return v.isDone() },
+		stallTimeout: r.cfg.Drain,
+		progress:     func(s totals) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
 	})
 	v.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
-		flies := func(sum) bool { return v.inFlight.Load() == 0 }
-		_ = r.await(context.WithoutCancel(ctx), wait{most: min(r.cfg.Drain, cancelDrain), done: flies})
+		flies := func(totals) bool { return v.inFlight.Load() == 0 }
+		_ = r.waitUntil(context.WithoutCancel(ctx), waitCondition{timeout: min(r.cfg.Drain, canceledDrain), done: flies})
 	}
-	missing := t.giveUp(v)
-	r.tell(Event{Phase: Progress, Interval: r.interval()})
-	s := r.sum()
+	missing := t.stopVerification(v)
+	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
+	s := r.sumTotals()
 	found := Verification{
-		Number: v.number, InFlight: r.cfg.Check, Open: before.open(),
+		Number: v.number, InFlight: r.cfg.Check, Open: before.openConns(),
 		Asked:   s.run[nSent] - before.run[nSent],
 		Checked: s.run[nAnswered] - before.run[nAnswered],
 		Wrong:   s.run[nVerifyWrong] - before.run[nVerifyWrong], Lost: s.run[nVerifyLost] - before.run[nVerifyLost], Unanswered: missing,
-		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.aggregator.total.outside),
+		Time: max(s.lastAnswer-began, 0), Latency: summarizeDistribution(&r.aggregator.total.outside),
 	}
 	r.verifications = append(r.verifications, found)
-	r.tell(Event{Phase: Checked, Verification: &found})
-	return unlessStalled(err)
+	r.emitEvent(Event{Phase: Checked, Verification: &found})
+	return ignoreStalled(err)
 }
 
-// tellBroadcast sends Heard once, when all connections have had the broadcast.
-func (r *run) tellBroadcast(s sum) {
-	if r.allHeard || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
+// emitHeardOnce emits Heard once, when all open connections have received the broadcast.
+func (r *run) emitHeardOnce(s totals) {
+	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeard() < s.openConns() {
 		return
 	}
-	r.allHeard = true
-	r.tell(Event{Phase: Progress, Interval: r.interval()}) // so that its times are known
-	r.tell(Event{Phase: Heard, Broadcast: r.broadcast(s)})
+	r.heardSent = true
+	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()}) // collects the times
+	r.emitEvent(Event{Phase: Heard, Broadcast: r.broadcastResult(s)})
 }
 
-// broadcast is how far the broadcast had come, nil where there is none. Its times are
-// as of the last interval.
-func (r *run) broadcast(s sum) *Broadcast {
+// broadcastResult returns the progress of the broadcast, nil if none is expected. Its times are
+// those of the last interval.
+func (r *run) broadcastResult(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
 	}
-	b := &Broadcast{Open: s.open(), Heard: s.heardOpen(), Again: s.run[nHeardAgain], After: latencyOf(&r.aggregator.total.heard)}
+	b := &Broadcast{Open: s.openConns(), Heard: s.openConnsHeard(), Again: s.run[nHeardAgain], After: summarizeDistribution(&r.aggregator.total.heard)}
 	if s.run[nHeard] > 0 {
-		b.Time = max(s.lastHeard-time.Duration(r.traffic.firstHeard.Load()), 0)
+		b.Time = max(s.lastHeard-time.Duration(r.generator.firstHeard.Load()), 0)
 	}
 	return b
 }

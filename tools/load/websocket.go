@@ -12,126 +12,127 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// framing has messages travel as those of WebSockets: it asks for the upgrade,
-// puts a frame around each message, and takes the answers out of theirs.
-type framing struct {
-	inner  checker
-	table  *connTable
-	host   string
-	path   string
-	header http.Header
-	whole  bool // each message of the server is an answer
-	seed   uint64
+// wsFraming sends and receives messages as WebSocket messages: it starts the handshake, frames each
+// message, and unframes answers.
+type wsFraming struct {
+	answers       answerChecker
+	table         *connTable
+	host          string
+	path          string
+	header        http.Header
+	countMessages bool // each message of the server is an answer
+	seed          uint64
 }
 
-func newFraming(cfg *Config, inner checker, table *connTable) *framing {
-	return &framing{
-		inner: inner, table: table, host: cfg.host(),
+func newWSFraming(cfg *Config, inner answerChecker, table *connTable) *wsFraming {
+	return &wsFraming{
+		answers: inner, table: table, host: cfg.hostHeader(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
-		whole: cfg.Match == matchFrames,
-		seed:  seedOf(cfg.Seed, seedMasks),
+		countMessages: cfg.Match == matchFrames,
+		seed:          deriveSeed(cfg.Seed, seedMasks),
 	}
 }
 
-// upgrade is the value of a connection until the server has agreed.
-type upgrade struct {
-	key    websocket.Key
-	number uint32
-	began  time.Duration
-	why    error // that it did not
+// wsHandshake is the value of a connection during the WebSocket handshake.
+type wsHandshake struct {
+	key      websocket.Key
+	number   uint32
+	dialedAt time.Duration
+	err      error // why it failed
 }
 
-func (f *framing) greet(c *engine.Conn, number uint32, began time.Duration) {
-	u := &upgrade{number: number, began: began}
-	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(seedOf(f.seed, uint64(number)), 0))
-	binary.LittleEndian.PutUint64(u.key[8:], pacer.Random(seedOf(f.seed, uint64(number)), 1))
+func (f *wsFraming) sendHandshake(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+	u := &wsHandshake{number: connNumber, dialedAt: dialedAt}
+	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 0))
+	binary.LittleEndian.PutUint64(u.key[8:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 1))
 	c.SetValue(u)
-	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed tells why not
+	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-// upgrade takes the server's answer to the request for an upgrade.
-func (t *traffic) upgrade(c *engine.Conn, u *upgrade, in []byte) int {
-	n, err := websocket.CheckResponse(in, u.key)
+// receiveHandshakeResponse checks the server's response to the handshake. It returns the length of
+// the response.
+func (g *generator) receiveHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
+	n, err := websocket.CheckResponse(in, hs.key)
 	if err != nil {
-		u.why = fmt.Errorf("WebSocket: %w", err)
-		c.Abort(u.why)
+		hs.err = fmt.Errorf("WebSocket: %w", err)
+		c.Abort(hs.err)
 		return len(in)
 	}
 	if n > 0 {
-		t.upgraded(c, u.number, u.began)
+		g.joinOrEstablish(c, hs.number, hs.dialedAt)
 	}
 	return n
 }
 
-// notUpgraded counts a connection that ended before the server had agreed.
-func (t *traffic) notUpgraded(u *upgrade, why error) {
-	if t.closing.Load() {
+// countFailedHandshake counts a connection that ended during the handshake.
+func (g *generator) countFailedHandshake(hs *wsHandshake, reason error) {
+	if g.closing.Load() {
 		return
 	}
-	if u.why == nil {
-		u.why = fmt.Errorf("WebSocket: %s", cause(why))
+	if hs.err == nil {
+		hs.err = fmt.Errorf("WebSocket: %s", describeCause(reason))
 	}
-	t.faults.refused(u.why)
+	g.faults.recordConnectFailure(hs.err)
 }
 
-func (f *framing) append(dst, message []byte, number uint32, k uint64) []byte {
+func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {
 	var mask [4]byte
-	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(seedOf(f.seed, uint64(number)), k+2)))
+	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(deriveSeed(f.seed, uint64(connNumber)), msgNumber+2)))
 	return websocket.AppendFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame ends a connection that the server has ended with a close frame.
+// errClosedFrame closes a connection for which the server has sent a close frame.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
-func (f *framing) check(c *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	r := &f.table.frames[l.id]
-	for h.used < len(in) && h.wrong == nil {
-		part, n, err := r.Next(in[h.used:])
+func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+	r := &f.table.frameReaders[cs.index]
+	for res.used < len(in) && res.err == nil {
+		frame, n, err := r.Next(in[res.used:])
 		if err != nil {
-			h.wrong = err
+			res.err = err
 		}
 		if err != nil || n == 0 {
 			break
 		}
-		h.used += n
-		switch part.Kind {
+		res.used += n
+		switch frame.Kind {
 		case websocket.Data:
-			f.data(c, l, part, ahead, &h)
+			f.checkDataFrame(c, cs, frame, answeredInCall, &res)
 		case websocket.Ping:
-			f.reply(c, websocket.OpPong, part.Payload)
+			f.sendControlFrame(c, websocket.OpPong, frame.Payload)
 		case websocket.Close:
-			f.reply(c, websocket.OpClose, part.Payload)
+			f.sendControlFrame(c, websocket.OpClose, frame.Payload)
 			c.CloseWith(errClosedFrame)
-			return h
+			return res
 		}
 	}
-	return h
+	return res
 }
 
-func (f *framing) data(c *engine.Conn, l *connState, part websocket.Part, ahead int, h *progress) {
-	if !f.whole {
-		g := f.inner.check(c, l, part.Payload, ahead+h.answers)
-		h.answers += g.answers
-		h.bytes += g.bytes
-		if h.wrong = g.wrong; g.wrong != nil {
-			h.used -= len(part.Payload) - g.used
+func (f *wsFraming) checkDataFrame(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
+	if !f.countMessages {
+		g := f.answers.checkAnswers(c, cs, frame.Payload, answeredInCall+res.answers)
+		res.answers += g.answers
+		res.answerBytes += g.answerBytes
+		if res.err = g.err; g.err != nil {
+			res.used -= len(frame.Payload) - g.used
 		}
 		return
 	}
-	h.bytes += len(part.Payload)
-	if !part.Last {
+	res.answerBytes += len(frame.Payload)
+	if !frame.Last {
 		return
 	}
-	if ahead+h.answers >= int(l.inFlight) {
-		h.wrong = errMuch
+	if answeredInCall+res.answers >= int(cs.inFlight) {
+		res.err = errExtraAnswer
 		return
 	}
-	h.answers++
+	res.answers++
 }
 
-// reply answers a control frame; its mask need not be random.
-func (f *framing) reply(c *engine.Conn, op websocket.Opcode, payload []byte) {
-	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed tells why not
+// sendControlFrame sends a control frame with a zero mask.
+func (f *wsFraming) sendControlFrame(c *engine.Conn, op websocket.Opcode, payload []byte) {
+	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
 }
 
-func (f *framing) expects(l *connState) []byte { return f.inner.expects(l) }
+func (f *wsFraming) expectedBytes(cs *connState) []byte { return f.answers.expectedBytes(cs) }

@@ -52,9 +52,9 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	})
 	g.add("Work", "", func(flags *pflag.FlagSet) {
 		flags.Var(&list[agents.Allowed]{&f.agent.Allow, f.allowed}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
-		flag(flags, &f.agent.MaxConnections, quantity.Positive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
+		flag(flags, &f.agent.MaxConnections, quantity.ParsePositive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
 		flags.Var(&f, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
-		flags.StringVar(&f.agent.Keep, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
+		flags.StringVar(&f.agent.EventDir, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
 		flags.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	})
 	g.giveTo(cmd)
@@ -87,13 +87,13 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	if err := f.agent.Check(); err != nil {
 		return usagef("--nats: %w", err)
 	}
-	if f.agent.Keep != "" {
-		if at, err := os.Stat(f.agent.Keep); err != nil || !at.IsDir() {
-			return usagef("--keep is %q; expected an existing directory", f.agent.Keep)
+	if f.agent.EventDir != "" {
+		if at, err := os.Stat(f.agent.EventDir); err != nil || !at.IsDir() {
+			return usagef("--keep is %q; expected an existing directory", f.agent.EventDir)
 		}
 	}
 	var lock sync.Mutex
-	f.agent.Say = func(format string, args ...any) {
+	f.agent.Logf = func(format string, args ...any) {
 		lock.Lock()
 		defer lock.Unlock()
 		if !f.quiet {

@@ -70,7 +70,7 @@ func (s *staller) Opened(c *tcp.Conn) {
 			_ = to.Close() // an error says that it is closed already
 		}
 	}
-	c.SetValue(func(text []byte) error { return station.Serve(text, answer) })
+	c.SetValue(func(text []byte) error { return station.Enqueue(text, answer) })
 }
 
 // station is that of a loop.

@@ -384,8 +384,8 @@ func smaller(args []string) []string {
 		case !joined && i+1 < len(args):
 			value = args[i+1]
 		}
-		wanted, err := quantity.Count(value)
-		if allowed, _ := quantity.Count(most); err == nil && allowed > 0 && wanted <= allowed || strings.HasPrefix(value, "@") {
+		wanted, err := quantity.ParseCount(value)
+		if allowed, _ := quantity.ParseCount(most); err == nil && allowed > 0 && wanted <= allowed || strings.HasPrefix(value, "@") {
 			continue
 		}
 		if joined {

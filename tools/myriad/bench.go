@@ -69,8 +69,8 @@ type benchFlags struct {
 func (f *benchFlags) add(flags *pflag.FlagSet) {
 	o := &f.options
 	f.addScale(flags)
-	flag(flags, &o.Rounds, quantity.Positive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
-	flag(flags, &o.Duration, quantity.Period, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
+	flag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
+	flag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
 	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C tools/peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
@@ -84,7 +84,7 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 // addScale adds the flags that say how large scenarios are.
 func (f *benchFlags) addScale(flags *pflag.FlagSet) {
 	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
-	flag(flags, &f.options.Connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
+	flag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
 }
 
 func parseRegexp(text string) (*regexp.Regexp, error) {

@@ -126,15 +126,15 @@ func (f *doctorFlags) complete(given func(flag string) bool) error {
 
 func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
 	p := &f.plan
-	flag(flags, &p.Connections, quantity.Positive, "connections", "n", "look at `N` connections, such as 100k")
+	flag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "look at `N` connections, such as 100k")
 	flag(flags, &f.side, oneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
-	flag(flags, &p.Processes, quantity.Positive, "processes", "", "serve with `N` worker processes (default: none)")
-	flag(flags, &p.Unread, quantity.Count, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
-	flag(flags, &p.UserMemory, quantity.Positive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
-	flag(flags, &p.Backlog, quantity.Positive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
-	flag(flags, &p.Burst, quantity.Positive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
-	flag(flags, &p.Closing, quantity.Positive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	flag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "serve with `N` worker processes (default: none)")
+	flag(flags, &p.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
+	flag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
+	flag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
+	flag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	flag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ParseSources(text, load.MaxSources-len(p.Sources))
 	}

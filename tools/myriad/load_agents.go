@@ -37,7 +37,7 @@ type agentCount struct {
 
 func parseAgents(text string) (c agentCount, err error) {
 	number, local := strings.CutPrefix(text, "local:")
-	n, err := quantity.Positive(number)
+	n, err := quantity.ParsePositive(number)
 	if err != nil || n > load.MaxGenerators {
 		return c, quantity.Error(fmt.Sprintf("a number of agents, 1 to %d, or local: and a number", load.MaxGenerators))
 	}
@@ -50,7 +50,7 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
 	f.nats.add(flags, "", "meet the agents at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
-	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
+	flag(flags, &f.options.JoinTimeout, quantity.ParsePeriod, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
 	f.secret.add(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
 }
 
@@ -117,16 +117,16 @@ func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
-	o.Agents, o.Say = f.agents.agents.n, t.say
+	o.Agents, o.Logf = f.agents.agents.n, t.say
 	switch {
 	case f.results.quiet:
-		o.Say = nil
+		o.Logf = nil
 	case !t.text:
-		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
+		o.Logf = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
 	}
 	if f.agents.agents.local {
 		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
-		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Token) }
+		o.StartLocal = func(url string) (func(), error) { return f.localAgents(url, o.Token) }
 		cfg.Sources = nil
 	}
 	return agents.Run(ctx, o, cfg)

@@ -78,21 +78,21 @@ func (f *planFlags) addMeasured(flags *pflag.FlagSet) {
 func (f *planFlags) addGoal(flags *pflag.FlagSet) {
 	g := &f.goal
 	flags.VarP(&list[int64]{&f.connections, func(text string) ([]int64, error) {
-		n, err := quantity.Positive64(text)
+		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
 	flag(flags, &g.Rate, number("a number such as 0.05 or 2"), "rate", "", "`N` messages a second come on each connection, and are answered (default 0.05)")
-	flag(flags, &g.Size, quantity.Positive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
+	flag(flags, &g.Size, quantity.ParsePositive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "connections are encrypted; with --measure in the measurement, too")
-	flag(flags, &g.Unread, quantity.Count, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
-	flag(flags, &g.Memory, quantity.Positive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
-	flag(flags, &g.Cores, quantity.Positive, "cores", "", "a machine has `N` processors (default: as this one)")
+	flag(flags, &g.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
+	flag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
+	flag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "a machine has `N` processors (default: as this one)")
 	flag(flags, &g.Network, number("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
 	flag(flags, &g.Free, percent, "free", "", "leave this `PERCENT` of each free (default 30%)")
-	flag(flags, &g.Spare, quantity.Count, "spare", "", "`N` machines may be missing (default 1)")
-	flag(flags, &g.Most, quantity.Positive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
-	flag(flags, &g.Loops, quantity.Positive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
-	flag(flags, &g.Return, quantity.Period, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
+	flag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may be missing (default 1)")
+	flag(flags, &g.Most, quantity.ParsePositive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
+	flag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
+	flag(flags, &g.Return, quantity.ParsePeriod, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
 }
 
 func (f *planFlags) addAnswer(flags *pflag.FlagSet) {
@@ -104,7 +104,7 @@ func (f *planFlags) addAnswer(flags *pflag.FlagSet) {
 // number reads a number that need not be whole.
 func number(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
-		n, ok := quantity.Number(text)
+		n, ok := quantity.ParseNumber(text)
 		if !ok {
 			return 0, quantity.Error(expected)
 		}
@@ -114,7 +114,7 @@ func number(expected string) func(string) (float64, error) {
 
 // percent reads a part of a whole.
 func percent(text string) (float64, error) {
-	n, ok := quantity.Number(strings.TrimSuffix(text, "%"))
+	n, ok := quantity.ParseNumber(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
 		return 0, quantity.Error("a percentage such as 10%")
 	}

@@ -56,7 +56,7 @@ func (f *fleet) url() string { return "nats://" + f.nats.Addr().String() }
 // agent starts an agent, which the test ends; end ends it before.
 func (f *fleet) agent(a Agent) (end func()) {
 	f.t.Helper()
-	a.Say = f.said.say
+	a.Logf = f.said.say
 	if a.URL == "" {
 		a.URL = f.url()
 	}
@@ -106,7 +106,7 @@ func (f *fleet) wire() (url string, cut func()) {
 }
 
 func (f *fleet) options(agents int) Options {
-	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Say: f.said.say, Wait: testkit.Timeout}
+	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Logf: f.said.say, JoinTimeout: testkit.Timeout}
 }
 
 // serve is a server.
@@ -213,8 +213,8 @@ func sameCounts(t *testing.T, what string, merged, parts []string) {
 func TestRun(t *testing.T) {
 	f, target := newFleet(t), echo(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", Keep: dirs[0]})
-	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	f.agent(Agent{Name: "a", EventDir: dirs[0]})
+	f.agent(Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.Recorder
 	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
 	r, err := Run(t.Context(), f.options(2), cfg)
@@ -267,8 +267,8 @@ func TestRun(t *testing.T) {
 func TestTogether(t *testing.T) {
 	f, target := newFleet(t), echo(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", Keep: dirs[0], MaxConnections: 1})
-	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	f.agent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
+	f.agent(Agent{Name: "b", EventDir: dirs[1]})
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
 	r, err := Run(t.Context(), f.options(2), cfg)
 	if err != nil {
@@ -350,7 +350,7 @@ func TestLost(t *testing.T) {
 		t.Errorf("the result says %v; want that b is lost", err)
 	}
 	var text strings.Builder
-	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, and its part is missing below: not heard of for") {
+	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
 	testkit.WaitFor(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
@@ -440,7 +440,7 @@ func TestRefused(t *testing.T) {
 			o := f.options(1)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			o.Say = func(format string, args ...any) {
+			o.Logf = func(format string, args ...any) {
 				if f.said.say(format, args...); f.said.has("can't take part") {
 					cancel() // it would wait for others
 				}
@@ -489,7 +489,7 @@ func TestOpenFails(t *testing.T) {
 	}{
 		{"nobody listens", Options{NATS: NATS{URL: "nats://" + silent.Addr().String()}}, "agents: NATS at nats://" + silent.Addr().String()},
 		{"its address is taken", Options{Listen: taken.Addr().String()}, "address already in use"},
-		{"no local agents", Options{Listen: "127.0.0.1:0", Local: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
+		{"no local agents", Options{Listen: "127.0.0.1:0", StartLocal: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
 	} {
 		c.o.Agents = 1
 		if _, err := Run(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -504,7 +504,7 @@ func TestTooFew(t *testing.T) {
 	f.agent(Agent{Name: "alone"})
 	for wait := range silences(t) {
 		o := f.options(2)
-		o.Wait = wait
+		o.JoinTimeout = wait
 		_, err := Run(t.Context(), o, load.Config{Target: "127.0.0.1:1", Connections: 2})
 		if err == nil {
 			t.Fatal("a run of two agents, with one")
@@ -525,11 +525,11 @@ func TestConfigure(t *testing.T) {
 		`{"target":"127.0.0.1:1","connections":0.5}`:            "connections",
 		`[]`: "array",
 	} {
-		if _, err := a.configure(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := a.parsePlan(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want an error that names %s", config, err, want)
 		}
 	}
-	if cfg, err := a.configure(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")}); err == nil {
+	if cfg, err := a.parsePlan(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")}); err == nil {
 		t.Errorf("certificates that are none: %+v; want an error", cfg.TLS)
 	}
 }

@@ -44,9 +44,9 @@ func ParseAllowed(text string) (Allowed, error) {
 	return Allowed{network: network}, nil
 }
 
-// mayLoad resolves targets and returns an error if one is not allowed. Unix sockets have to be in Allow; other targets
-// only if Allow is not empty.
-func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
+// resolveAllowed resolves targets and returns an error if one is not allowed. Unix sockets must be
+// listed in Allow, other targets only if Allow is not empty.
+func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
 			if !slices.ContainsFunc(a.Allow, func(w Allowed) bool { return w.path == path }) {
@@ -81,10 +81,10 @@ func (a *Agent) mayLoad(ctx context.Context, targets []string) (addrs []netip.Ad
 	return addrs, nil
 }
 
-// examine returns what the doctor says about a call.
-func (a *Agent) examine(ctx context.Context, c call) agentInfo {
-	h := a.about()
-	addrs, err := a.mayLoad(ctx, c.Targets)
+// examineMachine lets the doctor assess whether this machine can carry the load of a call.
+func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
+	h := a.newAgentInfo()
+	addrs, err := a.resolveAllowed(ctx, c.Targets)
 	if err != nil {
 		h.Refuses = err.Error()
 		return h
@@ -92,7 +92,7 @@ func (a *Agent) examine(ctx context.Context, c call) agentInfo {
 	h.Most = a.MaxConnections
 	facts, err := doctor.Read(0)
 	if err != nil || len(addrs) == 0 {
-		return h // what can't be read stops nobody
+		return h // unknown limits do not matter
 	}
 	report, err := doctor.Examine(facts, doctor.Plan{
 		Connections: max(c.Connections, 1), Side: doctor.Client, Model: c.Model, Sources: a.Sources, Targets: addrs, Closing: c.Closing,
@@ -108,9 +108,9 @@ func (a *Agent) examine(ctx context.Context, c call) agentInfo {
 	return h
 }
 
-// configure returns the configuration of a plan.
-func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, err error) {
-	if err := noFiles(p.Config); err != nil {
+// parsePlan returns the validated configuration of a plan.
+func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
+	if err := rejectLocalKeys(p.Config); err != nil {
 		return cfg, err
 	}
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
@@ -119,7 +119,7 @@ func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, err err
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
 		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
-	if _, err := a.mayLoad(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
+	if _, err := a.resolveAllowed(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
 		return cfg, err
 	}
 	if len(p.CA) > 0 && cfg.TLS != nil {
@@ -132,8 +132,9 @@ func (a *Agent) configure(ctx context.Context, p plan) (cfg load.Config, err err
 	return cfg, cfg.Validate()
 }
 
-// noFiles returns an error if a key of a configuration names a file or an address of this machine.
-func noFiles(config []byte) error {
+// rejectLocalKeys returns an error if a key of a configuration names a file or an address of this
+// machine.
+func rejectLocalKeys(config []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(config, &keys); err != nil {
 		return err

@@ -22,7 +22,7 @@ func TestWrongToken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", Wait: testkit.Timeout, Say: func(format string, args ...any) {
+		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", JoinTimeout: testkit.Timeout, Logf: func(format string, args ...any) {
 			coordinator.say(format, args...)
 			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
 				at, _, _ := strings.Cut(rest, " ")
@@ -33,7 +33,7 @@ func TestWrongToken(t *testing.T) {
 	})
 	at := testkit.Receive(t, url, "the server")
 	for token, say := range map[string]*said{"another": &wrong, "": &without} {
-		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Say: say.say}).Serve(ctx) })
+		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Logf: say.say}).Serve(ctx) })
 	}
 	testkit.WaitFor(t, "all are named", func() bool {
 		return wrong.has("Authorization Violation: the token is wrong") && without.has("there are no credentials; expected the secret") &&
@@ -54,13 +54,13 @@ func TestWrongToken(t *testing.T) {
 // TestWarnings has a flood of refused clients fill no log.
 func TestWarnings(t *testing.T) {
 	var said said
-	c := &coordinator{Options: Options{Say: said.say}, warnings: make(chan string, 1)}
+	c := &coordinator{Options: Options{Logf: said.say}, warnings: make(chan string, 1)}
 	for _, line := range []string{"a", "a", "b"} {
 		for range 1000 {
-			c.warn(line)
+			c.keepWarning(line)
 		}
-		c.sayWarning()
-		c.sayWarning()
+		c.logWarning()
+		c.logWarning()
 	}
 	if got := said.String(); got != "NATS: a\nNATS: b\n" {
 		t.Errorf("it says %q", got)
@@ -120,7 +120,7 @@ func TestCheckServer(t *testing.T) {
 		defer server.Close()
 		n := NATS{URL: "nats://" + server.Addr().String(), Token: secret}
 		for _, n.dialer = range []nats.CustomDialer{nil, elsewhere{}} {
-			conn, err := nats.Connect(n.URL, n.options("test")...)
+			conn, err := nats.Connect(n.URL, n.connOptions("test")...)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,32 +2,32 @@ package agents
 
 import "time"
 
-// trip is a round trip: when the request left and the reply came by our clock, and when the request came and the
-// reply left by the other one.
-type trip struct {
-	left, came           time.Time
-	otherCame, otherLeft time.Time
+// roundTrip has the times of a request and its reply: sent and received by the local clock,
+// peerReceived and peerSent by the peer's clock.
+type roundTrip struct {
+	sent, received         time.Time
+	peerReceived, peerSent time.Time
 }
 
-// offset returns by how much the other clock is ahead of ours. The error is at most uncertainty, however the trip
-// divides into its two ways.
-func (t trip) offset() (offset, uncertainty time.Duration) {
-	there, back := t.otherCame.Sub(t.left), t.otherLeft.Sub(t.came)
-	around := t.came.Sub(t.left) - t.otherLeft.Sub(t.otherCame)
+// clockOffset returns how far the peer's clock is ahead of the local one. The error is at most
+// uncertainty, even if one direction takes all of the time.
+func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
+	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
+	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)
 	return (there + back) / 2, max(around, 0) / 2
 }
 
-// compare returns the offset of the shortest trip.
-func compare(trips []trip) (offset, uncertainty time.Duration) {
+// bestOffset returns the offset of the shortest trip.
+func bestOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	for i, t := range trips {
-		if o, u := t.offset(); i == 0 || u < uncertainty {
+		if o, u := t.clockOffset(); i == 0 || u < uncertainty {
 			offset, uncertainty = o, u
 		}
 	}
 	return offset, uncertainty
 }
 
-// ours converts a time by the other clock to ours.
-func ours(nanoseconds int64, offset time.Duration) time.Time {
+// toLocalTime converts a time of the peer's clock to the local clock.
+func toLocalTime(nanoseconds int64, offset time.Duration) time.Time {
 	return time.Unix(0, nanoseconds).Add(-offset)
 }

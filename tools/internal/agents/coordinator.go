@@ -20,25 +20,26 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Options describe how a coordinator meets its agents.
+// Options configure how a coordinator and its agents meet.
 type Options struct {
 	// Agents is the number of agents, 1 to load.MaxGenerators.
 	Agents int
-	// NATS is an external server. Without a URL the coordinator starts its own at Listen, which is DefaultListen by
-	// default, with ListenTLS if that is set. It requires the Token; beyond loopback there has to be one.
+	// NATS is an external server. Without a URL the coordinator starts its own at Listen (default
+	// DefaultListen), with ListenTLS if that is set. It requires the Token; beyond loopback a Token
+	// is mandatory.
 	NATS
 	Listen    string
 	ListenTLS *tls.Config
-	// Wait limits the time until the agents are there. Default a minute.
-	Wait time.Duration
-	// Silence is the time without a message after which agents consider the coordinator lost, and it them: 100 ms to
-	// a minute. Default DefaultSilence.
+	// JoinTimeout limits the wait for agents. Default one minute.
+	JoinTimeout time.Duration
+	// Silence is the time without a message after which a peer is considered lost: 100 ms to a
+	// minute. Default DefaultSilence.
 	Silence time.Duration
-	// Say receives a line for everything that happens, on the goroutine of Run. Default: the lines are dropped.
-	Say func(format string, args ...any)
-	// Local, if set, starts agents on this machine that reach NATS at a URL, and returns a function that ends
-	// them. Default nil: agents come by themselves.
-	Local func(url string) (stop func(), err error)
+	// Logf receives one line per event, on the goroutine of Run. Default: lines are dropped.
+	Logf func(format string, args ...any)
+	// StartLocal, if set, starts agents on this machine that connect to NATS at a URL, and returns
+	// a function that stops them. Default nil: agents are started separately.
+	StartLocal func(url string) (stop func(), err error)
 
 	version string // of Myriad, for tests
 }
@@ -46,21 +47,21 @@ type Options struct {
 // coordinator is one run of several agents. It belongs to the goroutine of Run.
 type coordinator struct {
 	Options
-	cfg       load.Config
-	run       string
-	server    *natsd.Server // nil for an external one
-	conn      *nats.Conn
-	stopLocal func() // nil without local agents
-	messages  chan *nats.Msg
-	warnings  chan string // of its own server
-	warned    string      // the last of these that was passed to Say
-	members   []*member
-	began     bool // events of the run have been observed
-	step      int  // of the traffic that has begun, from 1
-	timers    *timers
-	steady    load.Steadiness  // of what all receive
-	shown     time.Duration    // the end of the last interval that was observed
-	losses    map[string]int64 // of agents since
+	cfg           load.Config
+	run           string
+	server        *natsd.Server // nil for an external one
+	conn          *nats.Conn
+	stopLocal     func() // nil without local agents
+	messages      chan *nats.Msg
+	warnings      chan string // of its own server
+	warned        string      // the last warning that was logged
+	members       []*member
+	began         bool // events of the run have been observed
+	step          int  // of the current traffic, from 1
+	timers        *timers
+	steady        load.Steadiness  // of the sum of all receive rates
+	observedUntil time.Duration    // the end of the last interval that was observed
+	losses        map[string]int64 // of agents since then
 }
 
 // member is an agent of a run.
@@ -68,34 +69,35 @@ type member struct {
 	agentInfo
 	id          string
 	connections int // its part
-	publishers  int // of these
+	publishers  int // included in connections
 	offset      time.Duration
 	uncertainty time.Duration
 	heard       time.Time
 	orders      orders
 
 	snapshot  load.Snapshot
-	pending   map[load.Phase][]load.Event // that not all agents have reported
+	pending   map[load.Phase][]load.Event // events that not all agents have reported
 	connected bool
-	intervals []load.Event // since the last that was shown
-	measuring time.Time    // by our clock, when its window began
-	tried     *load.Result // of the step, nil until it has come
-	best      *load.Result // of the step that a search has found
-	published []int64      // by its publishers, nil until it has come
+	intervals []load.Event // since the last observed one
+	measuring time.Time    // when its window began, by the local clock
+	tried     *load.Result // result of the current step, nil until it arrives
+	best      *load.Result // result of the best step of a search
+	published []int64      // by its publishers, nil until it arrives
 	result    *load.Result
 	ended     string // why its run ended early
 	lost      string // why its result is missing
 }
 
-// active reports whether an agent has something more to report.
-func (m *member) active() bool { return m.result == nil && m.lost == "" }
+// isActive reports whether the agent still has something to report.
+func (m *member) isActive() bool { return m.result == nil && m.lost == "" }
 
-// Run loads the targets from agents, as load.Run does from this process. The Result lists in Agents which of them were
-// lost; their parts are missing in it. It is nil if the configuration is wrong or can't be divided, if NATS requires no
-// credentials although it is not on loopback, if there are too few agents, if one of them can't do its part, or if all
-// are lost.
+// Run loads the targets from agents, as load.Run does from this process. Result.Agents lists lost
+// agents; their parts are missing in the Result. The Result is nil if the configuration is wrong or
+// cannot be divided, if NATS requires no credentials although it is not on loopback, if there are
+// too few agents, if one of them refuses its part, or if all are lost.
 //
-// When ctx ends, all agents end their runs early, and the Result so far is returned with ctx's cause.
+// When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's
+// cause.
 func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -106,29 +108,29 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 	if _, err := cfg.Divide(slices.Repeat([]float64{1}, o.Agents)...); err != nil {
 		return nil, err
 	}
-	o.Wait, o.Silence, o.Listen = cmp.Or(o.Wait, time.Minute), cmp.Or(o.Silence, DefaultSilence), cmp.Or(o.Listen, DefaultListen)
+	o.JoinTimeout, o.Silence, o.Listen = cmp.Or(o.JoinTimeout, time.Minute), cmp.Or(o.Silence, DefaultSilence), cmp.Or(o.Listen, DefaultListen)
 	o.Silence = min(max(o.Silence, minSilence), maxSilence)
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
-	if o.Say == nil {
-		o.Say = func(string, ...any) {}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
 	}
 	o.version = cmp.Or(o.version, version.Myriad())
 	c := &coordinator{Options: o, cfg: cfg, run: newID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
-	defer c.close()
-	if err := c.open(); err != nil {
+	defer c.closeConns()
+	if err := c.openConns(); err != nil {
 		return nil, err
 	}
-	defer c.release()
-	if err := c.gather(ctx); err != nil {
+	defer c.releaseAgents()
+	if err := c.gatherAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrders() // the first agent has waited for the others
-	if err := c.divide(ctx); err != nil {
+	c.sendOrders() // the first agents have waited for the others
+	if err := c.sendParts(ctx); err != nil {
 		return nil, err
 	}
-	return c.watch(ctx)
+	return c.runAndMerge(ctx)
 }
 
 // Check returns an error if the server is not on loopback and there are no credentials for it.
@@ -142,22 +144,23 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// open connects to NATS, starts its own server if there is no other, and starts local agents. close undoes that.
-func (c *coordinator) open() (err error) {
+// openConns connects to NATS, starts the coordinator's own server if there is no other, and starts
+// local agents. closeConns reverses that.
+func (c *coordinator) openConns() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
-		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.warn})
+		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepWarning})
 		if err != nil {
 			return fmt.Errorf("agents: %w", err)
 		}
-		connect, url = c.server.Connect, "nats://"+reachable(c.server.Addr())
+		connect, url = c.server.Connect, "nats://"+reachableAddr(c.server.Addr())
 		if c.ListenTLS != nil {
 			url = "tls" + strings.TrimPrefix(url, "nats")
 		}
 	}
 	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are repeated
-	if c.conn, err = connect(append(c.options("myriad load"), ignore)...); err != nil {
-		return fmt.Errorf("agents: NATS at %s: %s", redact(url), c.explain(err))
+	if c.conn, err = connect(append(c.connOptions("myriad load"), ignore)...); err != nil {
+		return fmt.Errorf("agents: NATS at %s: %s", redactURLs(url), c.explainError(err))
 	}
 	if err := c.checkServer(); err != nil {
 		return err
@@ -165,17 +168,17 @@ func (c *coordinator) open() (err error) {
 	if _, err = c.conn.ChanSubscribe(runSubject+c.run, c.messages); err != nil {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
-	if c.Local == nil {
-		c.Say("waiting on %s for agents: %d are wanted", redact(url), c.Agents)
+	if c.StartLocal == nil {
+		c.Logf("waiting on %s for agents: %d are wanted", redactURLs(url), c.Agents)
 		return nil
 	}
-	if c.stopLocal, err = c.Local(url); err != nil {
+	if c.stopLocal, err = c.StartLocal(url); err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
 	return nil
 }
 
-func (c *coordinator) close() {
+func (c *coordinator) closeConns() {
 	if c.stopLocal != nil {
 		c.stopLocal()
 	}
@@ -187,7 +190,7 @@ func (c *coordinator) close() {
 	}
 }
 
-// checkServer checks an external server.
+// checkServer returns an error if an external server is insecure.
 func (c *coordinator) checkServer() error {
 	if c.server != nil {
 		return nil
@@ -195,29 +198,30 @@ func (c *coordinator) checkServer() error {
 	return checkServer(c.conn)
 }
 
-// warn keeps a warning of the coordinator's server for sayWarning, unless there is one already. It is called from the
-// server's goroutines, also for what strangers cause.
-func (c *coordinator) warn(line string) {
+// keepWarning keeps a warning of the coordinator's server for logWarning, unless one is already
+// pending. The server's goroutines call it, also for events that unauthenticated clients cause.
+func (c *coordinator) keepWarning(line string) {
 	select {
 	case c.warnings <- line:
 	default:
 	}
 }
 
-// sayWarning passes the waiting warning to Say unless it equals the last one. The caller's ticker limits the rate.
-func (c *coordinator) sayWarning() {
+// logWarning logs the pending warning unless it equals the last one. The caller's ticker limits the
+// rate.
+func (c *coordinator) logWarning() {
 	select {
 	case line := <-c.warnings:
 		if line != c.warned {
-			c.Say("NATS: %s", line)
+			c.Logf("NATS: %s", line)
 		}
 		c.warned = line
 	default:
 	}
 }
 
-// reachable returns an address that this machine reaches.
-func reachable(a net.Addr) string {
+// reachableAddr returns the address with loopback in place of an unspecified host.
+func reachableAddr(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
 		return a.String()
@@ -225,8 +229,8 @@ func reachable(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
 }
 
-// call returns the question to the doctors of the agents.
-func (c *coordinator) call() call {
+// newCall returns the call for the agents.
+func (c *coordinator) newCall() call {
 	q := call{Targets: append([]string{c.cfg.Target}, c.cfg.Also...), Model: c.cfg.Model, Connections: c.cfg.Total()}
 	if c.cfg.Graceful && c.cfg.Lifetime > 0 {
 		q.Closing = int(float64(q.Connections) / c.cfg.Lifetime.Seconds() / float64(c.Agents))
@@ -236,12 +240,12 @@ func (c *coordinator) call() call {
 
 const (
 	callEvery = 500 * time.Millisecond
-	// maxRefused limits the agents that can't take part and are named.
+	// maxRefused limits the refusing agents that are named.
 	maxRefused = load.MaxGenerators
 )
 
-// gather calls until there are enough agents.
-func (c *coordinator) gather(ctx context.Context) error {
+// gatherAgents sends calls until there are enough agents.
+func (c *coordinator) gatherAgents(ctx context.Context) error {
 	answers := make(chan *nats.Msg, maxQueued)
 	inbox := nats.NewInbox()
 	sub, err := c.conn.ChanSubscribe(inbox, answers)
@@ -249,61 +253,61 @@ func (c *coordinator) gather(ctx context.Context) error {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	question, err := encode(c.version, callKind, c.run, c.call())
+	question, err := encodeMessage(c.version, callKind, c.run, c.newCall())
 	if err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
 	again := time.NewTicker(min(callEvery, c.Silence/heartbeats))
 	defer again.Stop()
-	patience := time.After(c.Wait)
+	patience := time.After(c.JoinTimeout)
 	refused := make(map[string]string)
 	for _ = c.conn.PublishRequest(callSubject, inbox, question); len(c.members) < c.Agents; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-patience:
-			return c.tooFew(refused)
+			return c.errTooFewAgents(refused)
 		case now := <-again.C:
 			if err := c.checkServer(); err != nil {
 				return err
 			}
-			c.sayWarning()
+			c.logWarning()
 			c.members = slices.DeleteFunc(c.members, func(m *member) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
-					c.Say("agent %s is gone", m.Name)
+					c.Logf("agent %s is gone", m.Name)
 				}
 				return gone
 			})
 			c.sendOrders()
 			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next one repeats it
 		case msg := <-c.messages:
-			c.hear(msg)
+			c.handleMessage(msg)
 		case msg := <-answers:
-			c.answered(ctx, msg.Data, refused)
+			c.admitAgent(ctx, msg.Data, refused)
 		}
 	}
 	return nil
 }
 
-// answered makes an agent that has replied to a call a member of the run.
-func (c *coordinator) answered(ctx context.Context, data []byte, refused map[string]string) {
-	reply, err := decode(data, c.version)
-	if reply == nil || reply.Kind != infoKind || c.member(reply.From) != nil {
+// admitAgent handles the reply to a call and makes the agent a member of the run.
+func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[string]string) {
+	reply, err := decodeMessage(data, c.version)
+	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
 		return
 	}
 	var info agentInfo
-	if e := reply.read(&info); e != nil && err == nil {
+	if e := reply.parseBody(&info); e != nil && err == nil {
 		return
 	}
-	info.Name, info.Host, info.Wall, info.Refuses = clean(info.Name), clean(info.Host), clean(info.Wall), clean(info.Refuses)
+	info.Name, info.Host, info.Wall, info.Refuses = sanitizeText(info.Name), sanitizeText(info.Host), sanitizeText(info.Wall), sanitizeText(info.Refuses)
 	if err != nil {
 		info.Refuses = cmp.Or(info.Refuses, err.Error())
 	}
 	if info.Refuses != "" {
 		if refused[reply.From] != info.Refuses && len(refused) < maxRefused {
 			refused[reply.From] = info.Refuses
-			c.Say("agent %s can't take part: %s", info.Name, info.Refuses)
+			c.Logf("agent %s can't take part: %s", info.Name, info.Refuses)
 		}
 		return
 	}
@@ -311,9 +315,9 @@ func (c *coordinator) answered(ctx context.Context, data []byte, refused map[str
 	for n := 2; slices.ContainsFunc(c.members, func(o *member) bool { return o.Name == m.Name }); n++ {
 		m.Name = fmt.Sprintf("%s-%d", info.Name, n)
 	}
-	// The other members hear nothing meanwhile.
-	if err := c.ask(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
-		c.Say("agent %s can't take part: %v", m.Name, err)
+	// The other members receive no heartbeat meanwhile.
+	if err := c.request(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
+		c.Logf("agent %s can't take part: %v", m.Name, err)
 		return
 	}
 	c.members = append(c.members, m)
@@ -324,11 +328,11 @@ func (c *coordinator) answered(ctx context.Context, data []byte, refused map[str
 	if m.Most > 0 {
 		text += fmt.Sprintf(", takes %s at most", format.Count(m.Most))
 	}
-	c.Say("agent %s, %s, carries %s", m.Name, m.Host, text)
+	c.Logf("agent %s, %s, carries %s", m.Name, m.Host, text)
 }
 
-// member returns the member with an ID, or nil.
-func (c *coordinator) member(id string) *member {
+// findMember returns the member with an ID, or nil.
+func (c *coordinator) findMember(id string) *member {
 	for _, m := range c.members {
 		if m.id == id {
 			return m
@@ -337,8 +341,8 @@ func (c *coordinator) member(id string) *member {
 	return nil
 }
 
-// tooFew returns an error that names the agents that are there.
-func (c *coordinator) tooFew(refused map[string]string) error {
+// errTooFewAgents returns an error that names the agents that have joined.
+func (c *coordinator) errTooFewAgents(refused map[string]string) error {
 	text, separator := "", ": "
 	for _, m := range c.members {
 		text, separator = text+separator+m.Name, ", "
@@ -349,7 +353,7 @@ func (c *coordinator) tooFew(refused map[string]string) error {
 	if c.warned != "" {
 		text += "; " + c.warned
 	}
-	return fmt.Errorf("%d of %d agents after %v%s; start them with `myriad agent --nats URL`, with the same secret", len(c.members), c.Agents, c.Wait, text)
+	return fmt.Errorf("%d of %d agents after %v%s; start them with `myriad agent --nats URL`, with the same secret", len(c.members), c.Agents, c.JoinTimeout, text)
 }
 
 const (
@@ -357,9 +361,9 @@ const (
 	maxClock = 16 // round trips
 )
 
-// ask sends a request to an agent until it replies, or until limit is over.
-func (c *coordinator) ask(ctx context.Context, m *member, limit time.Duration, kind string, body, answer any) error {
-	data, err := encode(c.version, kind, c.run, body)
+// request sends a request to an agent, repeatedly, until it replies or limit has passed.
+func (c *coordinator) request(ctx context.Context, m *member, limit time.Duration, kind string, body, answer any) error {
+	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
 		return err
 	}
@@ -373,8 +377,8 @@ func (c *coordinator) ask(ctx context.Context, m *member, limit time.Duration, k
 		msg, err := c.conn.RequestWithContext(once, agentSubject+m.id, data)
 		cancel()
 		if err == nil {
-			reply, err := decode(msg.Data, c.version)
-			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.read(answer) != nil {
+			reply, err := decodeMessage(msg.Data, c.version)
+			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.parseBody(answer) != nil {
 				return errors.New("its answer is malformed")
 			}
 			m.heard = time.Now()
@@ -384,13 +388,13 @@ func (c *coordinator) ask(ctx context.Context, m *member, limit time.Duration, k
 			return context.Cause(ctx)
 		}
 		if errors.Is(err, nats.ErrNoResponders) {
-			time.Sleep(c.Silence / heartbeats) // it would return at once again
+			time.Sleep(c.Silence / heartbeats) // avoids a busy loop
 		}
 	}
 }
 
-// divide sends each agent its part, after comparing the clocks.
-func (c *coordinator) divide(ctx context.Context) error {
+// sendParts divides the load and sends each agent its part, after comparing the clocks.
+func (c *coordinator) sendParts(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {
 		all = append(all, m.agentInfo)
@@ -413,7 +417,7 @@ func (c *coordinator) divide(ctx context.Context) error {
 	}
 	now, errs := time.Now().Round(0), make(chan error, len(parts))
 	for i, m := range c.members {
-		go func() { errs <- c.prepare(ctx, m, parts[i], ca, now) }()
+		go func() { errs <- c.prepareMember(ctx, m, parts[i], ca, now) }()
 	}
 	for range parts {
 		err = cmp.Or(err, <-errs)
@@ -426,23 +430,24 @@ func (c *coordinator) divide(ctx context.Context) error {
 		if ahead < 0 {
 			ahead, way = -ahead, "behind"
 		}
-		c.Say("agent %s: %s connections; its clock is %v ± %v %s", m.Name, format.Count(m.connections), format.Round(ahead), format.Round(m.uncertainty), way)
+		c.Logf("agent %s: %s connections; its clock is %v ± %v %s", m.Name, format.Count(m.connections), format.Round(ahead), format.Round(m.uncertainty), way)
 	}
 	return nil
 }
 
-// prepare measures the offset of an agent's clock and sends the agent its part. It runs concurrently for all agents.
-func (c *coordinator) prepare(ctx context.Context, m *member, part load.Config, ca []byte, since time.Time) error {
-	var trips []trip
+// prepareMember measures the offset of an agent's clock and sends the agent its part. It runs
+// concurrently for all agents.
+func (c *coordinator) prepareMember(ctx context.Context, m *member, part load.Config, ca []byte, since time.Time) error {
+	var trips []roundTrip
 	for range maxClock {
 		var there clock
 		left := time.Now()
-		if err := c.ask(ctx, m, c.Silence, clockKind, clockRequest{c.Silence}, &there); err != nil {
+		if err := c.request(ctx, m, c.Silence, clockKind, clockRequest{c.Silence}, &there); err != nil {
 			return fmt.Errorf("agent %s: %w", m.Name, err)
 		}
-		trips = append(trips, trip{left.Round(0), time.Now().Round(0), time.Unix(0, there.Came), time.Unix(0, there.Left)})
+		trips = append(trips, roundTrip{left.Round(0), time.Now().Round(0), time.Unix(0, there.Came), time.Unix(0, there.Left)})
 	}
-	m.offset, m.uncertainty = compare(trips)
+	m.offset, m.uncertainty = bestOffset(trips)
 	m.connections = part.Total()
 	if p := part.PubSub; p != nil {
 		m.publishers, p.Since = max(p.Publishers, 1), since.Add(m.offset)
@@ -452,33 +457,33 @@ func (c *coordinator) prepare(ctx context.Context, m *member, part load.Config, 
 		return err
 	}
 	var r planReply
-	if err := c.ask(ctx, m, c.Silence, planKind, plan{text, ca}, &r); err != nil {
+	if err := c.request(ctx, m, c.Silence, planKind, plan{text, ca}, &r); err != nil {
 		return fmt.Errorf("agent %s: %w", m.Name, err)
 	}
 	if r.Refuses != "" {
-		return fmt.Errorf("agent %s: %s", m.Name, clean(r.Refuses))
+		return fmt.Errorf("agent %s: %s", m.Name, sanitizeText(r.Refuses))
 	}
 	return nil
 }
 
-// sendOrders sends each agent its orders, which are the coordinator's heartbeat too.
+// sendOrders sends each agent its orders, which are also the coordinator's heartbeat.
 func (c *coordinator) sendOrders() {
 	for _, m := range c.members {
-		c.order(m)
+		c.sendOrdersTo(m)
 	}
 }
 
-func (c *coordinator) order(m *member) {
-	if data, err := encode(c.version, heartbeatKind, c.run, m.orders); err == nil {
-		_ = publish(c.conn, agentSubject+m.id, data) // the next heartbeat repeats it
+func (c *coordinator) sendOrdersTo(m *member) {
+	if data, err := encodeMessage(c.version, heartbeatKind, c.run, m.orders); err == nil {
+		_ = publishMessage(c.conn, agentSubject+m.id, data) // the next heartbeat repeats it
 	}
 }
 
-// release ends the agents' parts.
-func (c *coordinator) release() {
+// releaseAgents ends the agents' parts of the run.
+func (c *coordinator) releaseAgents() {
 	for _, m := range c.members {
-		m.orders = orders{Stop: m.active(), Over: true}
-		c.order(m)
+		m.orders = orders{Stop: m.isActive(), Over: true}
+		c.sendOrdersTo(m)
 	}
-	_ = c.conn.FlushTimeout(writeTimeout) // after that agents notice the silence
+	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss it notice the silence
 }

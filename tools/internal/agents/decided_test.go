@@ -41,8 +41,8 @@ func keptTries(t *testing.T, dir string) (all []*load.Result) {
 func TestSearch(t *testing.T) {
 	f := newFleet(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", Keep: dirs[0], MaxConnections: 2})
-	f.agent(Agent{Name: "b", Keep: dirs[1]})
+	f.agent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
+	f.agent(Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.Recorder
 	tried := 0
 	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}

@@ -54,16 +54,17 @@ const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
 
-// encode returns a message. Bodies are plain data of this package and of load.
-func encode(version, kind, from string, body any) ([]byte, error) {
+// encodeMessage returns a message. Bodies are plain data of this package and of load.
+func encodeMessage(version, kind, from string, body any) ([]byte, error) {
 	return json.Marshal(struct {
 		header
 		Body any `json:"body"`
 	}{header{protocol, version, kind, from}, body})
 }
 
-// decode parses a message up to its body. With errVersion it returns the message too, for its sender to be named.
-func decode(data []byte, version string) (*message, error) {
+// decodeMessage parses a message except for its body. With errVersion it also returns the message,
+// to name the sender.
+func decodeMessage(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
@@ -80,8 +81,8 @@ func decode(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// read parses the body. It rejects unknown fields and trailing data.
-func (m *message) read(body any) error {
+// parseBody parses the body. It rejects unknown fields and trailing data.
+func (m *message) parseBody(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {
@@ -102,7 +103,7 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes the load to the doctors of the agents.
+// call describes the planned load, for the agents to assess their capacity.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`
@@ -114,15 +115,15 @@ type call struct {
 type agentInfo struct {
 	Name string `json:"name"`
 	Host string `json:"host"`
-	// Machine is equal for agents on one machine, which share its resources.
+	// Machine is equal for agents on the same machine, which share its resources.
 	Machine string `json:"machine"`
 	CPUs    int    `json:"cpus"`
-	// Holds is the number of connections that the machine can carry according to its doctor, and Wall the
-	// resource that limits it; 0 for no limit. Most is the agent's own limit, 0 for none.
+	// Holds is the number of connections that the machine can carry according to its doctor, and
+	// Wall the limiting resource; 0 for no limit. Most is the agent's own limit, 0 for none.
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
-	// Refuses is the reason why the agent can't take part, "" if it can.
+	// Refuses is why the agent cannot take part, "" if it can.
 	Refuses string `json:"refuses,omitempty"`
 }
 
@@ -131,7 +132,8 @@ type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock replies to a clockRequest: when it arrived and when the reply left, in nanoseconds.
+// clock replies to a clockRequest: when the request arrived and when the reply was sent, in
+// nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -148,12 +150,13 @@ type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders are the body of the coordinator's heartbeat: the state in which it wants the agent. Times are by the
-// agent's clock, in nanoseconds, 0 for not yet.
+// orders is the body of the coordinator's heartbeat: the state in which it wants the agent. Times
+// are by the agent's clock, in nanoseconds, 0 if not yet set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // connect
 	Begin int64 `json:"begin,omitempty"` // send
-	// Step numbers the phases of traffic, from 1. Rate is the one that a search tries, 0 to end the search.
+	// Step numbers the phases of traffic, from 1. Rate is the rate that a search tries, 0 to end
+	// the search.
 	Step   int     `json:"step,omitempty"`
 	Rate   float64 `json:"rate,omitempty"`
 	Steady bool    `json:"steady,omitempty"`
@@ -167,13 +170,14 @@ type orders struct {
 type report struct {
 	At    int64       `json:"at"` // by its clock
 	Event *load.Event `json:"event,omitempty"`
-	// Step numbers the rates that a search has tried, from 1. The report is repeated until the next is ordered.
+	// Step numbers the rates that a search has tried, from 1. The report is repeated until the next
+	// step is ordered.
 	Step int `json:"step,omitempty"`
-	// Failed is the reason why there is no result, or why the run ended early.
+	// Failed is why there is no result, or why the run ended early.
 	Failed string `json:"failed,omitempty"`
 }
 
-// agentState is the body of an agent's heartbeat, because events can get lost.
+// agentState is the body of an agent's heartbeat. It repeats state whose events can get lost.
 type agentState struct {
 	Connected bool `json:"connected,omitempty"`
 }

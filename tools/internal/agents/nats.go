@@ -16,7 +16,7 @@ const (
 	// DefaultURL is the NATS server of a coordinator on this machine, DefaultListen its address.
 	DefaultURL    = "nats://127.0.0.1:4222"
 	DefaultListen = "127.0.0.1:4222"
-	// DefaultSilence is the time without a message after which the other side is considered lost.
+	// DefaultSilence is the time without a message after which a peer is considered lost.
 	DefaultSilence         = 5 * time.Second
 	minSilence, maxSilence = 100 * time.Millisecond, time.Minute
 
@@ -31,11 +31,13 @@ const (
 
 // NATS describes a NATS server and the credentials for it.
 type NATS struct {
-	// URL lists addresses, separated by commas. A user and password in it take precedence over Token.
+	// URL lists addresses, separated by commas. A user and password in it take precedence over
+	// Token.
 	URL string
-	// Creds is a file with the credentials of a user, "" for none.
+	// Creds is a file with a user's credentials, "" for none.
 	Creds string
-	// Token is the secret that the coordinator's own server requires, or the token of another one; "" for none.
+	// Token is the secret of the coordinator's own server, or the token of another one; "" for
+	// none.
 	Token string
 	// TLS configures connections to tls:// URLs. Default nil: the certificates that the system trusts.
 	TLS *tls.Config
@@ -43,25 +45,25 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if the URL leads to another machine without credentials.
+// Check returns an error if the URL names another machine without credentials.
 func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redact(text))
+			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactURLs(text))
 		}
 		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopback(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redact(text), SecretVariable)
+			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactURLs(text), SecretVariable)
 		}
 	}
 	return nil
 }
 
-// SecretVariable is the environment variable of the command that contains the secret.
+// SecretVariable is the environment variable with the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// checkServer returns an error if the server of conn is not on loopback and admits clients without credentials: any
-// of these could control the agents.
+// checkServer returns an error if the server of conn is not on loopback and admits clients without
+// credentials: any of these could control the agents.
 func checkServer(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopback(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -69,14 +71,15 @@ func checkServer(conn *nats.Conn) error {
 	return nil
 }
 
-// isLoopback reports whether only this machine reaches an address.
+// isLoopback reports whether an address is reachable only from this machine.
 func isLoopback(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// options returns the options of both sides' connections. What can't be sent at once is dropped, not buffered.
-func (n *NATS) options(name string) []nats.Option {
+// connOptions returns the connection options of agents and coordinators. Messages that cannot be
+// sent immediately are dropped, not buffered.
+func (n *NATS) connOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectEvery), nats.ReconnectJitter(reconnectEvery, reconnectEvery),
@@ -97,8 +100,8 @@ func (n *NATS) options(name string) []nats.Option {
 	return all
 }
 
-// explain names the credentials that the server rejected.
-func (n *NATS) explain(err error) string {
+// explainError returns the text of an error, with the credentials that the server rejected.
+func (n *NATS) explainError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
 		return text
@@ -114,8 +117,8 @@ func (n *NATS) explain(err error) string {
 	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// redact removes credentials from URLs.
-func redact(urls string) string {
+// redactURLs removes credentials from URLs.
+func redactURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {
 		if scheme, rest, ok := strings.Cut(u, "://"); ok {
@@ -128,8 +131,8 @@ func redact(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publish sends a message.
-func publish(c *nats.Conn, subject string, data []byte) error {
+// publishMessage sends a message. It returns an error if the message is too large for the server.
+func publishMessage(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)
 	}

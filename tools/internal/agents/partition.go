@@ -11,55 +11,55 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs limits what an agent may claim, so that sums stay exact.
+// maxCPUs limits the processors that an agent reports, so that sums stay exact.
 const maxCPUs = 1 << 16
 
-// partition divides connections among agents in proportion to their processors, up to what each can carry. Agents on
-// one machine share its resources.
+// partition returns the weights with which connections are divided among agents: in proportion to
+// their processors, up to what each can carry. Agents on one machine share its resources.
 func partition(total int, members []agentInfo) ([]float64, error) {
-	on := make(map[string]int)
+	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
-		on[h.Machine]++
+		agentsOnMachine[h.Machine]++
 	}
-	speed, most, all := make([]float64, len(members)), make([]float64, len(members)), 0.0
+	speed, limits, all := make([]float64, len(members)), make([]float64, len(members)), 0.0
 	sum := 0.0
 	for i, h := range members {
-		beside := float64(on[h.Machine])
-		speed[i], most[i] = float64(min(max(h.CPUs, 1), maxCPUs))/beside, math.Inf(1)
+		beside := float64(agentsOnMachine[h.Machine])
+		speed[i], limits[i] = float64(min(max(h.CPUs, 1), maxCPUs))/beside, math.Inf(1)
 		if h.Holds > 0 {
-			most[i] = math.Floor(float64(h.Holds) / beside)
+			limits[i] = math.Floor(float64(h.Holds) / beside)
 		}
 		if h.Most > 0 {
-			most[i] = min(most[i], float64(h.Most))
+			limits[i] = min(limits[i], float64(h.Most))
 		}
-		all, sum = all+most[i], sum+speed[i]
+		all, sum = all+limits[i], sum+speed[i]
 	}
 	if all < float64(total) {
-		return nil, tooMany(total, members, most)
+		return nil, errTooManyConns(total, members, limits)
 	}
-	// The agents that fill up first come first, and leave the rest to the others.
+	// Agents that reach their limits first come first; the others take the rest.
 	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(total)
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(most[i]/speed[i], most[j]/speed[j]) })
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(limits[i]/speed[i], limits[j]/speed[j]) })
 	for _, i := range order {
-		parts[i] = min(left*speed[i]/sum, most[i])
+		parts[i] = min(left*speed[i]/sum, limits[i])
 		left, sum = left-parts[i], sum-speed[i]
 	}
 	return parts, nil
 }
 
-// tooMany returns an error that names how many connections each agent can carry.
-func tooMany(total int, members []agentInfo, most []float64) error {
+// errTooManyConns returns an error that names how many connections each agent can carry.
+func errTooManyConns(total int, members []agentInfo, limits []float64) error {
 	all, text := 0.0, ""
 	for i, h := range members {
 		wall := h.Wall
-		if h.Most > 0 && most[i] == float64(h.Most) {
+		if h.Most > 0 && limits[i] == float64(h.Most) {
 			wall = "--max-connections"
 		}
-		all += most[i]
-		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(most[i])), wall)
+		all += limits[i]
+		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(limits[i])), wall)
 	}
 	return errors.New("the agents carry " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
 		"; `myriad doctor --side client` on their machines says how to move these walls, or start more agents")

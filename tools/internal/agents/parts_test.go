@@ -37,9 +37,9 @@ func TestMalformed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var o orders
-		got, err := decode(data, "v1")
+		got, err := decodeMessage(data, "v1")
 		if err == nil {
-			err = got.read(&o)
+			err = got.parseBody(&o)
 		}
 		if ok := err == nil && o.Begin == 5; ok != (name == "good") {
 			t.Errorf("%s: %v, %+v", name, err, o)
@@ -50,9 +50,9 @@ func TestMalformed(t *testing.T) {
 	for _, e := range []string{
 		`{"phase":"nonsense"}`, `{"phase":"began"}`, `{"phase":"measuring","plan":{}}`, `{"phase":"progress"}`, `{"phase":"tried","result":{}}`, `{"phase":"published","published":[1,2]}`, `[]`, ``,
 	} {
-		c.hear(&nats.Msg{Data: fmt.Appendf(nil, `{"protocol":%d,"kind":"event","from":"%s","body":{"event":%s}}`, protocol, id, e)})
+		c.handleMessage(&nats.Msg{Data: fmt.Appendf(nil, `{"protocol":%d,"kind":"event","from":"%s","body":{"event":%s}}`, protocol, id, e)})
 	}
-	if len(m.pending)+len(m.intervals)+len(m.published) > 0 || m.tried != nil || !m.active() {
+	if len(m.pending)+len(m.intervals)+len(m.published) > 0 || m.tried != nil || !m.isActive() {
 		t.Errorf("%+v; want nothing to be believed", m)
 	}
 }
@@ -61,19 +61,19 @@ func TestMalformed(t *testing.T) {
 func TestCompare(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const ahead = 1500 * time.Millisecond
-	var trips []trip
+	var trips []roundTrip
 	for _, ways := range [][3]time.Duration{{9, 1, 1}, {2, 5, 1}, {1, 50, 70}} { // milliseconds there, stay, back
 		there, stay, back := ways[0]*time.Millisecond, ways[1]*time.Millisecond, ways[2]*time.Millisecond
-		trips = append(trips, trip{noon, noon.Add(there + stay + back), noon.Add(there + ahead), noon.Add(there + stay + ahead)})
-		offset, uncertainty := compare(trips[len(trips)-1:])
+		trips = append(trips, roundTrip{noon, noon.Add(there + stay + back), noon.Add(there + ahead), noon.Add(there + stay + ahead)})
+		offset, uncertainty := bestOffset(trips[len(trips)-1:])
 		if uncertainty != (there+back)/2 || (offset-ahead).Abs() > uncertainty {
 			t.Errorf("%v there, %v back: %v ± %v, want %v", there, back, offset, uncertainty, ahead)
 		}
 	}
-	if offset, uncertainty := compare(trips); uncertainty != 1500*time.Microsecond || offset != ahead+500*time.Microsecond {
+	if offset, uncertainty := bestOffset(trips); uncertainty != 1500*time.Microsecond || offset != ahead+500*time.Microsecond {
 		t.Errorf("of all %v ± %v; want the shortest's", offset, uncertainty)
 	}
-	if at := ours(noon.Add(ahead).UnixNano(), ahead); !at.Equal(noon) {
+	if at := toLocalTime(noon.Add(ahead).UnixNano(), ahead); !at.Equal(noon) {
 		t.Errorf("noon there is %v here", at)
 	}
 }
@@ -109,25 +109,25 @@ func TestPartition(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	if got := clean("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
+	if got := sanitizeText("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
 		t.Errorf("%q", got)
 	}
-	if got := redact("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
+	if got := redactURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
 		t.Errorf("%q", got)
 	}
 }
 
 // TestOtherRun has messages of another coordinator leave a run alone.
 func TestOtherRun(t *testing.T) {
-	w := &worker{Agent: &Agent{Say: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
+	w := &worker{Agent: &Agent{Logf: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
 	w.run = &agentRun{agent: w, id: newID(), cancel: func() {}}
 	for _, from := range []string{newID(), w.run.id} {
-		data, err := encode("", heartbeatKind, from, orders{Over: true})
+		data, err := encodeMessage("", heartbeatKind, from, orders{Over: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		own := from == w.run.id
-		if w.handle(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
+		if w.handleMessage(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
 			t.Errorf("the run is over: %v; want %v", w.run == nil, own)
 		}
 	}
@@ -151,14 +151,14 @@ func TestConnectedAgain(t *testing.T) {
 		}
 		return msg
 	}
-	r.tell()
-	if c.hear(next()); m.connected || m.heard.IsZero() {
+	r.sendHeartbeat()
+	if c.handleMessage(next()); m.connected || m.heard.IsZero() {
 		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
-	r.observe(load.Event{Phase: load.Connected})
+	r.sendEvent(load.Event{Phase: load.Connected})
 	next() // is lost
-	r.tell()
-	if c.hear(next()); !m.connected {
+	r.sendHeartbeat()
+	if c.handleMessage(next()); !m.connected {
 		t.Error("the next heartbeat does not say that it is connected")
 	}
 }
@@ -184,7 +184,7 @@ func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: inProcess(t)}
 	m := &member{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
-	c.finished(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
+	c.storeResult(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
 		t.Errorf("%+v, %+v; want noon", m.result, m.orders)
 	}

@@ -55,11 +55,11 @@ func ourAnswers(t testing.TB, in []byte) (all []answer, wrong string) {
 	for i := range in {
 		s.feed(t, in[i:i+1])
 		if s.answers > len(all) {
-			all = append(all, answer{s.statuses[len(all)], s.used, s.state.Last()})
+			all = append(all, answer{s.statuses[len(all)], s.used, s.state.ServerCloses()})
 		}
 	}
-	if s.want == "" && s.rule.End(&s.state, func(status int) { s.statuses = append(s.statuses, status) }) == 1 {
-		all = append(all, answer{s.statuses[len(all)], s.used, s.state.Last()})
+	if s.want == "" && s.rule.FeedEOF(&s.state, func(status int) { s.statuses = append(s.statuses, status) }) == 1 {
+		all = append(all, answer{s.statuses[len(all)], s.used, s.state.ServerCloses()})
 	}
 	return all, s.want
 }

@@ -5,23 +5,23 @@ import (
 	"strconv"
 )
 
-// nextLine is the line of a head or a trailer that in begins with, without its
-// end, and n its size with it; n is 0 if the end has not come, and err says
-// if it can't come within maxHead.
-func (s *State) nextLine(in []byte) (line []byte, n int, err error) {
-	room := maxHead - int(s.head)
-	line, n = cutLine(in, room)
-	if n == 0 && len(in) >= room {
-		return nil, 0, wrong(in, wantHead)
+// cutHeadLine returns the next line of a head or a trailer, without its end, and its size n
+// including the end. n is 0 if the line is incomplete, and err is set if the head would exceed
+// maxHead.
+func (s *State) cutHeadLine(in []byte) (line []byte, n int, err error) {
+	maxBytes := maxHead - int(s.headBytes)
+	line, n = cutLine(in, maxBytes)
+	if n == 0 && len(in) >= maxBytes {
+		return nil, 0, errUnexpected(in, wantHead)
 	}
-	s.head += int32(n)
+	s.headBytes += int32(n)
 	return line, n, nil
 }
 
-// cutLine is the line that in begins with, without its end, and n its size with
-// it: 0 if it does not end within the first most bytes.
-func cutLine(in []byte, most int) (line []byte, n int) {
-	n = bytes.IndexByte(in[:min(len(in), most)], '\n') + 1
+// cutLine returns the first line of in, without its end, and its size n including the end: 0 if it
+// does not end within maxBytes.
+func cutLine(in []byte, maxBytes int) (line []byte, n int) {
+	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
 		return nil, 0
 	}
@@ -32,67 +32,66 @@ func cutLine(in []byte, most int) (line []byte, n int) {
 	return line, n
 }
 
-// header looks at a header line. It says what was wanted instead if the line is
-// wrong, otherwise "".
-func (s *State) header(line []byte) (want string) {
-	name, value := field(line)
+// applyHeader records what a header line says about the body. It returns what was expected if the
+// line is wrong, otherwise "".
+func (s *State) applyHeader(line []byte) (want string) {
+	name, value := splitHeader(line)
 	switch {
 	case name == nil:
 		return wantHeader
-	case isWord(name, "content-length"):
-		v, ok := whole(value, 10)
-		if !ok || v > maxBody || s.said&saidLength != 0 && v != s.left {
+	case equalsWord(name, "content-length"):
+		v, ok := parseDigits(value, 10)
+		if !ok || v > maxBody || s.flags&flagLength != 0 && v != s.remaining {
 			return wantBody
 		}
-		s.left = v
-		s.said |= saidLength
-	case isWord(name, "transfer-encoding"):
-		if s.said&saidChunked != 0 || !isWord(value, "chunked") {
+		s.remaining = v
+		s.flags |= flagLength
+	case equalsWord(name, "transfer-encoding"):
+		if s.flags&flagChunked != 0 || !equalsWord(value, "chunked") {
 			return wantEncoding
 		}
-		s.said |= saidChunked
-	case isWord(name, "connection"):
-		s.connection(value)
+		s.flags |= flagChunked
+	case equalsWord(name, "connection"):
+		s.applyConnectionHeader(value)
 	}
 	return ""
 }
 
-// connection looks at the value of a Connection line, a list of words.
-func (s *State) connection(list []byte) {
+// applyConnectionHeader records the words in the value of a Connection header.
+func (s *State) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
 		word, list, more = bytes.Cut(list, []byte(","))
-		switch word = trim(word); {
-		case isWord(word, "close"):
-			s.said |= saidClose
-		case isWord(word, "keep-alive"):
-			s.said |= saidKeepAlive
+		switch word = trimBlank(word); {
+		case equalsWord(word, "close"):
+			s.flags |= flagClose
+		case equalsWord(word, "keep-alive"):
+			s.flags |= flagKeepAlive
 		}
 	}
 }
 
-// field cuts a header line at its colon; name is nil if it has none, or a name
-// with a space at one of its ends, as a line has that goes on from the one
-// before it.
-func field(line []byte) (name, value []byte) {
+// splitHeader splits a header line at its colon. name is nil if there is none, or if there is space
+// around the name, as in a line that continues the previous one.
+func splitHeader(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
-	if i <= 0 || isSpace(line[0]) || isSpace(line[i-1]) {
+	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {
 		return nil, nil
 	}
-	return line[:i], trim(line[i+1:])
+	return line[:i], trimBlank(line[i+1:])
 }
 
-func isSpace(c byte) bool { return c == ' ' || c == '\t' }
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-func trim(b []byte) []byte { return bytes.Trim(b, " \t") }
+func trimBlank(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// isWord compares b with a word of ASCII, letters in either case.
-func isWord(b []byte, word string) bool {
+// equalsWord compares b with an ASCII word, ignoring case.
+func equalsWord(b []byte, word string) bool {
 	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }
 
-// whole is the number below 2^60 that all of b is, in digits of a base.
-func whole(b []byte, base int) (v int64, ok bool) {
+// parseDigits parses all of b as a number below 2^60 in a base.
+func parseDigits(b []byte, base int) (v int64, ok bool) {
 	n, err := strconv.ParseUint(string(b), base, 60)
 	return int64(n), err == nil
 }

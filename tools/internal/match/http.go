@@ -2,19 +2,18 @@ package match
 
 import "bytes"
 
-// The bounds of an HTTP response.
+// Limits of an HTTP response.
 const (
-	// maxHead is the most bytes of a status line with the header, of those of
-	// interim responses before them, and of a trailer.
+	// maxHead limits the status line and the header together, including interim responses before
+	// them, and the trailer, in bytes.
 	maxHead = 64 << 10
-	// maxChunkLine is the most bytes of a line before a chunk.
+	// maxChunkLine limits the line before a chunk, in bytes.
 	maxChunkLine = 4096
-	// maxBody is the longest body with a Content-Length, and the longest
-	// chunk, in bytes.
+	// maxBody limits a body with a Content-Length, and a chunk, in bytes.
 	maxBody = 1 << 40
 )
 
-// What an Error wants of an HTTP response.
+// Expected parts of an HTTP response, for Error.Want.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
@@ -27,172 +26,172 @@ const (
 	wantNothing   = "nothing behind a response that closes the connection"
 )
 
-// feedHTTP is Rule.Feed for responses of RFC 9112, as a client sees them that
-// does not ask for HEAD, CONNECT, or other encodings than chunked. A line
-// may end in "\n" alone; one that goes on in the next (obs-fold) is an error.
-// Interim responses, 1xx but for 101, are passed over.
-func feedHTTP(s *State, in []byte, seen func(status int)) (used, answers int, err error) {
+// feedHTTP is Rule.Feed for responses of RFC 9112, as received by a client that does not use HEAD,
+// CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone; one that
+// continues on the next line (obs-fold) is an error. Interim responses, 1xx except 101, are
+// skipped.
+func feedHTTP(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
-		n, done, err := s.step(in[used:])
+		n, done, err := s.parseNext(in[used:])
 		if n == 0 || err != nil {
 			return used, answers, err
 		}
 		used += n
 		if done {
-			s.complete(seen)
+			s.finishResponse(onStatus)
 			answers++
 		}
 	}
 	return used, answers, nil
 }
 
-// step uses the next part of a response: n bytes of in, which has at least one,
-// or 0 if it takes more of them. It says whether the response is done.
-func (s *State) step(in []byte) (n int, done bool, err error) {
+// parseNext parses the next part of a response from in, which is not empty. It consumes n bytes, 0
+// if it needs more, and reports whether the response is complete.
+func (s *State) parseNext(in []byte) (n int, done bool, err error) {
 	switch s.phase {
-	case statusLine:
-		return s.statusLine(in)
-	case headerLine:
-		return s.headerLine(in)
-	case body:
-		n = s.take(in)
-		return n, s.left == 0, nil
-	case chunkLine:
-		return s.chunkLine(in)
-	case chunk:
-		if n = s.take(in); s.left == 0 {
-			s.phase = chunkEnd
+	case phaseStatusLine:
+		return s.parseStatusLine(in)
+	case phaseHeaderLine:
+		return s.parseHeaderLine(in)
+	case phaseBody:
+		n = s.skipBody(in)
+		return n, s.remaining == 0, nil
+	case phaseChunkLine:
+		return s.parseChunkLine(in)
+	case phaseChunk:
+		if n = s.skipBody(in); s.remaining == 0 {
+			s.phase = phaseChunkEnd
 		}
 		return n, false, nil
-	case chunkEnd:
-		return s.chunkEnd(in)
-	case trailerLine:
-		return s.trailerLine(in)
-	case untilEnd:
+	case phaseChunkEnd:
+		return s.parseChunkEnd(in)
+	case phaseTrailerLine:
+		return s.parseTrailerLine(in)
+	case phaseUntilClose:
 		return len(in), false, nil
 	}
-	return 0, false, wrong(in, wantNothing)
+	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// take uses as much of in as is left of a body or a chunk.
-func (s *State) take(in []byte) int {
-	n := min(s.left, int64(len(in)))
-	s.left -= n
+// skipBody skips the part of a body or a chunk that is in in, and returns its size.
+func (s *State) skipBody(in []byte) int {
+	n := min(s.remaining, int64(len(in)))
+	s.remaining -= n
 	return int(n)
 }
 
 const version = "HTTP/1."
 
-func (s *State) statusLine(in []byte) (n int, done bool, err error) {
-	// What is not HTTP need not have lines.
+func (s *State) parseStatusLine(in []byte) (n int, done bool, err error) {
+	// Reject other protocols early: their input may have no lines.
 	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
-		return 0, false, wrong(in, wantResponse)
+		return 0, false, errUnexpected(in, wantResponse)
 	}
-	line, n, err := s.nextLine(in)
+	line, n, err := s.cutHeadLine(in)
 	if n == 0 {
 		return 0, false, err
 	}
 	const codeAt, codeEnd = len("HTTP/1.1 "), len("HTTP/1.1 200")
 	if len(line) < codeEnd || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > codeEnd && line[codeEnd] != ' ' {
-		return 0, false, wrong(in, wantResponse)
+		return 0, false, errUnexpected(in, wantResponse)
 	}
-	code, ok := whole(line[codeAt:codeEnd], 10)
+	code, ok := parseDigits(line[codeAt:codeEnd], 10)
 	if !ok || code < 100 {
-		return 0, false, wrong(in, wantResponse)
+		return 0, false, errUnexpected(in, wantResponse)
 	}
 	if line[7] == '0' {
-		s.said = saidOld
+		s.flags = flagHTTP10
 	}
 	s.status = uint16(code)
-	s.phase = headerLine
+	s.phase = phaseHeaderLine
 	return n, false, nil
 }
 
-func (s *State) headerLine(in []byte) (n int, done bool, err error) {
-	line, n, err := s.nextLine(in)
+func (s *State) parseHeaderLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.cutHeadLine(in)
 	if n == 0 {
 		return 0, false, err
 	}
 	if len(line) == 0 {
-		return n, s.headEnds(), nil
+		return n, s.finishHead(), nil
 	}
-	want := s.header(line)
+	want := s.applyHeader(line)
 	if want != "" {
-		return 0, false, wrong(in, want)
+		return 0, false, errUnexpected(in, want)
 	}
 	return n, false, nil
 }
 
-// headEnds goes on to what follows a head, and says whether nothing does.
-func (s *State) headEnds() (done bool) {
+// finishHead selects what follows a head. done reports that nothing does.
+func (s *State) finishHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
 		return true
 	case s.status < 200:
-		*s = State{head: s.head}
+		*s = State{headBytes: s.headBytes}
 		return false
 	}
-	s.head = 0
+	s.headBytes = 0
 	switch {
-	// HTTP/1.0 has no chunks: net/http does not look at the line either.
-	case s.said&(saidChunked|saidOld) == saidChunked:
-		s.left = 0
-		s.phase = chunkLine
-	case s.said&saidLength != 0:
-		s.phase = body
-		return s.left == 0
+	// HTTP/1.0 has no chunks: net/http ignores the header, too.
+	case s.flags&(flagChunked|flagHTTP10) == flagChunked:
+		s.remaining = 0
+		s.phase = phaseChunkLine
+	case s.flags&flagLength != 0:
+		s.phase = phaseBody
+		return s.remaining == 0
 	default:
-		s.phase = untilEnd
+		s.phase = phaseUntilClose
 	}
 	return false
 }
 
-func (s *State) chunkLine(in []byte) (n int, done bool, err error) {
+func (s *State) parseChunkLine(in []byte) (n int, done bool, err error) {
 	line, n := cutLine(in, maxChunkLine)
 	if n == 0 {
 		if len(in) >= maxChunkLine {
-			err = wrong(in, wantChunkLine)
+			err = errUnexpected(in, wantChunkLine)
 		}
 		return 0, false, err
 	}
 	digits, _, _ := bytes.Cut(line, []byte(";"))
-	v, ok := whole(bytes.TrimRight(digits, " \t"), 16)
+	v, ok := parseDigits(bytes.TrimRight(digits, " \t"), 16)
 	if !ok || v > maxBody {
-		return 0, false, wrong(in, wantChunk)
+		return 0, false, errUnexpected(in, wantChunk)
 	}
-	s.left = v
-	s.phase = chunk
+	s.remaining = v
+	s.phase = phaseChunk
 	if v == 0 {
-		s.phase = trailerLine
+		s.phase = phaseTrailerLine
 	}
 	return n, false, nil
 }
 
-func (s *State) chunkEnd(in []byte) (n int, done bool, err error) {
+func (s *State) parseChunkEnd(in []byte) (n int, done bool, err error) {
 	switch {
 	case in[0] == '\n':
 		n = 1
 	case in[0] != '\r' || len(in) > 1 && in[1] != '\n':
-		return 0, false, wrong(in, wantChunkEnd)
+		return 0, false, errUnexpected(in, wantChunkEnd)
 	case len(in) == 1:
 		return 0, false, nil
 	default:
 		n = 2
 	}
-	s.phase = chunkLine
+	s.phase = phaseChunkLine
 	return n, false, nil
 }
 
-func (s *State) trailerLine(in []byte) (n int, done bool, err error) {
-	line, n, err := s.nextLine(in)
+func (s *State) parseTrailerLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.cutHeadLine(in)
 	if n == 0 {
 		return 0, false, err
 	}
 	if len(line) == 0 {
 		return n, true, nil
 	}
-	if name, _ := field(line); name == nil {
-		return 0, false, wrong(in, wantHeader)
+	if name, _ := splitHeader(line); name == nil {
+		return 0, false, errUnexpected(in, wantHeader)
 	}
 	return n, false, nil
 }

@@ -53,11 +53,11 @@ func TestResponses(t *testing.T) {
 	r := mustParse(t, "http")
 	for _, test := range responses {
 		s := checkPieces(t, r, []byte(test.in))
-		if s.want != "" || !slices.Equal(s.statuses, test.statuses) || s.state.Last() != test.last || len(s.rest) != 0 || s.answers != len(s.statuses) {
+		if s.want != "" || !slices.Equal(s.statuses, test.statuses) || s.state.ServerCloses() != test.last || len(s.rest) != 0 || s.answers != len(s.statuses) {
 			t.Errorf("%q gives %s; expected statuses %v, last %v", test.in, s.result(), test.statuses, test.last)
 		}
-		if n := r.End(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.Last() {
-			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.Last(), test.end)
+		if n := r.FeedEOF(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
+			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.ServerCloses(), test.end)
 		}
 		checkNetHTTP(t, []byte(test.in))
 	}
@@ -72,10 +72,10 @@ func TestEndTellsStatus(t *testing.T) {
 	if used, answers, err := r.Feed(&s, []byte("HTTP/1.1 502 Bad\r\n\r\nabc"), seen); used != 23 || answers != 0 || err != nil || got != 0 {
 		t.Fatalf("%d bytes, %d answers, %v, status %d; expected 23 and nothing yet", used, answers, err, got)
 	}
-	if n := r.End(&s, seen); n != 1 || got != 502 {
+	if n := r.FeedEOF(&s, seen); n != 1 || got != 502 {
 		t.Errorf("the end completes %d answers with status %d; expected one with 502", n, got)
 	}
-	if n := r.End(&s, nil); n != 0 {
+	if n := r.FeedEOF(&s, nil); n != 0 {
 		t.Errorf("the second end completes %d answers", n)
 	}
 }
@@ -192,8 +192,8 @@ func TestLongestBody(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000\r\n",
 	} {
-		if s := feedAll(t, r, []byte(in)); s.want != "" || s.answers != 0 || s.state.left != maxBody {
-			t.Errorf("%q: %s, with %d bytes to come; expected no error and %d", in, s.result(), s.state.left, int64(maxBody))
+		if s := feedAll(t, r, []byte(in)); s.want != "" || s.answers != 0 || s.state.remaining != maxBody {
+			t.Errorf("%q: %s, with %d bytes to come; expected no error and %d", in, s.result(), s.state.remaining, int64(maxBody))
 		}
 	}
 }

@@ -8,23 +8,22 @@ import (
 	"sync"
 )
 
-// number is a length that an answer begins with.
-type number struct {
-	// at is how many bytes of the answer come before it.
-	at int
-	// bytes is its own size: 1, 2, 4 or 8.
-	bytes  int
-	little bool
-	// offset is how many bytes more follow it than it says.
+// lengthPrefix is the length at the beginning of an answer.
+type lengthPrefix struct {
+	// skip is the number of bytes before it.
+	skip int
+	// size is its own size in bytes: 1, 2, 4 or 8.
+	size         int
+	littleEndian bool
+	// offset is added to its value to get the number of bytes that follow it.
 	offset int64
 }
 
-// spelling is a number such as 4be, 2le-2 or 4be+8@3.
-var spelling = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
+// lengthPattern matches lengths such as 4be, 2le-2 or 4be+8@3.
+var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
-// parseNumber reads a number.
-func parseNumber(text string) (n number, err error) {
-	found := spelling().FindStringSubmatch(text)
+func parseLengthPrefix(text string) (n lengthPrefix, err error) {
+	found := lengthPattern().FindStringSubmatch(text)
 	if found == nil || (found[1] == "1") != (found[2] == "") {
 		return n, fmt.Errorf("match: length %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, and behind it perhaps an offset such as +8, and a place such as @3", text)
 	}
@@ -33,14 +32,14 @@ func parseNumber(text string) (n number, err error) {
 	if errOffset != nil || errAt != nil || max(offset, -offset) > MaxOffset || at > MaxOffset {
 		return n, fmt.Errorf("match: length %q; expected an offset of -%d to +%d, and a place of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
 	}
-	return number{at: at, bytes: int(found[1][0] - '0'), little: found[2] == "le", offset: offset}, nil
+	return lengthPrefix{skip: at, size: int(found[1][0] - '0'), littleEndian: found[2] == "le", offset: offset}, nil
 }
 
-func (n number) String() string {
-	s := strconv.Itoa(n.bytes)
+func (n lengthPrefix) String() string {
+	s := strconv.Itoa(n.size)
 	switch {
-	case n.bytes == 1:
-	case n.little:
+	case n.size == 1:
+	case n.littleEndian:
 		s += "le"
 	default:
 		s += "be"
@@ -48,37 +47,37 @@ func (n number) String() string {
 	if n.offset != 0 {
 		s += fmt.Sprintf("%+d", n.offset)
 	}
-	if n.at != 0 {
-		s += fmt.Sprintf("@%d", n.at)
+	if n.skip != 0 {
+		s += fmt.Sprintf("@%d", n.skip)
 	}
 	return s
 }
 
-// head is how many bytes of an answer it takes to know its length.
-func (n number) head() int { return n.at + n.bytes }
+// headLen returns how many bytes of an answer determine its length.
+func (n lengthPrefix) headLen() int { return n.skip + n.size }
 
-// feed is Rule.Feed.
-func (n number) feed(s *State, in []byte) (used, answers int, err error) {
+// feedAnswers is Rule.Feed for answers with a length.
+func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err error) {
 	for {
 		rest := in[used:]
-		if s.left > int64(len(rest)) {
-			s.left -= int64(len(rest))
+		if s.remaining > int64(len(rest)) {
+			s.remaining -= int64(len(rest))
 			return len(in), answers, nil
 		}
-		if s.left > 0 {
-			used += int(s.left)
-			rest = rest[s.left:]
-			s.left = 0
+		if s.remaining > 0 {
+			used += int(s.remaining)
+			rest = rest[s.remaining:]
+			s.remaining = 0
 			answers++
 		}
-		if len(rest) < n.head() {
+		if len(rest) < n.headLen() {
 			return used, answers, nil
 		}
-		if s.left, err = n.follow(rest); err != nil {
+		if s.remaining, err = n.bodyLen(rest); err != nil {
 			return used, answers, err
 		}
-		used += n.head()
-		if s.left == 0 {
+		used += n.headLen()
+		if s.remaining == 0 {
 			answers++
 		}
 	}
@@ -86,23 +85,23 @@ func (n number) feed(s *State, in []byte) (used, answers int, err error) {
 
 const wantLength = "a length for which 0 to 1073741824 bytes follow"
 
-// follow is how many bytes follow the head that in begins with.
-func (n number) follow(in []byte) (int64, error) {
-	digits := in[n.at:n.head()]
+// bodyLen returns how many bytes follow the head at the beginning of in.
+func (n lengthPrefix) bodyLen(in []byte) (int64, error) {
+	digits := in[n.skip:n.headLen()]
 	var v uint64
 	for i := range digits {
-		if n.little {
+		if n.littleEndian {
 			v = v<<8 | uint64(digits[len(digits)-1-i])
 		} else {
 			v = v<<8 | uint64(digits[i])
 		}
 	}
 	if v > MaxAnswer+MaxOffset {
-		return 0, wrong(in[:n.head()], wantLength)
+		return 0, errUnexpected(in[:n.headLen()], wantLength)
 	}
 	follow := int64(v) + n.offset
 	if follow < 0 || follow > MaxAnswer {
-		return 0, wrong(in[:n.head()], wantLength)
+		return 0, errUnexpected(in[:n.headLen()], wantLength)
 	}
 	return follow, nil
 }

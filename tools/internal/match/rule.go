@@ -1,14 +1,14 @@
-// Package match counts answers in a stream of bytes whose content is not known
-// beforehand: a Rule says where one answer ends and the next begins.
+// Package match counts answers in a stream of bytes with unknown content: a Rule defines where one
+// answer ends and the next begins.
 //
 //	delimiter:T      each ends in the text T
-//	marker:T         each has the text T in it somewhere, once
+//	marker:T         each contains the text T once
 //	length:4be+8@3   each begins with its length
 //	bytes:N          each has N bytes
 //	http             each is an HTTP/1.1 or HTTP/1.0 response
 //
-// Nothing of an answer is kept: a State of 16 bytes for each connection says
-// where in an answer its stream is. Feed allocates nothing, but for errors.
+// Answers are not stored: a State of 16 bytes per connection records the position in an answer.
+// Feed allocates only for errors.
 package match
 
 import (
@@ -17,15 +17,14 @@ import (
 	"strings"
 )
 
-// The bounds of rules.
+// Limits of rules.
 const (
-	// MaxText is the longest text of a delimiter or a marker, in bytes.
+	// MaxText is the length of the longest delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the longest answer of the rules "bytes" and "length", in
-	// bytes; for "length" without what is counted apart from it. It tells a
-	// length from bytes that are none.
+	// MaxAnswer is the length of the longest answer of the rules "bytes" and "length", in bytes;
+	// for "length" without the prefix. It helps to detect bytes that are no length.
 	MaxAnswer = 1 << 30
-	// MaxOffset bounds the offset of a "length", and its place in the answer.
+	// MaxOffset limits the offset of a "length", and its position in the answer.
 	MaxOffset = 4096
 )
 
@@ -33,47 +32,46 @@ const (
 type kind uint8
 
 const (
-	delimiter kind = iota
-	marker
-	length
-	size
-	response
+	kindDelimiter kind = iota
+	kindMarker
+	kindLength
+	kindSize
+	kindHTTP
 )
 
-// Rule says how answers are delimited. It does not change: any number of
-// goroutines may use it at once, each with a State of its own.
+// Rule defines how answers are delimited. It is immutable and safe for concurrent use, with a
+// separate State per stream.
 type Rule struct {
 	kind kind
 	spec string
-	// text is what ends or marks an answer.
+	// text ends or marks an answer.
 	text []byte
-	// size is how many bytes an answer has.
+	// size is the length of an answer in bytes.
 	size   int64
-	number number
+	prefix lengthPrefix
 }
 
-// Parse reads a rule, such as "delimiter:\r\n". In the text of a delimiter or a
-// marker a backslash begins an escape such as \r \n \t \0 \\ and \xHH, those of
-// message.Unescape; all else stands for itself.
+// Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a
+// backslash begins an escape such as \r \n \t \0 \\ and \xHH, as in message.Unescape.
 func Parse(spec string) (*Rule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &Rule{spec: spec}
 	var err error
 	switch {
 	case spec == "http":
-		r.kind = response
+		r.kind = kindHTTP
 	case colon && name == "delimiter":
-		r.kind = delimiter
+		r.kind = kindDelimiter
 		err = r.parseText(name, rest)
 	case colon && name == "marker":
-		r.kind = marker
+		r.kind = kindMarker
 		err = r.parseText(name, rest)
 	case colon && name == "length":
-		r.kind = length
-		r.number, err = parseNumber(rest)
-		r.spec = "length:" + r.number.String()
+		r.kind = kindLength
+		r.prefix, err = parseLengthPrefix(rest)
+		r.spec = "length:" + r.prefix.String()
 	case colon && name == "bytes":
-		r.kind = size
+		r.kind = kindSize
 		err = r.parseSize(rest)
 	default:
 		err = fmt.Errorf("match: rule %q; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http", spec)
@@ -85,13 +83,13 @@ func Parse(spec string) (*Rule, error) {
 }
 
 func (r *Rule) parseText(name, escaped string) (err error) {
-	if r.text, err = unescape(escaped); err != nil {
+	if r.text, err = unescapeText(escaped); err != nil {
 		return fmt.Errorf("match: %s: %w", name, err)
 	}
 	if n := len(r.text); n < 1 || n > MaxText {
 		return fmt.Errorf("match: a %s of %d bytes; expected 1 to %d", name, n, MaxText)
 	}
-	r.spec = name + ":" + escape(r.text)
+	r.spec = name + ":" + escapeText(r.text)
 	return nil
 }
 
@@ -105,71 +103,69 @@ func (r *Rule) parseSize(text string) error {
 	return nil
 }
 
-// String is the rule as Parse reads it, in printable characters.
+// String returns the rule as Parse accepts it, in printable characters.
 func (r *Rule) String() string { return r.spec }
 
-// Most is how many bytes Feed leaves unused at most.
-func (r *Rule) Most() int {
+// MaxUnused returns the largest number of bytes that Feed leaves unused.
+func (r *Rule) MaxUnused() int {
 	switch r.kind {
-	case delimiter, marker:
+	case kindDelimiter, kindMarker:
 		return len(r.text) - 1
-	case length:
-		return r.number.head() - 1
-	case response:
+	case kindLength:
+		return r.prefix.headLen() - 1
+	case kindHTTP:
 		return maxHead - 1
 	default:
 		return 0
 	}
 }
 
-// Feed looks at in, which is what has come behind what was used before. It says
-// how many bytes of it are used up, and how many answers they completed; the
-// rest, at most Most bytes, is to be offered again with more behind it. How
-// the stream was cut into pieces makes no difference to the answers.
+// Feed consumes input that follows the input used before. It returns how many bytes it used, and
+// how many answers they completed. The caller passes the unused rest, at most MaxUnused bytes,
+// again with more input after it. The result does not depend on how the stream is divided into
+// pieces.
 //
-// Under "http", seen is called with the status of each answer; it can be nil.
+// Under "http", onStatus is called with the status of each answer; it can be nil.
 //
-// An error is an *Error: what lies at in[used:] can't be of an answer. The
-// answers before it count. Nothing more may be fed then.
-func (r *Rule) Feed(s *State, in []byte, seen func(status int)) (used, answers int, err error) {
+// An error is an *Error: in[used:] is no valid answer. The answers before it count. Do not feed the
+// stream after an error.
+func (r *Rule) Feed(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
-	case length:
-		return r.number.feed(s, in)
-	case size:
-		all := s.left + int64(len(in))
-		s.left = all % r.size
+	case kindLength:
+		return r.prefix.feedAnswers(s, in)
+	case kindSize:
+		all := s.remaining + int64(len(in))
+		s.remaining = all % r.size
 		return len(in), int(all / r.size), nil
-	case response:
-		return feedHTTP(s, in, seen)
+	case kindHTTP:
+		return feedHTTP(s, in, onStatus)
 	default:
-		used, answers = feedText(r.text, in)
+		used, answers = countText(r.text, in)
 		return used, answers, nil
 	}
 }
 
-// End says that the peer will send no more, and how many answers that completed:
-// one if it was an HTTP response whose end is that of the connection, otherwise
-// none. seen is as in Feed.
-func (r *Rule) End(s *State, seen func(status int)) (answers int) {
-	if s.phase != untilEnd {
+// FeedEOF handles the end of the stream and returns how many answers that completed: 1 for an HTTP
+// response without another end, otherwise 0. onStatus is as in Feed.
+func (r *Rule) FeedEOF(s *State, onStatus func(status int)) (answers int) {
+	if s.phase != phaseUntilClose {
 		return 0
 	}
-	s.complete(seen)
+	s.finishResponse(onStatus)
 	return 1
 }
 
-// Error says that what came can't be of an answer.
+// Error reports input that is no valid answer.
 type Error struct {
-	// Want is what was expected: one of a few texts, so that errors can be
-	// counted by it.
+	// Want is what was expected: one of a few texts, so that errors can be counted by it.
 	Want string
-	// Got is what came instead, quoted as in Go, at most 32 bytes of it.
+	// Got is the actual input, quoted as in Go, at most 32 bytes of it.
 	Got string
 }
 
 func (e *Error) Error() string { return "match: got " + e.Got + "; expected " + e.Want }
 
-// wrong is the error for the bytes that in begins with.
-func wrong(in []byte, want string) error {
+// errUnexpected returns an Error for the beginning of in.
+func errUnexpected(in []byte, want string) error {
 	return &Error{Want: want, Got: strconv.Quote(string(in[:min(len(in), 32)]))}
 }

@@ -100,7 +100,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is read as %q, which is an error: %v", spec, r, err)
 		}
-		if again.String() != r.String() || string(again.text) != string(r.text) || again.number != r.number || again.size != r.size || again.kind != r.kind {
+		if again.String() != r.String() || string(again.text) != string(r.text) || again.prefix != r.prefix || again.size != r.size || again.kind != r.kind {
 			t.Fatalf("%q is read as %+v, and that as %+v", spec, r, again)
 		}
 	})

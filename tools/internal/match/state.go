@@ -1,56 +1,55 @@
 package match
 
-// State is where in an answer a stream is. The zero value is the beginning.
+// State is the position of a stream in an answer. The zero value is the beginning.
 type State struct {
-	// left is how many bytes of an answer, of the body of one, or of a
-	// chunk are still to come; under "bytes" it is how many have come.
-	left int64
-	// head is how many bytes of the head, or of the trailer, have come.
-	head   int32
-	status uint16
-	phase  phase
-	said   said
+	// remaining is how many bytes of an answer, of a body, or of a chunk are missing; under "bytes"
+	// it is how many have arrived.
+	remaining int64
+	// headBytes is how many bytes of the head, or of the trailer, have arrived.
+	headBytes int32
+	status    uint16
+	phase     phase
+	flags     headFlags
 }
 
-// phase is what comes next in an HTTP response.
+// phase is the next part of an HTTP response.
 type phase uint8
 
 const (
-	statusLine phase = iota
-	headerLine
-	body
-	chunkLine
-	chunk
-	chunkEnd
-	trailerLine
-	untilEnd // a body that ends with the connection
-	last     // nothing: a response was the last one
+	phaseStatusLine phase = iota
+	phaseHeaderLine
+	phaseBody
+	phaseChunkLine
+	phaseChunk
+	phaseChunkEnd
+	phaseTrailerLine
+	phaseUntilClose // a body that ends with the connection
+	phaseClosed     // nothing: the last response is complete
 )
 
-// said are bits for what the head of an HTTP response said.
-type said uint8
+// headFlags records headers of an HTTP response.
+type headFlags uint8
 
 const (
-	saidOld       said = 1 << iota // HTTP/1.0
-	saidKeepAlive                  // Connection: keep-alive
-	saidClose                      // Connection: close
-	saidChunked                    // Transfer-Encoding: chunked
-	saidLength                     // Content-Length, which is State.left
+	flagHTTP10    headFlags = 1 << iota // HTTP/1.0
+	flagKeepAlive                       // Connection: keep-alive
+	flagClose                           // Connection: close
+	flagChunked                         // Transfer-Encoding: chunked
+	flagLength                          // Content-Length, in State.remaining
 )
 
-// Last says that the last answer that was completed is the last of this
-// connection: the HTTP response said that the server closes it ("Connection:
-// close", or HTTP/1.0 without keep-alive), or ended with it. What comes behind
-// it is an error.
-func (s *State) Last() bool { return s.phase == last }
+// ServerCloses reports whether the last completed answer is the last one of the connection: the
+// HTTP response announced a close ("Connection: close", or HTTP/1.0 without keep-alive), or ended
+// with the connection. Further input is an error.
+func (s *State) ServerCloses() bool { return s.phase == phaseClosed }
 
-// complete ends an HTTP response.
-func (s *State) complete(seen func(status int)) {
-	if seen != nil {
-		seen(int(s.status))
+// finishResponse completes an HTTP response.
+func (s *State) finishResponse(onStatus func(status int)) {
+	if onStatus != nil {
+		onStatus(int(s.status))
 	}
-	if s.phase == untilEnd || s.said&saidClose != 0 || s.said&(saidOld|saidKeepAlive) == saidOld {
-		*s = State{phase: last}
+	if s.phase == phaseUntilClose || s.flags&flagClose != 0 || s.flags&(flagHTTP10|flagKeepAlive) == flagHTTP10 {
+		*s = State{phase: phaseClosed}
 		return
 	}
 	*s = State{}

@@ -46,8 +46,8 @@ func (s *stream) feed(t testing.TB, piece []byte) {
 		s.want = wrong.Want
 		return
 	}
-	if len(s.rest) > s.rule.Most() {
-		t.Fatalf("%v leaves %d bytes unused; expected at most %d", s.rule, len(s.rest), s.rule.Most())
+	if len(s.rest) > s.rule.MaxUnused() {
+		t.Fatalf("%v leaves %d bytes unused; expected at most %d", s.rule, len(s.rest), s.rule.MaxUnused())
 	}
 	before := s.state
 	if used, answers, err := s.rule.Feed(&s.state, s.rest, seen); used != 0 || answers != 0 || err != nil || s.state != before {
@@ -69,7 +69,7 @@ func feedAll(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
 
 // result is what must not depend on the pieces.
 func (s *stream) result() string {
-	return fmt.Sprintf("%d answers in %d bytes, statuses %v, last %v, error %q, unused %q", s.answers, s.used, s.statuses, s.state.Last(), s.want, s.rest[:min(len(s.rest), s.rule.Most())])
+	return fmt.Sprintf("%d answers in %d bytes, statuses %v, last %v, error %q, unused %q", s.answers, s.used, s.statuses, s.state.ServerCloses(), s.want, s.rest[:min(len(s.rest), s.rule.MaxUnused())])
 }
 
 // everyByte is all places to cut n bytes at.
@@ -141,7 +141,7 @@ func TestPieces(t *testing.T) {
 		if s.answers != test.answers || s.want != "" {
 			t.Errorf("%s: %q gives %s; expected %d answers", test.spec, test.in, s.result(), test.answers)
 		}
-		if n := s.rule.End(&s.state, nil); n != 0 || s.state.Last() {
+		if n := s.rule.FeedEOF(&s.state, nil); n != 0 || s.state.ServerCloses() {
 			t.Errorf("%s: %q: the end completes %d answers; expected none", test.spec, test.in, n)
 		}
 	}

@@ -8,24 +8,25 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// feedText counts how often text, at least one byte, is in in, and leaves what
-// can be the beginning of another.
-func feedText(text, in []byte) (used, answers int) {
+// countText counts occurrences of text, which is not empty, in in. It leaves a possible beginning
+// of another one unused.
+func countText(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
 	}
 	for {
 		i := bytes.Index(in[used:], text)
 		if i < 0 {
-			return len(in) - overlap(text, in[used:]), answers
+			return len(in) - partialMatchLen(text, in[used:]), answers
 		}
 		used += i + len(text)
 		answers++
 	}
 }
 
-// overlap is how many bytes at the end of in text begins with; text is not in it.
-func overlap(text, in []byte) int {
+// partialMatchLen returns the length of the longest end of in that is a beginning of text. in does
+// not contain text.
+func partialMatchLen(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
 		i := bytes.IndexByte(end, text[0])
@@ -40,8 +41,8 @@ func overlap(text, in []byte) int {
 	return 0
 }
 
-// unescape replaces the escapes that Parse describes.
-func unescape(s string) ([]byte, error) {
+// unescapeText replaces the escapes described at Parse.
+func unescapeText(s string) ([]byte, error) {
 	b := make([]byte, 0, len(s))
 	for at := 0; at < len(s); {
 		if s[at] != '\\' {
@@ -59,8 +60,8 @@ func unescape(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escape is b in printable ASCII, so that unescape gives b.
-func escape(b []byte) string {
+// escapeText returns b in printable ASCII; unescapeText reverses it.
+func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {
 		switch {

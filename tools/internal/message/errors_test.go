@@ -8,8 +8,8 @@ import (
 // TestErrors has each error with what was expected.
 func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`ab\{timestamp}`:         `\{timestamp} at byte 2: unknown expression "timestamp"; expected ` + known,
-		`\{}`:                    `unknown expression ""; expected ` + known,
+		`ab\{timestamp}`:         `\{timestamp} at byte 2: unknown expression "timestamp"; expected ` + expressionNames,
+		`\{}`:                    `unknown expression ""; expected ` + expressionNames,
 		`\{ws.ping}`:             `unknown expression "ws.ping"; expected `,
 		`\{ws.text "a"}`:         `unknown expression "ws.text \"a\""; expected `,
 		`\{<file.txt>}`:          `unknown expression "<file.txt>"; expected `,

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// Unescape replaces the escapes in a text from a command line, for users whose
-// shell has no $'...': \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal
-// digits, and \0 with up to three octal ones behind it, as in tcpkali. Any other is
-// an error.
+// Unescape replaces escapes in a text from a command line, for shells without $'...': \n \r \t \e
+// \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 with up to three octal digits
+// after it, as in tcpkali. Any other escape is an error.
 //
-// The result is for Parse. Expressions stay as they are, and a backslash that an
-// escape has made begins none: \\{ and \x5c{ are a literal \{ to Parse too. The
-// bytes of a text that isn't a template are those of Fixed, after Parse.
+// The result is input for Parse. Expressions are unchanged, and a backslash from an escape never
+// begins one: \\{ and \x5c{ are a literal \{ for Parse, too. For a text without expressions, the
+// bytes are those of Fixed, after Parse.
 func Unescape(text string) ([]byte, error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
@@ -22,12 +21,12 @@ func Unescape(text string) ([]byte, error) {
 			out = appendLiteral(out, text[at])
 			at++
 		case at+1 < len(text) && text[at+1] == '{':
-			size, err := closing(text, at+2)
+			size, err := expressionLen(text, at+2)
 			if err != nil {
 				return nil, err
 			}
 			end := at + 2 + size + 1
-			out = append(doubled(out), text[at:end]...)
+			out = append(doubleTrailingBackslashes(out), text[at:end]...)
 			at = end
 		default:
 			b, size, err := UnescapeByte(text[at:])
@@ -41,7 +40,7 @@ func Unescape(text string) ([]byte, error) {
 	return out, nil
 }
 
-// Literal returns the template that makes a text, whatever is in it.
+// Literal returns the template that generates a text verbatim.
 func Literal(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
@@ -50,32 +49,32 @@ func Literal(text string) string {
 	return string(out)
 }
 
-// appendLiteral appends a byte that Parse is to take literally.
+// appendLiteral appends a byte so that Parse takes it literally.
 func appendLiteral(out []byte, b byte) []byte {
 	if b == '{' {
-		out = doubled(out)
+		out = doubleTrailingBackslashes(out)
 	}
 	return append(out, b)
 }
 
-// doubled doubles the backslashes at the end, for a { follows.
-func doubled(out []byte) []byte {
+// doubleTrailingBackslashes doubles the backslashes at the end, because a { follows.
+func doubleTrailingBackslashes(out []byte) []byte {
 	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
 		out = append(out, '\\')
 	}
 	return out
 }
 
-// UnescapeByte reads the escape that a text begins with, of those that Unescape knows but
-// for expressions, and says how many bytes of the text it has.
+// UnescapeByte parses the escape at the beginning of a text, one of those of Unescape, and returns
+// its size in bytes.
 func UnescapeByte(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):
-		return octalByte(text)
+		return unescapeOctal(text)
 	case strings.HasPrefix(text, `\e`):
 		return 0x1b, 2, nil
 	case len(text) > 1 && strings.IndexByte(`abfnrtvx\'"`, text[1]) >= 0:
-		quote := text[1] // which UnquoteChar wants to know where it is escaped
+		quote := text[1] // UnquoteChar accepts an escaped quote only if it is told so
 		if value, multibyte, rest, err := strconv.UnquoteChar(text, quote); err == nil && !multibyte {
 			return byte(value), len(text) - len(rest), nil
 		}
@@ -83,8 +82,8 @@ func UnescapeByte(text string) (b byte, size int, err error) {
 	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
-// octalByte reads a \0 with up to three octal digits behind it.
-func octalByte(text string) (b byte, size int, err error) {
+// unescapeOctal parses a \0 with up to three octal digits after it.
+func unescapeOctal(text string) (b byte, size int, err error) {
 	size = 2
 	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {
 		size++

@@ -11,10 +11,10 @@ import (
 // piece is a part of a template: literal text, or an expression.
 type piece struct {
 	kind      kind
-	text      []byte // kindText
-	low, high uint64 // kindBetween
-	class     string // kindCharacters
-	count     int    // kindCharacters
+	text      []byte // of kindText
+	low, high uint64 // of kindNumber
+	class     string // of kindChars
+	count     int    // of kindChars
 	index     int    // of the expression in its template
 }
 
@@ -25,13 +25,13 @@ const (
 	kindConnection
 	kindMessage
 	kindMarker
-	kindBetween
-	kindCharacters
+	kindNumber
+	kindChars
 	kindUUID
 )
 
-// lengths returns bounds of the bytes that a piece makes.
-func (p *piece) lengths() (low, high int) {
+// lengthRange returns limits of the length of a piece in bytes.
+func (p *piece) lengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:
 		return len(p.text), len(p.text)
@@ -39,8 +39,8 @@ func (p *piece) lengths() (low, high int) {
 		return 1, len("18446744073709551615")
 	case kindMarker:
 		return markerLen, markerLen
-	case kindBetween:
-		return digits(p.low), digits(p.high)
+	case kindNumber:
+		return countDigits(p.low), countDigits(p.high)
 	case kindUUID:
 		return uuidLen, uuidLen
 	default:
@@ -48,20 +48,20 @@ func (p *piece) lengths() (low, high int) {
 	}
 }
 
-// digits returns the number of decimal digits of n.
-func digits(n uint64) int {
-	var room [20]byte
-	return len(strconv.AppendUint(room[:0], n, 10))
+// countDigits returns the number of decimal digits of n.
+func countDigits(n uint64) int {
+	var buf [20]byte
+	return len(strconv.AppendUint(buf[:0], n, 10))
 }
 
 const (
-	// known names the expressions in errors.
-	known       = "connection.uid, message.uid, seq, message.marker, random, hex, number or uuid"
-	blank       = " \t\r\n\v\f"
-	hexadecimal = "0123456789abcdef"
+	// expressionNames names the expressions in errors.
+	expressionNames = "connection.uid, message.uid, seq, message.marker, random, hex, number or uuid"
+	blank           = " \t\r\n\v\f"
+	hexadecimal     = "0123456789abcdef"
 )
 
-// printable are the characters from ! to ~.
+// printable has the characters from ! to ~.
 var printable = func() string {
 	var all []byte
 	for c := byte('!'); c <= '~'; c++ {
@@ -82,74 +82,72 @@ func parseExpression(body string, index int) (piece, error) {
 	var err error
 	switch name {
 	case "connection.uid":
-		p.kind, err = kindConnection, alone(argument)
+		p.kind, err = kindConnection, rejectArgument(argument)
 	case "message.uid", "seq":
-		p.kind, err = kindMessage, alone(argument)
+		p.kind, err = kindMessage, rejectArgument(argument)
 	case "message.marker":
-		p.kind, err = kindMarker, alone(argument)
+		p.kind, err = kindMarker, rejectArgument(argument)
 	case "uuid":
-		p.kind, err = kindUUID, alone(argument)
+		p.kind, err = kindUUID, rejectArgument(argument)
 	case "random":
-		p.kind, p.class = kindCharacters, printable
+		p.kind, p.class = kindChars, printable
 		p.count, err = parseCount(name, argument)
 	case "hex":
-		p.kind, p.class = kindCharacters, hexadecimal
+		p.kind, p.class = kindChars, hexadecimal
 		p.count, err = parseCount(name, argument)
 	case "number":
-		p.kind = kindBetween
-		p.low, p.high, err = parseBetween(argument)
+		p.kind = kindNumber
+		p.low, p.high, err = parseRange(argument)
 	default:
-		err = errUnknown(body)
+		err = errUnknownExpression(body)
 	}
 	return p, err
 }
 
-// errUnknown is the error for an expression that is none.
-func errUnknown(body string) error {
-	return fmt.Errorf("unknown expression %q; expected %s", shorten(body), known)
+func errUnknownExpression(body string) error {
+	return fmt.Errorf("unknown expression %q; expected %s", truncate(body), expressionNames)
 }
 
-// alone is an error if there is an argument.
-func alone(argument string) error {
+// rejectArgument returns an error if there is an argument.
+func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q behind the name; expected nothing", shorten(argument))
+		return fmt.Errorf("%q behind the name; expected nothing", truncate(argument))
 	}
 	return nil
 }
 
-// parseCount parses the number of characters that an expression makes.
+// parseCount parses the number of characters of an expression.
 func parseCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
+		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", truncate(argument), name, MaxLen)
 	}
 	return int(n), nil
 }
 
-// parseBetween reads the ends of a range of integers.
-func parseBetween(argument string) (low, high uint64, err error) {
+// parseRange parses the ends of a range of integers, both included.
+func parseRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
 	high, err2 := strconv.ParseUint(strings.Trim(to, blank), 10, 63)
 	if err1 != nil || err2 != nil || low > high {
-		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", shorten(argument), int64(math.MaxInt64))
+		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", truncate(argument), int64(math.MaxInt64))
 	}
 	return low, high, nil
 }
 
-// A marker has the number of the connection in its first 7 hexadecimal digits,
-// and that of the message in the other 9. So it is unique below 268 million
-// connections and 68 thousand million messages on each.
+// A marker has the connection's number in its first 7 hexadecimal digits and the message's number
+// in the other 9. It is unique below 268 million connections and 68 billion messages on each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4
 )
 
-func appendMarker(dst []byte, of Of) []byte {
-	return appendHex(dst, of.Connection<<markerMessageBits|of.Message&(1<<markerMessageBits-1), markerLen)
+func appendMarker(dst []byte, id ID) []byte {
+	return appendHex(dst, id.Connection<<markerMessageBits|id.Message&(1<<markerMessageBits-1), markerLen)
 }
 
-// appendHex appends the last digits of a number, in hexadecimal.
+// appendHex appends the last digits of a number in hexadecimal.
 func appendHex(dst []byte, n uint64, digits int) []byte {
 	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
 		dst = append(dst, hexadecimal[n>>shift&0xf])

@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		of := Of{seed, connection, message}
+		of := ID{seed, connection, message}
 		got := template.Append(nil, of)
 		if low, high := template.MinLen(), template.MaxLen(); len(got) < low || len(got) > high || high > MaxLen {
 			t.Fatalf("%q makes %d bytes, and is to make %d to %d", text, len(got), low, high)

@@ -5,60 +5,62 @@ import (
 	"slices"
 )
 
-// random is a splitmix64 generator: a counter, and a function that makes a number
-// of each of its values (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-// Generators, OOPSLA 2014). Each random expression of each message has one of its
-// own, begun with a key. Nothing lives longer than the making of a text.
+// random is a splitmix64 generator: a counter, and a function that maps each of its values to a
+// random number (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+// Each random expression of each message has its own generator, which starts from a key.
 type random struct{ counter uint64 }
 
 // gamma is the step of the counter: the golden ratio's odd fraction of 2^64.
 const gamma = 0x9e3779b97f4a7c15
 
-// mix is the function of splitmix64: a bijection in which each bit of the result
-// depends on each of x. Its constants are David Stafford's thirteenth variant.
-func mix(x uint64) uint64 {
+// mix64 is the output function of splitmix64: a bijection in which each bit of the result depends
+// on each bit of x. Its constants are David Stafford's thirteenth variant.
+func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// messageKey makes the key of a message's random texts.
-func messageKey(of Of) uint64 { return key(key(key(0, of.Seed), of.Connection), of.Message) }
-
-// key makes a key from another one and a number.
-func key(of, number uint64) uint64 { return mix(of ^ number + gamma) }
-
-// random returns the generator of an expression in a message. Its index is inverted, so that it is
-// no number of a message.
-func (p *piece) random(message uint64) random { return random{key(message, ^uint64(p.index))} }
-
-// next is 64 random bits.
-func (r *random) next() uint64 {
-	r.counter += gamma
-	return mix(r.counter)
+// messageKey returns the key of a message's random texts.
+func messageKey(id ID) uint64 {
+	return deriveKey(deriveKey(deriveKey(0, id.Seed), id.Connection), id.Message)
 }
 
-// below is a random number from 0 to n-1, by multiplication (Lemire: Fast Random
-// Integer Generation in an Interval, 2019) without its rejection: what some
-// numbers are more likely than others is at most n/2^64.
-func (r *random) below(n uint64) uint64 {
+// deriveKey derives a key from another one and a number.
+func deriveKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
+
+// newRandom returns the generator of an expression in a message. The expression's index is
+// inverted, so that it differs from the numbers of messages.
+func (p *piece) newRandom(messageKey uint64) random {
+	return random{deriveKey(messageKey, ^uint64(p.index))}
+}
+
+// next returns 64 random bits.
+func (r *random) next() uint64 {
+	r.counter += gamma
+	return mix64(r.counter)
+}
+
+// belowN returns a random number from 0 to n-1 by multiplication (Lemire: Fast Random Integer
+// Generation in an Interval, 2019). It omits the rejection step: the bias is at most n/2^64.
+func (r *random) belowN(n uint64) uint64 {
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
 
-// batch is how many characters are taken from 64 random bits: at 256 different
-// ones, what some are more likely than others is at most 2^-16.
-const batch = 6
+// charsPerDraw is how many characters are drawn from 64 random bits: for 256 different ones, the
+// bias is at most 2^-16.
+const charsPerDraw = 6
 
-// fill appends n random characters of a class of at most 256.
-func (r *random) fill(dst []byte, n int, class string) []byte {
+// appendChars appends n random characters of a class of at most 256.
+func (r *random) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]
 	size := uint64(len(class))
 	for len(to) > 0 {
 		var at uint64
 		left := r.next()
-		some := to[:min(batch, len(to))]
+		some := to[:min(charsPerDraw, len(to))]
 		for i := range some {
 			at, left = bits.Mul64(left, size)
 			some[i] = class[at]

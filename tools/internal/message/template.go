@@ -1,23 +1,22 @@
-// Package message makes the messages of the load generator from a template: a
-// text with expressions such as \{connection.uid} in it. What a template makes
-// depends on nothing but a seed, the number of the connection and the number of
-// the message. So two runs with the same seed send the same bytes, and the answer
-// of a server that echoes can be made again when it comes.
+// Package message generates the messages of the load generator from a template: a text with
+// expressions such as \{connection.uid}. The result depends only on a seed, the number of the
+// connection and the number of the message. So two runs with the same seed send the same bytes, and
+// the expected echo of a message can be generated again.
 //
-// The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man
-// page under "Traffic content expressions"), without regular expressions and arithmetic.
+// The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man page under "Traffic
+// content expressions"), without regular expressions and arithmetic.
 //
 //	\{connection.uid}  number of the connection, from 0
 //	\{message.uid}     number of the message on its connection, from 0; also \{seq}
-//	\{message.marker}  16 hexadecimal digits that no other message has
+//	\{message.marker}  16 hexadecimal digits, unique for each message
 //	\{random 100}      100 random printable characters
 //	\{hex 32}          32 random hexadecimal digits
 //	\{number 1-6}      a random integer, both ends included
 //	\{uuid}            a random UUID (version 4)
 //
-// Text outside of expressions is literal. In a run of backslashes that stands
-// before a {, two are one: \\{ is a literal \{, and \\\{seq} a backslash and an
-// expression. All other backslashes are literal; see Unescape.
+// Text outside of expressions is literal. In a run of backslashes before a {, two stand for one:
+// \\{ is a literal \{, and \\\{seq} a backslash and an expression. All other backslashes are
+// literal; see Unescape.
 package message
 
 import (
@@ -26,32 +25,32 @@ import (
 	"strings"
 )
 
-// The bounds of a template.
+// Limits of a template.
 const (
-	// MaxText is the longest text of a template, in bytes.
+	// MaxText is the length of the longest template in bytes.
 	MaxText = 1 << 20
-	// MaxExpressions is the most expressions of a template.
+	// MaxExpressions limits the expressions of a template.
 	MaxExpressions = 256
-	// MaxLen is the longest message that a template may make, in bytes.
+	// MaxLen is the length of the longest message of a template in bytes.
 	MaxLen = 1 << 20
 )
 
-// Of says which message to make.
-type Of struct {
-	// Seed is the run's.
+// ID identifies a message to generate.
+type ID struct {
+	// Seed is that of the run.
 	Seed uint64
-	// Connection numbers the connection in its run, Message the message on
-	// its connection, each from 0.
+	// Connection is the number of the connection in its run, and Message that of the message on its
+	// connection, each from 0.
 	Connection, Message uint64
 }
 
-// Template makes messages. It does not change, and is safe for concurrent use.
+// Template generates messages. It is immutable and safe for concurrent use.
 type Template struct {
 	pieces         []piece
 	minLen, maxLen int
 }
 
-// Parse reads a template. The empty text is one, of an empty message.
+// Parse parses a template. The empty text is the template of an empty message.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
@@ -59,8 +58,8 @@ func Parse(text string) (*Template, error) {
 	t := &Template{}
 	expressions := 0
 	for at := 0; at < len(text); {
-		literal, next, open := literalAt(text, at)
-		if err := t.add(piece{kind: kindText, text: literal}); err != nil {
+		literal, next, open := parseLiteral(text, at)
+		if err := t.addPiece(piece{kind: kindText, text: literal}); err != nil {
 			return nil, err
 		}
 		if at = next; !open {
@@ -69,26 +68,25 @@ func Parse(text string) (*Template, error) {
 		if expressions++; expressions > MaxExpressions {
 			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
 		}
-		size, err := closing(text, at)
+		size, err := expressionLen(text, at)
 		if err != nil {
 			return nil, err
 		}
 		p, err := parseExpression(text[at:at+size], expressions-1)
 		if err == nil {
-			err = t.add(p)
+			err = t.addPiece(p)
 		}
 		if err != nil {
-			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, shorten(text[at:at+size]), at-2, err)
+			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, truncate(text[at:at+size]), at-2, err)
 		}
 		at += size + 1
 	}
 	return t, nil
 }
 
-// literalAt reads the literal text at a place of a template, to an expression or
-// to the first { that is none. open says that next is the place behind the \{ of
-// an expression.
-func literalAt(text string, at int) (literal []byte, next int, open bool) {
+// parseLiteral parses literal text from at up to an expression, or up to the first { that begins
+// none. open reports that next is the position after the \{ of an expression.
+func parseLiteral(text string, at int) (literal []byte, next int, open bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
 		return []byte(text[at:]), len(text), false
@@ -103,17 +101,17 @@ func literalAt(text string, at int) (literal []byte, next int, open bool) {
 	return literal, at + brace + 1, open
 }
 
-// closing returns the number of bytes from a place behind a \{ to its }.
-func closing(text string, at int) (int, error) {
+// expressionLen returns the number of bytes from at, the position after a \{, to its }.
+func expressionLen(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, shorten(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, truncate(text[at:]), at-2)
 	}
 	return size, nil
 }
 
-// shorten cuts what an error shows.
-func shorten(text string) string {
+// truncate shortens a text for an error.
+func truncate(text string) string {
 	const most = 64
 	if len(text) > most {
 		return text[:most] + "..."
@@ -121,9 +119,9 @@ func shorten(text string) string {
 	return text
 }
 
-// add adds a piece. Literal texts that follow each other become one.
-func (t *Template) add(p piece) error {
-	low, high := p.lengths()
+// addPiece adds a piece. It joins adjacent literal texts.
+func (t *Template) addPiece(p piece) error {
+	low, high := p.lengthRange()
 	t.minLen += low
 	if t.maxLen += high; t.maxLen > MaxLen {
 		return fmt.Errorf("messages of up to %d bytes; expected at most %d", t.maxLen, MaxLen)
@@ -139,16 +137,13 @@ func (t *Template) add(p piece) error {
 	return nil
 }
 
-// MaxLen is the length of the longest message that the template can make, or an
-// upper bound of it, in bytes.
+// MaxLen returns an upper limit of the length of messages in bytes.
 func (t *Template) MaxLen() int { return t.maxLen }
 
-// MinLen is the length of the shortest message that the template can make, or a
-// lower bound of it, in bytes.
+// MinLen returns a lower limit of the length of messages in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// Fixed is the one message of a template without an expression that depends on
-// the seed, the connection or the message. It is not to be changed.
+// Fixed returns the message if all messages of the template are equal. It must not be changed.
 func (t *Template) Fixed() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:
@@ -159,26 +154,26 @@ func (t *Template) Fixed() ([]byte, bool) {
 	return nil, false
 }
 
-// Append appends a message. It allocates only where dst has less room than the
-// message needs, which is MaxLen at most.
-func (t *Template) Append(dst []byte, of Of) []byte {
-	key := messageKey(of)
+// Append appends a message. It allocates only if dst lacks capacity for the message, which has at
+// most MaxLen bytes.
+func (t *Template) Append(dst []byte, id ID) []byte {
+	key := messageKey(id)
 	for i := range t.pieces {
 		p := &t.pieces[i]
-		r := p.random(key)
+		r := p.newRandom(key)
 		switch p.kind {
 		case kindText:
 			dst = append(dst, p.text...)
 		case kindConnection:
-			dst = strconv.AppendUint(dst, of.Connection, 10)
+			dst = strconv.AppendUint(dst, id.Connection, 10)
 		case kindMessage:
-			dst = strconv.AppendUint(dst, of.Message, 10)
+			dst = strconv.AppendUint(dst, id.Message, 10)
 		case kindMarker:
-			dst = appendMarker(dst, of)
-		case kindBetween:
-			dst = strconv.AppendUint(dst, p.low+r.below(p.high-p.low+1), 10)
-		case kindCharacters:
-			dst = r.fill(dst, p.count, p.class)
+			dst = appendMarker(dst, id)
+		case kindNumber:
+			dst = strconv.AppendUint(dst, p.low+r.belowN(p.high-p.low+1), 10)
+		case kindChars:
+			dst = r.appendChars(dst, p.count, p.class)
 		case kindUUID:
 			dst = appendUUID(dst, &r)
 		}

@@ -17,12 +17,12 @@ func parse(t testing.TB, text string) *Template {
 }
 
 // make1 makes one message.
-func make1(t testing.TB, text string, of Of) string {
+func make1(t testing.TB, text string, of ID) string {
 	t.Helper()
 	return string(parse(t, text).Append(nil, of))
 }
 
-var fifth = Of{Seed: 1, Connection: 1234, Message: 5}
+var fifth = ID{Seed: 1, Connection: 1234, Message: 5}
 
 func TestExact(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
@@ -76,7 +76,7 @@ func TestRandom(t *testing.T) {
 		}
 		want := regexp.MustCompile("^(?:" + c.want + ")$")
 		for i := range uint64(1000) {
-			if got := template.Append(nil, Of{7, i % 3, i}); !want.Match(got) {
+			if got := template.Append(nil, ID{7, i % 3, i}); !want.Match(got) {
 				t.Errorf("%s gives %q, want %s", c.text, got, c.want)
 				break
 			}
@@ -99,7 +99,7 @@ func TestEven(t *testing.T) {
 		seen := map[string]int{}
 		for i := range c.kinds * times {
 			// both numbers change, for either alone must do
-			seen[string(template.Append(nil, Of{3, uint64(i) % 100, uint64(i) / 100}))]++
+			seen[string(template.Append(nil, ID{3, uint64(i) % 100, uint64(i) / 100}))]++
 		}
 		if len(seen) != c.kinds {
 			t.Errorf("%s gives %d different texts, want %d", c.text, len(seen), c.kinds)
@@ -124,19 +124,19 @@ func TestDeterminism(t *testing.T) {
 		{`\{number 0-9223372036854775807}`, true, true, true},
 		{`\{message.marker}`, false, true, true},
 	} {
-		of := Of{Seed: 5, Connection: 6, Message: 7}
+		of := ID{Seed: 5, Connection: 6, Message: 7}
 		first := make1(t, c.scope, of)
 		if again := make1(t, c.scope, of); again != first {
 			t.Errorf("%s gives %q and then %q", c.scope, first, again)
 		}
 		for _, d := range []struct {
 			name    string
-			of      Of
+			of      ID
 			differs bool
 		}{
-			{"seed", Of{8, 6, 7}, c.seed},
-			{"connection", Of{5, 8, 7}, c.conn},
-			{"message", Of{5, 6, 8}, c.message},
+			{"seed", ID{8, 6, 7}, c.seed},
+			{"connection", ID{5, 8, 7}, c.conn},
+			{"message", ID{5, 6, 8}, c.message},
 		} {
 			if other := make1(t, c.scope, d.of); (other != first) != d.differs {
 				t.Errorf("%s with another %s gives %q and %q; differing is to be %v", c.scope, d.name, first, other, d.differs)
@@ -147,7 +147,7 @@ func TestDeterminism(t *testing.T) {
 	if halves[:16] == halves[16:] {
 		t.Errorf("two expressions of one message are both %q", halves[:16])
 	}
-	if swapped := make1(t, text, Of{1, 5, 1234}); swapped == make1(t, text, fifth) {
+	if swapped := make1(t, text, ID{1, 5, 1234}); swapped == make1(t, text, fifth) {
 		t.Errorf("connection and message swapped give the same text %q", swapped)
 	}
 	// These bytes are what results of old runs were made of.
@@ -159,10 +159,10 @@ func TestDeterminism(t *testing.T) {
 
 func TestMarker(t *testing.T) {
 	template := parse(t, `\{message.marker}`)
-	seen := map[string]Of{}
+	seen := map[string]ID{}
 	for _, connection := range []uint64{0, 1, 2, 1000, 1<<28 - 1} {
 		for _, message := range []uint64{0, 1, 2, 1000, 1 << 20, 1<<36 - 1} {
-			of := Of{Connection: connection, Message: message}
+			of := ID{Connection: connection, Message: message}
 			marker := string(template.Append(nil, of))
 			if other, ok := seen[marker]; ok {
 				t.Errorf("%+v and %+v have the same marker %s", of, other, marker)

@@ -254,7 +254,7 @@ func (r *run) openLoop(g *generator, patience time.Duration) {
 		if now-woke <= slice {
 			due, ok = r.pacer.Take(now - patience)
 		}
-		switch next := r.pacer.Due(); {
+		switch next := r.pacer.NextDue(); {
 		case ok:
 			r.submit(g, due >= r.opens, now, now-due)
 			continue
@@ -363,7 +363,7 @@ func (r *run) result(now time.Duration) *Result {
 	}
 	res.add(r.tallies)
 	if r.pacer != nil && now >= r.opens {
-		res.Missed = uint64(max(0, r.pacer.Waiting(now)-r.pacer.Waiting(r.opens-1)))
+		res.Missed = uint64(max(0, r.pacer.CountOverdue(now)-r.pacer.CountOverdue(r.opens-1)))
 	}
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
 	res.Process = used()

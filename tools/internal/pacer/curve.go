@@ -8,56 +8,55 @@ import (
 // Never is a time that does not come.
 const Never = time.Duration(math.MaxInt64)
 
-// farthest bounds the times that a Curve knows.
-const farthest = 60 * 24 * time.Hour
+// maxCurveTime limits the times of a Curve.
+const maxCurveTime = 60 * 24 * time.Hour
 
-// Curve is a rate over time. Times are of the clock that Begin is of. It does not change
-// while there are Plans on it.
+// Curve is a rate over time. All times are on the clock of Begin. A Curve must not change while
+// Plans use it.
 type Curve struct {
 	// Begin is when the first message can be due, above 0.
 	Begin time.Duration
-	// PerSecond is how many messages are due in a second, above 0.
+	// PerSecond is the number of messages that become due per second, above 0.
 	PerSecond float64
-	// Poisson has the times between messages be those of a Poisson process; otherwise
-	// they are equal.
+	// Poisson makes the messages a Poisson process; otherwise the times between them are equal.
 	Poisson bool
-	// To, if it is above 0, is the rate to which it changes linearly, from Hold after
-	// Begin on, in the time Over.
+	// To, if above 0, is the final rate. The rate changes linearly, from Hold after Begin on, for
+	// the time Over.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// At is the time by which x messages are due, the inverse of Due; Never from some two
+// TimeOf returns when a number of messages are due, the inverse of CountDue; Never from about two
 // months on.
-func (c *Curve) At(x float64) time.Duration {
-	seconds := x / c.PerSecond
+func (c *Curve) TimeOf(message float64) time.Duration {
+	seconds := message / c.PerSecond
 	if c.To > 0 {
-		seconds = c.atRamp(x)
+		seconds = c.solveRamp(message)
 	}
-	if seconds >= farthest.Seconds() {
+	if seconds >= maxCurveTime.Seconds() {
 		return Never
 	}
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// atRamp solves a·t + (b-a)·t²/2T = x in the time T of the change, and goes on
-// with the rate b behind it.
-func (c *Curve) atRamp(x float64) float64 {
+// solveRamp returns the time t in seconds at which a number of messages x are due. During the
+// change of duration T it solves a·t + (b-a)·t²/2T = x; after it the rate is b.
+func (c *Curve) solveRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
-	if x <= a*before {
-		return x / a
+	if message <= a*before {
+		return message / a
 	}
-	x -= a * before
-	if within := (a + b) / 2 * over; x > within {
-		return before + over + (x-within)/b
+	message -= a * before
+	if within := (a + b) / 2 * over; message > within {
+		return before + over + (message-within)/b
 	}
 	k := (b - a) / (2 * over)
-	return before + 2*x/(a+math.Sqrt(max(a*a+4*k*x, 0)))
+	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// Due is how many messages are due by a time, as the integral of the rate.
-func (c *Curve) Due(by time.Duration) float64 {
+// CountDue returns how many messages are due by a time: the integral of the rate.
+func (c *Curve) CountDue(by time.Duration) float64 {
 	t, r := max(by-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
 		return r * t
@@ -67,20 +66,19 @@ func (c *Curve) Due(by time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// count is how many messages are due before a time, where the next one is at x and the
+// countBefore returns how many messages are due before end, if the next one is number first and the
 // others follow one apart.
-func (c *Curve) count(x float64, end time.Duration) int64 {
-	if c.At(x) >= end {
+func (c *Curve) countBefore(first float64, end time.Duration) int64 {
+	if c.TimeOf(first) >= end {
 		return 0
 	}
-	n := max(math.Floor(c.Due(min(end, c.Begin+farthest))-x), 1)
-	// Times are in whole nanoseconds, and numbers have 53 bits: it can be one more
-	// or less.
+	n := max(math.Floor(c.CountDue(min(end, c.Begin+maxCurveTime))-first), 1)
+	// Times are whole nanoseconds, and numbers have 53 bits: correct an error of 1.
 	for range 2 {
 		switch {
-		case n > 1 && c.At(x+n-1) >= end:
+		case n > 1 && c.TimeOf(first+n-1) >= end:
 			n--
-		case c.At(x+n) < end:
+		case c.TimeOf(first+n) < end:
 			n++
 		}
 	}

@@ -1,12 +1,10 @@
-// Package pacer plans when messages of an open loop are due: at a constant rate or one
-// that changes, at equal or random distances. A plan is known by the time
-// of its next message, so that a backlog of any length takes no memory, and what was
-// never sent can be counted without going through it.
+// Package pacer plans when the messages of an open loop are due: at a constant or changing rate, at
+// equal or random intervals. A plan stores only the time of its next message. So a backlog of any
+// length needs no memory, and unsent messages can be counted without iterating over them.
 //
-// A Curve is the rate over time; a Plan is a place on a Curve, 24 bytes, so that each of a
-// million connections can have one; a Shared is one that many take from. Nothing here
-// reads a clock. A Plan belongs to one goroutine at a time; a Shared is safe for
-// concurrent use.
+// A Curve is the rate over time. A Plan is a position on a Curve, in 24 bytes, so each of a million
+// connections can have one. A Shared is a plan for many connections. Nothing here reads a clock. A
+// Plan belongs to one goroutine at a time; a Shared is safe for concurrent use.
 package pacer
 
 import (
@@ -16,10 +14,9 @@ import (
 	"time"
 )
 
-// Random is the n-th random number of a sequence, which is known by a seed: the
-// output function of SplitMix64 (Steele, Lea, Flood: "Fast Splittable
-// Pseudorandom Number Generators", 2014). It keeps no state, so the same plan comes
-// out whoever asks first.
+// Random returns the n-th random number of the sequence of a seed: the output function of
+// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). It has
+// no state, so the result does not depend on the order of calls.
 func Random(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -27,122 +24,122 @@ func Random(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// exponential is Random as a time between events of a Poisson process of rate 1.
-func exponential(seed, n uint64) float64 {
+// exponentialInterval returns a random time between events of a Poisson process of rate 1.
+func exponentialInterval(seed, n uint64) float64 {
 	return -math.Log(float64(Random(seed, n)>>11+1) / (1 << 53))
 }
 
-// Plan is a sequence of times. The zero Plan has none.
+// Plan is a sequence of times. The zero Plan is empty.
 type Plan struct {
-	x    float64       // where the next message is on the curve
-	k    uint64        // its number
-	next time.Duration // its time
+	position float64       // of the next message on the curve
+	number   uint64        // of the next message
+	next     time.Duration // time of the next message
 }
 
-// Start begins a plan at a time: with a message phase messages later, 0 to 1, or with
-// Poisson at a random time. The seed is that of all its random times.
-func (c *Curve) Start(at time.Duration, phase float64, seed uint64) Plan {
-	p := Plan{x: c.Due(at)}
+// NewPlan returns a plan that begins at a time: the first message is due phase messages later, 0 to
+// 1, or with Poisson at a random time. seed determines all random times.
+func (c *Curve) NewPlan(at time.Duration, phase float64, seed uint64) Plan {
+	p := Plan{position: c.CountDue(at)}
 	if c.Poisson {
-		phase = exponential(seed, 0)
+		phase = exponentialInterval(seed, 0)
 	}
-	p.x += phase
-	p.next = c.At(p.x)
+	p.position += phase
+	p.next = c.TimeOf(p.position)
 	return p
 }
 
-// Next is when the next message is due, 0 for the zero Plan.
+// Next returns when the next message is due, 0 for the zero Plan.
 func (p *Plan) Next() time.Duration { return p.next }
 
-// Advance goes on to the message after that.
+// Advance proceeds to the following message.
 func (p *Plan) Advance(c *Curve, seed uint64) {
-	p.k++
+	p.number++
 	if c.Poisson {
-		p.x += exponential(seed, p.k)
+		p.position += exponentialInterval(seed, p.number)
 	} else {
-		p.x++
+		p.position++
 	}
-	p.next = c.At(p.x)
+	p.next = c.TimeOf(p.position)
 }
 
-// Waiting is how many messages are due by now and before end, an estimate where times are
-// random.
-func (p *Plan) Waiting(c *Curve, now, end time.Duration) int64 {
+// CountOverdue returns how many messages are due by now and before end. For random times it is an
+// estimate.
+func (p *Plan) CountOverdue(c *Curve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
 	}
-	return c.count(p.x, min(now+1, end))
+	return c.countBefore(p.position, min(now+1, end))
 }
 
-// Skipped are messages that were given up.
+// Skipped counts messages before the window and within it.
 type Skipped struct {
-	Before, Within int64 // due before the window, and in it
+	Before, Within int64
 }
 
-// Skip gives up the messages that are due before end, and counts them; the window begins
-// at from. Of random times it draws as many as *draws, which it reduces, and estimates how
-// many are behind them; the time that it takes does not depend on how many those are.
-func (p *Plan) Skip(c *Curve, seed uint64, from, end time.Duration, draws *int) (s Skipped) {
+// Skip gives up and counts the messages that are due before end; the window begins at windowStart.
+// It draws at most *draws random times, which it subtracts from *draws, and estimates the number of
+// messages beyond them. So its cost does not depend on that number.
+func (p *Plan) Skip(c *Curve, seed uint64, windowStart, end time.Duration, draws *int) (s Skipped) {
 	if p.next == 0 {
 		return s
 	}
 	for ; c.Poisson && *draws > 0 && p.next < end; *draws-- {
-		if p.next >= from {
+		if p.next >= windowStart {
 			s.Within++
 		} else {
 			s.Before++
 		}
 		p.Advance(c, seed)
 	}
-	all := c.count(p.x, end)
+	all := c.countBefore(p.position, end)
 	if all == 0 {
 		return s
 	}
-	before := c.count(p.x, min(from, end))
+	before := c.countBefore(p.position, min(windowStart, end))
 	s.Before += before
 	s.Within += all - before
-	p.k += uint64(all)
+	p.number += uint64(all)
 	if c.Poisson {
-		p.x = c.Due(end) + exponential(seed, p.k)
+		p.position = c.CountDue(end) + exponentialInterval(seed, p.number)
 	} else {
-		p.x += float64(all)
+		p.position += float64(all)
 	}
-	p.next = c.At(p.x)
+	p.next = c.TimeOf(p.position)
 	return s
 }
 
-// Shared is a plan from which whoever has room for a message takes the next one that has
-// come. Its lock is taken last.
+// Shared is a plan for many connections: one with capacity takes the next due message. Its lock is
+// a leaf: no other lock is acquired under it.
 type Shared struct {
 	next atomic.Int64 // when the next message is due; Never for none
 
-	mu    sync.Mutex
-	curve Curve
-	seed  uint64
-	plan  Plan
-	from  time.Duration // of the window
-	end   time.Duration // nothing is due from then on
-	taken Skipped       // that were taken, and not given up
+	mu          sync.Mutex
+	curve       Curve
+	seed        uint64
+	plan        Plan
+	windowStart time.Duration
+	end         time.Duration // nothing is due from then on
+	taken       Skipped       // messages that were taken, not given up
 }
 
-// NewShared makes one without messages.
+// NewShared returns a plan without messages.
 func NewShared() *Shared {
 	s := &Shared{}
 	s.next.Store(int64(Never))
 	return s
 }
 
-// Start begins a plan whose window is from then until end.
-func (s *Shared) Start(curve Curve, seed uint64, from, end time.Duration) {
+// Start starts the plan; the window lasts from windowStart to end.
+func (s *Shared) Start(curve Curve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.curve, s.seed, s.from, s.end, s.taken = curve, seed, from, end, Skipped{}
-	s.plan = s.curve.Start(curve.Begin, 0, seed)
-	s.store()
+	s.curve, s.seed, s.windowStart, s.end, s.taken = curve, seed, windowStart, end, Skipped{}
+	s.plan = s.curve.NewPlan(curve.Begin, 0, seed)
+	s.storeNext()
 }
 
-// store tells the others of the next time.
-func (s *Shared) store() {
+// storeNext publishes the next time to callers of NextDue.
+func (s *Shared) storeNext() {
 	next := s.plan.next
 	if next >= s.end {
 		next = Never
@@ -150,57 +147,57 @@ func (s *Shared) store() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan: nothing is due any more from end on.
+// Stop ends the plan: nothing is due from end on.
 func (s *Shared) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end = min(s.end, end)
-	s.store()
+	s.storeNext()
 }
 
-// Due is when the next message is due, Never if there is none. It takes no lock.
-func (s *Shared) Due() time.Duration { return time.Duration(s.next.Load()) }
+// NextDue returns when the next message is due, Never if there is none. It takes no lock.
+func (s *Shared) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// Take takes the next message, if it is due, and says when it was to be sent.
-func (s *Shared) Take(now time.Duration) (at time.Duration, ok bool) {
-	if s.Due() > now {
+// Take takes the next message if it is due, and returns when it was due.
+func (s *Shared) Take(now time.Duration) (plannedAt time.Duration, ok bool) {
+	if s.NextDue() > now {
 		return 0, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at = s.Due(); at > now {
+	if plannedAt = s.NextDue(); plannedAt > now {
 		return 0, false
 	}
-	if at >= s.from {
+	if plannedAt >= s.windowStart {
 		s.taken.Within++
 	} else {
 		s.taken.Before++
 	}
 	s.plan.Advance(&s.curve, s.seed)
-	s.store()
-	return at, true
+	s.storeNext()
+	return plannedAt, true
 }
 
-// Skip gives up the messages that are due before a time, as that of a Plan.
+// Skip gives up and counts messages that are due before now: see Plan.Skip.
 func (s *Shared) Skip(now time.Duration, draws int) Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Due() >= now {
+	if s.NextDue() >= now {
 		return Skipped{}
 	}
-	skipped := s.plan.Skip(&s.curve, s.seed, s.from, min(now, s.end), &draws)
-	s.store()
+	skipped := s.plan.Skip(&s.curve, s.seed, s.windowStart, min(now, s.end), &draws)
+	s.storeNext()
 	return skipped
 }
 
-// Waiting is how many messages are due and not taken, an estimate where times are random.
-func (s *Shared) Waiting(now time.Duration) int64 {
+// CountOverdue returns how many messages are due and not taken. For random times it is an estimate.
+func (s *Shared) CountOverdue(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.plan.Waiting(&s.curve, now, s.end)
+	return s.plan.CountOverdue(&s.curve, now, s.end)
 }
 
-// Taken is how many messages were taken.
+// Taken counts the messages that were taken.
 func (s *Shared) Taken() Skipped {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,22 +21,22 @@ func TestCurve(t *testing.T) {
 	for name, c := range curves {
 		was := time.Duration(0)
 		for x := range 3000 {
-			at := c.At(float64(x))
+			at := c.TimeOf(float64(x))
 			if at < was {
 				t.Fatalf("%s: message %d is due at %v, the one before at %v", name, x, at, was)
 			}
 			was = at
-			if got := c.Due(at); math.Abs(got-float64(x)) > 1e-3 {
+			if got := c.CountDue(at); math.Abs(got-float64(x)) > 1e-3 {
 				t.Fatalf("%s: message %d is due at %v, by when %v are", name, x, at, got)
 			}
 		}
 	}
 	up := curves["up"]
-	if got := up.Due(begin + 12*time.Second); math.Abs(got-(20+505*10)) > 1e-6 {
+	if got := up.CountDue(begin + 12*time.Second); math.Abs(got-(20+505*10)) > 1e-6 {
 		t.Errorf("a ramp has %v messages, want 5070", got)
 	}
 	slow := Curve{Begin: begin, PerSecond: 1e-9}
-	if at := slow.At(1); at != Never {
+	if at := slow.TimeOf(1); at != Never {
 		t.Errorf("a message in 32 years is due at %v", at)
 	}
 }
@@ -46,7 +46,7 @@ func TestSkip(t *testing.T) {
 	const from, end = begin + 700*time.Millisecond, begin + 7*time.Second/3 + 1
 	for name, c := range curves {
 		for _, phase := range []float64{0, 0.3, 0.999} {
-			p, q := c.Start(begin, phase, 0), c.Start(begin, phase, 0)
+			p, q := c.NewPlan(begin, phase, 0), c.NewPlan(begin, phase, 0)
 			var want Skipped
 			for ; q.Next() < end; q.Advance(&c, 0) {
 				if q.Next() < from {
@@ -55,7 +55,7 @@ func TestSkip(t *testing.T) {
 					want.Within++
 				}
 			}
-			waiting, draws := p.Waiting(&c, from, end), 0
+			waiting, draws := p.CountOverdue(&c, from, end), 0
 			if got := p.Skip(&c, 0, from, end, &draws); got != want || p.Next() != q.Next() {
 				t.Errorf("%s from %v on: skipped %+v, then %v; want %+v, then %v", name, phase, got, p.Next(), want, q.Next())
 			}
@@ -66,7 +66,7 @@ func TestSkip(t *testing.T) {
 	}
 	var none Plan
 	c, draws := curves["up"], 1
-	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.Waiting(&c, end, end) != 0 {
+	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.CountOverdue(&c, end, end) != 0 {
 		t.Errorf("the zero Plan has %+v", got)
 	}
 }
@@ -77,7 +77,7 @@ func TestPoisson(t *testing.T) {
 	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
 	draw := func(seed uint64) (all []float64) {
 		was := begin
-		for p := c.Start(begin, 0, seed); len(all) < 20_000; p.Advance(&c, seed) {
+		for p := c.NewPlan(begin, 0, seed); len(all) < 20_000; p.Advance(&c, seed) {
 			all = append(all, (p.Next() - was).Seconds())
 			was = p.Next()
 		}
@@ -103,7 +103,7 @@ func TestPoisson(t *testing.T) {
 // What is left of random times is drawn as long as it is little, and estimated behind that.
 func TestSkipPoisson(t *testing.T) {
 	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
-	p, q := c.Start(begin, 0, 5), c.Start(begin, 0, 5)
+	p, q := c.NewPlan(begin, 0, 5), c.NewPlan(begin, 0, 5)
 	var want Skipped
 	for ; q.Next() < 4*time.Second; q.Advance(&c, 5) {
 		if q.Next() < 2*time.Second {
@@ -117,7 +117,7 @@ func TestSkipPoisson(t *testing.T) {
 		t.Errorf("skipped %+v, then %v, %d draws left; want %+v, then %v", got, p.Next(), draws, want, q.Next())
 	}
 	c.PerSecond = 1e8
-	p, draws = c.Start(begin, 0, 5), 1000
+	p, draws = c.NewPlan(begin, 0, 5), 1000
 	got := p.Skip(&c, 5, 2*time.Second, 100*time.Second, &draws)
 	if draws != 0 || math.Abs(float64(got.Before)-1e8) > 1e6 || math.Abs(float64(got.Within)-98e8) > 1e7 || p.Next() < 100*time.Second {
 		t.Errorf("skipped %+v, %d draws left, the next at %v", got, draws, p.Next())
@@ -141,15 +141,15 @@ func TestShared(t *testing.T) {
 	if _, ok := s.Take(2400 * time.Millisecond); ok {
 		t.Error("a message is taken before its time")
 	}
-	if got := s.Waiting(3 * time.Second); got != 6 {
+	if got := s.CountOverdue(3 * time.Second); got != 6 {
 		t.Errorf("%d wait, want 6", got)
 	}
 	if got := s.Taken(); got != (Skipped{10, 5}) {
 		t.Errorf("%+v taken, want 10 and 5", got)
 	}
 	s.Stop(3500 * time.Millisecond)
-	if got := s.Skip(Never, 0); got != (Skipped{0, 10}) || s.Due() != Never {
-		t.Errorf("left %+v, then %v; want 10 of the window, and never", got, s.Due())
+	if got := s.Skip(Never, 0); got != (Skipped{0, 10}) || s.NextDue() != Never {
+		t.Errorf("left %+v, then %v; want 10 of the window, and never", got, s.NextDue())
 	}
 }
 
@@ -164,7 +164,7 @@ func TestSharedSkipMany(t *testing.T) {
 	if at, ok := s.Take(201 * time.Second); !ok || at != 201*time.Second {
 		t.Errorf("the next is due at %v, want 3m21s", at)
 	}
-	if got := s.Skip(Never, 0); got != (Skipped{0, 100*rate - 1}) || s.Due() != Never {
-		t.Errorf("left %+v, then %v", got, s.Due())
+	if got := s.Skip(Never, 0); got != (Skipped{0, 100*rate - 1}) || s.NextDue() != Never {
+		t.Errorf("left %+v, then %v", got, s.NextDue())
 	}
 }

@@ -1,5 +1,5 @@
-// Package quantity reads numbers, rates and times as people write them in flags and in
-// configuration files. Errors are of type Error and say what was expected.
+// Package quantity parses numbers, rates and times in flags and configuration files. Errors are of
+// type Error and name the expected format.
 package quantity
 
 import (
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Error says what was expected of a text that can't be read.
+// Error names the expected format of a text that cannot be parsed.
 type Error string
 
 func (e Error) Error() string { return "expected " + string(e) }
 
-// What is expected.
+// Expected formats.
 const (
 	WantCount    = Error("a whole number such as 500, 20k or 1.5M")
 	WantPositive = Error("a whole number above 0, such as 500, 20k or 1.5M")
@@ -23,10 +23,10 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max bounds every number: what is below it is exact in a float64 and fits an int64.
+// Max limits every number: numbers below it are exact in a float64 and fit an int64.
 const Max = 1 << 53
 
-// multiples are the suffixes of numbers, the longer ones first.
+// multiples are the suffixes of numbers, longer ones first.
 var multiples = []struct {
 	suffix string
 	factor float64
@@ -35,9 +35,9 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// Number reads a number of 0 to Max with at most one point, and k, M or G, or ki, Mi
-// or Gi for powers of 1024, behind it.
-func Number(text string) (n float64, ok bool) {
+// ParseNumber parses a number of 0 to Max with an optional decimal point, followed by an optional
+// k, M or G, or ki, Mi or Gi for powers of 1024.
+func ParseNumber(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
 		if digits, found := strings.CutSuffix(text, m.suffix); found {
@@ -45,7 +45,7 @@ func Number(text string) (n float64, ok bool) {
 			break
 		}
 	}
-	// ParseFloat reads more than that: signs, exponents, names.
+	// ParseFloat accepts more: signs, exponents, names.
 	if strings.Trim(text, "0123456789.") != "" {
 		return 0, false
 	}
@@ -54,9 +54,9 @@ func Number(text string) (n float64, ok bool) {
 	return n, err == nil && n <= Max
 }
 
-// Count reads a whole number.
-func Count(text string) (int, error) {
-	n, ok := Number(text)
+// ParseCount parses a whole number.
+func ParseCount(text string) (int, error) {
+	n, ok := ParseNumber(text)
 	// An int can have 32 bits.
 	if !ok || n != math.Trunc(n) || n > math.MaxInt {
 		return 0, WantCount
@@ -64,26 +64,26 @@ func Count(text string) (int, error) {
 	return int(n), nil
 }
 
-// Positive reads a whole number above 0.
-func Positive(text string) (int, error) {
-	n, err := Count(text)
+// ParsePositive parses a whole number above 0.
+func ParsePositive(text string) (int, error) {
+	n, err := ParseCount(text)
 	if err != nil || n == 0 {
 		return 0, WantPositive
 	}
 	return n, nil
 }
 
-// Positive64 reads a whole number above 0 that needs 64 bits.
-func Positive64(text string) (int64, error) {
-	n, ok := Number(text)
+// ParsePositive64 parses a whole number above 0 that needs 64 bits.
+func ParsePositive64(text string) (int64, error) {
+	n, ok := ParseNumber(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
 		return 0, WantPositive
 	}
 	return int64(n), nil
 }
 
-// Seed reads any number of 64 bits.
-func Seed(text string) (uint64, error) {
+// ParseSeed parses any number of 64 bits.
+func ParseSeed(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, WantSeed
@@ -91,8 +91,8 @@ func Seed(text string) (uint64, error) {
 	return n, nil
 }
 
-// Duration reads a time of 0 or more: Go's, days as in 2d, or a number of seconds.
-func Duration(text string) (time.Duration, error) {
+// ParseDuration parses a time of 0 or more: a Go duration, days as in 2d, or a number of seconds.
+func ParseDuration(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")
 	if days {
@@ -112,9 +112,9 @@ func Duration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// Period reads a time above 0.
-func Period(text string) (time.Duration, error) {
-	d, err := Duration(text)
+// ParsePeriod parses a time above 0.
+func ParsePeriod(text string) (time.Duration, error) {
+	d, err := ParseDuration(text)
 	if err != nil || d == 0 {
 		return 0, WantPeriod
 	}

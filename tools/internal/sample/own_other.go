@@ -2,6 +2,5 @@
 
 package sample
 
-// OwnCPU returns the processor time that this process has used: 0, as it is not known on this
-// system.
+// OwnCPU returns 0: the processor time of this process is unknown on this system.
 func OwnCPU() Process { return Process{} }

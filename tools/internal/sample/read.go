@@ -11,8 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// read fills in s. It reads all processor times first, as everything else adds to them.
-func (s *Sample) read(r *Sampler, pids []int) error {
+// readParts reads the parts of s. It reads all processor times first, because reading the others
+// uses processor time.
+func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
 	}
@@ -21,7 +22,7 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 		if s.Parts&part == 0 {
 			return
 		}
-		if err := r.timed(part, read); err != nil && (pid == 0 || !ended(pid, err)) {
+		if err := sampler.readTimed(part, read); err != nil && (pid == 0 || !isEnding(pid, err)) {
 			errs = append(errs, fmt.Errorf("sample: %w", err))
 		}
 	}
@@ -30,7 +31,7 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 		if err == nil && !stat.Ended {
 			p := Process{PID: pid}
 			if s.Parts&CPU != 0 {
-				p.addCPU(&stat)
+				p.setCPU(&stat)
 			}
 			s.Processes = append(s.Processes, p)
 		} else if err != nil && !procfs.Gone(err) {
@@ -70,9 +71,9 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// ended reports whether a read failed because the process is ending: it is gone, or its
-// memory is, after which its files in /proc belong to root.
-func ended(pid int, err error) bool {
+// isEnding reports whether a read failed because the process is ending: it is gone, or its memory
+// is, after which its files in /proc belong to root.
+func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
 		if stat, err = procfs.ReadStat(pid); err == nil {
@@ -82,14 +83,15 @@ func ended(pid int, err error) bool {
 	return procfs.Gone(err)
 }
 
-// addCPU sets the threads and the processor time: of this process to the microsecond. Of
-// another, User and System are in steps of 10 ms, and share what its clock says.
-func (p *Process) addCPU(stat *procfs.Stat) {
+// setCPU sets the threads and the processor time. For this process the time is exact to the
+// microsecond. For another one, User and System are known in steps of 10 ms, and divide the exact
+// sum in that ratio.
+func (p *Process) setCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
 		own := OwnCPU()
 		p.User, p.System = own.User, own.System
-	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may know its own only
+	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may allow only the own clock
 		part := 0.5
 		if all := p.CPU(); all > 0 {
 			part = float64(p.User) / float64(all)
@@ -99,11 +101,11 @@ func (p *Process) addCPU(stat *procfs.Stat) {
 	}
 }
 
-// timed calls read, and notes a costly part that took long.
-func (r *Sampler) timed(part Parts, read func() error) error {
+// readTimed calls read, and records that a costly part was slow.
+func (r *Sampler) readTimed(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()
-	if part&costly != 0 && time.Since(began) > slowRead {
+	if part&costlyParts != 0 && time.Since(began) > slowRead {
 		if r.slow == nil {
 			r.slow = make(map[Parts]time.Time)
 		}

@@ -129,9 +129,9 @@ func TestTakeEnded(t *testing.T) {
 func TestSampler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Sampler
-		_ = s.timed(PSS, func() error { time.Sleep(slowRead + 1); return nil })
-		_ = s.timed(Switches, func() error { time.Sleep(slowRead); return nil })
-		_ = s.timed(MachineCPU, func() error { time.Sleep(time.Hour); return nil }) // does not grow with a process
+		_ = s.readTimed(PSS, func() error { time.Sleep(slowRead + 1); return nil })
+		_ = s.readTimed(Switches, func() error { time.Sleep(slowRead); return nil })
+		_ = s.readTimed(MachineCPU, func() error { time.Sleep(time.Hour); return nil }) // does not grow with a process
 		s.slow[PSS] = time.Now()
 		for range 2 {
 			time.Sleep(slowEvery - 1)

@@ -1,8 +1,7 @@
-// Package stall is a server whose latency is known: lines are served one after the
-// other, each takes a fixed time, and at fixed times nothing is served for a while.
-// When a line is answered follows from when lines arrive, so that what a load
-// generator says of such a server can be held against the truth: a queue with one
-// server, constant service and vacations, as queueing theory calls them.
+// Package stall is a server with known latency: it serves lines one after the other, each takes a
+// fixed time, and at fixed times it stalls. The arrival times of lines determine when each is
+// answered, so the measurements of a load generator can be compared with the truth. In queueing
+// theory it is a queue with one server, constant service time and vacations.
 package stall
 
 import (
@@ -10,29 +9,29 @@ import (
 	"time"
 )
 
-// The bounds of a Plan.
+// Limits of a Plan.
 const (
-	// MaxTime bounds its times.
+	// MaxTime limits its times.
 	MaxTime = time.Hour
-	// MaxCapacity bounds its capacity: shorter services cannot be timed.
+	// MaxCapacity limits its capacity: shorter service times cannot be timed.
 	MaxCapacity = 1_000_000
-	// MinCapacity is the least capacity but 0: a service takes at most a minute.
+	// MinCapacity is the lowest capacity other than 0: a service time of one minute.
 	MinCapacity = 1.0 / 60
 )
 
-// Plan says what a server does when. All times are since its epoch, the moment of
-// its start, and not negative. The zero Plan serves everything at once.
+// Plan defines the service and the stalls of a server. All times are since its start and not
+// negative. The zero Plan serves everything immediately.
 type Plan struct {
-	// Capacity is how many lines a second are served: each takes exactly
-	// 1/Capacity, rounded to nanoseconds. 0 is no time at all.
+	// Capacity is how many lines a second are served: each takes exactly 1/Capacity, rounded to
+	// nanoseconds. 0 is unlimited.
 	Capacity float64
-	// Stall is how long a stall takes, and Every the time from the beginning of
-	// one to that of the next: nothing is served in [k·Every, k·Every+Stall), for
-	// k = 0, 1, 2 and so on. A Stall of 0 is no stalls; Every is then not looked at.
+	// Stall is the duration of a stall, and Every the time from the beginning of one stall to the
+	// next: nothing is served in [k·Every, k·Every+Stall) for k = 0, 1, 2 and so on. A Stall of 0
+	// is no stalls; Every is then ignored.
 	Stall, Every time.Duration
 }
 
-// Check says what is wrong with the plan.
+// Check returns an error if the plan is invalid.
 func (p Plan) Check() error {
 	switch {
 	case !(p.Capacity == 0 || p.Capacity >= MinCapacity && p.Capacity <= MaxCapacity):
@@ -45,44 +44,42 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// Service is how long the service of a line takes, stalls left out.
-func (p Plan) Service() time.Duration {
+// ServiceTime returns how long the service of a line takes, without stalls.
+func (p Plan) ServiceTime() time.Duration {
 	if p.Capacity == 0 {
 		return 0
 	}
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// End is when the service of a line ends that could begin at a time: one that would
-// begin in a stall begins at its end, and one that a stall comes upon is interrupted
-// and goes on after it. A service that ends at the moment at which a stall begins has
-// ended.
-func (p Plan) End(start time.Duration) time.Duration {
-	left := p.Service()
+// ServiceEnd returns when the service of a line ends that can begin at start. A service that would
+// begin in a stall begins at its end, and a stall interrupts a service. A service that ends when a
+// stall begins is complete.
+func (p Plan) ServiceEnd(start time.Duration) time.Duration {
+	left := p.ServiceTime()
 	if p.Stall == 0 {
 		return start + left
 	}
-	stall := start - start%p.Every // when the last one began
+	stall := start - start%p.Every // when the last stall began
 	start = max(start, stall+p.Stall)
 	if until := stall + p.Every; left > until-start {
 		left -= until - start
 		open := p.Every - p.Stall
-		whole := (left - 1) / open // times between stalls that it takes wholly
+		whole := (left - 1) / open // times between stalls that it uses completely
 		left -= whole * open
 		start = until + time.Duration(whole)*p.Every + p.Stall
 	}
 	return start + left
 }
 
-// Truth is the latency of each of the lines that arrive at given times, in that
-// order: the time it waits and the time it is served. Lines are served first in,
-// first out; arrivals must not decrease.
-func (p Plan) Truth(arrivals []time.Duration) []time.Duration {
-	took := make([]time.Duration, len(arrivals))
+// Latencies returns the latency of each line, waiting and service together, given the arrival
+// times. Lines are served first in, first out; arrivals must not decrease.
+func (p Plan) Latencies(arrivals []time.Duration) []time.Duration {
+	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // when the last service ends
 	for i, at := range arrivals {
-		free = p.End(max(at, free))
-		took[i] = free - at
+		free = p.ServiceEnd(max(at, free))
+		latencies[i] = free - at
 	}
-	return took
+	return latencies
 }

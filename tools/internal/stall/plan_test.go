@@ -40,7 +40,7 @@ func TestTruth(t *testing.T) {
 		"and a little":                 {with(1000. / 241), times(20), times(301)},
 		"a queue over a stall":         {with(100), times(80, 81, 82, 83, 200), times(10, 19, 48, 57, 30)},
 	} {
-		if got := c.plan.Truth(c.arrivals); !slices.Equal(got, c.want) {
+		if got := c.plan.Latencies(c.arrivals); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %+v: lines that arrive at %v take %v, want %v", name, c.plan, c.arrivals, got, c.want)
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleep sleeps for a time, or until a signal. It takes a thread, because Go's own
-// timers count in milliseconds where the process has nothing else to do.
+// sleep sleeps for d, or until a signal. It blocks a thread, because Go's timers have a resolution
+// of milliseconds in an idle process.
 func sleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&t, nil) // it can only say that a signal has come
+	_ = unix.Nanosleep(&t, nil) // the only error is EINTR
 }

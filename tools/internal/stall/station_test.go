@@ -9,7 +9,7 @@ import (
 
 // idle is a station at a given time whose server never comes.
 func idle(p Plan, now *time.Duration) *Station {
-	return &Station{plan: p, since: func() time.Duration { return *now }, busy: true}
+	return &Station{plan: p, since: func() time.Duration { return *now }, serving: true}
 }
 
 // TestServeTruth plans services as the truth has them.
@@ -21,11 +21,11 @@ func TestServeTruth(t *testing.T) {
 	for i := range 1000 {
 		now = time.Duration(i) * 1111 * time.Microsecond
 		arrivals = append(arrivals, now)
-		if err := s.Serve(nil, nil); err != nil {
+		if err := s.Enqueue(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for i, want := range plan.Truth(arrivals) {
+	for i, want := range plan.Latencies(arrivals) {
 		if got := s.queue[i].end - arrivals[i]; got != want {
 			t.Fatalf("line %d takes %v, want %v", i, got, want)
 		}
@@ -39,16 +39,16 @@ func TestServeFull(t *testing.T) {
 		var now time.Duration
 		s, line := idle(Plan{}, &now), make([]byte, c.bytes)
 		for i := range c.lines {
-			if err := s.Serve(line, nil); err != nil {
+			if err := s.Enqueue(line, nil); err != nil {
 				t.Fatalf("%s: line %d of %d: %v", name, i, c.lines, err)
 			}
 		}
 		for range 2 {
-			if err := s.Serve(line, nil); err != ErrFull {
+			if err := s.Enqueue(line, nil); err != ErrFull {
 				t.Errorf("%s: one more than %d: got %v", name, c.lines, err)
 			}
-			s.next()
-			if err := s.Serve(line, nil); err != nil {
+			s.dequeue()
+			if err := s.Enqueue(line, nil); err != nil {
 				t.Errorf("%s: one more when one is served: %v", name, err)
 			}
 		}
@@ -61,13 +61,13 @@ func TestQueue(t *testing.T) {
 	var now time.Duration
 	s := idle(Plan{}, &now)
 	for i := range n {
-		if err := s.Serve(fmt.Append(nil, i), nil); err != nil {
+		if err := s.Enqueue(fmt.Append(nil, i), nil); err != nil {
 			t.Fatal(err)
 		}
 		if i < waiting {
 			continue
 		}
-		if got, some := s.next(); !some || string(got.line) != fmt.Sprint(i-waiting) {
+		if got, some := s.dequeue(); !some || string(got.line) != fmt.Sprint(i-waiting) {
 			t.Fatalf("got %q, %v; want line %d", got.line, some, i-waiting)
 		}
 	}
@@ -75,23 +75,23 @@ func TestQueue(t *testing.T) {
 		t.Errorf("a queue of %d lines has room for %d", waiting, cap(s.queue))
 	}
 	for range waiting {
-		s.next()
+		s.dequeue()
 	}
-	if _, some := s.next(); some || s.queue != nil || s.bytes != 0 || s.busy {
-		t.Errorf("an empty queue has some %v, room for %d, %d bytes, a server %v", some, cap(s.queue), s.bytes, s.busy)
+	if _, some := s.dequeue(); some || s.queue != nil || s.bytes != 0 || s.serving {
+		t.Errorf("an empty queue has some %v, room for %d, %d bytes, a server %v", some, cap(s.queue), s.bytes, s.serving)
 	}
 }
 
 // TestWait sleeps through most of a time that is long, and does not end before.
 func TestWait(t *testing.T) {
-	for until, most := range map[time.Duration]int{0: 1, spin: 110, time.Hour: 120} {
+	for until, most := range map[time.Duration]int{0: 1, spinTime: 110, time.Hour: 120} {
 		var now time.Duration
 		looks := 0
 		s := &Station{
 			since: func() time.Duration { now += time.Microsecond; looks++; return now },
 			sleep: func(d time.Duration) { now += d },
 		}
-		if s.wait(until); now < until || now > until+2*time.Microsecond || looks > most {
+		if s.waitUntil(until); now < until || now > until+2*time.Microsecond || looks > most {
 			t.Errorf("until %v: waited until %v, and looked %d times at the clock; want at most %d", until, now, looks, most)
 		}
 	}
@@ -113,7 +113,7 @@ func TestServe(t *testing.T) {
 			called.Go(func() {
 				first := false
 				for _, is := range []bool{true, false} {
-					err := s.Serve(nil, func([]byte) {
+					err := s.Enqueue(nil, func([]byte) {
 						ends = append(ends, time.Since(epoch))
 						if first = !first; first != is {
 							t.Error("the second line of a caller is served before the first")
@@ -130,7 +130,7 @@ func TestServe(t *testing.T) {
 		served.Wait()
 		free := begin
 		for i, end := range ends {
-			if free = plan.End(free); end < free {
+			if free = plan.ServiceEnd(free); end < free {
 				t.Errorf("line %d was served at %v, want not before %v", i, end, free)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// Opcode says what a frame is.
+// Opcode is the type of a frame.
 type Opcode byte
 
 // The opcodes that a client sends (RFC 6455, section 11.8).
@@ -19,16 +19,14 @@ const (
 	OpPong   Opcode = wsframe.OpPong
 )
 
-// MaxControl is the most bytes of payload that a Ping, Pong or Close has.
+// MaxControl limits the payload of a Ping, Pong or Close, in bytes.
 const MaxControl = wsframe.MaxControl
 
-// AppendFrame appends a whole message, or a Ping, Pong or Close, as one frame of a
-// client: the last one of its message, and masked. RFC 6455 wants an
-// unpredictable mask, another one for each frame, to keep what pages in browsers
-// send from being taken for something else by proxies; a generator of load may
-// draw it from a seed. The payload must not overlap the room behind dst. It
-// panics if a Ping, Pong or Close has more than MaxControl bytes. It allocates
-// if dst has no room.
+// AppendFrame appends a whole message, or a Ping, Pong or Close, as one masked frame of a client.
+// RFC 6455 requires an unpredictable mask for each frame, to protect proxies from content that
+// browsers send; a load generator may derive it from a seed. The payload must not overlap the
+// capacity of dst. AppendFrame panics if a Ping, Pong or Close has more than MaxControl bytes. It
+// allocates if dst lacks capacity.
 func AppendFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []byte {
 	if op >= OpClose && len(payload) > MaxControl {
 		panic(fmt.Sprintf("websocket: AppendFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))

@@ -11,43 +11,39 @@ import (
 	"strings"
 )
 
-// maxHead bounds an upgrade's request and its response, in bytes.
+// maxHead limits the request and the response of a handshake, in bytes.
 const maxHead = 16 << 10
 
-// guid is what a server appends to the key, to prove that it knows the protocol
-// (RFC 6455, 1.3).
+// guid is what a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
 const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-// Key is the nonce of one upgrade. RFC 6455 wants it random and another one for
-// each connection.
+// Key is the nonce of a handshake. RFC 6455 requires a random one for each connection.
 type Key [16]byte
 
-// text is the key as it is sent.
-func (k Key) text() (text [24]byte) {
+func (k Key) encodeBase64() (text [24]byte) {
 	base64.StdEncoding.Encode(text[:], k[:])
 	return text
 }
 
-// accept is the answer that the server must give to the key.
-func (k Key) accept() (accept [28]byte) {
+// acceptValue returns the Sec-WebSocket-Accept that the server must send for the key.
+func (k Key) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
-	text := k.text()
+	text := k.encodeBase64()
 	copy(b[copy(b[:], text[:]):], guid)
 	sum := sha1.Sum(b[:])
 	base64.StdEncoding.Encode(accept[:], sum[:])
 	return accept
 }
 
-// AppendRequest appends the request for an upgrade. The host is what Host is to
-// say, with the port if that is not the usual one; an empty path is "/". Lines of
-// the header come in the order of their names, so that equal headers give equal
-// bytes; their names are sent as they are. Path and header must have passed
-// CheckHeader; the host is not looked at.
+// AppendRequest appends the request of a handshake. host is the value of Host, with the port if it
+// is not the default; an empty path is "/". Header lines are sorted by name, so equal headers
+// result in equal bytes; names are sent as they are. Path and header must have passed CheckHeader;
+// the host is not checked.
 func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []byte {
 	if path == "" {
 		path = "/"
 	}
-	text := k.text()
+	text := k.encodeBase64()
 	dst = append(append(dst, "GET "...), path...)
 	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), host...)
 	dst = append(dst, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "...)
@@ -62,29 +58,28 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []b
 	return append(dst, "\r\n"...)
 }
 
-// CheckHeader says what is wrong with the path or the header of a request, nil
-// if nothing is. The path begins with "/", is of printable ASCII, has no fragment
-// and is escaped correctly; an empty one is good. A header has neither the lines
-// that are written anyway, nor those of extensions or of a body. Both together
-// have less than 16 KiB.
+// CheckHeader returns an error if the path or the header of a request is invalid. A path begins
+// with "/", consists of printable ASCII, has no fragment and is escaped correctly; an empty one is
+// valid. A header must not contain lines that AppendRequest writes, or those of extensions or of a
+// body. Together they have less than 16 KiB.
 func CheckHeader(path string, header http.Header) error {
 	if err := checkPath(path); err != nil {
 		return err
 	}
 	size := len(path)
 	for name, values := range header {
-		if use, ours := reserved[strings.ToLower(name)]; ours {
+		if use, ours := reservedHeaders[strings.ToLower(name)]; ours {
 			return fmt.Errorf("websocket: a header %s; expected none, %s", name, use)
 		}
 		for _, value := range values {
 			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 			if strings.ContainsFunc(value, control) {
-				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, shorten(value))
+				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, truncate(value))
 			}
 			size += len(name) + len(value) + len(": \r\n")
 		}
-		if name == "" || strings.Trim(name, tokens) != "" {
-			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", shorten(name))
+		if name == "" || strings.Trim(name, tokenChars) != "" {
+			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", truncate(name))
 		}
 	}
 	if size >= maxHead {
@@ -99,19 +94,19 @@ func checkPath(path string) error {
 	}
 	strange := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '#' }
 	if path[0] != '/' || strings.ContainsFunc(path, strange) {
-		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", shorten(path))
+		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", truncate(path))
 	}
 	if _, err := url.ParseRequestURI(path); err != nil {
-		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", shorten(path))
+		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", truncate(path))
 	}
 	return nil
 }
 
-// tokens are the characters of a header's name (RFC 9110, 5.6.2).
-const tokens = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+// tokenChars are the valid characters of a header's name (RFC 9110, 5.6.2).
+const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reserved are the names of lines that a header may not have, and why.
-var reserved = map[string]string{
+// reservedHeaders are invalid names of header lines, with the reasons.
+var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",
 	"connection":               "it is always sent",
@@ -123,8 +118,8 @@ var reserved = map[string]string{
 	"transfer-encoding":        "the request has no body",
 }
 
-// shorten cuts off what is too long for an error.
-func shorten[T string | []byte](s T) string {
+// truncate shortens a text for an error.
+func truncate[T string | []byte](s T) string {
 	const most = 80
 	if len(s) > most {
 		return string(s[:most]) + "..."

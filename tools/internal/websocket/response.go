@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// CheckResponse looks at the server's answer to a request with the key k, which
-// in begins with. If it agrees to the upgrade, n is the size of the answer in
-// bytes; frames may follow at once. While the answer is not complete, n is 0 and
-// err nil: call it again with more behind it. What is no HTTP is an error at once, and so
-// are 16 KiB without an end. It does not keep in.
+// CheckResponse checks the server's response, at the beginning of in, to a request with the key k.
+// If the server accepts, n is the size of the response in bytes; frames may follow immediately.
+// While the response is incomplete, n is 0 and err nil: call it again with more input. Input that
+// is not HTTP is an error immediately, and so are 16 KiB without an end. CheckResponse does not
+// retain in.
 func CheckResponse(in []byte, k Key) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
 		line, _, _ := bytes.Cut(in, []byte("\n"))
-		return 0, errStatus(strings.TrimSuffix(shorten(line), "\r"))
+		return 0, errStatus(strings.TrimSuffix(truncate(line), "\r"))
 	}
 	const end = "\r\n\r\n"
 	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
@@ -29,7 +29,7 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 	}
 	n = at + len(end)
 	head := textproto.NewReader(bufio.NewReader(bytes.NewReader(in[:n])))
-	status, _ := head.ReadLine() // it is there
+	status, _ := head.ReadLine()
 	if after, ok := strings.CutPrefix(status, "HTTP/1.1 101"); !ok || after != "" && after[0] != ' ' {
 		return 0, errStatus(status)
 	}
@@ -37,29 +37,29 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
 	}
-	accept := k.accept()
+	accept := k.acceptValue()
 	for _, field := range []struct {
 		name, expected string
 		ok             bool
 	}{
 		{"Upgrade", "websocket", strings.EqualFold(header.Get("Upgrade"), "websocket")},
-		{"Connection", "Upgrade", lists(header.Values("Connection"), "Upgrade")},
+		{"Connection", "Upgrade", listContains(header.Values("Connection"), "Upgrade")},
 		{"Sec-Websocket-Accept", string(accept[:]) + ", once", len(header.Values("Sec-Websocket-Accept")) == 1 && header.Get("Sec-Websocket-Accept") == string(accept[:])},
 		{"Sec-Websocket-Extensions", "none, as none was offered", header.Get("Sec-Websocket-Extensions") == ""},
 	} {
 		if !field.ok {
-			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, shorten(strings.Join(header.Values(field.name), ", ")), field.expected)
+			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, truncate(strings.Join(header.Values(field.name), ", ")), field.expected)
 		}
 	}
 	return n, nil
 }
 
 func errStatus(line string) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", shorten(line), "HTTP/1.1 101 Switching Protocols")
+	return fmt.Errorf("websocket: the server answers %q; expected %q", truncate(line), "HTTP/1.1 101 Switching Protocols")
 }
 
-// lists says whether an element of comma-separated lists is want.
-func lists(lists []string, want string) bool {
+// listContains reports whether comma-separated lists contain an element.
+func listContains(lists []string, want string) bool {
 	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(element), want) {
 			return true

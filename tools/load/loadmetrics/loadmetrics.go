@@ -1,4 +1,4 @@
-// Package loadmetrics exports the figures of a run of the load generator to Prometheus.
+// Package loadmetrics exports the figures of a load generator's run to Prometheus.
 package loadmetrics
 
 import (
@@ -13,33 +13,30 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// maxCauses bounds the causes of errors that are counted apart; what has another one
-// counts as "other".
+// maxCauses limits the causes of errors that are counted separately; others count as "other".
 const maxCauses = 64
 
-// New gives a run of the load generator to Prometheus: what Observe
-// was told. The labels, if any, are put on each of its metrics, so that several
-// runs can be distinguished. Registering it fails if a label's name is not one, or is
-// taken: target, mode, model, stage, cause, process and quantile are.
+// New returns a Prometheus collector for a run of the load generator, fed by Observe. labels, if
+// any, are added to each metric to distinguish several runs. Registering it fails if the name of a
+// label is invalid or one of target, mode, model, stage, cause, process and quantile.
 //
-// Counters grow with each interval of the run (load.Config.ProgressEvery); they
-// begin anew with a run's first event. Gauges are of the end of the last interval.
-// myriad_load_latency_seconds and myriad_load_connect_seconds are summaries: their
-// count and sum are of the run, but the quantiles are those of the last interval,
-// quantile 0 its least and 1 its greatest, and NaN where it had none. Quantiles
-// can't be added up: for those of the whole run, or of several generators, take
-// the run's result.
+// Counters grow with each interval of the run (load.Config.ProgressEvery); a run's first event
+// resets them. Gauges have the values at the end of the last interval. myriad_load_latency_seconds
+// and myriad_load_connect_seconds are summaries: count and sum cover the run, but the quantiles are
+// those of the last interval, quantile 0 its minimum and 1 its maximum, and NaN if it is empty.
+// Quantiles cannot be aggregated: for those of the whole run, or of several generators, use the
+// run's result.
 //
 //	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func New(labels prometheus.Labels) *Collector {
 	c := new(Collector)
-	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
+	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.cloneState, listMetrics(), loadSummaries)
 	return c
 }
 
-// Collector is what New makes. Its methods are safe for concurrent use.
+// Collector exports a run; New returns one. Its methods are safe for concurrent use.
 type Collector struct {
 	*collector.Collector[loadState]
 
@@ -47,8 +44,8 @@ type Collector struct {
 	state loadState
 }
 
-// snapshot is a copy of the state.
-func (c *Collector) snapshot() loadState {
+// cloneState returns a copy of the state.
+func (c *Collector) cloneState() loadState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state
@@ -56,26 +53,26 @@ func (c *Collector) snapshot() loadState {
 	return s
 }
 
-// loadState is a run so far.
+// loadState is the state of a run.
 type loadState struct {
-	plan           load.Plan
-	last, run      load.Interval // the last one, and all of them joined, without causes
-	causes         map[string]int64
-	latency, setup durations
+	plan             load.Plan
+	last, run        load.Interval // the last interval, and all of them joined, without causes
+	causes           map[string]int64
+	latency, connect durations
 }
 
-// durations are the count and the sum, in seconds, of a whole run.
+// durations has the count and the sum, in seconds, of a whole run.
 type durations struct {
 	count uint64
 	sum   float64
 }
 
-func (d *durations) add(l load.Latency) {
+func (d *durations) addLatency(l load.Latency) {
 	d.count += uint64(l.Count)
 	d.sum += float64(l.Count) * l.Mean.Seconds()
 }
 
-// Observe takes an event of a run. It is for load.Config.Observe, and is quick.
+// Observe records an event of a run. Use it as load.Config.Observe; it returns quickly.
 func (c *Collector) Observe(e load.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,21 +83,21 @@ func (c *Collector) Observe(e load.Event) {
 		c.state.plan = *e.Plan
 	}
 	if e.Interval != nil {
-		c.state.add(*e.Interval)
+		c.state.addInterval(*e.Interval)
 	}
 }
 
-func (s *loadState) add(i load.Interval) {
+func (s *loadState) addInterval(i load.Interval) {
 	s.causes = load.AddCauses(s.causes, i.Errors, maxCauses)
 	i.Errors, i.Histograms = nil, nil
 	s.last = i
 	s.run.Join(i)
-	s.latency.add(i.Latency)
-	s.setup.add(i.Connect)
+	s.latency.addLatency(i.Latency)
+	s.connect.addLatency(i.Connect)
 }
 
-// quantiles returns those of an interval, in seconds.
-func quantiles(l load.Latency) map[float64]float64 {
+// quantileMap returns the quantiles of an interval in seconds.
+func quantileMap(l load.Latency) map[float64]float64 {
 	to := make(map[float64]float64)
 	for _, p := range load.LatencyPoints {
 		switch {
@@ -114,8 +111,8 @@ func quantiles(l load.Latency) map[float64]float64 {
 	return to
 }
 
-// loadMetrics are the counters of a run, and what else has a value.
-func loadMetrics() []collector.Metric[loadState] {
+// listMetrics returns the counters and gauges of a run.
+func listMetrics() []collector.Metric[loadState] {
 	all := []collector.Metric[loadState]{
 		collector.Gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
 		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
@@ -162,11 +159,15 @@ func loadMetrics() []collector.Metric[loadState] {
 
 var loadSummaries = []collector.Distribution[loadState]{
 	{Name: "latency_seconds", Help: "Time to the last byte of an answer; the quantiles are of the last interval.",
-		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric {
+			return newSummary(d, s.latency, s.last.Latency)
+		}},
 	{Name: "connect_seconds", Help: "Time to establish a connection; the quantiles are of the last interval.",
-		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
+		Of: func(s *loadState, d *prometheus.Desc) prometheus.Metric {
+			return newSummary(d, s.connect, s.last.Connect)
+		}},
 }
 
-func summary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
-	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantiles(last))
+func newSummary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
+	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantileMap(last))
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Validate returns an error if the configuration is wrong. It looks at the fields only, not at the
-// machine or the network. Errors name settings by their flags, or by their keys in JSON if they have
-// no flag.
+// Validate returns an error if the configuration is wrong. It checks only the fields, not the
+// machine or the network, apart from the file of certificates. Errors name settings by their flags,
+// or by their JSON keys if they have no flag.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
 	}
-	if err := c.checkTogether(); err != nil {
+	if err := c.checkCombinations(); err != nil {
 		return err
 	}
 	if c.Rate.Goal.Under != 0 {
 		if err := c.checkGoal(); err != nil {
 			return err
 		}
-		c = c.step()
+		c = c.firstStepConfig()
 	}
-	c = c.filled()
+	c = c.withDefaults()
 	for i := range settings {
-		if err := settings[i].checkLimits(&c); err != nil {
+		if err := settings[i].checkRange(&c); err != nil {
 			return &SettingError{settings[i].Name, err}
 		}
 	}
@@ -47,26 +47,26 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkTogether returns an error if settings that are given exclude each other, or need another.
-func (c *Config) checkTogether() error {
-	given := c.given()
+// checkCombinations returns an error if given settings exclude each other, or require another one.
+func (c *Config) checkCombinations() error {
+	given := c.givenSettings()
 	for i, s := range given {
 		for _, other := range given[:i] {
 			if s.excludes(other) {
-				return errTogether(s.Name, other.Name)
+				return errExclusive(s.Name, other.Name)
 			}
 		}
 	}
 	for _, s := range given {
-		if needed := s.missing(given); needed != "" {
-			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", spelled(needed))}
+		if needed := s.missingRequirement(given); needed != "" {
+			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", flagOrKey(needed))}
 		}
 	}
 	return nil
 }
 
-// filled returns c with the defaults of empty fields.
-func (c Config) filled() Config {
+// withDefaults returns c with defaults in empty fields.
+func (c Config) withDefaults() Config {
 	if c.PubSub != nil {
 		own := *c.PubSub
 		c.PubSub = &own
@@ -82,9 +82,9 @@ func (c Config) filled() Config {
 		c.WebSocket = &own
 	}
 	if c.Match == matchHTTP && c.Message == "" {
-		c.Message = getRequest("/", c.host())
+		c.Message = formatGetRequest("/", c.hostHeader())
 	}
-	c.setDefaults()
+	c.applyTagDefaults()
 	if c.PubSub != nil {
 		setDefault(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
 	}
@@ -104,8 +104,8 @@ func (c Config) filled() Config {
 	return c
 }
 
-// getRequest returns a request of HTTP, as the text of a message.
-func getRequest(path, host string) string {
+// formatGetRequest returns an HTTP GET request as the text of a message.
+func formatGetRequest(path, host string) string {
 	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
 
@@ -116,17 +116,17 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Rules of Match that package match does not have.
+// Values of Match that package match does not handle.
 const (
 	matchNone   = "none"
 	matchFrames = "frames"
 	matchHTTP   = "http"
 )
 
-func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
+func (c *Config) awaitsNoAnswers() bool { return c.Match == matchNone || c.Hold }
 
-// watchesLines reports whether the lines that held connections receive are checked.
-func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
+// checksLines reports whether the input of held connections is checked line by line.
+func (c *Config) checksLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
 func (c *Config) mode() mode {
 	switch {
@@ -135,56 +135,56 @@ func (c *Config) mode() mode {
 	case c.Flood:
 		return flooding
 	case c.Rate.PerSecond > 0 && c.Rate.Each:
-		return openEach
+		return openLoopPerConn
 	case c.Rate.PerSecond > 0:
 		return openLoop
 	}
 	return closedLoop
 }
 
-// modeHold is the mode of connections that are only held.
-const modeHold = "hold"
+// modeNameHold is the name of the mode of held connections.
+const modeNameHold = "hold"
 
 // modeName returns the name of the mode in reports.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
-	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openLoopPerConn: "open loop", flooding: "flood", holding: modeNameHold}[c.mode()]
 }
 
-// placed returns the number of connections that have a connState.
-func (c *Config) placed() int {
+// connsWithState returns the number of connections that have a connState.
+func (c *Config) connsWithState() int {
 	switch {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.maxOpen() // those of closed connections are their shards'
+		return 2 * c.maxOpenConns() // states of closed connections stay with their shards
 	}
-	return c.maxOpen()
+	return c.maxOpenConns()
 }
 
-// maxOpen returns the highest number of connections at a time. Connections that were closed for a
-// Lifetime are counted too, because they may not be gone yet.
-func (c *Config) maxOpen() int {
+// maxOpenConns returns the highest number of simultaneous connections. With a Lifetime it includes
+// closed connections, which may not be gone yet.
+func (c *Config) maxOpenConns() int {
 	if c.Lifetime > 0 {
-		return c.Connections + max(halfOpen, c.Connections/8)
+		return c.Connections + max(maxHalfOpen, c.Connections/8)
 	}
-	return c.total()
+	return c.totalConns()
 }
 
-// host returns the name of the first target in requests.
-func (c *Config) host() string {
+// hostHeader returns the host of the first target for requests.
+func (c *Config) hostHeader() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
 	}
 	return c.Target
 }
 
-// unixPrefix begins a target that is a unix socket.
+// unixPrefix is the prefix of a target that is a unix socket.
 const unixPrefix = "unix:"
 
-// maxTargets limits the list of targets.
+// maxTargets limits the number of targets.
 const maxTargets = 1024
 
 func (c Config) checkTargets() error {
@@ -219,16 +219,16 @@ func (c Config) checkTarget(text string) error {
 			return fmt.Errorf("load: a source address is not set; expected an IP address of this machine")
 		}
 		if err == nil && s.Unmap().Is4() != target.Unmap().Is4() {
-			return errFamily(s, target)
+			return errAddressFamily(s, target)
 		}
 	}
 	return nil
 }
 
-// maxUnixPath is the longest path that fits into a socket address.
+// maxUnixPath is the longest path that fits into a socket address, in bytes.
 const maxUnixPath = 107
 
-func errFamily(source, target netip.Addr) error {
+func errAddressFamily(source, target netip.Addr) error {
 	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
 }
 
@@ -285,7 +285,7 @@ func (c Config) checkLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
-			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quote([]byte(l.text)), MaxLine)}
+			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quoteBytes([]byte(l.text)), MaxLine)}
 		}
 	}
 	if c.Heartbeat != "" && c.Heartbeat == c.Broadcast {
@@ -311,17 +311,17 @@ func (c Config) checkRate() error {
 	return nil
 }
 
-// checkConnections checks when connections are opened, and limits what is in flight on one of them
-// and on all.
+// checkConnections checks when connections are opened, and limits the messages in flight on one
+// connection and on all.
 func (c Config) checkConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
-		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
+		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
 	}
 	if c.Ramp.From < 0 || c.Ramp.From > c.Connections {
 		return &SettingError{"ramp", fmt.Errorf("from %d; expected 0 to %d", c.Ramp.From, c.Connections)}
 	}
-	if c.Ramp.Over < 0 || c.Ramp.Over > maxTime {
-		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxTime)}
+	if c.Ramp.Over < 0 || c.Ramp.Over > maxDuration {
+		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxDuration)}
 	}
 	if c.Ahead >= c.messageSize() && c.Ahead > 0 {
 		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.messageSize())}
@@ -336,7 +336,7 @@ func (c Config) checkConnections() error {
 }
 
 func (c Config) checkEnvironment() error {
-	if _, err := c.clientTLS(); err != nil {
+	if _, err := c.clientTLSConfig(); err != nil {
 		return err
 	}
 	if ws := c.WebSocket; ws != nil {
@@ -347,20 +347,20 @@ func (c Config) checkEnvironment() error {
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if _, _, err := c.shards(); err != nil {
+	if _, _, err := c.loopLayout(); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	return nil
 }
 
-// shards returns the number of loops, and how many connections each can have if each has a
+// loopLayout returns the number of loops, and how many connections each can have if each has a
 // descriptor table: see sock.Shards.
-func (c Config) shards() (loops, each int, err error) {
-	most := maxLoops
+func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
+	limit := maxLoops
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {
-		most = 0
+		limit = 0
 	}
-	return sock.Shards(c.maxOpen(), c.Loops, most)
+	return sock.Shards(c.maxOpenConns(), c.Loops, limit)
 }
 
 // messageSize returns the size of the longest message in bytes.
@@ -374,7 +374,7 @@ func (c Config) messageSize() int {
 	return n
 }
 
-// fixedMessage returns the message that is sent each time, or false if messages differ.
+// fixedMessage returns the message if all are equal, else false.
 func (c *Config) fixedMessage() ([]byte, bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {
@@ -383,7 +383,7 @@ func (c *Config) fixedMessage() ([]byte, bool) {
 	return t.Fixed()
 }
 
-// isTemplate reports whether the Message makes messages that differ.
+// isTemplate reports whether Message is a template for different messages.
 func (c *Config) isTemplate() bool {
 	_, fixed := c.fixedMessage()
 	return c.Message != "" && !fixed

@@ -16,36 +16,34 @@ import (
 )
 
 const (
-	// mostPoints bounds the points of a curve over time; neighbouring intervals are
-	// joined until there are no more.
-	mostPoints = 400
-	// mostCauses bounds the rows of the table of errors.
-	mostCauses = 40
-	// keptUp is the share of what was intended from which on the rate counts as
+	// maxChartPoints limits the points of a curve over time; neighbouring intervals are joined.
+	maxChartPoints = 400
+	// maxErrorRows limits the rows of the table of errors.
+	maxErrorRows = 40
+	// reachedRateShare is the share of the intended messages from which on the rate counts as
 	// reached.
-	keptUp = 0.99
+	reachedRateShare = 0.99
 )
 
-// WriteHTML writes the run as one self-contained page. Charts have at most 400 points a
-// curve; where there are more intervals, neighbours are joined. The page begins with the
-// verdict, and has a row for each expectation, as Check says it; a run that was cut off
-// meets none.
+// WriteHTML writes the run as one self-contained page. Charts have at most 400 points per curve;
+// with more intervals, neighbours are joined. The page begins with the verdict, and has a row for
+// each expectation, as in Check; an incomplete run meets none.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
-	p := &page.Page{Title: "Load of " + s.target(), Figures: s.headline(), Facts: s.facts()}
-	remarks := s.verdict(expected)
+	p := &page.Page{Title: "Load of " + s.targetName(), Figures: s.headlineFigures(), Facts: s.factRows()}
+	remarks := s.verdictRemarks(expected)
 	p.Tone, p.Lead = remarks[0].Tone, remarks[0].Text
 	var parts []page.Part
 	if len(remarks) > 1 {
 		parts = append(parts, page.Part{Remarks: remarks[1:]})
 	}
 	if len(expected) > 0 {
-		parts = append(parts, page.Part{Table: s.expectations(expected)})
+		parts = append(parts, page.Part{Table: s.expectationTable(expected)})
 	}
 	for _, section := range []page.Section{
 		{ID: "verdict", Title: "Verdict", Parts: parts},
-		{ID: "time", Title: "Over time", Parts: s.timeline()},
-		{ID: "latency", Title: "Latency", Parts: s.distributions()},
-		{ID: "errors", Title: "Errors", Parts: s.errorTable()},
+		{ID: "time", Title: "Over time", Parts: s.timelineCharts()},
+		{ID: "latency", Title: "Latency", Parts: s.latencyParts()},
+		{ID: "errors", Title: "Errors", Parts: s.errorParts()},
 	} {
 		if len(section.Parts) > 0 {
 			p.Sections = append(p.Sections, section)
@@ -54,7 +52,7 @@ func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	return p.WriteHTML(w)
 }
 
-func (s *Stream) target() string {
+func (s *Stream) targetName() string {
 	switch {
 	case s.Result != nil:
 		return s.Result.Target
@@ -64,12 +62,12 @@ func (s *Stream) target() string {
 	return "unknown target"
 }
 
-// mode is what sent messages, "" where that isn't known.
-func (s *Stream) mode() string {
+// modeName returns the run's mode, "" if it is unknown.
+func (s *Stream) modeName() string {
 	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
 }
 
-func (s *Stream) facts() [][2]string {
+func (s *Stream) factRows() [][2]string {
 	p, r := cmp.Or(s.Plan, new(Plan)), cmp.Or(s.Result, new(Result))
 	plan := ""
 	if rate := cmp.Or(p.Rate, r.Schedule); rate != nil {
@@ -81,7 +79,7 @@ func (s *Stream) facts() [][2]string {
 		plan += "for " + format.Round(d).String()
 	}
 	flight, size, generator, began, reconnected := "", "", cmp.Or(p.Model, r.Model), "", ""
-	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.mode() != modeHold {
+	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.modeName() != modeNameHold {
 		flight = "at most " + format.Count(n) + " a connection"
 	}
 	if r.MessageSize > 0 {
@@ -98,7 +96,7 @@ func (s *Stream) facts() [][2]string {
 	}
 	n := cmp.Or(p.Connections, r.Connections)
 	all := [][2]string{
-		{"Mode", s.mode()}, {"Plan", plan},
+		{"Mode", s.modeName()}, {"Plan", plan},
 		{"Connections", format.Plural(n, "connection", "connections") + " from " + format.Plural(max(p.Sources, 1), "address", "addresses")},
 		{"Reconnected", reconnected},
 		{"In flight", flight}, {"Message", size}, {"Encrypted", r.TLS}, {"Generator", generator}, {"Machine", p.Host}, {"Began", began},
@@ -107,25 +105,24 @@ func (s *Stream) facts() [][2]string {
 	return slices.DeleteFunc(all, func(fact [2]string) bool { return fact[1] == "" })
 }
 
-func (s *Stream) headline() [][2]string {
+func (s *Stream) headlineFigures() [][2]string {
 	r := s.Result
 	if r == nil {
 		return [][2]string{{"Open", format.Count(s.Last.Open)}, {"Answered", format.Count(s.Last.Answered)}, {"Failed", format.Count(s.Last.Failed)}}
 	}
 	var all [][2]string
-	if r.Window > 0 && r.Mode != modeHold {
-		all = append(all, [2]string{"Rate, " + r.ratedHow(), format.Number(r.Rate()) + "/s"})
+	if r.Window > 0 && r.Mode != modeNameHold {
+		all = append(all, [2]string{"Rate, " + r.ratedVerb(), format.Number(r.Rate()) + "/s"})
 	}
 	if r.Latency.Count > 0 {
 		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})
 	}
-	return append(all, [2]string{"Errors", format.Count(r.faults())}, [2]string{"Connections", format.Count(r.Connected)})
+	return append(all, [2]string{"Errors", format.Count(r.countFaults())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdict says in plain words what to think of the run, the worst first. A run that
-// missed what was expected of it isn't a good one. One that met all of it is: that stands
-// first, and what else there is to say is no more than a warning.
-func (s *Stream) verdict(expected []Expectation) []page.Remark {
+// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are
+// met, that comes first, and other remarks are at most warnings.
+func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
 		if got, ok := e.Check(s.Result); !ok {
@@ -136,10 +133,10 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 	fault := func(text string) { bad = append(bad, page.Remark{Tone: page.Bad, Text: text}) }
 	r := s.Result
 	if r == nil {
-		fault("The run was cut off after " + format.Round(s.Span()).String() + ". What follows is what its stream has up to there; there is no result.")
+		fault("The run was cut off after " + format.Round(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
 	}
-	if r != nil && r.Interrupted && r.Mode != modeHold {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": its figures are of what there was until then."})
+	if r != nil && r.Interrupted && r.Mode != modeNameHold {
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": the figures cover the time until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
@@ -151,9 +148,9 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 		fault("The run has faults: " + strings.TrimPrefix(err.Error(), "load: ") + ".")
 	}
 	for _, l := range r.Limits {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The generator's side met a limit, " + l.Wall + ": " + l.Evidence + ". To move it: " + l.Advice + "."})
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The generator reached a limit, " + l.Wall + ": " + l.Evidence + ". Remedy: " + l.Advice + "."})
 	}
-	if text, missed := r.missedRate(); missed {
+	if text, missed := r.describeMissedRate(); missed {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: text})
 	}
 	if n := sumCauses(r.ConnectErrors); n > 0 && r.Connected > 0 {
@@ -173,30 +170,30 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 	case len(all) > 0:
 		return all
 	}
-	text := "A clean run: every answer came, and was right."
+	text := "A clean run: every answer arrived and was correct."
 	if r.Answered == 0 {
 		text = "Nothing failed."
 	}
-	if r.knowsCPU() {
-		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs, and met no limit that it knows of."
+	if r.hasCPUUsage() {
+		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs and reached no known limit."
 	}
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// missedRate says if less was answered, or sent where no answers were awaited, than
-// the plan of an open loop had.
-func (r *Result) missedRate() (text string, missed bool) {
-	if r.Intended == 0 || r.Window <= 0 || float64(r.rated()) >= keptUp*float64(r.Intended) {
+// describeMissedRate reports whether fewer messages were answered, or sent if no answers were
+// expected, than an open loop had planned.
+func (r *Result) describeMissedRate() (text string, missed bool) {
+	if r.Intended == 0 || r.Window <= 0 || float64(r.ratedMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
 	}
-	text = fmt.Sprintf("Less was %s than intended: %s/s of %s/s.", r.ratedHow(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
+	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.ratedVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
 	if r.Unsent > 0 {
-		text += " " + format.Count(r.Unsent) + " messages of the plan could not be sent at all."
+		text += " " + format.Count(r.Unsent) + " planned messages were never sent."
 	}
 	return text, true
 }
 
-func (s *Stream) expectations(expected []Expectation) *page.Table {
+func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 	t := &page.Table{}
 	t.Add("Expected", "Measured", "")
 	for _, e := range expected {
@@ -211,16 +208,16 @@ func (s *Stream) expectations(expected []Expectation) *page.Table {
 	return t
 }
 
-// timeline are all charts over time that have something to show.
-func (s *Stream) timeline() (parts []page.Part) {
-	intervals := fold(s.Intervals, mostPoints)
+// timelineCharts returns the charts over time that have data.
+func (s *Stream) timelineCharts() (parts []page.Part) {
+	intervals := foldIntervals(s.Intervals, maxChartPoints)
 	at := make([]float64, len(intervals))
 	for n, i := range intervals {
 		at[n] = (i.From + i.To).Seconds() / 2
 	}
-	note := s.windowNote()
+	note := s.describeWindow()
 	if len(intervals) < len(s.Intervals) {
-		note = strings.TrimSpace(note + " Each point is of a few intervals, and has the worst of their percentiles.")
+		note = strings.TrimSpace(note + " Each point combines several intervals; percentiles are the worst of them.")
 	}
 	type curve struct {
 		name string
@@ -244,33 +241,33 @@ func (s *Stream) timeline() (parts []page.Part) {
 		}
 	}
 	chart("rate", "Messages a second", page.Axis{Label: "1/s"},
-		curve{"intended", perSecond("intended")}, curve{"sent", perSecond("sent")}, curve{"answered", perSecond("answered")})
+		curve{"intended", counterRateFunc("intended")}, curve{"sent", counterRateFunc("sent")}, curve{"answered", counterRateFunc("answered")})
 	var percentiles []curve
 	for _, point := range []string{"max", "p99.9", "p99", "p90", "p50"} {
 		percentiles = append(percentiles, curve{point, func(i *Interval) float64 {
 			if i.Latency.Count == 0 {
 				return math.NaN()
 			}
-			return max(latencyPoint(point).Of(&i.Latency), 1).Seconds()
+			return max(findLatencyPoint(point).Of(&i.Latency), 1).Seconds()
 		}})
 	}
-	chart("percentiles", "Latency", page.Axis{Label: s.latencyOf(), Log: true, Unit: page.Seconds}, percentiles...)
+	chart("percentiles", "Latency", page.Axis{Label: s.latencyOrigin(), Log: true, Unit: page.Seconds}, percentiles...)
 	chart("faults", "Errors a second", page.Axis{Label: "1/s"},
-		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.errors() - i.Failed - i.Lost) }},
-		curve{"lost connections", perSecond("lost")}, curve{"failed to connect", perSecond("failed")})
-	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", gauge("in_flight")}, curve{"not sent yet", gauge("waiting")})
-	chart("connections", "Connections", page.Axis{}, curve{"open", gauge("open")})
+		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.errorCount() - i.Failed - i.Lost) }},
+		curve{"lost connections", counterRateFunc("lost")}, curve{"failed to connect", counterRateFunc("failed")})
+	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", counterFunc("in_flight")}, curve{"not sent yet", counterFunc("waiting")})
+	chart("connections", "Connections", page.Axis{}, curve{"open", counterFunc("open")})
 	chart("connects", "Connects a second", page.Axis{Label: "1/s"},
-		curve{"closed", perSecond("closed")}, curve{"reconnected", perSecond("reconnected")}, curve{"established", perSecond("opened")})
+		curve{"closed", counterRateFunc("closed")}, curve{"reconnected", counterRateFunc("reconnected")}, curve{"established", counterRateFunc("opened")})
 	cpu := func(i *Interval, u *Usage) float64 { return i.PerSecond(int64(u.CPU())) / 1e9 }
 	memory := func(_ *Interval, u *Usage) float64 { return float64(u.RSS) }
-	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curve{"server", ofServer(cpu)}, curve{"generator", ofGenerator(cpu)})
-	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curve{"server", ofServer(memory)}, curve{"generator", ofGenerator(memory)})
+	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curve{"server", serverUsageFunc(cpu)}, curve{"generator", generatorUsageFunc(cpu)})
+	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curve{"server", serverUsageFunc(memory)}, curve{"generator", generatorUsageFunc(memory)})
 	return parts
 }
 
-// windowNote says which part of the time is measured, "" where all is or none.
-func (s *Stream) windowNote() string {
+// describeWindow describes which part of the time is measured, "" if there is no window.
+func (s *Stream) describeWindow() string {
 	is := func(i Interval) bool { return i.Stage == "window" }
 	first := slices.IndexFunc(s.Intervals, is)
 	if first < 0 {
@@ -285,22 +282,23 @@ func (s *Stream) windowNote() string {
 	return fmt.Sprintf("The measured window is from %s to %s.", format.Clock(from.Seconds()), format.Clock(to.Seconds()))
 }
 
-// gauge is a counter of intervals, by its name, and perSecond its rate.
-func gauge(name string) func(*Interval) float64 {
+// counterFunc returns a function that reads the counter with a name.
+func counterFunc(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
 	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
-func perSecond(name string) func(*Interval) float64 {
-	count := gauge(name)
+// counterRateFunc returns a function that reads the rate of the counter with a name.
+func counterRateFunc(name string) func(*Interval) float64 {
+	count := counterFunc(name)
 	return func(i *Interval) float64 { return i.PerSecond(int64(count(i))) }
 }
 
-func ofGenerator(of func(*Interval, *Usage) float64) func(*Interval) float64 {
+func generatorUsageFunc(of func(*Interval, *Usage) float64) func(*Interval) float64 {
 	return func(i *Interval) float64 { return of(i, &i.Generator) }
 }
 
-func ofServer(of func(*Interval, *Usage) float64) func(*Interval) float64 {
+func serverUsageFunc(of func(*Interval, *Usage) float64) func(*Interval) float64 {
 	return func(i *Interval) float64 {
 		if i.Server == nil {
 			return math.NaN()
@@ -309,16 +307,16 @@ func ofServer(of func(*Interval, *Usage) float64) func(*Interval) float64 {
 	}
 }
 
-// latencyOf says since when a latency is.
-func (s *Stream) latencyOf() string {
-	if s.Result != nil && s.Result.Corrected || s.mode() == "open loop" {
+// latencyOrigin describes from when latencies are measured.
+func (s *Stream) latencyOrigin() string {
+	if s.Result != nil && s.Result.Corrected || s.modeName() == "open loop" {
 		return "since the intended time"
 	}
 	return "since the message was sent"
 }
 
-// distributions are the curves of the percentiles, and the table of all distributions.
-func (s *Stream) distributions() []page.Part {
+// latencyParts returns the curves of percentiles, and the table of all distributions.
+func (s *Stream) latencyParts() []page.Part {
 	if s.Result == nil {
 		return nil
 	}
@@ -335,7 +333,7 @@ func (s *Stream) distributions() []page.Part {
 		of    *Latency
 		curve bool
 	}{
-		{"latency " + s.latencyOf(), &r.Latency, true},
+		{"latency " + s.latencyOrigin(), &r.Latency, true},
 		{"service time, since the message was sent", r.Service, true},
 		{"sent late by the generator", r.Late, true},
 		{"connect", &r.Connect, false}, {"first byte, since connecting", &r.FirstByte, false},
@@ -364,9 +362,9 @@ func (s *Stream) distributions() []page.Part {
 	return parts
 }
 
-// errorTable has the causes of errors, the most frequent first: those of the intervals, or the
-// result's own where no interval has any. The chart of errors has their times.
-func (s *Stream) errorTable() []page.Part {
+// errorParts returns the causes of errors, the most frequent first: from the intervals, or from the
+// result if they have none.
+func (s *Stream) errorParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {
 		AddCauses(all, s.Intervals[n].Errors, math.MaxInt)
@@ -385,11 +383,11 @@ func (s *Stream) errorTable() []page.Part {
 	causes := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(a, b))
 	})
-	for _, cause := range causes[:min(len(causes), mostCauses)] {
+	for _, cause := range causes[:min(len(causes), maxErrorRows)] {
 		t.Add(cause, format.Count(all[cause]))
 	}
 	parts := []page.Part{{Table: t}}
-	if more := len(causes) - mostCauses; more > 0 {
+	if more := len(causes) - maxErrorRows; more > 0 {
 		parts = append(parts, page.Part{Text: "And " + format.Plural(more, "more cause", "more causes") + "."})
 	}
 	if s.Result != nil && s.Result.FirstMismatch != nil {

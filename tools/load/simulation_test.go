@@ -58,28 +58,28 @@ func (a *answers) Pop() any {
 // it takes.
 func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
 	s := &simulation{run: fakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
-	defer s.report.Stop()
-	s.begin(startAhead)
-	s.play(func() bool { return s.traffic.left() <= 0 })
+	defer s.progressTicker.Stop()
+	s.begin(planLead)
+	s.play(func() bool { return s.generator.windowLeft() <= 0 })
 	s.window = cfg.Duration
-	s.traffic.endWindow()
+	s.generator.endWindow()
 	s.play(func() bool {
-		sum := s.sum()
-		return (sum.inFlight() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
+		sum := s.sumTotals()
+		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasOverdue())
 	})
-	s.skipUnsent()
-	return s, s.result(s.sum())
+	s.abandonUnsent()
+	return s, s.buildResult(s.sumTotals())
 }
 
 // begin opens the connections, and begins their traffic.
 func (s *simulation) begin(lead time.Duration) {
 	s.conns = map[engine.Ref]*engine.Conn{}
 	for range s.cfg.Connections {
-		c := openConn(s.traffic)
+		c := openConn(s.generator)
 		s.conns[c.Ref()] = c
 	}
-	s.schedule(lead)
-	s.traffic.going.Store(true)
+	s.scheduleWindow(lead)
+	s.generator.trafficStarted.Store(true)
 	for _, c := range s.conns {
 		s.nudge(c)
 	}
@@ -88,19 +88,19 @@ func (s *simulation) begin(lead time.Duration) {
 // play goes from event to event.
 func (s *simulation) play(over func() bool) {
 	for !over() {
-		next := s.traffic.pace(0, engine.Since(), func(r engine.Ref) bool {
+		next := s.generator.paceLoop(0, engine.Since(), func(r engine.Ref) bool {
 			if s.mail == 0 {
 				s.nudge(s.conns[r])
 			} else {
-				heap.Push(&s.answers, answer{at: s.traffic.now() + s.mail, to: s.conns[r]})
+				heap.Push(&s.answers, answer{at: s.generator.now() + s.mail, to: s.conns[r]})
 			}
 			return true
-		}) - s.traffic.epoch
+		}) - s.generator.epoch
 		if len(s.answers) > 0 {
 			next = min(next, s.answers[0].at)
 		}
-		time.Sleep(next - s.traffic.now())
-		for len(s.answers) > 0 && s.answers[0].at <= s.traffic.now() {
+		time.Sleep(next - s.generator.now())
+		for len(s.answers) > 0 && s.answers[0].at <= s.generator.now() {
 			a := heap.Pop(&s.answers).(answer)
 			if a.text == nil {
 				s.nudge(a.to)
@@ -119,11 +119,11 @@ func (s *simulation) nudge(c *engine.Conn) {
 
 // serve takes what a connection sends.
 func (s *simulation) serve(c *engine.Conn) {
-	now := s.traffic.now()
+	now := s.generator.now()
 	for c.Pending() > 0 {
-		text := slices.Clone(c.Output()[:s.script().fixed])
+		text := slices.Clone(c.Output()[:s.script().fixedSize])
 		c.Sent(len(text))
-		s.free = s.server.End(max(now, s.free))
+		s.free = s.server.ServiceEnd(max(now, s.free))
 		s.sent = append(s.sent, now)
 		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})
 	}
@@ -147,11 +147,11 @@ func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	case !rate.Each && !rate.Poisson:
 		plan(even, 0)
 	case !rate.Each:
-		gaps := random(seedOf(cfg.Seed, seedPlan))
+		gaps := random(deriveSeed(cfg.Seed, seedPlan))
 		plan(gaps, gaps(0))
 	default:
 		for n := range uint64(cfg.Connections) {
-			if gaps := random(seedOf(cfg.Seed, n)); rate.Poisson {
+			if gaps := random(deriveSeed(cfg.Seed, n)); rate.Poisson {
 				plan(gaps, gaps(0))
 			} else {
 				turn := 0.6180339887498949 * float64(n)
@@ -169,7 +169,7 @@ func truthOf(took []time.Duration) (*distribution, Latency) {
 	for _, t := range took {
 		d.record(t, 1)
 	}
-	return d, latencyOf(d)
+	return d, summarizeDistribution(d)
 }
 
 // The server of the simulations: it serves 2,000 messages a second in four fifths of
@@ -212,12 +212,12 @@ func TestTruth(t *testing.T) {
 
 func checkTruth(t *testing.T, cfg Config) {
 	s, got := simulate(cfg, halting, 0)
-	intended := intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))
-	h, want := truthOf(halting.Truth(intended))
+	intended := intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
+	h, want := truthOf(halting.Latencies(intended))
 	if got.Latency != want {
 		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
 	}
-	if got.Histogram != encode(h.counts) {
+	if got.Histogram != encodeHistogram(h.histogram) {
 		t.Error("the histogram is not that of the truth")
 	}
 	if n := int64(len(intended)); got.Intended != n || got.Latency.Count != n || got.Unsent != 0 || got.Unanswered != 0 {
@@ -226,8 +226,8 @@ func checkTruth(t *testing.T, cfg Config) {
 	if got.Late.Max > time.Nanosecond {
 		t.Errorf("sent late by up to %v, and the clock stands still", got.Late.Max)
 	}
-	if ago := time.Since(s.plan().Start); ago != s.traffic.now() {
-		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.traffic.now())
+	if ago := time.Since(s.newPlan().Start); ago != s.generator.now() {
+		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.generator.now())
 	}
 	// With room for all, what is sent is sent when it was intended.
 	if room := cfg.Connections * cfg.Pipeline; room >= 2000 && !slices.Equal(s.sent, intended) {
@@ -244,8 +244,8 @@ func TestTruthClosed(t *testing.T) {
 		_, closed := simulate(cfg, halting, 0)
 		cfg.Rate.PerSecond = 0.9 * capacity
 		s, open := simulate(cfg, halting, 0)
-		_, truth := truthOf(halting.Truth(intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))))
-		_, one := truthOf([]time.Duration{halting.Service()})
+		_, truth := truthOf(halting.Latencies(intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
+		_, one := truthOf([]time.Duration{halting.ServiceTime()})
 		service := one.P50
 		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
 			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)
@@ -274,7 +274,7 @@ func TestLate(t *testing.T) {
 			}
 			cfg = Config{Connections: 3, Pipeline: 1, Size: 2, Match: matchNone, Duration: time.Second, Rate: rate}
 			s, r := simulate(cfg, stall.Plan{}, 0)
-			intended := intendedTimes(cfg, time.Duration(s.traffic.begin.Load()))
+			intended := intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
 			if !slices.Equal(s.sent, intended) || r.Sent != int64(len(intended)) || r.Unsent != 0 || r.Intended != r.Sent {
 				t.Errorf("each %v: %d messages sent of %d, want %d, as planned", each, r.Sent, r.Intended, len(intended))
 			}

@@ -29,14 +29,14 @@ func TestWindow(t *testing.T) {
 	} {
 		tr := testTraffic(t, Config{Connections: 1, Pipeline: 2, Size: 64})
 		c := openConn(tr)
-		tr.window(test.from, test.until)
-		tr.going.Store(true)
+		tr.setWindow(test.from, test.until)
+		tr.trafficStarted.Store(true)
 		tr.Nudged(c)
 		tr.Nudged(c) // starts nothing again
 		for range 3 {
 			echoBack(c)
 		}
-		s := sumOf(tr.shards)
+		s := sumShards(tr.shards)
 		if [5]int64(s.run[:5]) != [5]int64{8, 6, 8 * 64, 6 * 64, 6 * 64} || s.window[nSent] != test.sent || s.window[nAnswered] != test.answered {
 			t.Errorf("%s: got %+v", name, s)
 		}
@@ -45,15 +45,15 @@ func TestWindow(t *testing.T) {
 		}
 		tr.endWindow()
 		echoBack(c)
-		if s := sumOf(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.inFlight() != 0 {
+		if s := sumShards(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.messagesInFlight() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}
 }
 
 // testTraffic is the handler of a run on one loop.
-func testTraffic(t testing.TB, cfg Config) *traffic {
-	tr, err := newTraffic(&cfg, 1)
+func testTraffic(t testing.TB, cfg Config) *generator {
+	tr, err := newGenerator(&cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,22 +70,22 @@ func echoBack(c *engine.Conn) {
 // TestLatency reads known times off the ring: each answer's own, up to a limit.
 func TestLatency(t *testing.T) {
 	tr := testTraffic(t, Config{Connections: 1, Pipeline: 3, Size: 64})
-	tr.window(0, math.MaxInt64)
+	tr.setWindow(0, math.MaxInt64)
 	s := tr.shards[0]
-	l := s.newConn(tr.table, engine.Ref{}, 0, 0, 0)
+	l := s.newConnState(tr.table, engine.Ref{}, 0, 0, 0)
 	for k := range uint64(7) {
-		*tr.table.sentAt(l, k) = time.Duration(k+1) * time.Second
+		*tr.table.sentTime(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {
 			l.answered = k - 2
-			tr.account(s, l, progress{answers: 1}, 10*time.Second)
+			tr.countReceived(s, l, checkResult{answers: 1}, 10*time.Second)
 		}
 	}
-	got := latencyOf(&s.times.window)
+	got := summarizeDistribution(&s.times.window)
 	l.answered = 4
-	tr.account(s, l, progress{answers: 1}, time.Hour)
+	tr.countReceived(s, l, checkResult{answers: 1}, time.Hour)
 	for _, of := range [][2]time.Duration{
 		{got.Min, 5 * time.Second}, {got.P50, 7 * time.Second}, {got.Max, 9 * time.Second}, {got.Mean, 7 * time.Second},
-		{latencyOf(&s.times.window).Max, maxLatency},
+		{summarizeDistribution(&s.times.window).Max, maxLatency},
 	} {
 		if !near(float64(of[0]), float64(of[1]), 0.001) || got.Count != 5 {
 			t.Errorf("got %+v; %v instead of %v", got, of[0], of[1])

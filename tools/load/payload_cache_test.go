@@ -7,19 +7,19 @@ import (
 // TestStart has neighbours start at different messages, and all of them at
 // messages that differ.
 func TestStart(t *testing.T) {
-	text := newBlock(64, 0)
+	text := newRandomBlock(64, 0)
 	seen := map[string]int{}
 	messages := len(text.bytes) / 64
 	for id := range messages {
-		at := text.start(uint32(id))
-		m := string(text.run(at, 64))
+		at := text.firstOffset(uint32(id))
+		m := string(text.bytesAt(at, 64))
 		if other, twice := seen[m]; at%64 != 0 || twice {
 			t.Fatalf("connection %d starts at %d with the message of %d", id, at, other)
 		}
 		seen[m] = id
 	}
 	for _, id := range []uint32{1 << 20, 1<<32 - 1} {
-		if at := text.start(id); at < 0 || at >= len(text.bytes) || at%64 != 0 {
+		if at := text.firstOffset(id); at < 0 || at >= len(text.bytes) || at%64 != 0 {
 			t.Errorf("connection %d starts at %d", id, at)
 		}
 	}
@@ -36,22 +36,22 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		text := newBlock(int(size), 0)
-		h := &ring{text: text}
+		text := newRandomBlock(int(size), 0)
+		h := &payloadCache{block: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check takes what was heard off what is in flight, as traffic does.
 		check := func(l *connState, in []byte) (good, answers int) {
-			heard := h.check(nil, l, in, 0)
+			heard := h.checkAnswers(nil, l, in, 0)
 			l.inFlight -= uint16(heard.answers)
 			l.answered += uint64(heard.answers)
-			if (heard.wrong == nil) != (heard.used == len(in)) {
-				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.wrong)
+			if (heard.err == nil) != (heard.used == len(in)) {
+				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.err)
 			}
 			return heard.used, heard.answers
 		}
 		answer := make([]byte, 0, int(size)*int(messages))
-		for at := text.start(id); len(answer) < cap(answer); at = 0 {
-			answer = append(answer, text.run(at, cap(answer)-len(answer))...)
+		for at := text.firstOffset(id); len(answer) < cap(answer); at = 0 {
+			answer = append(answer, text.bytesAt(at, cap(answer)-len(answer))...)
 		}
 		wrong := len(answer)
 		if int(change) < len(answer) {
@@ -61,8 +61,8 @@ func FuzzCheck(f *testing.F) {
 
 		whole := fresh()
 		good, answers := check(whole, answer)
-		if good != wrong || answers != wrong/int(size) || int(whole.pos) != wrong%int(size) {
-			t.Fatalf("in one piece: %d good, %d answers, at %d of one; wrong is %d, size %d", good, answers, whole.pos, wrong, size)
+		if good != wrong || answers != wrong/int(size) || int(whole.answerPos) != wrong%int(size) {
+			t.Fatalf("in one piece: %d good, %d answers, at %d of one; wrong is %d, size %d", good, answers, whole.answerPos, wrong, size)
 		}
 		pieces := fresh()
 		total, sum := 0, 0

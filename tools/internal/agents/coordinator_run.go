@@ -15,8 +15,9 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// lead returns how far ahead a common time is set, longer than an order takes to reach all agents.
-func (c *coordinator) lead() time.Duration {
+// startLead returns how far in the future a common start is scheduled: longer than an order takes
+// to reach all agents.
+func (c *coordinator) startLead() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
 		worst = max(worst, m.uncertainty)
@@ -26,9 +27,9 @@ func (c *coordinator) lead() time.Duration {
 
 const minLead = 50 * time.Millisecond
 
-// watch runs the load on the agents and merges their results.
-func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
-	start := time.Now().Add(c.lead()).Round(0)
+// runAndMerge runs the load on the agents and merges their results.
+func (c *coordinator) runAndMerge(ctx context.Context) (*load.Result, error) {
+	start := time.Now().Add(c.startLead()).Round(0)
 	for _, m := range c.members {
 		m.heard = time.Now()
 		m.orders.Start = start.Add(m.offset).UnixNano()
@@ -36,29 +37,29 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 	c.sendOrders()
 	c.timers = newTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
 	defer c.timers.stop()
-	c.attend(func(m *member) bool { return !m.connected })
+	c.processWhile(func(m *member) bool { return !m.connected })
 	conclude, failed := func(end *load.Result) *load.Result { return end }, error(nil)
 	if c.cfg.Rate.Goal.Under > 0 {
-		conclude, failed = c.search(ctx)
+		conclude, failed = c.searchRate(ctx)
 	}
-	c.begin(0)
-	c.attend(func(*member) bool { return true })
-	result, err := c.conclude(ctx, conclude)
+	c.beginStep(0)
+	c.processWhile(func(*member) bool { return true })
+	result, err := c.mergeResults(ctx, conclude)
 	return result, cmp.Or(err, failed)
 }
 
-// timers wake a coordinator besides messages.
+// timers are the coordinator's events other than messages.
 type timers struct {
-	stopping  <-chan struct{}  // closed when the run is to end; nil from then on
+	stopping  <-chan struct{}  // closed when the run must end; nil afterwards
 	patience  <-chan time.Time // nil until then
-	every     time.Duration    // between shows
+	every     time.Duration    // between observed intervals
 	showAt    time.Time
 	show      *time.Timer
 	heartbeat *time.Ticker
 }
 
-// newTimers returns timers for a run that starts at a given time. Agents report at multiples of every after the start;
-// half an interval later all reports have come.
+// newTimers returns timers for a run that starts at a given time. Agents report at multiples of
+// every after the start; half an interval later all reports have arrived.
 func newTimers(ctx context.Context, start time.Time, every, heartbeat time.Duration) *timers {
 	showAt := start.Add(every + every/2)
 	return &timers{stopping: ctx.Done(), every: every, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeat)}
@@ -69,10 +70,10 @@ func (t *timers) stop() {
 	t.heartbeat.Stop()
 }
 
-// attend processes messages while waits returns true for an active agent.
-func (c *coordinator) attend(waits func(*member) bool) {
+// processWhile processes messages while waiting returns true for an active agent.
+func (c *coordinator) processWhile(waiting func(*member) bool) {
 	t := c.timers
-	for slices.ContainsFunc(c.active(), waits) {
+	for slices.ContainsFunc(c.activeMembers(), waiting) {
 		select {
 		case <-t.stopping:
 			t.stopping, t.patience = nil, time.After(stopTime)
@@ -81,19 +82,19 @@ func (c *coordinator) attend(waits func(*member) bool) {
 			}
 			c.sendOrders()
 		case <-t.patience:
-			c.lose(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+			c.dropMembers(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
-			c.hear(m)
+			c.handleMessage(m)
 		case <-t.show.C:
 			t.showAt = t.showAt.Add(t.every)
 			t.show.Reset(time.Until(t.showAt))
-			c.catchUp()
-			c.show()
+			c.processQueued()
+			c.observeInterval()
 		case now := <-t.heartbeat.C:
-			c.sayWarning()
-			c.catchUp()
+			c.logWarning()
+			c.processQueued()
 			insecure := c.checkServer()
-			c.lose(func(m *member) string {
+			c.dropMembers(func(m *member) string {
 				if insecure != nil {
 					return insecure.Error()
 				}
@@ -107,22 +108,22 @@ func (c *coordinator) attend(waits func(*member) bool) {
 	}
 }
 
-// catchUp processes the queued messages, which may have waited while intervals were shown.
-func (c *coordinator) catchUp() {
+// processQueued processes messages that queued up while intervals were observed.
+func (c *coordinator) processQueued() {
 	for range len(c.messages) {
-		c.hear(<-c.messages)
+		c.handleMessage(<-c.messages)
 	}
 }
 
-// begin orders all agents to begin the next step of traffic at the same time. In a search rate is the sum of their
-// messages a second, 0 after the last step.
-func (c *coordinator) begin(rate float64) {
+// beginStep orders all agents to begin the next step of traffic at the same time. In a search, rate
+// is the total of messages a second, 0 after the last step.
+func (c *coordinator) beginStep(rate float64) {
 	c.step++
 	connections := 0
-	for _, m := range c.active() {
+	for _, m := range c.activeMembers() {
 		connections += m.connections
 	}
-	begin := time.Now().Add(c.lead()).Round(0)
+	begin := time.Now().Add(c.startLead()).Round(0)
 	for _, m := range c.members {
 		m.tried = nil
 		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
@@ -131,20 +132,21 @@ func (c *coordinator) begin(rate float64) {
 	c.sendOrders()
 }
 
-// errNoAgents ends a search without agents; the result or conclude says why.
+// errNoAgents ends a search without agents; the result, or mergeResults, reports why.
 var errNoAgents = errors.New("agents: no agent is left")
 
-// search tries rates. The function that it returns makes the result of the search from the last one.
-func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
+// searchRate searches for the goal's rate. conclude derives the result of the search from the last
+// result.
+func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
-	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.try(ctx, rate) }, func(step load.Step) {
+	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.tryRate(ctx, rate) }, func(step load.Step) {
 		for _, m := range c.members {
 			if steps == 0 || step.Kept {
 				m.best = m.tried
 			}
 		}
 		steps++
-		c.observe(&load.Event{Phase: load.Tried, Step: &step})
+		c.observeEvent(&load.Event{Phase: load.Tried, Step: &step})
 	})
 	if errors.Is(err, errNoAgents) {
 		err = nil
@@ -152,22 +154,22 @@ func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *
 	return s.Conclude, err
 }
 
-// try measures a rate, and again if an agent was lost meanwhile.
-func (c *coordinator) try(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
+// tryRate tries a rate, again if an agent was lost meanwhile.
+func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
 	for {
-		before := len(c.active())
-		c.begin(rate)
-		c.attend(func(m *member) bool { return m.tried == nil })
+		before := len(c.activeMembers())
+		c.beginStep(rate)
+		c.processWhile(func(m *member) bool { return m.tried == nil })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, context.Cause(ctx)
-		case len(c.active()) == 0:
+		case len(c.activeMembers()) == 0:
 			return nil, 0, errNoAgents
-		case len(c.active()) < before:
+		case len(c.activeMembers()) < before:
 			continue
 		}
 		var results []*load.Result
-		for _, m := range c.active() {
+		for _, m := range c.activeMembers() {
 			results, open = append(results, m.tried), open+m.snapshot.Open
 		}
 		result, err = load.Merge(results...)
@@ -175,45 +177,45 @@ func (c *coordinator) try(ctx context.Context, rate float64) (result *load.Resul
 	}
 }
 
-// active returns the agents that have something more to report.
-func (c *coordinator) active() (active []*member) {
+// activeMembers returns the agents that still have something to report.
+func (c *coordinator) activeMembers() (active []*member) {
 	for _, m := range c.members {
-		if m.active() {
+		if m.isActive() {
 			active = append(active, m)
 		}
 	}
 	return active
 }
 
-// lose gives up the active agents for which why returns a reason.
-func (c *coordinator) lose(why func(*member) string) {
-	for _, m := range c.active() {
-		if reason := why(m); reason != "" {
-			c.loseOne(m, reason)
+// dropMembers drops the active agents for which lossReason returns a reason.
+func (c *coordinator) dropMembers(lossReason func(*member) string) {
+	for _, m := range c.activeMembers() {
+		if reason := lossReason(m); reason != "" {
+			c.dropMember(m, reason)
 		}
 	}
 	c.observeCommon()
 }
 
-// loseOne gives up an agent and orders it to stop, if it still listens.
-func (c *coordinator) loseOne(m *member, why string) {
-	m.lost, m.orders.Stop, m.orders.Over = why, true, true
-	c.Say("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), why)
+// dropMember marks an agent as lost and orders it to stop, in case it still receives orders.
+func (c *coordinator) dropMember(m *member, reason string) {
+	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
+	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
 	if c.losses == nil {
 		c.losses = make(map[string]int64)
 	}
 	c.losses["agent "+m.Name+" lost"] = 1
-	c.order(m)
+	c.sendOrdersTo(m)
 }
 
-// hear processes a message of a member.
-func (c *coordinator) hear(msg *nats.Msg) {
-	from, err := decode(msg.Data, c.version)
+// handleMessage processes a message of a member.
+func (c *coordinator) handleMessage(msg *nats.Msg) {
+	from, err := decodeMessage(msg.Data, c.version)
 	if err != nil {
 		return
 	}
-	m := c.member(from.From)
-	if m == nil || !m.active() {
+	m := c.findMember(from.From)
+	if m == nil || !m.isActive() {
 		return
 	}
 	m.heard = time.Now()
@@ -222,21 +224,21 @@ func (c *coordinator) hear(msg *nats.Msg) {
 		is agentState
 	)
 	switch {
-	case from.Kind == eventKind && from.read(&t) == nil:
+	case from.Kind == eventKind && from.parseBody(&t) == nil:
 		c.handleReport(m, t)
-	case from.Kind == heartbeatKind && from.read(&is) == nil:
+	case from.Kind == heartbeatKind && from.parseBody(&is) == nil:
 		m.connected = m.connected || is.Connected
 	}
 }
 
-// commonPhases are the phases that are observed when all agents have reported them.
+// commonPhases are the phases that are observed once all agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 // handleReport processes an event of an agent.
 func (c *coordinator) handleReport(m *member, t report) {
 	e := t.Event
 	if e == nil {
-		c.loseOne(m, cmp.Or(clean(t.Failed), "it ended without a result"))
+		c.dropMember(m, cmp.Or(sanitizeText(t.Failed), "it ended without a result"))
 		c.observeCommon()
 		return
 	}
@@ -245,12 +247,12 @@ func (c *coordinator) handleReport(m *member, t report) {
 	}
 	switch e.Phase {
 	case load.Done:
-		c.finished(m, e.Result, clean(t.Failed))
+		c.storeResult(m, e.Result, sanitizeText(t.Failed))
 	case load.Progress:
 		if e.Interval == nil {
 			return
 		}
-		if len(m.intervals) == maxIntervals { // none has been shown
+		if len(m.intervals) == maxIntervals { // none has been observed
 			m.intervals = m.intervals[1:]
 		}
 		m.intervals = append(m.intervals, *e)
@@ -261,7 +263,7 @@ func (c *coordinator) handleReport(m *member, t report) {
 		}
 	case load.Tried:
 		if t.Step == c.step && m.tried == nil && e.Result != nil {
-			m.tried = m.ours(e.Result)
+			m.tried = m.localizeResult(e.Result)
 		}
 		return
 	default:
@@ -269,10 +271,10 @@ func (c *coordinator) handleReport(m *member, t report) {
 			return
 		}
 		if e.Phase == load.Began {
-			e.Plan.Host = m.Name + ": " + clean(e.Plan.Host)
+			e.Plan.Host = m.Name + ": " + sanitizeText(e.Plan.Host)
 		}
 		if e.Phase == load.Measuring {
-			m.measuring = ours(t.At, m.offset)
+			m.measuring = toLocalTime(t.At, m.offset)
 		}
 		if len(m.pending[e.Phase]) < maxIntervals {
 			m.pending[e.Phase] = append(m.pending[e.Phase], *e)
@@ -282,18 +284,19 @@ func (c *coordinator) handleReport(m *member, t report) {
 	c.observeCommon()
 }
 
-// finished stores an agent's result and releases the agent.
-func (c *coordinator) finished(m *member, result *load.Result, early string) {
+// storeResult stores an agent's result and releases the agent.
+func (c *coordinator) storeResult(m *member, result *load.Result, early string) {
 	if result == nil {
-		c.loseOne(m, "it has no result")
+		c.dropMember(m, "it has no result")
 		return
 	}
-	m.result, m.ended, m.orders.Over = m.ours(result), early, true
-	c.order(m)
+	m.result, m.ended, m.orders.Over = m.localizeResult(result), early, true
+	c.sendOrdersTo(m)
 }
 
-// ours converts the start of a result to our clock, and adds the agent's name to its limits.
-func (m *member) ours(result *load.Result) *load.Result {
+// localizeResult converts the start of a result to the local clock, and adds the agent's name to
+// its limits.
+func (m *member) localizeResult(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
 		result.Limits[i].Evidence = "agent " + m.Name + ": " + result.Limits[i].Evidence
@@ -306,22 +309,23 @@ const maxIntervals = 256
 
 // observeCommon observes the phases that all active agents have reached.
 func (c *coordinator) observeCommon() {
-	c.sendTotals()
+	c.sendPublishedTotals()
 	for _, phase := range commonPhases {
-		for events := c.common(phase); events != nil; events = c.common(phase) {
+		for events := c.takeCommonEvents(phase); events != nil; events = c.takeCommonEvents(phase) {
 			c.began = true // the first phase of all
 			if e := load.MergeEvents(events...); phase == load.Part {
-				c.receive(e.Received)
+				c.addReceiveRate(e.Received)
 			} else {
-				c.observe(e)
+				c.observeEvent(e)
 			}
 		}
 	}
 }
 
-// common removes and returns the next event of each agent in a phase, or nil if it is missing from an active agent.
-func (c *coordinator) common(phase load.Phase) (events []load.Event) {
-	if slices.ContainsFunc(c.active(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
+// takeCommonEvents removes and returns the next event of each agent in a phase, or nil if an active
+// agent has not reported it.
+func (c *coordinator) takeCommonEvents(phase load.Phase) (events []load.Event) {
+	if slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
 	}
 	for _, m := range c.members {
@@ -332,9 +336,9 @@ func (c *coordinator) common(phase load.Phase) (events []load.Event) {
 	return events
 }
 
-// sendTotals orders all agents to wait for what all publishers have published, as soon as that is known.
-func (c *coordinator) sendTotals() {
-	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.active(), func(m *member) bool { return m.published == nil }) {
+// sendPublishedTotals sends all agents the numbers of published messages, once all are known.
+func (c *coordinator) sendPublishedTotals() {
+	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return m.published == nil }) {
 		return
 	}
 	var all []int64
@@ -350,8 +354,9 @@ func (c *coordinator) sendTotals() {
 	c.sendOrders()
 }
 
-// receive adds the bytes a second that all have received in a part of the window. The window ends when they are steady.
-func (c *coordinator) receive(rate float64) {
+// addReceiveRate adds the total receive rate in a part of the window. The window ends when the rate
+// is steady.
+func (c *coordinator) addReceiveRate(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}
@@ -361,8 +366,9 @@ func (c *coordinator) receive(rate float64) {
 	c.sendOrders()
 }
 
-// observe passes an event to the configuration's observer, with the sum of all agents' snapshots.
-func (c *coordinator) observe(e *load.Event) {
+// observeEvent passes an event to the configuration's observer, with the sum of all agents'
+// snapshots.
+func (c *coordinator) observeEvent(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
 	}
@@ -375,14 +381,14 @@ func (c *coordinator) observe(e *load.Event) {
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
 		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
-			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each has said where a search begins
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // each plan has the first rate of the search
 		}
 	}
 	c.cfg.Observe(*e)
 }
 
-// show observes the sum of the intervals that have come since the last time.
-func (c *coordinator) show() {
+// observeInterval observes the sum of the intervals that have arrived since the last call.
+func (c *coordinator) observeInterval() {
 	if !c.began {
 		return
 	}
@@ -402,21 +408,21 @@ func (c *coordinator) show() {
 		return
 	}
 	i := *e.Interval
-	i.From, i.To = c.shown, max(c.shown, i.To)
+	i.From, i.To = c.observedUntil, max(c.observedUntil, i.To)
 	if i.Errors = maps.Clone(i.Errors); len(c.losses) > 0 && i.Errors == nil {
 		i.Errors = make(map[string]int64)
 	}
 	maps.Copy(i.Errors, c.losses)
 	if !c.cfg.Histograms {
-		i.Histograms = nil // it has done its work
+		i.Histograms = nil
 	}
-	c.shown, c.losses, e.Interval = i.To, nil, &i
-	c.observe(e)
+	c.observedUntil, c.losses, e.Interval = i.To, nil, &i
+	c.observeEvent(e)
 }
 
-// conclude merges the results. The function of converts the merged result.
-func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *load.Result) (*load.Result, error) {
-	c.show()
+// mergeResults merges the agents' results, and applies convert to the merged result.
+func (c *coordinator) mergeResults(ctx context.Context, convert func(end *load.Result) *load.Result) (*load.Result, error) {
+	c.observeInterval()
 	var results []*load.Result
 	var early error
 	first := time.Time{}
@@ -438,19 +444,19 @@ func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *l
 	if err != nil {
 		return nil, err
 	}
-	if result = of(result); c.cfg.Steady {
+	if result = convert(result); c.cfg.Steady {
 		result.Variation = c.steady.Variation()
 	}
 	result.Connections = c.cfg.Total()
 	for _, m := range c.members {
-		result.Agents = append(result.Agents, m.about(first))
+		result.Agents = append(result.Agents, m.resultEntry(first))
 	}
-	c.observe(&load.Event{Phase: load.Done, Result: result})
+	c.observeEvent(&load.Event{Phase: load.Done, Result: result})
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// about returns an agent's line of the result.
-func (m *member) about(first time.Time) load.Agent {
+// resultEntry returns the agent's entry in the result; first is when the first window began.
+func (m *member) resultEntry(first time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,
 		Offset: m.offset, Uncertainty: m.uncertainty, Lost: m.lost,

@@ -1,0 +1,271 @@
+package agents
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/tools/load"
+)
+
+// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields
+// under mu.
+type agentRun struct {
+	agent   *worker
+	id      string
+	heard   time.Time // when the coordinator's last message arrived
+	silence time.Duration
+
+	cfg            *load.Config // nil before the plan
+	started        bool
+	step           int           // the last step that has begun
+	begin          chan float64  // delivers the rate of each step
+	enough         chan struct{} // closed when the rate is steady
+	steady         bool
+	published      chan []int64 // delivers the numbers of messages of all publishers, once
+	totalsReceived bool
+	cancel         context.CancelFunc
+	ended          <-chan struct{} // closed by cancel
+	running        sync.WaitGroup
+	over           chan report // delivers the last report
+	last           *report     // the last report
+	endReason      string      // why the run was ended early
+
+	mu          sync.Mutex
+	stepsTried  int     // by load.Run
+	unconfirmed *report // repeated until the coordinator reacts; nil for none
+	state       agentState
+}
+
+// shortID returns the beginning of a run's ID, for log lines.
+func shortID(id string) string { return id[:min(len(id), 8)] }
+
+// handleMessage processes a message to this agent, and joins the sender's run if the agent is free.
+func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
+	m, err := decodeMessage(msg.Data, w.version)
+	if err != nil {
+		return
+	}
+	if w.run == nil {
+		var c clockRequest
+		if m.Kind != clockKind || m.parseBody(&c) != nil || w.Once && w.served || ctx.Err() != nil {
+			return
+		}
+		w.run = &agentRun{
+			agent: w, id: m.From, silence: min(max(c.Silence, minSilence), maxSilence),
+			begin: make(chan float64, 1), enough: make(chan struct{}), published: make(chan []int64, 1), over: make(chan report, 1), cancel: func() {},
+		}
+		w.heartbeat.Reset(w.run.silence / heartbeats)
+	}
+	if m.From == w.run.id {
+		w.run.heard = now
+		w.run.handleCoordinator(ctx, m, msg.Reply, now)
+	}
+}
+
+// handleCoordinator processes a message of the run's coordinator.
+func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo string, now time.Time) {
+	switch m.Kind {
+	case clockKind:
+		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // it asks again
+	case planKind:
+		var p plan
+		if r.started || m.parseBody(&p) != nil {
+			return
+		}
+		cfg, err := r.agent.parsePlan(ctx, p)
+		var reply planReply
+		if err != nil {
+			reply.Refuses = err.Error()
+			r.agent.Logf("run %s: refused: %v", shortID(r.id), err)
+		} else {
+			r.cfg = &cfg
+		}
+		_ = r.sendMessage(replyTo, replyKind, reply) // it asks again
+	case heartbeatKind:
+		var o orders
+		if m.parseBody(&o) == nil {
+			r.applyOrders(ctx, o)
+		}
+	}
+}
+
+// applyOrders brings the run into the ordered state.
+func (r *agentRun) applyOrders(ctx context.Context, o orders) {
+	if o.Start > 0 && !r.started && r.cfg != nil && !o.Stop && !o.Over {
+		r.startLoad(ctx, time.Unix(0, o.Start))
+	}
+	if o.Begin > 0 && r.started && r.step < o.Step {
+		r.step = o.Step
+		r.clearUnconfirmed()
+		r.running.Go(func() {
+			waitUntil(r.ended, time.Unix(0, o.Begin))
+			select {
+			case r.begin <- o.Rate:
+			case <-r.ended:
+			}
+		})
+	}
+	if o.Steady && !r.steady {
+		r.steady = true
+		close(r.enough)
+	}
+	if o.Published != nil && !r.totalsReceived {
+		r.totalsReceived = true
+		r.clearUnconfirmed()
+		r.published <- o.Published
+	}
+	if o.Stop && r.started {
+		r.cancelLoad("the coordinator has stopped it")
+	} else if o.Stop {
+		r.started = true
+		r.over <- report{Failed: "it was stopped before it began"}
+	}
+	if o.Over {
+		r.agent.leaveRun("")
+	}
+}
+
+// waitUntil waits until deadline, at most maxSilence, or until ended is closed.
+func waitUntil(ended <-chan struct{}, deadline time.Time) {
+	select {
+	case <-time.After(min(time.Until(deadline), maxSilence)):
+	case <-ended:
+	}
+}
+
+// startLoad runs the load on a separate goroutine, starting at a given time.
+func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
+	r.started = true
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
+	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeText(r.cfg.Target))
+	r.ended = ctx.Done()
+	r.running.Go(func() { r.over <- r.runLoad(ctx, at) })
+}
+
+// runLoad runs the load and returns the last report.
+func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
+	keep, closeFile := r.openEventLog()
+	defer closeFile()
+	r.cfg.Begin, r.cfg.Histograms = r.begin, true
+	if r.cfg.Steady {
+		r.cfg.Enough = r.enough
+	}
+	if r.cfg.PubSub != nil {
+		r.cfg.Published = r.published
+	}
+	r.cfg.Observe = func(e load.Event) {
+		r.sendEvent(e)
+		if r.agent.Observe != nil {
+			r.agent.Observe(e)
+		}
+		keep(e)
+	}
+	waitUntil(r.ended, at)
+	result, err := load.Run(ctx, *r.cfg)
+	last.At = time.Now().UnixNano()
+	if err != nil {
+		last.Failed = err.Error()
+	}
+	if result != nil {
+		last.Event = &load.Event{Phase: load.Done, Result: result}
+	}
+	return last
+}
+
+// openEventLog opens the run's file in Agent.EventDir, if that is set. It returns functions that
+// write an event and close the file.
+func (r *agentRun) openEventLog() (write func(load.Event), closeFile func()) {
+	if r.agent.EventDir == "" {
+		return func(load.Event) {}, func() {}
+	}
+	file, err := os.OpenFile(filepath.Join(r.agent.EventDir, r.id+".jsonl"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		r.agent.Logf("run %s is not kept: %v", shortID(r.id), err)
+		return func(load.Event) {}, func() {}
+	}
+	lines := json.NewEncoder(file)
+	write = func(e load.Event) {
+		if err == nil {
+			err = lines.Encode(e)
+		}
+	}
+	return write, func() {
+		if e := file.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			r.agent.Logf("run %s is not kept completely: %v", shortID(r.id), err)
+		}
+	}
+}
+
+// sendEvent sends an event of the run to the coordinator, except Done. It is called on the run's
+// goroutine.
+func (r *agentRun) sendEvent(e load.Event) {
+	if e.Phase == load.Done {
+		return
+	}
+	t := report{At: time.Now().UnixNano(), Event: &e}
+	r.mu.Lock()
+	switch e.Phase {
+	case load.Connected:
+		r.state.Connected = true
+	case load.Tried:
+		r.stepsTried++
+		fallthrough
+	case load.Published:
+		t.Step = r.stepsTried
+		r.unconfirmed = &t
+	}
+	r.mu.Unlock()
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeat repeats the important ones
+}
+
+// clearUnconfirmed stops the repetition of a report that the coordinator has received.
+func (r *agentRun) clearUnconfirmed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unconfirmed = nil
+}
+
+// cancelLoad cancels the run without waiting for its end.
+func (r *agentRun) cancelLoad(reason string) {
+	if r.endReason == "" {
+		r.endReason = reason
+	}
+	r.cancel()
+}
+
+// sendHeartbeat sends a heartbeat, or the unconfirmed report. After the run it sends the last
+// report until the coordinator releases the agent.
+func (r *agentRun) sendHeartbeat() {
+	r.mu.Lock()
+	kind, body := heartbeatKind, any(r.state)
+	if r.unconfirmed != nil {
+		kind, body = eventKind, r.unconfirmed
+	}
+	r.mu.Unlock()
+	if r.last == nil {
+		_ = r.sendMessage(runSubject+r.id, kind, body) // the next heartbeat repeats it
+		return
+	}
+	if err := r.sendMessage(runSubject+r.id, eventKind, r.last); err != nil && r.agent.conn.IsConnected() {
+		r.last = &report{At: r.last.At, Failed: fmt.Sprintf("its result can't be sent: %v", err)}
+	}
+}
+
+// sendMessage sends a message. It is safe for concurrent use.
+func (r *agentRun) sendMessage(subject, kind string, body any) error {
+	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
+	if err != nil {
+		return err
+	}
+	return publishMessage(r.agent.conn, subject, data)
+}

@@ -1,0 +1,487 @@
+package load
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/tools/internal/pacer"
+)
+
+// errEstablishedLate closes a connection that was established after the connect phase,
+// errLifetimeOver one whose lifetime is over.
+var (
+	errEstablishedLate = errors.New("load: established after the connect phase")
+	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
+)
+
+// generator is the engine's handler of a run: it sends messages and checks answers. Fields without
+// atomics or locks are fixed once connecting begins.
+type generator struct {
+	cfg          *Config
+	script       *script
+	mode         mode
+	table        *connTable
+	shards       []*shard
+	shardPerLoop bool          // otherwise there are goroutineShards
+	epoch        time.Duration // the run's start on the engine's clock
+	startTime    time.Time     // the same in wall-clock time
+
+	pubsub      *pubsubRun   // nil if it is not a publish/subscribe run
+	reconnector *reconnector // nil if connections are not replaced
+
+	sharedPlan *pacer.Shared // of an open loop for all connections together
+	curve      pacer.Curve   // the rate of plans over time
+
+	// Times since epoch: trafficStart, and the window from windowStart to windowEnd. After
+	// windowEnd, only messages that an open loop had planned before are sent. trafficStarted makes
+	// connections begin as soon as they are established.
+	trafficStart, windowStart, windowEnd atomic.Int64
+	trafficStarted                       atomic.Bool
+	// nudgedConns is how many connections nudgeAllConns has nudged. It belongs to the starter.
+	nudgedConns int
+	// planDeadline is when an open loop gives up unsent messages.
+	planDeadline atomic.Int64
+	// closing reports that connections close because the run is over.
+	closing atomic.Bool
+
+	// For held connections: the current or last verification, and when the first one received the
+	// broadcast.
+	verifying  atomic.Pointer[verification]
+	firstHeard atomic.Int64
+	lineEnd    string // of lines, "" on WebSockets
+	broadcast  string
+
+	nextNumber atomic.Uint32 // of the next connection
+	faults     faultRecorder
+}
+
+// mode is how a run sends messages.
+type mode uint8
+
+const (
+	closedLoop      mode = iota
+	openLoop             // one plan for all connections together
+	openLoopPerConn      // a plan for each connection
+	flooding
+	holding
+)
+
+// newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
+func newGenerator(cfg *Config, loops int) (*generator, error) {
+	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
+	t.setWindow(pacer.Never, math.MinInt64)
+	if cfg.Unprompted { // the server may send before all are connected
+		t.setWindow(pacer.Never, pacer.Never)
+	}
+	t.shardPerLoop = loops > 0
+	t.shards = make([]*shard, loops)
+	if !t.shardPerLoop {
+		t.shards = make([]*shard, goroutineShards)
+	}
+	for i := range t.shards {
+		s := &shard{times: newTimeDistributions(t.mode == holding)}
+		s.unheard, s.heard = heldConn{shard: s}, heldConn{shard: s, heard: true}
+		if cfg.Check > 0 {
+			s.heldConns = make([]engine.Ref, 0, cfg.Connections/len(t.shards)+connChunk)
+		}
+		t.shards[i] = s
+	}
+	places := cfg.connsWithState()
+	if t.isHoldOnly() {
+		places = 0
+	}
+	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
+	var err error
+	if t.script, err = newScript(cfg, t.table, t.faults.recordStatus); err != nil {
+		return nil, err
+	}
+	if cfg.PubSub == nil {
+		t.nextNumber.Store(uint32(cfg.NumberFrom))
+	} else {
+		t.pubsub = newPubSub(t)
+		t.script.answerChecker = t.pubsub
+	}
+	t.table.allocForMode(t)
+	t.lineEnd, t.broadcast = "\n", cfg.Broadcast
+	if t.script.frames != nil {
+		t.lineEnd, t.broadcast = "", strings.TrimSuffix(cfg.Broadcast, "\n")
+	}
+	return t, nil
+}
+
+// goroutineShards is the number of shards in a model without loops: enough to make contention rare.
+const goroutineShards = 16
+
+// isOpenLoop reports whether messages have planned times.
+func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == openLoopPerConn }
+
+func (g *generator) now() time.Duration { return engine.Since() - g.epoch }
+
+func (g *generator) setWindow(from, until time.Duration) {
+	g.windowStart.Store(int64(from))
+	g.windowEnd.Store(int64(until))
+}
+
+// endWindow ends the window now, unless it has already ended, and returns it.
+func (g *generator) endWindow() (from, until time.Duration) {
+	until = min(time.Duration(g.windowEnd.Load()), g.now())
+	from = min(time.Duration(g.windowStart.Load()), until)
+	g.setWindow(from, until)
+	g.sharedPlan.Stop(until)
+	return from, until
+}
+
+// windowLeft returns the time until the end of the window.
+func (g *generator) windowLeft() time.Duration { return time.Duration(g.windowEnd.Load()) - g.now() }
+
+// isInWindow reports whether now is within the window.
+func (g *generator) isInWindow(now time.Duration) bool {
+	return int64(now) >= g.windowStart.Load() && int64(now) < g.windowEnd.Load()
+}
+
+// shardIndex returns the index of a connection's shard.
+func (g *generator) shardIndex(c *engine.Conn) int {
+	if g.shardPerLoop {
+		return c.Owner()
+	}
+	return int(c.Slot()) % len(g.shards)
+}
+
+// Opened starts the WebSocket handshake or the connection itself.
+func (g *generator) Opened(c *engine.Conn) {
+	began := c.DialledAt() - g.epoch
+	if g.script.frames != nil {
+		g.script.frames.sendHandshake(c, g.nextNumber.Add(1)-1, began)
+		return
+	}
+	g.joinOrEstablish(c, g.nextNumber.Add(1)-1, began)
+}
+
+// joinOrEstablish continues with a connection whose transport, including a WebSocket handshake, is
+// ready: it joins publish/subscribe or is established.
+func (g *generator) joinOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+	if g.pubsub != nil {
+		g.pubsub.sendJoin(c, connNumber, dialedAt)
+		return
+	}
+	g.establishConn(c, connNumber, dialedAt)
+}
+
+// establishConn gives a connection its state and counts it.
+func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+	i := g.shardIndex(c)
+	s, now := g.shards[i], g.now()
+	if g.isHoldOnly() {
+		g.registerHeldConn(c, s, now, dialedAt)
+		return
+	}
+	cs := s.newConnState(g.table, c.Ref(), i, connNumber, now)
+	if cs == nil {
+		g.faults.recordConnectFailure(errEstablishedLate) // counted, unless the run has already stopped counting attempts
+		c.Abort(errEstablishedLate)
+		return
+	}
+	c.SetValue(cs)
+	s.mu.Lock()
+	g.table.resetConn(cs, now)
+	s.times.connect.record(now-dialedAt, 1)
+	if g.cfg.Lifetime > 0 {
+		s.timers.push(timer{due: now + g.cfg.Lifetime, conn: cs.index, number: cs.number, kind: lifetimeTimer})
+	}
+	s.mu.Unlock()
+	if g.trafficStarted.Load() || g.cfg.Unprompted {
+		g.startConnTraffic(c, cs)
+	}
+}
+
+// DialFailed counts a failed attempt.
+func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
+
+// Nudged starts the traffic on a connection, or sends what is due on it.
+func (g *generator) Nudged(c *engine.Conn) {
+	switch v := c.Value().(type) {
+	case *connState:
+		if g.trafficStarted.Load() && !g.hasFlags(v, connStarted) {
+			g.startConnTraffic(c, v)
+			break
+		}
+		if g.pubsub != nil {
+			g.advanceConn(c, v, checkResult{answers: g.pubsub.countFullyDelivered(v)}, g.now())
+		}
+		g.sendDueMessages(c, v)
+	case *heldConn:
+		g.sendVerificationLine(c, v)
+	case *pubsubConn:
+		c.Listen(true)
+	default: // established too late to be held
+		g.cancelReservation(g.shardByRef(c.Ref()), c.Ref())
+	}
+}
+
+func (g *generator) hasFlags(cs *connState, flags uint16) bool {
+	s := g.shards[cs.shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cs.flags&flags != 0
+}
+
+func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
+	s, now := g.shards[cs.shard], g.now()
+	s.mu.Lock()
+	cs.flags |= connStarted
+	if g.script.hasFirst && g.sendableMessages(cs, 1, now) > 0 {
+		g.assignMessage(s, cs, now)
+	}
+	if !g.script.hasFirst || g.script.awaitsNoAnswer {
+		g.assignMessages(s, cs, 0, now)
+	}
+	p := g.takeDueBatch(s, cs, now)
+	s.mu.Unlock()
+	g.sendBatch(c, cs, p)
+	if g.mode == flooding {
+		g.floodSend(c, cs)
+	}
+}
+
+// Received checks input against the expected answers, and sends what complete answers allow.
+func (g *generator) Received(c *engine.Conn, in []byte) int {
+	cs, ok := c.Value().(*connState)
+	if !ok {
+		return g.receiveWithoutState(c, in)
+	}
+	now := g.now()
+	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {
+		return len(in)
+	}
+	h := g.script.checkAnswers(c, cs, in, 0)
+	g.advanceConn(c, cs, h, now)
+	if h.err != nil {
+		g.abortWithMismatch(c, cs, in[h.used:], h.err)
+		return len(in)
+	}
+	return h.used
+}
+
+// advanceConn counts answers and sends what they allow.
+func (g *generator) advanceConn(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+	s := g.shards[cs.shard]
+	s.mu.Lock()
+	g.countReceived(s, cs, res, now)
+	var p batch
+	if res.err == nil {
+		if res.serverCloses {
+			g.markOrderlyClose(s, cs)
+		} else {
+			g.recordSendLateness(s, cs, now)
+		}
+		if res.answers > 0 {
+			g.assignMessages(s, cs, res.answers, now)
+		}
+		p = g.takeDueBatch(s, cs, now)
+	}
+	s.mu.Unlock()
+	g.sendBatch(c, cs, p)
+	if res.serverCloses && res.err == nil {
+		g.disconnect(c, errKeepAlive)
+	}
+}
+
+// countReceived adds up received answers and advances the connection. The caller holds the shard's
+// lock.
+func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now time.Duration) {
+	if cs.flags&connReplied == 0 {
+		cs.flags |= connReplied
+		if g.table.openedAt != nil {
+			s.times.firstByte.record(now-g.table.openedAt[cs.index], 1)
+		}
+	}
+	measured := g.isInWindow(now)
+	s.totals.addCount(nBytesReceived, int64(res.answerBytes), measured)
+	if res.answers > 0 {
+		s.totals.addCount(nAnswered, int64(res.answers), measured)
+		s.totals.run[nBytesAnswered] += g.table.messageBytes(cs, cs.answered, res.answers, g.script)
+		if g.pubsub == nil { // in pubsub, each delivery is recorded instead
+			g.recordLatencies(s, cs, res.answers, now)
+		}
+		cs.inFlight -= uint16(res.answers)
+		cs.answered += uint64(res.answers)
+		s.totals.lastAnswer = now
+		if g.cfg.Messages > 0 && cs.answered == uint64(g.cfg.Messages) {
+			cs.flags |= connFinished
+			s.totals.run[nFinished]++
+			s.totals.run[nExchanged]++
+		}
+	}
+}
+
+// recordLatencies records the latencies of answers. Messages that were sent together have equal
+// latencies and are recorded together.
+func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
+	if g.isOpenLoop() {
+		g.recordOpenLoopLatencies(s, cs, answers, now)
+		return
+	}
+	to := &s.times.outside
+	if g.isInWindow(now) {
+		to = &s.times.window
+	}
+	for k := 0; k < answers; {
+		sent, alike := *g.table.sentTime(cs, cs.answered+uint64(k)), 1
+		for k+alike < answers && *g.table.sentTime(cs, cs.answered+uint64(k+alike)) == sent {
+			alike++
+		}
+		to.record(now-sent, alike)
+		k += alike
+	}
+}
+
+// recordOpenLoopLatencies records latencies from the planned times; messages planned for the window
+// count.
+func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
+	for k := range uint64(answers) {
+		if g.script.hasFirst && cs.answered+k == 0 {
+			continue
+		}
+		at := g.table.slotIndex(cs, cs.answered+k)
+		intended := g.table.plannedTimes[at]
+		if !g.isPlannedInWindow(intended) {
+			s.times.outside.record(now-intended, 1)
+			continue
+		}
+		s.times.window.record(now-intended, 1)
+		s.times.service.record(now-g.table.sentTimes[at], 1)
+	}
+}
+
+// isPlannedInWindow reports whether a message planned for plannedAt counts for the window.
+func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
+	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
+}
+
+// takeDueBatch takes and counts the messages that are due on a connection. The caller holds the
+// shard's lock, and sends the batch after releasing it.
+func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) batch {
+	if cs.due == 0 || cs.flags&connReconnecting != 0 {
+		return batch{}
+	}
+	p := batch{from: cs.answered + uint64(cs.inFlight), n: int(cs.due), measured: g.isInWindow(now)}
+	for k := uint64(cs.resend); k < uint64(p.n); k++ { // resent ones keep the time of the first attempt
+		g.table.sentTimes[g.table.slotIndex(cs, p.from+k)] = now
+	}
+	s.totals.addCount(nResent, int64(cs.resend), p.measured)
+	cs.resend = 0
+	s.totals.run[nDue] -= int64(p.n)
+	if cs.due = 0; g.script.awaitsNoAnswer {
+		cs.answered += uint64(p.n)
+		g.enqueueReady(s, cs, now) // no answer will do that
+	} else {
+		cs.inFlight += uint16(p.n)
+	}
+	s.totals.addCount(nSent, int64(p.n), p.measured)
+	if g.script.fixedSize > 0 {
+		s.totals.addCount(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
+	}
+	return p
+}
+
+// batch is a sequence of messages that are sent together.
+type batch struct {
+	from     uint64
+	n        int
+	measured bool
+}
+
+func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
+	if p.n == 0 {
+		return
+	}
+	if g.pubsub != nil {
+		g.pubsub.publishMessages(c, cs, p.from, p.n)
+		return
+	}
+	size := g.script.sendMessages(c, cs, g.table, p.from, p.n)
+	if g.script.fixedSize > 0 {
+		return // already counted
+	}
+	s := g.shards[cs.shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.totals.addCount(nBytesSent, int64(size), p.measured)
+}
+
+// abortWithMismatch records a wrong answer, which continues with got, and resets the connection.
+func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
+	s := g.shards[cs.shard]
+	s.mu.Lock()
+	cs.flags |= connMismatched
+	s.mu.Unlock()
+	g.faults.recordMismatch(reason, Mismatch{
+		Connection: int64(cs.number), Message: int64(cs.answered), Byte: int(cs.answerPos),
+		Want: quoteBytes(g.script.expectedBytes(cs)), Got: quoteBytes(got),
+	})
+	c.Abort(reason)
+}
+
+// Ended detects whether the server has closed cleanly. The engine closes the connection.
+func (g *generator) Ended(c *engine.Conn, in []byte) int {
+	cs, ok := c.Value().(*connState)
+	if r, ruled := g.script.answerChecker.(*ruleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
+		if h := r.endAnswer(cs, in); h.serverCloses {
+			g.advanceConn(c, cs, h, g.now())
+		}
+	}
+	return len(in)
+}
+
+// Closed counts a closed connection or starts its replacement.
+func (g *generator) Closed(c *engine.Conn, reason error) {
+	cs, ok := c.Value().(*connState)
+	if !ok {
+		g.closedWithoutState(c, reason)
+		return
+	}
+	ended := g.hasFlags(cs, connReconnecting)
+	if ended && !g.hasFlags(cs, connExpired) && g.reconnector != nil && !g.closing.Load() {
+		g.replaceConn(cs, c.Peer())
+		return
+	}
+	if g.countClosedConn(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
+		if ended {
+			reason = errKeepAlive
+		}
+		g.faults.recordLostConn(reason)
+	}
+}
+
+// countClosedConn counts a closed connection and what it did not complete. It returns the
+// connection's flags.
+func (g *generator) countClosedConn(cs *connState) (state uint16) {
+	s := g.shards[cs.shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cs.flags |= connClosed
+	s.totals.run[nClosed]++
+	if !g.closing.Load() || cs.flags&connExpired != 0 {
+		s.totals.run[nDropped] += int64(cs.inFlight)
+		s.totals.run[nBytesDropped] += g.table.messageBytes(cs, cs.answered, int(cs.inFlight), g.script)
+	}
+	if cs.flags&connExpired != 0 {
+		s.totals.run[nExpired]++
+		s.totals.run[nCutOff] += int64(cs.inFlight)
+	}
+	g.countUnsentOnClose(s, cs)
+	s.totals.run[nDue] -= int64(cs.due)
+	cs.due = 0
+	if cs.flags&connFinished == 0 {
+		cs.flags |= connFinished
+		s.totals.run[nFinished]++
+	}
+	if g.cfg.Lifetime > 0 {
+		s.freeConns = append(s.freeConns, cs.index)
+	}
+	return cs.flags
+}

@@ -1,0 +1,288 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/tools/internal/pacer"
+	"github.com/myriad-go/myriad/tools/internal/websocket"
+)
+
+// This file has the protocols and the payload of publish/subscribe runs.
+//
+// Names of topics and payloads have a fixed length in a run, so each protocol message is constant
+// text around the two. A received message is compared with that text byte for byte; only the
+// payload's head is parsed.
+
+// pubsubProtocol has the messages of a publish/subscribe protocol.
+type pubsubProtocol struct {
+	hello      wireTemplate // sent by a publisher when it is connected
+	welcome    wireTemplate // confirms hello
+	subscribe  wireTemplate
+	subscribed wireTemplate // confirms subscribe
+	publish    wireTemplate
+	message    wireTemplate // as a subscriber receives it
+	// handleOther parses any other input of the server. It returns its length n, 0 if it is
+	// incomplete, and the reply to send.
+	handleOther func(in []byte) (n int, reply []byte, err error)
+}
+
+// wireTemplate is constant text, optionally with a topic's name after head and a payload after mid.
+type wireTemplate struct {
+	head, mid, tail string
+}
+
+// Placeholders for topic and payload in the texts below. {topic-size} and {size} are their sizes.
+const (
+	topicMark   = "{topic}"
+	payloadMark = "{payload}"
+)
+
+// The name of a topic is "t" and topicDigits digits.
+const (
+	topicDigits = 7
+	maxTopics   = 10_000_000
+	topicSize   = 1 + topicDigits
+)
+
+// parseWireTemplate parses a template for payloads of a size.
+func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
+	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(payloadSize)).Replace(template)
+	t.head, t.tail, _ = strings.Cut(template, topicMark)
+	if mid, tail, ok := strings.Cut(t.tail, payloadMark); ok {
+		t.mid, t.tail = mid, tail
+	}
+	return t
+}
+
+func (t *wireTemplate) appendMessage(dst []byte, topic uint32, payload []byte) []byte {
+	dst = append(dst, t.head...)
+	if t.tail != "" || t.mid != "" {
+		dst = appendTopicName(dst, topic)
+	}
+	dst = append(dst, t.mid...)
+	dst = append(dst, payload...)
+	return append(dst, t.tail...)
+}
+
+func appendTopicName(dst []byte, topic uint32) []byte {
+	dst = append(dst, "t0000000"...)
+	for i := len(dst) - 1; topic > 0; i, topic = i-1, topic/10 {
+		dst[i] = byte('0' + topic%10)
+	}
+	return dst
+}
+
+// Protocols lists the publish/subscribe protocols. It must not be changed.
+var Protocols = []string{"redis", "nats", protocolWS}
+
+const (
+	protocolWS = "ws" // the JSON of myriad hub
+	pathWS     = "/ws"
+)
+
+// newPubsubProtocol returns the protocol with a name, for payloads of a size.
+func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
+	at := func(template string) wireTemplate { return parseWireTemplate(template, payloadSize) }
+	switch name {
+	case "nats":
+		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
+		return pubsubProtocol{
+			hello: at(connect + "PING\r\n"), welcome: at("PONG\r\n"),
+			subscribe: at(connect + "SUB {topic} 1\r\nPING\r\n"), subscribed: at("PONG\r\n"),
+			publish:     at("PUB {topic} {size}\r\n{payload}\r\n"),
+			message:     at("MSG {topic} 1 {size}\r\n{payload}\r\n"),
+			handleOther: newLineHandler(handleNATSLine),
+		}
+	case protocolWS:
+		to := func(template string) wireTemplate { return newFrameTemplate(template, payloadSize, true) }
+		from := func(template string) wireTemplate { return newFrameTemplate(template, payloadSize, false) }
+		return pubsubProtocol{
+			hello: to(`{"op":"ping"}`), welcome: from(`{"op":"pong"}`),
+			subscribe:   to(`{"op":"subscribe","topic":"{topic}"}`),
+			subscribed:  from(`{"op":"subscribed","topic":"{topic}","count":1}`),
+			publish:     to(`{"op":"publish","topic":"{topic}","data":"{payload}"}`),
+			message:     from(`{"op":"message","topic":"{topic}","data":"{payload}"}`),
+			handleOther: handleControlFrame,
+		}
+	}
+	return pubsubProtocol{
+		hello: at("PING\r\n"), welcome: at("+PONG\r\n"),
+		subscribe:   at("*2\r\n$9\r\nSUBSCRIBE\r\n${topic-size}\r\n{topic}\r\n"),
+		subscribed:  at("*3\r\n$9\r\nsubscribe\r\n${topic-size}\r\n{topic}\r\n:1\r\n"),
+		publish:     at("*3\r\n$7\r\nPUBLISH\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
+		message:     at("*3\r\n$7\r\nmessage\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
+		handleOther: newLineHandler(func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") }),
+	}
+}
+
+func handleNATSLine(line string) (reply string, ok bool) {
+	if line == "PING\r\n" {
+		return "PONG\r\n", true
+	}
+	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
+}
+
+// newFrameTemplate returns a template that is a WebSocket frame of a client or a server. The mask
+// is 0, which leaves the payload as it is.
+func newFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
+	t := parseWireTemplate(template, payloadSize)
+	n := len(t.appendMessage(nil, 0, nil))
+	if t.mid != "" {
+		n += payloadSize
+	}
+	frame := websocket.AppendFrame(nil, websocket.OpText, [4]byte{}, make([]byte, n))
+	head := frame[:len(frame)-n]
+	if !fromClient {
+		head = head[:len(head)-4]
+		head[1] &^= 1 << 7
+	}
+	t.head = string(head) + t.head
+	return t
+}
+
+// newLineHandler returns a handleOther for line-based protocols. handleLine returns the reply to a
+// line, and false if the line is an error.
+func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
+	return func(in []byte) (n int, reply []byte, err error) {
+		n = bytes.IndexByte(in, '\n') + 1
+		switch {
+		case n > MaxLine || n == 0 && len(in) >= MaxLine:
+			return 0, nil, errLongLine
+		case n == 0:
+			return 0, nil, nil
+		}
+		text, ok := handleLine(string(in[:n]))
+		if !ok {
+			return 0, nil, errUnexpectedReply(bytes.TrimRight(in[:n], "\r\n"))
+		}
+		return n, []byte(text), nil
+	}
+}
+
+func errUnexpectedReply(what []byte) error {
+	return fmt.Errorf("unexpected reply %s", quoteBytes(what))
+}
+
+// handleControlFrame is the handleOther for WebSockets.
+func handleControlFrame(in []byte) (n int, reply []byte, err error) {
+	var r websocket.Reader
+	part, n, err := r.Next(in)
+	switch {
+	case err != nil || n == 0:
+		return 0, nil, err
+	case part.Kind == websocket.Ping:
+		return n, websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, part.Payload), nil
+	case part.Kind == websocket.Close:
+		return 0, nil, errClosedFrame
+	case part.Kind == websocket.Data && !part.Last:
+		if !r.Fragmented() && len(in) < MaxLine {
+			return 0, nil, nil // incomplete
+		}
+		return 0, nil, errFragment
+	case part.Kind == websocket.Data && !bytes.HasPrefix(part.Payload, []byte(`{"op":"published"`)):
+		return 0, nil, errUnexpectedReply(part.Payload)
+	}
+	return n, nil, nil
+}
+
+// consumeOther handles input that is no published message and sends the reply. n is 0 if it is
+// incomplete.
+func (w *pubsubProtocol) consumeOther(c *engine.Conn, in []byte) (n int, err error) {
+	n, reply, err := w.handleOther(in)
+	if len(reply) > 0 {
+		_, _ = c.Write(reply) // Closed gets the error
+	}
+	return n, err
+}
+
+// pubsubPayload generates and verifies published payloads:
+//
+//	publisher   message         planned time      checksum  filler
+//	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
+//
+// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the
+// seed and the three fields before it. The filler depends on the publisher and the message.
+type pubsubPayload struct {
+	seed   uint64
+	filler *payloadCache
+}
+
+const (
+	publisherDigits = 4
+	numberDigits    = 12
+	timeDigits      = 16
+	checksumDigits  = 8
+	payloadHead     = publisherDigits + numberDigits + timeDigits + checksumDigits
+	// MinPayload is the size of the shortest payload of a publish/subscribe run, in bytes.
+	MinPayload = payloadHead + 8
+)
+
+func newPubsubPayload(cfg *Config) pubsubPayload {
+	p := pubsubPayload{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomBlock(cfg.Size-payloadHead, cfg.Seed)}}
+	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // not escaped in JSON
+	for i, b := range p.filler.block.bytes {
+		p.filler.block.bytes[i] = plain[int(b)%len(plain)]
+	}
+	return p
+}
+
+func (p *pubsubPayload) checksum(publisher uint32, msgNumber, plannedAt uint64) uint64 {
+	return pacer.Random(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
+}
+
+// appendPayload appends the payload of a publisher's message that is planned for plannedAt.
+func (p *pubsubPayload) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
+	dst = appendHex(dst, uint64(publisher), publisherDigits)
+	dst = appendHex(dst, msgNumber, numberDigits)
+	dst = appendHex(dst, plannedAt, timeDigits)
+	dst = appendHex(dst, p.checksum(publisher, msgNumber, plannedAt), checksumDigits)
+	return append(dst, p.filler.appendMessage(nil, publisher, msgNumber)...)
+}
+
+var errPayload = errors.New("load: the payload differs from what was published")
+
+// parsePayload verifies a payload and returns its publisher, message number and planned time.
+func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
+	from, ok1 := parseHex(in[:publisherDigits])
+	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
+	plannedAt, ok3 := parseHex(in[publisherDigits+numberDigits:][:timeDigits])
+	check, ok4 := parseHex(in[payloadHead-checksumDigits : payloadHead])
+	publisher = uint32(from)
+	if !ok1 || !ok2 || !ok3 || !ok4 || check != p.checksum(publisher, msgNumber, plannedAt) ||
+		!bytes.Equal(in[payloadHead:], p.filler.appendMessage(nil, publisher, msgNumber)) {
+		return 0, 0, 0, errPayload
+	}
+	return publisher, msgNumber, plannedAt, nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendHex appends x as a number of hexadecimal digits.
+func appendHex(dst []byte, x uint64, digits int) []byte {
+	dst = slices.Grow(dst, digits)[:len(dst)+digits]
+	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {
+		dst[i] = hexDigits[x&15]
+	}
+	return dst
+}
+
+func parseHex(in []byte) (x uint64, ok bool) {
+	for _, b := range in {
+		switch {
+		case b >= '0' && b <= '9':
+			b -= '0'
+		case b >= 'a' && b <= 'f':
+			b -= 'a' - 10
+		default:
+			return 0, false
+		}
+		x = x<<4 | uint64(b)
+	}
+	return x, true
+}
