@@ -17,63 +17,63 @@ import (
 // This file is how connections arrive from other engines: see package handover. A goroutine for
 // each channel takes what comes by it.
 
-// arrivals is a channel, whose lock guards the inlet.
-type arrivals struct {
-	group *group
+// importChannel is a channel, whose lock guards the inlet.
+type importChannel struct {
+	group *goroutineEngine
 	mu    sync.Mutex
 	inlet *handover.Inlet
 }
 
 // TakeOver implements engine.Migrator.
-func (g *group) TakeOver(channels []*os.File) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (e *goroutineEngine) TakeOver(channels []*os.File) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, f := range channels {
-		if g.ended {
+		if e.closed {
 			f.Close()
 			continue
 		}
-		g.running.Go(func() {
+		e.running.Go(func() {
 			defer f.Close()
-			defer context.AfterFunc(g.stop, func() { f.Close() })()
-			if err := g.takeAll(f); err != nil && g.stop.Err() == nil {
-				g.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
+			defer context.AfterFunc(e.stopCtx, func() { f.Close() })()
+			if err := e.importFrom(f); err != nil && e.stopCtx.Err() == nil {
+				e.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
 					"connections that were handed over are lost", slog.String("error", err.Error()))
 			}
 		})
 	}
-	if g.ended {
+	if e.closed {
 		return engine.ErrClosed
 	}
 	return nil
 }
 
-// takeAll takes what comes by a channel until the other side ends.
-func (g *group) takeAll(f *os.File) error {
-	raw, err := f.SyscallConn()
+// importFrom takes what comes by a channel until the other side ends.
+func (e *goroutineEngine) importFrom(channel *os.File) error {
+	raw, err := channel.SyscallConn()
 	if err != nil {
 		return err
 	}
-	a := &arrivals{group: g}
-	if err = raw.Control(func(fd uintptr) { a.inlet = g.migration.receiver.NewInlet(int32(fd), a) }); err != nil {
+	importing := &importChannel{group: e}
+	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInlet(int32(fd), importing) }); err != nil {
 		return err
 	}
-	defer a.locked(a.inlet.Close)
+	defer importing.withLock(importing.inlet.Close)
 	buffer := make([]byte, sock.MaxRightsMessage)
 	var joined sync.WaitGroup
 	join := func(fd int32, r *engine.Record) {
 		joined.Add(1)
-		g.join(fd, r, joined.Done)
+		e.importConn(fd, r, joined.Done)
 	}
 	for {
 		joined.Wait() // who is told that they have come may send to them
-		a.locked(a.inlet.Confirm)
-		some, failed := false, error(nil)
+		importing.withLock(importing.inlet.Confirm)
+		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
-			a.locked(func() { some, failed = a.inlet.Receive(buffer, join) })
-			return some || failed != nil
+			importing.withLock(func() { received, receiveErr = importing.inlet.Receive(buffer, join) })
+			return received || receiveErr != nil
 		})
-		switch err = cmp.Or(failed, err); err {
+		switch err = cmp.Or(receiveErr, err); err {
 		case nil:
 		case io.EOF:
 			return nil
@@ -83,60 +83,60 @@ func (g *group) takeAll(f *os.File) error {
 	}
 }
 
-func (a *arrivals) locked(do func()) {
+func (a *importChannel) withLock(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	do()
+	f()
 }
 
 // ConfirmLater implements handover.Owner.
-func (a *arrivals) ConfirmLater(in *handover.Inlet) {
-	a.group.running.Go(func() { a.locked(in.Confirm) })
+func (a *importChannel) ConfirmLater(in *handover.Inlet) {
+	a.group.running.Go(func() { a.withLock(in.Confirm) })
 }
 
 // Promise implements handover.Owner.
-func (a *arrivals) Promise(n int) int {
-	g := a.group
-	n = g.admission.Promise(n)
-	short := min(sock.DescriptorsShort(g.admission.Promised()), n)
-	g.admission.Unpromise(short)
+func (a *importChannel) Promise(n int) int {
+	e := a.group
+	n = e.admission.Promise(n)
+	short := min(sock.DescriptorsShort(e.admission.Promised()), n)
+	e.admission.Unpromise(short)
 	return n - short
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.group.admission.Unpromise(n) }
+func (a *importChannel) Unpromise(n int) { a.group.admission.Unpromise(n) }
 
-// join goes on with one connection, for which a place was promised, on its goroutine. It calls done
+// importConn goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
-func (g *group) join(fd int32, r *engine.Record, done func()) {
-	g.admission.AcquirePromised()
-	if r.Listener >= len(g.host.Entrances) {
-		r.Listener = g.host.Adopted()
+func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
+	e.admission.AcquirePromised()
+	if record.Listener >= len(e.host.Entrances) {
+		record.Listener = e.host.Adopted()
 	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
-	nc, err := net.FileConn(f)
+	netConn, err := net.FileConn(f)
 	if err != nil {
-		g.counters.Add(engine.AcceptErrors, 1)
-		g.leave()
-		done()
+		e.counters.Add(engine.AcceptErrors, 1)
+		e.releaseAdmission()
+		onOpened()
 		return
 	}
-	if err := g.host.AdmitMoved(r); err != nil {
-		g.running.Go(func() { // which Refuse may end
-			defer done()
-			defer nc.Close()
-			turnAway(nc, g.host.Answer(r.Peer, err))
+	if err := e.host.AdmitMoved(record); err != nil {
+		e.running.Go(func() { // which Refuse may end
+			defer onOpened()
+			defer netConn.Close()
+			rejectConn(netConn, e.host.Answer(record.Peer, err))
 		})
 		return
 	}
 	open := func(c *conn) {
-		defer done()
-		c.Join(r)
+		defer onOpened()
+		c.Join(record)
 	}
-	if !g.serve(nc, r.Listener, nil, open) {
-		g.host.DisownMoved(r)
-		g.leave()
-		done()
+	if !e.startConn(netConn, record.Listener, nil, open) {
+		e.host.DisownMoved(record)
+		e.releaseAdmission()
+		onOpened()
 	}
 }

@@ -13,10 +13,10 @@ import (
 // event of its own, behind all that have come before. It is for one goroutine at a
 // time.
 type pollBarrier struct {
-	event     *os.File // an eventfd
-	raw       syscall.RawConn
-	stepFunc  func(fd uintptr) bool
-	signalled bool
+	event             *os.File // an eventfd
+	raw               syscall.RawConn
+	signalOrClearFunc func(fd uintptr) bool
+	signalled         bool
 }
 
 func (v *pollBarrier) open() error {
@@ -24,27 +24,27 @@ func (v *pollBarrier) open() error {
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	v.event, v.stepFunc = os.NewFile(uintptr(fd), "eventfd"), v.step
+	v.event, v.signalOrClearFunc = os.NewFile(uintptr(fd), "eventfd"), v.signalOrClear
 	if v.raw, err = v.event.SyscallConn(); err != nil {
 		v.event.Close()
 	}
 	return err
 }
 
-// pass returns when the events that the network has now have been reported.
-func (v *pollBarrier) pass() {
+// waitForPoll returns when the events that the network has now have been reported.
+func (v *pollBarrier) waitForPoll() {
 	v.signalled = false
-	_ = v.raw.Read(v.stepFunc) // it fails when it is closed
+	_ = v.raw.Read(v.signalOrClearFunc) // it fails when it is closed
 }
 
-// step signals the event when the poller has been told that somebody waits for it,
+// signalOrClear signals the event when the poller has been told that somebody waits for it,
 // and clears it when it has been reported.
-func (v *pollBarrier) step(fd uintptr) (done bool) {
+func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {
-		_, _ = unix.Read(int(fd), word)
+		_, _ = unix.Read(int(eventFD), word)
 	} else {
-		_, err := unix.Write(int(fd), word)
+		_, err := unix.Write(int(eventFD), word)
 		v.signalled, done = true, err != nil
 	}
 	return done

@@ -7,27 +7,27 @@ import "github.com/myriad-go/myriad/internal/engine"
 // connection, a chunk of the table at a time. When connections are to end at once it casts no more.
 
 // Broadcast implements engine.Engine. The queue has room for all that may be under way.
-func (g *group) Broadcast(p []byte) error {
-	b, err := g.broadcasts.Begin(p, 1, &g.cfg.Limits)
+func (e *goroutineEngine) Broadcast(payload []byte) error {
+	b, err := e.broadcastTracker.Begin(payload, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
-	g.counters.Add(engine.Broadcasts, 1)
-	g.casts <- b
+	e.counters.Add(engine.Broadcasts, 1)
+	e.broadcastQueue <- b
 	return nil
 }
 
-// castAll is the caster. It ends with the last broadcast.
-func (g *group) castAll() {
+// runBroadcaster is the caster. It ends with the last broadcast.
+func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
-	for ended := g.stop.Done(); ended != nil || g.broadcasts.UnderWay() > 0; {
+	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.UnderWay() > 0; {
 		select {
-		case b := <-g.casts:
+		case b := <-e.broadcastQueue:
 			batch = append(batch[:0], b)
-			for range len(g.casts) {
-				batch = append(batch, <-g.casts)
+			for range len(e.broadcastQueue) {
+				batch = append(batch, <-e.broadcastQueue)
 			}
-			g.cast(batch)
+			e.enqueueBroadcasts(batch)
 			for _, b := range batch {
 				b.Done()
 			}
@@ -38,37 +38,37 @@ func (g *group) castAll() {
 	}
 }
 
-// cast leaves messages in all mailboxes. Connections that come meanwhile may get
+// enqueueBroadcasts leaves messages in all mailboxes. Connections that come meanwhile may get
 // them or not.
-func (g *group) cast(batch []*engine.Broadcast) {
-	for conns := range g.chunks {
+func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
+	for conns := range e.connChunks {
 		for _, c := range conns {
-			g.castTo(c, batch)
+			e.enqueueBroadcastsFor(c, batch)
 		}
-		if isClosed(g.killed) {
+		if isClosed(e.killed) {
 			return
 		}
 	}
 }
 
-// castTo leaves messages in a mailbox. A connection that has no room for one loses
+// enqueueBroadcastsFor leaves messages in a mailbox. A connection that has no room for one loses
 // it, or is closed.
-func (g *group) castTo(c *conn, batch []*engine.Broadcast) {
-	box, some := c.mailbox(), false
+func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcast) {
+	box, enqueued := c.mailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.MailCast, &m.Shared); {
 		case err == nil:
-			some = true
+			enqueued = true
 		case err != engine.ErrFull:
-		case g.cfg.DropMessages:
+		case e.cfg.DropMessages:
 			box.Miss() // first: who sees the count finds it at the connection
-			g.counters.Add(engine.Dropped, 1)
+			e.counters.Add(engine.Dropped, 1)
 		default:
-			c.request(slowConsumer)
+			c.requestAndWake(requestSlowConsumer)
 			return
 		}
 	}
-	if some {
+	if enqueued {
 		c.wake()
 	}
 }

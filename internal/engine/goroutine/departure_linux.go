@@ -23,41 +23,41 @@ import (
 // but isn't held while a handler saves its state.
 
 const (
-	// maxAsked is the most connections that are asked to leave before others are, unless they
-	// take longer than roundEvery, which is also how long after a round the next one begins.
-	maxAsked   = 64
-	roundEvery = 5 * time.Millisecond
-	// resendEvery is how long after a channel was found full a connection is sent again.
-	resendEvery = time.Millisecond
+	// maxRequested is the most connections that are asked to leave before others are, unless they
+	// take longer than exportRoundInterval, which is also how long after a round the next one begins.
+	maxRequested        = 64
+	exportRoundInterval = 5 * time.Millisecond
+	// resendInterval is how long after a channel was found full a connection is sent again.
+	resendInterval = time.Millisecond
 	// goroutineBytes is about how many bytes a goroutine and its connection take, which the
 	// collector gets back.
 	goroutineBytes = 4 << 10
 )
 
-// migration is the part of an engine that hands connections over, and takes some over.
-type migration struct {
-	departure atomic.Pointer[departure] // nil if none is under way
-	receiver  handover.Receiver
+// handoffState is the part of an engine that hands connections over, and takes some over.
+type handoffState struct {
+	exporter atomic.Pointer[connExporter] // nil if none is under way
+	receiver handover.Receiver
 }
 
-// departure is a hand-over of this engine's connections that is under way.
-type departure struct {
-	changed chan struct{} // there may be more to do
+// connExporter is a hand-over of this engine's connections that is under way.
+type connExporter struct {
+	progress chan struct{} // there may be more to do
 
-	mu     sync.Mutex
-	sender handover.Sender
-	asked  int // connections that were asked and have not answered
-	saving int // connections that are being saved, or sent
-	round  []*conn
-	stays  map[*conn]bool
+	mu           sync.Mutex
+	sender       handover.Sender
+	unanswered   int // connections that were asked and have not answered
+	sending      int // connections that are being saved, or sent
+	remaining    []*conn
+	unexportable map[*conn]bool
 }
 
 // HandOver implements engine.Migrator.
-func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
 	if len(channels) == 0 {
 		return moved, errors.New("no channels to hand connections over by; expected at least 1")
 	}
-	defer g.given.GiveBack()()
+	defer e.freedMemory.GiveBack()()
 	var files []*os.File
 	var fds []int32
 	defer func() {
@@ -66,33 +66,33 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 		}
 	}()
 	for _, f := range channels {
-		own, err := sock.Duplicate(int32(f.Fd()))
+		channelCopy, err := sock.Duplicate(int32(f.Fd()))
 		if err != nil {
 			return moved, fmt.Errorf("a channel to hand connections over by: %w", err)
 		}
-		files, fds = append(files, os.NewFile(uintptr(own), "channel")), append(fds, own)
+		files, fds = append(files, os.NewFile(uintptr(channelCopy), "channel")), append(fds, channelCopy)
 	}
-	d := &departure{changed: make(chan struct{}, 1), sender: handover.NewSender(fds), stays: make(map[*conn]bool)}
-	if !g.migration.departure.CompareAndSwap(nil, d) {
+	d := &connExporter{progress: make(chan struct{}, 1), sender: handover.NewSender(fds), unexportable: make(map[*conn]bool)}
+	if !e.handoff.exporter.CompareAndSwap(nil, d) {
 		return moved, errors.New("connections are being handed over already")
 	}
-	defer g.migration.departure.Store(nil)
+	defer e.handoff.exporter.Store(nil)
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
-		reading.Go(func() { d.receive(files[i], o) })
+		reading.Go(func() { d.readChannel(files[i], o) })
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
 		d.sender.Fail(context.Cause(ctx))
 		d.mu.Unlock()
-		signal(d.changed)
+		notify(d.progress)
 	})
 	defer stopped()
-	ticker := time.NewTicker(roundEvery)
+	ticker := time.NewTicker(exportRoundInterval)
 	defer ticker.Stop()
-	for ticked := true; !d.step(g, ticked); {
+	for ticked := true; !d.requestExports(e, ticked); {
 		select {
-		case <-d.changed:
+		case <-d.progress:
 			ticked = false
 		case <-ticker.C:
 			ticked = true
@@ -105,143 +105,145 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return d.sender.Result()
 }
 
-// receive reads what comes by a channel until that ends.
-func (d *departure) receive(f *os.File, o *handover.Outlet) {
-	raw, err := f.SyscallConn()
+// readChannel reads what comes by a channel until that ends.
+func (d *connExporter) readChannel(file *os.File, channel *handover.Outlet) {
+	raw, err := file.SyscallConn()
 	if err != nil {
 		return // it was closed here
 	}
 	_ = raw.Read(func(uintptr) bool { // likewise
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		err := d.sender.Receive(o)
-		signal(d.changed)
-		return o.Ended || err != nil
+		err := d.sender.Receive(channel)
+		notify(d.progress)
+		return channel.Ended || err != nil
 	})
 }
 
-// step asks connections to leave, and reports whether the hand-over is over.
-func (d *departure) step(g *group, ticked bool) (over bool) {
+// requestExports asks connections to leave, and reports whether the hand-over is over.
+func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sender.Asking() {
-		if ticked && len(d.round) == 0 {
-			d.beginRound(g)
+		if roundDue && len(d.remaining) == 0 {
+			d.startRound(e)
 		}
-		if ticked || d.asked <= 0 {
-			n := min(maxAsked, len(d.round), max(d.sender.Credit()-d.saving, 0))
-			d.asked = n
-			requestAll(d.round[:n], leaving)
-			d.round = d.round[n:]
+		if roundDue || d.unanswered <= 0 {
+			n := min(maxRequested, len(d.remaining), max(d.sender.Credit()-d.sending, 0))
+			d.unanswered = n
+			requestAllAndWake(d.remaining[:n], requestExport)
+			d.remaining = d.remaining[n:]
 		}
 	}
-	return d.sender.Step() && d.saving == 0
+	return d.sender.Step() && d.sending == 0
 }
 
-// beginRound lists who is to be asked. Nobody is the end.
-func (d *departure) beginRound(g *group) {
-	g.mu.Lock()
-	d.round = g.conns.all()
-	g.mu.Unlock()
-	d.round = slices.DeleteFunc(d.round, func(c *conn) bool { return d.stays[c] })
-	if len(d.round) == 0 {
+// startRound lists who is to be asked. Nobody is the end.
+func (d *connExporter) startRound(e *goroutineEngine) {
+	e.mu.Lock()
+	d.remaining = e.conns.allConns()
+	e.mu.Unlock()
+	d.remaining = slices.DeleteFunc(d.remaining, func(c *conn) bool { return d.unexportable[c] })
+	if len(d.remaining) == 0 {
 		d.sender.Stop()
 	}
 }
 
-// leave asks the connection to leave.
-func (c *conn) leave() {
-	d := c.group.migration.departure.Load()
+// startExport asks the connection to leave.
+func (c *conn) startExport() {
+	d := c.engine.handoff.exporter.Load()
 	if d == nil {
 		return
 	}
 	err := c.Leave()
 	if err == nil {
-		return // to giveAway
+		return // to finishExport
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == engine.ErrStays {
-		d.stays[c] = true
+		d.unexportable[c] = true
 	}
-	d.answered()
+	d.countAnswer()
 }
 
-// answered counts a connection that was asked, and has left or does not.
-func (d *departure) answered() {
-	if d.asked--; d.asked <= 0 {
-		signal(d.changed)
+// countAnswer counts a connection that was asked, and has left or does not.
+func (d *connExporter) countAnswer() {
+	if d.unanswered--; d.unanswered <= 0 {
+		notify(d.progress)
 	}
 }
 
-// giveAway hands the connection over. One that can't go stays open here.
-func (c *conn) giveAway() {
-	d := c.group.migration.departure.Load()
+// finishExport hands the connection over. One that can't go stays open here.
+func (c *conn) finishExport() {
+	d := c.engine.handoff.exporter.Load()
 	c.AtRest()
-	var gone, stays bool
+	var exported, permanent bool
 	if d != nil {
-		gone, stays = d.give(c)
+		exported, permanent = d.exportConn(c)
 	}
-	if !gone {
-		c.Stay(stays)
+	if !exported {
+		c.Stay(permanent)
 	}
 }
 
-// give reports whether the connection has gone, or can't go in any upgrade.
-func (d *departure) give(c *conn) (gone, stays bool) {
+// exportConn reports whether the connection has gone, or can't go in any upgrade.
+func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.answered()
-	if !d.sender.Asking() || d.sender.Credit() <= d.saving {
+	defer d.countAnswer()
+	if !d.sender.Asking() || d.sender.Credit() <= d.sending {
 		return false, false
 	}
-	d.saving++
+	d.sending++
 	defer func() {
-		d.saving--
-		signal(d.changed)
+		d.sending--
+		notify(d.progress)
 	}()
-	r, err := d.pack(c)
+	r, err := d.packUnlocked(c)
 	if err != nil {
-		if stays = !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater); stays {
-			d.stays[c] = true
+		if permanent = !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater); permanent {
+			d.unexportable[c] = true
 		}
-		return false, stays
+		return false, permanent
 	}
 	record, fds := r.Append(nil), []int{int(c.FD())}
-	for d.sender.Asking() && !gone {
-		o, _ := d.sender.Next()
-		if gone = d.sender.Send(o, record, fds); !gone {
+	for d.sender.Asking() && !exported {
+		channel, _ := d.sender.Next()
+		if exported = d.sender.Send(channel, record, fds); !exported {
 			d.mu.Unlock()
-			time.Sleep(resendEvery)
+			time.Sleep(resendInterval)
 			d.mu.Lock()
 		}
 	}
-	if !gone {
+	if !exported {
 		c.Unpack()
 		return false, false
 	}
-	c.group.given.Add(goroutineBytes)
+	c.engine.freedMemory.Add(goroutineBytes)
 	c.Left()
 	return true, false
 }
 
-// pack packs a connection without the lock: a handler may take its time, or end the goroutine.
-func (d *departure) pack(c *conn) (engine.Record, error) {
+// packUnlocked packs a connection without the lock: a handler may take its time, or end the goroutine.
+func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
 	return c.Pack()
 }
 
 // Ends implements engine.Migrator.
-func (g *group) Ends() int { return 1 }
+func (e *goroutineEngine) Ends() int { return 1 }
 
 // Sockets implements engine.Migrator.
-func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.host.Entrances)) }
+func (e *goroutineEngine) Sockets() []int {
+	return engine.CountSockets(e.listenerIndexes, len(e.host.Entrances))
+}
 
 // SendListeners implements engine.Migrator.
-func (g *group) SendListeners(control *os.File, word string) error {
+func (e *goroutineEngine) SendListeners(control *os.File, word string) error {
 	var fds []int
-	for _, l := range g.lns {
+	for _, l := range e.listeners {
 		fd, err := sock.Detach(l)
 		if err != nil {
 			return err
@@ -253,4 +255,4 @@ func (g *group) SendListeners(control *os.File, word string) error {
 }
 
 // ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
-func (g *group) ShareListeners(bool) {}
+func (e *goroutineEngine) ShareListeners(bool) {}

@@ -54,12 +54,12 @@ import (
 var Model = engine.Model{
 	Name:      "goroutine",
 	Available: func() error { return nil },
-	Start:     start,
+	Start:     startEngine,
 }
 
-// acceptRetry is how long the acceptor waits when descriptors have run out,
+// acceptRetryInterval is how long the acceptor waits when descriptors have run out,
 // unless a connection closes earlier.
-const acceptRetry = 50 * time.Millisecond
+const acceptRetryInterval = 50 * time.Millisecond
 
 // clockGrain is how far the clock that all connections share may run ahead: so
 // often they write it at the most.
@@ -67,294 +67,294 @@ const clockGrain = time.Millisecond
 
 // What is asked of a connection, as bits.
 const (
-	draining uint32 = 1 << iota
-	killing
-	overBudget   // Limits.MaxBuffered
-	slowConsumer // no room for a broadcast
-	expelled     // by Expel
-	leaving      // to be handed over to another engine
-	writable     // the kernel takes output again; it is taken back when it has been seen
+	requestDrain uint32 = 1 << iota
+	requestKill
+	requestOverBudget   // Limits.MaxBuffered
+	requestSlowConsumer // no room for a broadcast
+	requestExpel        // by Expel
+	requestExport       // to be handed over to another engine
+	requestWritable     // the kernel takes output again; it is taken back when it has been seen
 )
 
-// group is a running engine.
-type group struct {
-	cfg        engine.Config
-	host       engine.Host
-	counters   engine.Counters
-	buffers    engine.SharedBuffers
-	lns        []net.Listener
-	numbers    []int                   // of which engine.Listener each of them is
-	admission  *admission.Controller   // with connections and dials
-	broadcasts engine.BroadcastTracker // under way
-	casts      chan *engine.Broadcast  // for the caster
-	dialOrders chan struct{}           // holds one for each Dial under way
-	dialling   chan struct{}           // holds one for each connection being dialled
-	hold       hold
-	freed      chan struct{} // a connection has closed; for an acceptor out of descriptors
-	stop       context.Context
-	cancel     context.CancelFunc // ends stop, and with it dials and pauses
-	swept      int                // the sweeper's: the chunk that comes next
-	turns      turns              // of connections that send much
-	pipes      pipes              // for relays
-	reading    atomic.Int64       // bytes of large read buffers in use
-	shedding   sync.Mutex         // held by who looks for connections that are to give way
-	senders    senders            // that wait until buffers hold less
-	clock      clock
-	urgent     atomic.Int64 // connections that are about to end
-	given      engine.Given // memory of connections that have been handed over
-	migration  migration
-	added      chan struct{} // a connection has come; for the sweeper
-	emptied    chan struct{} // the last one has gone; for the sweeper
-	killed     chan struct{} // closed when connections are to end at once
-	kill       sync.Once     // for closing it
-	running    sync.WaitGroup
-	pacing     sync.WaitGroup // the pacer
-	idle       chan struct{}  // closed when all that runs has ended
-	done       chan struct{}  // closed when everything has ended
+// goroutineEngine is a running engine.
+type goroutineEngine struct {
+	cfg              engine.Config
+	host             engine.Host
+	counters         engine.Counters
+	buffers          engine.SharedBuffers
+	listeners        []net.Listener
+	listenerIndexes  []int                   // of which engine.Listener each of them is
+	admission        *admission.Controller   // with connections and dials
+	broadcastTracker engine.BroadcastTracker // under way
+	broadcastQueue   chan *engine.Broadcast  // for the caster
+	dialRequests     chan struct{}           // holds one for each Dial under way
+	dialSlots        chan struct{}           // holds one for each connection being dialled
+	acceptPause      acceptPause
+	connFreed        chan struct{} // a connection has closed; for an acceptor out of descriptors
+	stopCtx          context.Context
+	cancel           context.CancelFunc // ends stop, and with it dials and pauses
+	nextSweepChunk   int                // the sweeper's: the chunk that comes next
+	readLimiter      readLimiter        // of connections that send much
+	pipePool         pipePool           // for relays
+	largeReadBytes   atomic.Int64       // bytes of large read buffers in use
+	closeLargestMu   sync.Mutex         // held by who looks for connections that are to give way
+	blockedSenders   senderQueue        // that wait until buffers hold less
+	clock            pausableClock
+	expiringConns    atomic.Int64 // connections that are about to end
+	freedMemory      engine.Given // memory of connections that have been handed over
+	handoff          handoffState
+	connAdded        chan struct{} // a connection has come; for the sweeper
+	lastConnClosed   chan struct{} // the last one has gone; for the sweeper
+	killed           chan struct{} // closed when connections are to end at once
+	killOnce         sync.Once     // for closing it
+	running          sync.WaitGroup
+	pacerDone        sync.WaitGroup // the pacer
+	workDone         chan struct{}  // closed when all that runs has ended
+	done             chan struct{}  // closed when everything has ended
 
-	mu    sync.Mutex
-	conns table
-	ended bool // nothing starts any more
+	mu     sync.Mutex
+	conns  connTable
+	closed bool // nothing starts any more
 }
 
-func start(cfg engine.Config) (engine.Engine, error) {
-	g := &group{
-		cfg:        cfg,
-		dialOrders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
-		freed: make(chan struct{}, 1), idle: make(chan struct{}), done: make(chan struct{}),
-		added: make(chan struct{}, 1), emptied: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
+func startEngine(cfg engine.Config) (engine.Engine, error) {
+	e := &goroutineEngine{
+		cfg:          cfg,
+		dialRequests: make(chan struct{}, maxDialRequests), dialSlots: make(chan struct{}, maxDials),
+		connFreed: make(chan struct{}, 1), workDone: make(chan struct{}), done: make(chan struct{}),
+		connAdded: make(chan struct{}, 1), lastConnClosed: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
-	if err := g.listen(); err != nil {
-		engine.CloseAll(g.lns)
+	if err := e.openListeners(); err != nil {
+		engine.CloseAll(e.listeners)
 		return nil, err
 	}
-	g.host.Grain = clockGrain
-	g.host.SetUp(&cfg, g.admission)
-	g.host.LocalAddr, g.host.Loops = g.local, 1
-	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
-	g.host.Shared, g.broadcasts.Counters = &g.counters, &g.counters
-	g.host.Direct = direct
-	g.pipes.open(g)
-	g.stop, g.cancel = context.WithCancel(context.Background())
-	g.hold.on, g.hold.changed = cfg.Held, make(chan struct{})
-	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
-	g.running.Go(g.sweepAll)
-	g.running.Go(g.castAll)
+	e.host.Grain = clockGrain
+	e.host.SetUp(&cfg, e.admission)
+	e.host.LocalAddr, e.host.Loops = e.localAddr, 1
+	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.Timing, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
+	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
+	e.host.Direct = sendDirect
+	e.pipePool.enable(e)
+	e.stopCtx, e.cancel = context.WithCancel(context.Background())
+	e.acceptPause.paused, e.acceptPause.changed = cfg.Held, make(chan struct{})
+	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
+	e.running.Go(e.runSweeper)
+	e.running.Go(e.runBroadcaster)
 	if cfg.Pace != nil {
-		g.pacing.Go(g.paceAll)
+		e.pacerDone.Go(e.runPacer)
 	}
-	for i := range g.lns {
-		g.running.Go(func() { engine.Outlive(func() { g.accept(i) }) })
+	for i := range e.listeners {
+		e.running.Go(func() { engine.Outlive(func() { e.acceptConns(i) }) })
 	}
-	return g, nil
+	return e, nil
 }
 
-// listen makes the listeners, and what else has to be opened.
-func (g *group) listen() error {
-	for _, l := range g.cfg.Where() {
-		all, err := l.Bind(1, g.cfg.SocketOptions(false))
+// openListeners makes the listeners, and what else has to be opened.
+func (e *goroutineEngine) openListeners() error {
+	for _, l := range e.cfg.Where() {
+		sockets, err := l.Bind(1, e.cfg.SocketOptions(false))
 		if err != nil {
 			return err
 		}
-		for _, socket := range all {
-			sock.SetListenerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
-			g.lns = append(g.lns, socket)
-			g.numbers = append(g.numbers, len(g.host.Entrances))
+		for _, socket := range sockets {
+			sock.SetListenerTimeout(socket, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+			e.listeners = append(e.listeners, socket)
+			e.listenerIndexes = append(e.listenerIndexes, len(e.host.Entrances))
 		}
-		g.host.Entrances = append(g.host.Entrances, engine.NewEntrance(l, all[0].Addr()))
+		e.host.Entrances = append(e.host.Entrances, engine.NewEntrance(l, sockets[0].Addr()))
 	}
-	return g.turns.open()
+	return e.readLimiter.init()
 }
 
-func (g *group) Addr() net.Addr {
-	if len(g.lns) == 0 {
+func (e *goroutineEngine) Addr() net.Addr {
+	if len(e.listeners) == 0 {
 		return nil
 	}
-	return g.lns[0].Addr()
+	return e.listeners[0].Addr()
 }
 
-func (g *group) Listening() []engine.Listening { return g.host.Listening() }
+func (e *goroutineEngine) Listening() []engine.Listening { return e.host.Listening() }
 
-func (g *group) Loops() int { return 0 }
+func (e *goroutineEngine) Loops() int { return 0 }
 
-// now is the clock of all limits.
-func (g *group) now() time.Duration { return g.clock.at(engine.Since()) }
+// readClock is the clock of all limits.
+func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.Since()) }
 
-func (g *group) Counters() (sum engine.Counts) {
-	g.counters.AddTo(&sum)
-	g.broadcasts.Count(&sum)
+func (e *goroutineEngine) Counters() (sum engine.Counts) {
+	e.counters.AddTo(&sum)
+	e.broadcastTracker.Count(&sum)
 	return sum
 }
 
-// accept serves a socket of a listener until it is closed.
-func (g *group) accept(socket int) {
-	var complained time.Time
-	for token := false; ; {
-		token = token || g.mayAccept()
-		if !g.hold.wait(g) {
+// acceptConns serves a socket of a listener until it is closed.
+func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
+	var lastLogged time.Time
+	for hasRateToken := false; ; {
+		hasRateToken = hasRateToken || e.waitForAcceptToken()
+		if !e.acceptPause.waitUntilResumed(e) {
 			return
 		}
-		nc, err := g.lns[socket].Accept()
+		netConn, err := e.listeners[listenerFDIndex].Accept()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
-			token = false
-			g.welcome(nc, g.numbers[socket], nil)
-		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
+			hasRateToken = false
+			e.admitConn(netConn, e.listenerIndexes[listenerFDIndex], nil)
+		case errors.Is(err, net.ErrClosed), e.stopCtx.Err() != nil:
 			return
 		default:
-			g.counters.Add(engine.AcceptErrors, 1)
-			if time.Since(complained) > time.Second {
-				complained = time.Now()
-				g.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
+			e.counters.Add(engine.AcceptErrors, 1)
+			if time.Since(lastLogged) > time.Second {
+				lastLogged = time.Now()
+				e.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 					"cannot accept; trying again when a connection has closed, and regularly",
 					slog.String("error", err.Error()),
-					slog.Int64("open", g.admission.Open()))
+					slog.Int64("open", e.admission.Open()))
 			}
-			g.pause(acceptRetry, g.freed)
+			e.waitFor(acceptRetryInterval, e.connFreed)
 		}
 	}
 }
 
-// mayAccept waits until the rate of accepting allows for one more, or until it is
+// waitForAcceptToken waits until the rate of accepting allows for one more, or until it is
 // time to stop.
-func (g *group) mayAccept() bool {
+func (e *goroutineEngine) waitForAcceptToken() bool {
 	for {
-		wait := g.admission.TakeToken(engine.Since())
+		wait := e.admission.TakeToken(engine.Since())
 		if wait == 0 {
 			return true
 		}
-		g.counters.Add(engine.AcceptPauses, 1)
-		if !g.pause(wait, nil) {
+		e.counters.Add(engine.AcceptPauses, 1)
+		if !e.waitFor(wait, nil) {
 			return false
 		}
 	}
 }
 
-// pause waits a while, less if something comes, and says whether to go on.
-func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
-	timer := time.NewTimer(most)
+// waitFor waits a while, less if something comes, and says whether to go on.
+func (e *goroutineEngine) waitFor(limit time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-less:
+	case <-wake:
 	case <-timer.C:
-	case <-g.stop.Done():
+	case <-e.stopCtx.Done():
 		return false
 	}
 	return true
 }
 
-func (g *group) welcome(nc net.Conn, listener int, read []byte) {
-	peer := addrPort(nc.RemoteAddr())
-	if err := g.host.Admit(listener, peer); err != nil {
-		defer nc.Close() // whatever Refuse does
-		turnAway(nc, g.host.Answer(peer, err))
+func (e *goroutineEngine) admitConn(netConn net.Conn, listener int, received []byte) {
+	peer := toAddrPort(netConn.RemoteAddr())
+	if err := e.host.Admit(listener, peer); err != nil {
+		defer netConn.Close() // whatever Refuse does
+		rejectConn(netConn, e.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, listener, nil, func(c *conn) { c.open(0, read) }) {
-		g.host.Disown(listener, peer)
-		g.leave()
+	if !e.startConn(netConn, listener, nil, func(c *conn) { c.openConn(0, received) }) {
+		e.host.Disown(listener, peer)
+		e.releaseAdmission()
 	}
 }
 
-func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
-	if g.stop.Err() != nil {
+func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, received []byte) error {
+	if e.stopCtx.Err() != nil {
 		return engine.ErrClosed
 	}
-	if err := nc.SetDeadline(time.Time{}); err != nil {
+	if err := netConn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	if listener < 0 {
-		listener = g.host.Adopted()
+		listener = e.host.Adopted()
 	}
-	g.welcome(nc, listener, slices.Clone(read))
+	e.admitConn(netConn, listener, slices.Clone(received))
 	return nil
 }
 
-// turnAway closes a connection, with an answer if there is one.
-func turnAway(nc net.Conn, answer []byte) {
+// rejectConn closes a connection, with an answer if there is one.
+func rejectConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
-		sendRefusal(nc, answer)
+		sendRejection(netConn, answer)
 	}
-	nc.Close()
+	netConn.Close()
 }
 
-// serve starts the goroutine of a connection that has been admitted at a listener, or
+// startConn starts the goroutine of a connection that has been admitted at a listener, or
 // with -1 was dialled, if it can. It opens the connection.
-func (g *group) serve(nc net.Conn, listener int, owned engine.Owned, open func(c *conn)) bool {
-	c, err := newConn(g, nc)
+func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.Owned, open func(c *conn)) bool {
+	c, err := newConn(e, netConn)
 	c.SetListener(listener)
 	if err == nil {
-		err = g.enter(c)
+		err = e.registerConn(c)
 	}
 	if err != nil {
-		nc.Close()
+		netConn.Close()
 		switch {
 		case listener < 0:
-			g.host.DialFailed(owned, err)
+			e.host.DialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
-			g.counters.Add(engine.AcceptErrors, 1)
+			e.counters.Add(engine.AcceptErrors, 1)
 		}
 		return false
 	}
 	if owned != nil {
 		c.SetOwned(owned)
 	}
-	signal(g.added)
-	go c.run(open)
+	notify(e.connAdded)
+	go c.runUntilClosed(open)
 	return true
 }
 
-// enter gives a connection its slot, unless the group has ended.
-func (g *group) enter(c *conn) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
+// registerConn gives a connection its slot, unless the group has ended.
+func (e *goroutineEngine) registerConn(c *conn) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
 		return engine.ErrClosed
 	}
-	g.conns.put(c, &g.host)
-	g.running.Add(1)
+	e.conns.addConn(c, &e.host)
+	e.running.Add(1)
 	return nil
 }
 
-// exit takes a finished connection out.
-func (g *group) exit(c *conn) {
-	g.mu.Lock()
-	g.conns.drop(c.Slot())
-	g.mu.Unlock()
-	g.leave()
-	g.running.Done()
+// unregisterConn takes a finished connection out.
+func (e *goroutineEngine) unregisterConn(c *conn) {
+	e.mu.Lock()
+	e.conns.removeConn(c.Slot())
+	e.mu.Unlock()
+	e.releaseAdmission()
+	e.running.Done()
 }
 
-func (g *group) leave() {
-	g.admission.Release()
-	g.wakeSenders()
-	signal(g.freed)
-	if g.admission.Open() == 0 {
-		signal(g.emptied)
+func (e *goroutineEngine) releaseAdmission() {
+	e.admission.Release()
+	e.wakeBlockedSenders()
+	notify(e.connFreed)
+	if e.admission.Open() == 0 {
+		notify(e.lastConnClosed)
 	}
 }
 
-// signal wakes who waits for a channel with room for one signal.
-func signal(ch chan<- struct{}) {
+// notify wakes who waits for a channel with room for one signal.
+func notify(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
 	}
 }
 
-func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
-	g.mu.Lock()
-	c := g.conns.get(ec.Slot())
-	g.mu.Unlock()
-	if c == nil || &c.Conn != ec {
+func (e *goroutineEngine) Post(to *engine.Conn, gen uint32, request engine.Request) error {
+	e.mu.Lock()
+	c := e.conns.conn(to.Slot())
+	e.mu.Unlock()
+	if c == nil || &c.Conn != to {
 		return engine.ErrClosed
 	}
 	box := c.mailbox() // first: to allocate may take long
-	if r.Kind == engine.MailSend && g.refuses(&r) {
+	if request.Kind == engine.MailSend && e.refusesMail(&request) {
 		return engine.ErrFull
 	}
-	if err := box.Put(ec, gen, r); err != nil {
+	if err := box.Put(to, gen, request); err != nil {
 		return err
 	}
 	c.wake()

@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRefusal answers a connection that is turned away, without waiting: this is the
+// sendRejection answers a connection that is turned away, without waiting: this is the
 // acceptor. Input that has come is thrown away: otherwise the kernel would send a
 // reset, which can destroy the answer.
-func sendRefusal(nc net.Conn, answer []byte) {
-	sc, ok := nc.(syscall.Conn)
+func sendRejection(netConn net.Conn, answer []byte) {
+	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return
 	}
@@ -35,26 +35,26 @@ func sendRefusal(nc net.Conn, answer []byte) {
 // function given to RawConn is made once, because making it anew would cost an
 // allocation each time. Every field costs an idle connection its bytes.
 type transport struct {
-	step  func(fd uintptr) bool
-	raw   syscall.RawConn
-	n     int32 // what the last step has read, or written so far
-	errno int16
-	op    operation
+	runOpFunc func(fd uintptr) bool
+	raw       syscall.RawConn
+	n         int32 // what the last step has read, or written so far
+	errno     int16
+	op        operation
 }
 
 // operation is what the next step does.
 type operation uint8
 
 const (
-	readWaiting operation = iota
-	readTrying
-	resting
-	writing
-	sendingFile
+	opRead operation = iota
+	opTryRead
+	opWaitForMail
+	opWrite
+	opSendFile
 )
 
-func (c *conn) initIO() error {
-	sc, ok := c.nc.(syscall.Conn)
+func (c *conn) initTransport() error {
+	sc, ok := c.netConn.(syscall.Conn)
 	if !ok {
 		return syscall.ENOTSOCK
 	}
@@ -62,69 +62,71 @@ func (c *conn) initIO() error {
 	if err != nil {
 		return err
 	}
-	c.io.raw, c.io.step = raw, c.step
+	c.io.raw, c.io.runOpFunc = raw, c.runOp
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// direct is Host.Direct. The descriptor is open, because it is the connection's own
+// sendDirect is Host.Direct. The descriptor is open, because it is the connection's own
 // goroutine that closes it, and that calls the handler.
-func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
-
-// step is called by RawConn, at first and whenever there may be more to do; it
-// answers whether it is done.
-func (c *conn) step(fd uintptr) bool {
-	switch c.io.op {
-	case writing:
-		return c.writeStep(int32(fd))
-	case sendingFile:
-		return c.fileStep(int32(fd))
-	case readTrying:
-		c.recv(int32(fd))
-		return true
-	case resting:
-		return c.prepareWait()
-	}
-	if !c.mayRead() {
-		c.io.errno = int16(syscall.EAGAIN)
-		return true // and not prepareWait: the poller has reported the input already
-	}
-	tried, done := c.splice(int32(fd))
-	if !tried {
-		done = c.recv(int32(fd))
-		c.hasRead()
-	}
-	return done || c.prepareWait()
+func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
+	return sock.SendAll(c.FD(), first, rest)
 }
 
-// recv tries to read. Where nothing is there it gives the buffer back and says
+// runOp is called by RawConn, at first and whenever there may be more to do; it
+// answers whether it is done.
+func (c *conn) runOp(fd uintptr) bool {
+	switch c.io.op {
+	case opWrite:
+		return c.tryWriteOutput(int32(fd))
+	case opSendFile:
+		return c.tryWriteFile(int32(fd))
+	case opTryRead:
+		c.receiveOnce(int32(fd))
+		return true
+	case opWaitForMail:
+		return c.parkOrFindRequests()
+	}
+	if !c.waitForReadPermit() {
+		c.io.errno = int16(syscall.EAGAIN)
+		return true // and not parkOrFindRequests: the poller has reported the input already
+	}
+	tried, done := c.spliceToPartner(int32(fd))
+	if !tried {
+		done = c.receiveOnce(int32(fd))
+		c.releaseReadPermit()
+	}
+	return done || c.parkOrFindRequests()
+}
+
+// receiveOnce tries to read. Where nothing is there it gives the buffer back and says
 // so.
-func (c *conn) recv(fd int32) bool {
-	n, errno := sock.Recv(fd, c.takeBuffer())
+func (c *conn) receiveOnce(fd int32) bool {
+	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	if errno == syscall.EAGAIN {
-		c.releaseBuffer()
+		c.releaseReadBuffer()
 		return false
 	}
 	return true
 }
 
-// sendBlocked is prepareWait for output of which nothing is taken.
-func (c *conn) sendBlocked() bool {
-	c.wasBlocked = true
-	c.SendBlocked(c.group.now())
-	return c.prepareWait()
+// parkBlockedSend is parkOrFindRequests for output of which nothing is taken.
+func (c *conn) parkBlockedSend() bool {
+	c.writeBlocked = true
+	c.SendBlocked(c.engine.readClock())
+	return c.parkOrFindRequests()
 }
 
-// read waits for input and reads once. It returns nothing when mail came just
+// waitAndRead waits for input and reads once. It returns nothing when mail came just
 // before the wait.
-func (c *conn) read() ([]byte, error) { return c.readAs(readWaiting) }
+func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
 // tryRead reads what is there and does not wait.
-func (c *conn) tryRead() ([]byte, error) { return c.readAs(readTrying) }
+func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
 
-func (c *conn) readAs(does operation) ([]byte, error) {
-	c.io.op = does
-	err := c.io.raw.Read(c.io.step)
+func (c *conn) runReadOp(op operation) ([]byte, error) {
+	c.io.op = op
+	err := c.io.raw.Read(c.io.runOpFunc)
 	c.parked.Store(false)
 	switch errno := syscall.Errno(c.io.errno); {
 	case err != nil:
@@ -136,25 +138,25 @@ func (c *conn) readAs(does operation) ([]byte, error) {
 	case c.io.n == 0:
 		return nil, io.EOF
 	}
-	return c.got(int(c.io.n)), nil
+	return c.recordRead(int(c.io.n)), nil
 }
 
-// waitMail waits for mail and does not read.
-func (c *conn) waitMail() error {
-	c.io.op = resting
-	err := c.io.raw.Read(c.io.step)
+// waitForMail waits for mail and does not read.
+func (c *conn) waitForMail() error {
+	c.io.op = opWaitForMail
+	err := c.io.raw.Read(c.io.runOpFunc)
 	c.parked.Store(false)
 	return err
 }
 
-// write writes all output. It waits for room, unless mail comes, if none is taken,
+// writeOutput writes all output. It waits for room, unless mail comes, if none is taken,
 // and otherwise returns, so that the core knows what is left. It says how much was
 // taken.
-func (c *conn) write() (int, error) { return c.writeAs(writing) }
+func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
 
-func (c *conn) writeAs(does operation) (int, error) {
-	c.io.op, c.io.n, c.io.errno = does, 0, 0
-	err := c.io.raw.Write(c.io.step)
+func (c *conn) runWriteOp(op operation) (int, error) {
+	c.io.op, c.io.n, c.io.errno = op, 0, 0
+	err := c.io.raw.Write(c.io.runOpFunc)
 	c.parked.Store(false)
 	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
 		err = errno
@@ -162,18 +164,18 @@ func (c *conn) writeAs(does operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// awaitRoom has a goroutine wait until the kernel takes output again, while the owner
+// startWritableWait has a goroutine wait until the kernel takes output again, while the owner
 // reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
 // owner is woken, which is mostly in vain, and when the connection is closed.
-func (c *conn) awaitRoom() bool {
-	if c.awaitingRoom {
+func (c *conn) startWritableWait() bool {
+	if c.awaitingWritable {
 		return true
 	}
-	c.awaitingRoom = true
-	c.SendBlocked(c.group.now())
-	c.group.running.Go(func() {
+	c.awaitingWritable = true
+	c.SendBlocked(c.engine.readClock())
+	c.engine.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
-		c.request(writable)
+		c.requestAndWake(requestWritable)
 	})
 	return true
 }
@@ -185,10 +187,10 @@ func (c *conn) sendFile() {
 		c.Load()
 		return
 	}
-	c.publish()
-	n, err := c.writeAs(sendingFile)
-	if c.wasBlocked {
-		c.wasBlocked = false
+	c.publishSweepState()
+	n, err := c.runWriteOp(opSendFile)
+	if c.writeBlocked {
+		c.writeBlocked = false
 		c.updateClock()
 	}
 	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
@@ -196,26 +198,26 @@ func (c *conn) sendFile() {
 		return
 	}
 	c.Sent(n)
-	c.afterSend(err)
+	c.handleSendResult(err)
 }
 
-func (c *conn) fileStep(fd int32) bool {
+func (c *conn) tryWriteFile(fd int32) bool {
 	f, offset, n := c.File()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
-	return errno != syscall.EAGAIN || c.sendBlocked()
+	return errno != syscall.EAGAIN || c.parkBlockedSend()
 }
 
-func (c *conn) writeStep(fd int32) bool {
-	if c.bulk && c.wasBlocked {
-		c.group.turns.take()
-		defer c.group.turns.end()
+func (c *conn) tryWriteOutput(fd int32) bool {
+	if c.bulk && c.writeBlocked {
+		c.engine.readLimiter.acquireToken()
+		defer c.engine.readLimiter.releaseToken()
 	}
 	for out := c.Output()[c.io.n:]; len(out) > 0; {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.ReadsOn() || c.sendBlocked()
+			return c.io.n > 0 || c.ReadsOn() || c.parkBlockedSend()
 		}
 		if errno != 0 {
 			break

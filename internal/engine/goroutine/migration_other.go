@@ -2,9 +2,9 @@
 
 package goroutine
 
-// migration is nothing: connections are handed over on Linux.
-type migration struct{}
+// handoffState is nothing: connections are handed over on Linux.
+type handoffState struct{}
 
-func (c *conn) leave() {}
+func (c *conn) startExport() {}
 
-func (c *conn) giveAway() { c.Stay(true) }
+func (c *conn) finishExport() { c.Stay(true) }

@@ -11,24 +11,24 @@ import (
 // This file is how a handler gets to act at times that it plans itself; see
 // engine.Pace.
 
-// paceAll is the pacer.
-func (g *group) paceAll() {
-	for !isClosed(g.idle) {
+// runPacer is the pacer.
+func (e *goroutineEngine) runPacer() {
+	for !isClosed(e.workDone) {
 		now := engine.Since()
-		next := g.cfg.Pace(-1, now, touch)
+		next := e.cfg.Pace(-1, now, nudgeConn)
 		if next < 0 {
 			next = now + engine.PaceRest
 		}
-		nap(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
+		yieldAndSleep(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
 	}
 }
 
-// touch has Nudged called by mail, and says whether there was room for it.
-func touch(r engine.Ref) (ok bool) { return r.Nudge() != engine.ErrFull }
+// nudgeConn has Nudged called by mail, and says whether there was room for it.
+func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// nap waits. First it lets those run that have got mail, as the thread may keep
+// yieldAndSleep waits. First it lets those run that have got mail, as the thread may keep
 // their turn for a moment.
-func nap(d time.Duration) {
+func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)
 }

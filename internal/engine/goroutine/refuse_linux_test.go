@@ -8,24 +8,24 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// patient is a connection on which nobody is to wait.
-type patient struct {
+// mustNotBlockConn is a connection on which nobody is to wait.
+type mustNotBlockConn struct {
 	*net.TCPConn
 	t *testing.T
 }
 
-func (p patient) Read([]byte) (int, error) {
+func (p mustNotBlockConn) Read([]byte) (int, error) {
 	p.t.Error("turning away waits for input")
 	return 0, io.EOF
 }
 
-func (p patient) Write(b []byte) (int, error) {
+func (p mustNotBlockConn) Write(b []byte) (int, error) {
 	p.t.Error("turning away waits for room")
 	return len(b), nil
 }
 
 // The acceptor waits for nobody whom it turns away, and each gets the answer.
-func TestTurnAwayDoesNotWait(t *testing.T) {
+func TestRejectConnDoesNotBlock(t *testing.T) {
 	const answer = "no\n"
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,7 +39,7 @@ func TestTurnAwayDoesNotWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		client.Send(said) // on the loopback it is there at once
-		turnAway(patient{nc.(*net.TCPConn), t}, []byte(answer))
+		rejectConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
 		client.ExpectEOF(answer)
 	}
 }

@@ -10,23 +10,23 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// handler uses all input up, and tells what comes and goes.
-type handler struct {
+// recordingHandler uses all input up, and tells what comes and goes.
+type recordingHandler struct {
 	opened chan engine.Ref
 	closed chan error
 }
 
-func newHandler() *handler {
-	return &handler{opened: make(chan engine.Ref, 1000), closed: make(chan error, 1000)}
+func newHandler() *recordingHandler {
+	return &recordingHandler{opened: make(chan engine.Ref, 1000), closed: make(chan error, 1000)}
 }
 
-func (h *handler) Opened(c *engine.Conn)                  { h.opened <- c.Ref() }
-func (h *handler) Received(_ *engine.Conn, in []byte) int { return len(in) }
-func (h *handler) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
-func (h *handler) Closed(_ *engine.Conn, why error)       { h.closed <- why }
+func (h *recordingHandler) Opened(c *engine.Conn)                  { h.opened <- c.Ref() }
+func (h *recordingHandler) Received(_ *engine.Conn, in []byte) int { return len(in) }
+func (h *recordingHandler) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
+func (h *recordingHandler) Closed(_ *engine.Conn, why error)       { h.closed <- why }
 
-// serve starts a group that is stopped when the test ends.
-func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
+// startTestEngine starts a group that is stopped when the test ends.
+func startTestEngine(t *testing.T, h engine.Handler, change func(*engine.Config)) *goroutineEngine {
 	t.Helper()
 	cfg := engine.Config{
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Log: slog.New(slog.DiscardHandler),
@@ -36,7 +36,7 @@ func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
 		},
 	}
 	change(&cfg)
-	e, err := start(cfg)
+	e, err := startEngine(cfg)
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
@@ -46,11 +46,11 @@ func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
 		_ = e.Stop(ctx) // it says that it has cut connections off
 		e.Wait()
 	})
-	return e.(*group)
+	return e.(*goroutineEngine)
 }
 
-// dial connects to the group; the connection is closed when the test ends.
-func dial(t *testing.T, g *group) *testkit.Conn {
+// dialEngine connects to the group; the connection is closed when the test ends.
+func dialEngine(t *testing.T, g *goroutineEngine) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, g.Addr().String())
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// tableChunk is how many entries a table grows by.
-const tableChunk = 512
+// chunkSize is how many entries a table grows by.
+const chunkSize = 512
 
-// table holds connections by slot. It grows by chunks: copying a large table
+// connTable holds connections by slot. It grows by chunks: copying a large table
 // would leave its old room as garbage. The group's lock guards it.
-type table struct {
+type connTable struct {
 	chunks  []*chunk
 	free    []uint32
 	used    int
@@ -21,16 +21,16 @@ type table struct {
 // chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
 // how many it had before.
 type chunk struct {
-	conns       [tableChunk]*conn
-	generations [tableChunk]uint32
+	conns       [chunkSize]*conn
+	generations [chunkSize]uint32
 }
 
-// put gives a connection the first free slot.
-func (t *table) put(c *conn, h *engine.Host) {
+// addConn gives a connection the first free slot.
+func (t *connTable) addConn(c *conn, h *engine.Host) {
 	if len(t.free) == 0 {
-		first := uint32(len(t.chunks)) * tableChunk
+		first := uint32(len(t.chunks)) * chunkSize
 		t.chunks = append(t.chunks, new(chunk))
-		for i := uint32(tableChunk); i > 0; i-- {
+		for i := uint32(chunkSize); i > 0; i-- {
 			t.free = append(t.free, first+i-1)
 		}
 	}
@@ -38,30 +38,32 @@ func (t *table) put(c *conn, h *engine.Host) {
 	slot := t.free[last]
 	t.free = t.free[:last]
 	t.used++
-	in, i := t.chunks[slot/tableChunk], slot%tableChunk
-	c.Bind(h, slot, in.generations[i])
-	in.conns[i] = c
+	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
+	c.Bind(h, slot, chunk.generations[i])
+	chunk.conns[i] = c
 }
 
-// get finds who has a slot now; nil if nobody has.
-func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk].conns[slot%tableChunk] }
+// conn finds who has a slot now; nil if nobody has.
+func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
 
-// drop frees a slot.
-func (t *table) drop(slot uint32) {
-	delete(t.proxied, t.get(slot))
-	in, i := t.chunks[slot/tableChunk], slot%tableChunk
-	in.conns[i] = nil
-	in.generations[i]++
+// removeConn frees a slot.
+func (t *connTable) removeConn(slot uint32) {
+	delete(t.proxied, t.conn(slot))
+	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
+	chunk.conns[i] = nil
+	chunk.generations[i]++
 	t.free = append(t.free, slot)
 	t.used--
 }
 
-// all lists the connections.
-func (t *table) all() []*conn { return t.some(make([]*conn, 0, t.used), 0, len(t.chunks)) }
+// allConns lists the connections.
+func (t *connTable) allConns() []*conn {
+	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
+}
 
-// some appends those in the chunks from..to-1 to a list.
-func (t *table) some(conns []*conn, from, to int) []*conn {
-	for _, chunk := range t.chunks[from:to] {
+// appendChunkConns appends those in the chunks from..to-1 to a list.
+func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
+	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {
 			if c != nil {
 				conns = append(conns, c)

@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// waiter waits until a connection is readable: it looks whether bytes are
+// readWaiter waits until a connection is readable: it looks whether bytes are
 // there, without taking them, because Go's poller reports only changes.
-type waiter struct{ raw syscall.RawConn }
+type readWaiter struct{ raw syscall.RawConn }
 
-func (w *waiter) init(nc net.Conn) (err error) {
+func (w *readWaiter) init(nc net.Conn) (err error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return syscall.ENOTSOCK
@@ -20,7 +20,7 @@ func (w *waiter) init(nc net.Conn) (err error) {
 	return err
 }
 
-func (w *waiter) readable() error {
+func (w *readWaiter) waitUntilReadable() error {
 	var one [1]byte
 	var seen error // to look at it takes it away
 	err := w.raw.Read(func(fd uintptr) bool {
@@ -33,8 +33,8 @@ func (w *waiter) readable() error {
 	return err
 }
 
-// idle waits until done, which is asked whenever there is something to read, or
+// waitUntil waits until done, which is asked whenever there is something to read, or
 // until the deadline.
-func (w *waiter) idle(done func() bool) error {
+func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

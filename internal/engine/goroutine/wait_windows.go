@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// waiter waits until a connection is readable. On Windows RawConn.Read waits
+// readWaiter waits until a connection is readable. On Windows RawConn.Read waits
 // by a read of no bytes, which ends when some are there.
-type waiter struct{ raw syscall.RawConn }
+type readWaiter struct{ raw syscall.RawConn }
 
-func (w *waiter) init(nc net.Conn) (err error) {
+func (w *readWaiter) init(nc net.Conn) (err error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return syscall.EINVAL
@@ -19,7 +19,7 @@ func (w *waiter) init(nc net.Conn) (err error) {
 	return err
 }
 
-func (w *waiter) readable() error {
+func (w *readWaiter) waitUntilReadable() error {
 	waited := false
 	return w.raw.Read(func(uintptr) bool {
 		done := waited
@@ -28,9 +28,9 @@ func (w *waiter) readable() error {
 	})
 }
 
-// idle waits a little. Here a wait that does not read ends at once when there is
+// waitUntil waits a little. Here a wait that does not read ends at once when there is
 // something to read.
-func (w *waiter) idle(done func() bool) error {
+func (w *readWaiter) waitUntil(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)
 	}

@@ -15,37 +15,37 @@ import (
 // where loops have descriptor tables of their own only the loop: then it is a chore, for
 // which all may wait but loops, as two of them could wait for each other.
 
-// threads are those of all loops of this process, by id.
-var threads sync.Map
+// loopsByThread are those of all loops of this process, by id.
+var loopsByThread sync.Map
 
-// loopHere is the loop whose thread the caller runs on, nil if that is no loop's. A thread that
+// currentLoop is the loop whose thread the caller runs on, nil if that is no loop's. A thread that
 // the caller were moved off in between could become a loop's: so it is kept.
-func loopHere() *Loop {
+func currentLoop() *Loop {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	on, _ := threads.Load(unix.Gettid())
+	on, _ := loopsByThread.Load(unix.Gettid())
 	l, _ := on.(*Loop)
 	return l
 }
 
 // OnLoop implements engine.Loop.
-func (*Loop) OnLoop() bool { return loopHere() != nil }
+func (*Loop) OnLoop() bool { return currentLoop() != nil }
 
-// local is Host.LocalAddr.
-func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
+// localAddr is Host.LocalAddr.
+func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // AskLocalAddr implements engine.Loop.
 func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
-	switch loopHere() {
+	switch currentLoop() {
 	case l:
-		return l.localOf(r)
+		return l.localAddrOf(r)
 	case nil:
 	default:
 		return addr, false
 	}
 	done := make(chan struct{})
-	if !l.addChore(func() {
-		addr, ok = l.localOf(r)
+	if !l.enqueueCall(func() {
+		addr, ok = l.localAddrOf(r)
 		close(done)
 	}) {
 		return addr, false
@@ -54,12 +54,12 @@ func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localOf is for the loop. A connection that a worker has keeps its descriptor until it
+// localAddrOf is for the loop. A connection that a worker has keeps its descriptor until it
 // is back.
-func (l *Loop) localOf(r engine.Ref) (netip.AddrPort, bool) {
-	c := r.On(&l.host)
+func (l *Loop) localAddrOf(ref engine.Ref) (netip.AddrPort, bool) {
+	c := ref.On(&l.host)
 	if c == nil {
 		return netip.AddrPort{}, false
 	}
-	return local(c), true
+	return localAddr(c), true
 }

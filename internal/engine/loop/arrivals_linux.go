@@ -20,94 +20,94 @@ import (
 // This file is how a loop takes connections over that another engine hands over: see package
 // handover. The loop watches its channels as it watches listeners.
 
-// arrivals is a loop's channels.
-type arrivals struct {
-	loop   *Loop
-	inlets []*handover.Inlet
-	buffer []byte
+// connImporter is a loop's channels.
+type connImporter struct {
+	loop     *Loop
+	channels []*handover.Inlet
+	buffer   []byte
 }
 
 // TakeOver implements engine.Migrator.
-func (g *group) TakeOver(channels []*os.File) error {
-	var fetched sync.WaitGroup
+func (e *loopEngine) TakeOver(channels []*os.File) error {
+	var added sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
 	for i, f := range channels {
-		l := g.loops[i%len(g.loops)]
-		fetched.Add(1)
-		chore := func() {
-			defer fetched.Done()
-			if err := l.arrivals.begin(int32(f.Fd())); err != nil {
+		l := e.loops[i%len(e.loops)]
+		added.Add(1)
+		call := func() {
+			defer added.Done()
+			if err := l.importer.addChannel(int32(f.Fd())); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed = err
 			}
 		}
-		if !l.addChore(chore) {
-			fetched.Done()
+		if !l.enqueueCall(call) {
+			added.Done()
 			failed = engine.ErrClosed
 		}
 	}
-	fetched.Wait()
+	added.Wait()
 	for _, f := range channels {
 		_ = f.Close() // the loops have copies
 	}
 	return failed
 }
 
-func (a *arrivals) begin(fd int32) error {
+func (a *connImporter) addChannel(channelFD int32) error {
 	l := a.loop
-	own, err := l.ownCopy(fd)
+	channelCopy, err := l.duplicateFD(channelFD)
 	if err != nil {
 		return fmt.Errorf("a channel to take connections over by: %w", err)
 	}
-	if l.wanted.Load() >= stopping {
-		sock.Close(own)
+	if l.requestedStage.Load() >= stageStopping {
+		sock.Close(channelCopy)
 		return engine.ErrClosed
 	}
-	in := l.group.receiver.NewInlet(own, a)
-	a.inlets = append(a.inlets, in)
-	l.driver.Listen(own)
+	in := l.engine.receiver.NewInlet(channelCopy, a)
+	a.channels = append(a.channels, in)
+	l.driver.WatchListener(channelCopy)
 	in.Confirm()
 	return nil
 }
 
 // ConfirmLater implements handover.Owner.
-func (a *arrivals) ConfirmLater(in *handover.Inlet) {
-	a.loop.addChore(func() {
-		if slices.Contains(a.inlets, in) {
+func (a *connImporter) ConfirmLater(in *handover.Inlet) {
+	a.loop.enqueueCall(func() {
+		if slices.Contains(a.channels, in) {
 			in.Confirm()
 		}
 	})
 }
 
-// end closes all channels: what has not come stays with the other side.
-func (a *arrivals) end() {
-	for len(a.inlets) > 0 {
-		a.drop(a.inlets[0])
+// closeChannels closes all channels: what has not come stays with the other side.
+func (a *connImporter) closeChannels() {
+	for len(a.channels) > 0 {
+		a.closeChannel(a.channels[0])
 	}
 	a.buffer = nil
 }
 
-func (a *arrivals) drop(in *handover.Inlet) {
-	a.loop.driver.Unlisten(in.FD)
-	sock.Close(in.FD)
-	a.inlets = slices.DeleteFunc(a.inlets, func(other *handover.Inlet) bool { return other == in })
-	in.Close()
+func (a *connImporter) closeChannel(channel *handover.Inlet) {
+	a.loop.driver.UnwatchListener(channel.FD)
+	sock.Close(channel.FD)
+	a.channels = slices.DeleteFunc(a.channels, func(other *handover.Inlet) bool { return other == channel })
+	channel.Close()
 }
 
 // Promise implements handover.Owner.
-func (a *arrivals) Promise(n int) int {
+func (a *connImporter) Promise(n int) int {
 	l, claimed := a.loop, 0
-	if l.group.cfg.Shard > 0 { // places and descriptors of this table
-		for _, in := range a.inlets {
+	if l.engine.cfg.Shard > 0 { // places and descriptors of this table
+		for _, in := range a.channels {
 			claimed += in.Credit()
 		}
-		n = min(n, max(int(l.room.Load()-l.used.Load())-claimed, 0))
+		n = min(n, max(int(l.capacity.Load()-l.connCount.Load())-claimed, 0))
 	}
-	n = l.group.admission.Promise(n)
-	if claimed += n; l.group.cfg.Shard == 0 {
-		claimed = l.group.admission.Promised()
+	n = l.engine.admission.Promise(n)
+	if claimed += n; l.engine.cfg.Shard == 0 {
+		claimed = l.engine.admission.Promised()
 	}
 	short := min(sock.DescriptorsShort(claimed), n)
 	a.Unpromise(short)
@@ -115,18 +115,18 @@ func (a *arrivals) Promise(n int) int {
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.loop.group.admission.Unpromise(n) }
+func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.Unpromise(n) }
 
-// receive takes what waits at the channels, about a batch of each.
-func (a *arrivals) receive() {
-	if len(a.inlets) == 0 {
+// receiveConns takes what waits at the channels, about a batch of each.
+func (a *connImporter) receiveConns() {
+	if len(a.channels) == 0 {
 		return
 	}
 	if a.buffer == nil {
 		a.buffer = make([]byte, sock.MaxRightsMessage)
 	}
-	for _, in := range slices.Clone(a.inlets) {
-		some, err := in.Receive(a.buffer, a.loop.join)
+	for _, in := range slices.Clone(a.channels) {
+		some, err := in.Receive(a.buffer, a.loop.importConn)
 		switch {
 		case err == nil && some:
 			in.Confirm()
@@ -135,39 +135,39 @@ func (a *arrivals) receive() {
 				"connections that were handed over are lost", slog.String("error", err.Error()))
 			fallthrough
 		case err == io.EOF:
-			a.drop(in)
+			a.closeChannel(in)
 		}
 	}
-	if len(a.inlets) == 0 {
+	if len(a.channels) == 0 {
 		a.buffer = nil
 	}
 }
 
-// join goes on with one connection, for which a place was promised.
-func (l *Loop) join(fd int32, r *engine.Record) {
-	l.group.admission.AcquirePromised()
+// importConn goes on with one connection, for which a place was promised.
+func (l *Loop) importConn(fd int32, record *engine.Record) {
+	l.engine.admission.AcquirePromised()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
-		l.group.admission.Release()
-		l.pause(syscall.EMFILE)
+		l.engine.admission.Release()
+		l.pauseAcceptOnError(syscall.EMFILE)
 		return
 	}
-	if r.Listener >= len(l.host.Entrances) {
-		r.Listener = l.host.Adopted()
+	if record.Listener >= len(l.host.Entrances) {
+		record.Listener = l.host.Adopted()
 	}
-	if err := l.host.AdmitMoved(r); err != nil {
-		l.turnAway(fd, r.Peer, err)
+	if err := l.host.AdmitMoved(record); err != nil {
+		l.rejectConn(fd, record.Peer, err)
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
-	c := l.take(fd)
-	if errno := l.driver.Watch(c); errno != 0 {
-		l.host.DisownMoved(r)
-		l.driver.Drop(c)
-		l.pause(errno)
+	c := l.addConn(fd)
+	if errno := l.driver.WatchConn(c); errno != 0 {
+		l.host.DisownMoved(record)
+		l.driver.DropUnopened(c)
+		l.pauseAcceptOnError(errno)
 		return
 	}
-	c.SetListener(r.Listener)
-	c.Join(r)
-	l.driver.Settle(c)
+	c.SetListener(record.Listener)
+	c.Join(record)
+	l.driver.PerformActions(c)
 }

@@ -26,113 +26,113 @@ import (
 // short again they come back. Each time they move again they stay away for twice
 // as long.
 const (
-	slowTurn    = 2 * time.Millisecond
-	slowRead    = 100 * time.Microsecond
-	slowTurns   = 3
-	stuckTurn   = 50 * time.Millisecond
-	stuckRead   = time.Millisecond
-	quickRun    = 20 * time.Microsecond
-	quickRuns   = 1000
-	firstReview = 100 * time.Millisecond
-	firstAway   = time.Second
-	longestAway = time.Minute
+	slowTurnTime       = 2 * time.Millisecond
+	slowReadTime       = 100 * time.Microsecond
+	slowTurnsToMove    = 3
+	verySlowTurnTime   = 50 * time.Millisecond
+	verySlowReadTime   = time.Millisecond
+	quickCallTime      = 20 * time.Microsecond
+	quickCallsToReturn = 1000
+	minReviewInterval  = 100 * time.Millisecond
+	minTimeOnWorkers   = time.Second
+	maxTimeOnWorkers   = time.Minute
 )
 
-// auto decides, for one loop, where its handlers run. It is the loop's, but for
+// handlerPlacement decides, for one loop, where its handlers run. It is the loop's, but for
 // the times, which workers add to.
-type auto struct {
-	loop         *Loop
-	alert        bool          // the last turn looked slow
-	slow         int           // slow turns in a row
-	reviewAt     time.Duration // when to see whether handlers can come back
-	minAway      time.Duration // how long they stay away at least
-	quickReviews int           // looks in a row at which they were quick
-	quickCalls   int64         // calls that these have counted
-	times        engine.RunTimes
+type handlerPlacement struct {
+	loop           *Loop
+	lastTurnSlow   bool          // the last turn looked slow
+	slowTurnsInRow int           // slow turns in a row
+	reviewAt       time.Duration // when to see whether handlers can come back
+	timeOnWorkers  time.Duration // how long they stay away at least
+	quickReviews   int           // looks in a row at which they were quick
+	quickCalls     int64         // calls that these have counted
+	workerTimes    engine.RunTimes
 }
 
-// poll polls, and moves handlers that hold the loop onto workers.
-func (a *auto) poll() bool {
+// handleEventsTimed polls, and moves handlers that hold the loop onto workers.
+func (a *handlerPlacement) handleEventsTimed() bool {
 	l := a.loop
-	var work sock.ThreadWork
-	if a.alert {
-		work = sock.Worked()
+	var workBefore sock.ThreadWork
+	if a.lastTurnSlow {
+		workBefore = sock.Worked()
 	}
 	start, before := engine.Since(), l.counters.Get(engine.Reads)
-	some := l.events()
+	handled := l.handleDriverEvents()
 	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
-		return some // no handler was called for input
+		return handled // no handler was called for input
 	}
 	took := engine.Since() - start
 	switch {
-	case took < slowTurn || took < slowRead*reads:
-		a.alert, a.slow = false, 0
-	case !a.alert:
-		a.alert = true
+	case took < slowTurnTime || took < slowReadTime*reads:
+		a.lastTurnSlow, a.slowTurnsInRow = false, 0
+	case !a.lastTurnSlow:
+		a.lastTurnSlow = true
 	default:
-		a.slowTurn(took, reads, sock.Worked().Since(work))
+		a.evaluateSlowTurn(took, reads, sock.Worked().Since(workBefore))
 	}
-	return some
+	return handled
 }
 
-// slowTurn judges a turn that looked slow, as did the one before it.
-func (a *auto) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
-	if did.Sleeps == 0 && (did.CPU < slowTurn || did.CPU < slowRead*reads) {
-		a.slow = 0
+// slowTurnTime judges a turn that looked slow, as did the one before it.
+func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadWork) {
+	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
+		a.slowTurnsInRow = 0
 		return // it has waited for a CPU, most of the time
 	}
-	a.slow++
-	if a.slow >= slowTurns || took >= stuckTurn && took >= stuckRead*reads {
-		a.moveAway(took / reads)
+	a.slowTurnsInRow++
+	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*reads {
+		a.moveHandlersToWorkers(took / reads)
 	}
 }
 
-// moveAway has workers call the handlers from now on.
-func (a *auto) moveAway(each time.Duration) {
+// moveHandlersToWorkers has workers call the handlers from now on.
+func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
-	a.alert, a.slow = false, 0
-	a.minAway = min(max(2*a.minAway, firstAway), longestAway)
-	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.minAway/2, 0, 0
-	a.times.Take()
-	a.forWorkers()
+	a.lastTurnSlow, a.slowTurnsInRow = false, 0
+	a.timeOnWorkers = min(max(2*a.timeOnWorkers, minTimeOnWorkers), maxTimeOnWorkers)
+	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.timeOnWorkers/2, 0, 0
+	a.workerTimes.Take()
+	a.callHandlersOnWorkers()
 	l.counters.Add(engine.Moved, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
-		slog.Int("loop", l.host.Index), slog.Duration("each", each))
+		slog.Int("loop", l.host.Index), slog.Duration("each", timePerRead))
 }
 
-// next reports false: both are looked at in turns that events bring.
-func (a *auto) next() (at time.Duration, ok bool) { return 0, false }
+// nextDue reports false: both are looked at in turns that events bring.
+func (a *handlerPlacement) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// run has handlers come back from workers, or the loop use its own buffers.
-func (a *auto) run(now time.Duration) {
+// runIfDue has handlers come back from workers, or the loop use its own buffers.
+func (a *handlerPlacement) runIfDue(now time.Duration) {
 	switch {
-	case !a.loop.group.cfg.Auto:
+	case !a.loop.engine.cfg.Auto:
 	case a.loop.host.OnWorkers:
-		a.reviewReturn(now)
+		a.moveHandlersBackIfQuick(now)
 	default:
-		a.ownBuffers()
+		a.useLoopBuffers()
 	}
 }
 
-// reviewReturn has the loop call the handlers, if their calls have been short: quickRuns of
+// moveHandlersBackIfQuick has the loop call the handlers, if their calls have been short: quickCallsToReturn of
 // them, and at one more look, which finds that none of those begun before is still out.
-func (a *auto) reviewReturn(now time.Duration) {
+func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
 		return
 	}
-	a.reviewAt = now + max(a.minAway/2, firstReview)
-	runs, took, stuck := a.times.Take()
+	a.reviewAt = now + max(a.timeOnWorkers/2, minReviewInterval)
+	calls, took, stuck := a.workerTimes.Take()
 	switch {
-	case stuck, l.group.stuck.Load() > 0, runs > 0 && took/time.Duration(runs) > quickRun:
+	case stuck, l.engine.stuckLoops.Load() > 0, calls > 0 && took/time.Duration(calls) > quickCallTime:
 		a.quickReviews, a.quickCalls = 0, 0
 		return
-	case runs == 0:
+	case calls == 0:
 		return
 	}
-	enough := a.quickCalls >= quickRuns
-	a.quickCalls += runs
+	enough := a.quickCalls >= quickCallsToReturn
+	a.quickCalls += calls
 	if a.quickReviews++; a.quickReviews < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
@@ -142,22 +142,22 @@ func (a *auto) reviewReturn(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// ownBuffers uses again what is the loop's own when no worker can be using the
+// useLoopBuffers uses again what is the loop's own when no worker can be using the
 // host.
-func (a *auto) ownBuffers() {
+func (a *handlerPlacement) useLoopBuffers() {
 	l := a.loop
-	if l.busy == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
-		l.host.Buffers, l.host.Direct = &l.buffers, direct
+	if l.busyConns == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
+		l.host.Buffers, l.host.Direct = &l.buffers, sendDirect
 	}
 }
 
-// forWorkers has workers call the handlers, which must not touch what is the
+// callHandlersOnWorkers has workers call the handlers, which must not touch what is the
 // loop's own.
-func (a *auto) forWorkers() {
+func (a *handlerPlacement) callHandlersOnWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking
-		l.host.Buffers, l.host.Direct = &l.shared, nil
+	if l.host.Buffers != engine.Buffers(&l.sharedBuffers) { // otherwise workers may be looking
+		l.host.Buffers, l.host.Direct = &l.sharedBuffers, nil
 	}
 }

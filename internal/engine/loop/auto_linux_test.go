@@ -11,7 +11,7 @@ import (
 
 // Handlers move when they have held their loop, by working or by sleeping, three
 // times, or once for very long; not when the thread only waited for a CPU.
-func TestSlowTurns(t *testing.T) {
+func TestSlowTurnsMoveHandlers(t *testing.T) {
 	const ms = time.Millisecond
 	for name, test := range map[string]struct {
 		took, reads time.Duration
@@ -27,10 +27,10 @@ func TestSlowTurns(t *testing.T) {
 		"computes for long":        {64 * ms, 64, sock.ThreadWork{CPU: 60 * ms}, 1},
 		"long by many short calls": {60 * ms, 400, sock.ThreadWork{CPU: 60 * ms}, 3},
 	} {
-		l := newLoop(&group{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
+		l := newLoop(&loopEngine{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
-			l.auto.slowTurn(test.took, test.reads, test.did)
+			l.placement.evaluateSlowTurn(test.took, test.reads, test.did)
 			if l.host.OnWorkers {
 				moved = turn
 			}

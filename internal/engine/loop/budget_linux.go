@@ -18,109 +18,111 @@ import (
 // that waits for such is dropped before, and then they are closed.
 
 // When a walk through all connections has found too few that could be closed, the next one
-// comes after retryEvery, or when the buffers have grown by another eighth of the bound: mail
+// comes after budgetRetryInterval, or when the buffers have grown by another eighth of the bound: mail
 // that was in no connection's buffers at the time may be in them by then.
-const retryEvery = 50 * time.Millisecond
+const budgetRetryInterval = 50 * time.Millisecond
 
-// budget closes connections when buffers hold too much.
-type budget struct {
-	loop    *Loop
-	over    bool          // buffers held too much at the last look
-	triedAt time.Duration // when too few could be closed; 0 if enough could
-	heldAt  int64         // what all buffers held then
+// bufferBudget closes connections when buffers hold too much.
+type bufferBudget struct {
+	loop          *Loop
+	exceeded      bool          // buffers held too much at the last look
+	failedAt      time.Duration // when too few could be closed; 0 if enough could
+	heldAtFailure int64         // what all buffers held then
 }
 
-func (b *budget) next() (at time.Duration, ok bool) { return b.triedAt + retryEvery, b.over }
+func (b *bufferBudget) nextDue() (at time.Duration, ok bool) {
+	return b.failedAt + budgetRetryInterval, b.exceeded
+}
 
-// run closes the connections with the largest buffers, if all buffers together
+// runIfDue closes the connections with the largest buffers, if all buffers together
 // hold too much.
-func (b *budget) run(now time.Duration) {
+func (b *bufferBudget) runIfDue(now time.Duration) {
 	l := b.loop
-	if !b.over && l.counters.Get(engine.Buffered) <= l.group.evenShare {
+	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
 		return
 	}
-	most := int64(l.group.cfg.Limits.MaxBuffered)
-	held := l.group.buffered()
-	if b.over = held > most; !b.over || now-b.triedAt < retryEvery && held-b.heldAt < most/8 {
+	limit := int64(l.engine.cfg.Limits.MaxBuffered)
+	held := l.engine.bufferedBytes()
+	if b.exceeded = held > limit; !b.exceeded || now-b.failedAt < budgetRetryInterval && held-b.heldAtFailure < limit/8 {
 		return
 	}
-	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
-	if b.over = excess > 0; !b.over {
+	excess := min(held-limit*7/8, l.counters.Get(engine.Buffered)-l.engine.bufferShare*7/8)
+	if b.exceeded = excess > 0; !b.exceeded {
 		return // it is for others to give way
 	}
 	var classes [64]int64 // what those of each size class hold
-	l.eachWithBuffers(func(c *engine.Conn, n int) {
+	l.forEachWithBuffers(func(c *engine.Conn, n int) {
 		if c.Armed()&Busy == 0 && c.Aborted() {
 			excess -= int64(n) // soon
 		} else {
-			classes[l.sizeClass(c)] += int64(n)
+			classes[l.waitingSizeClass(c)] += int64(n)
 		}
 	})
-	from, sum := len(classes)-1, int64(0)
-	for ; from > 0 && sum+classes[from] < excess; from-- {
-		sum += classes[from]
+	class, sum := len(classes)-1, int64(0)
+	for ; class > 0 && sum+classes[class] < excess; class-- {
+		sum += classes[class]
 	}
-	l.closeLargest(from+1, &excess)
-	for ; from >= 0 && excess > 0; from-- { // those with much room may have little waiting
-		if classes[from] > 0 {
-			l.closeLargest(from, &excess)
+	l.closeLargest(class+1, &excess)
+	for ; class >= 0 && excess > 0; class-- { // those with much room may have little waiting
+		if classes[class] > 0 {
+			l.closeLargest(class, &excess)
 		}
 	}
-	if b.triedAt, b.heldAt = 0, 0; excess > 0 {
-		b.triedAt, b.heldAt = now, held
+	if b.failedAt, b.heldAtFailure = 0, 0; excess > 0 {
+		b.failedAt, b.heldAtFailure = now, held
 	}
 }
 
 // closeLargest closes connections from a size class on, until the excess is gone.
-func (l *Loop) closeLargest(from int, excess *int64) {
-	noOnes := int64(l.box.Memory() + l.post.held) // mail that is in no connection's buffers yet
-	average := (l.counters.Get(engine.Buffered) - noOnes) / int64(max(l.slab.used, 1))
-	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		busy, least := c.Armed()&Busy != 0, average
+func (l *Loop) closeLargest(minClass int, excess *int64) {
+	unassigned := int64(l.mailbox.Memory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
+	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
+	l.forEachWithBuffers(func(c *engine.Conn, n int) {
+		busy, minBytes := c.Armed()&Busy != 0, average
 		if busy {
-			least /= 2 // it has more than is known here
+			minBytes /= 2 // it has more than is known here
 		}
 		switch {
-		case *excess <= 0 || !busy && c.Aborted() || l.sizeClass(c) < from || int64(n) < least:
+		case *excess <= 0 || !busy && c.Aborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
 		case busy:
 			*excess -= int64(n)
-			l.dropQueued(c)
+			l.dropDeferredMailAndClose(c)
 		default:
 			*excess -= int64(n)
 			c.Abort(engine.ErrOverBudget)
-			l.driver.Settle(c)
+			l.driver.PerformActions(c)
 		}
 	})
 }
 
-// sizeClass is the power of two of the bytes that a connection has waiting.
-func (l *Loop) sizeClass(c *engine.Conn) int {
+// waitingSizeClass is the power of two of the bytes that a connection has waiting.
+func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 	if c.Armed()&Busy != 0 {
-		return bits.Len(uint(l.queued(c)))
+		return bits.Len(uint(l.deferredMailBytes(c)))
 	}
 	return bits.Len(uint(c.Waiting()))
 }
 
-// eachWithBuffers calls f for every connection that holds something here: of a busy one
+// forEachWithBuffers calls f for every connection that holds something here: of a busy one
 // that is the mail that is kept for it.
-func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
-	l.Each(func(c *engine.Conn) {
+func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
+	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
 		if c.Armed()&Busy != 0 {
-			n = l.queued(c)
+			n = l.deferredMailBytes(c)
 		} else if c.IsOpen() {
 			n = c.Holds()
 		}
 		if n > 0 {
-			f(c, n)
+			visit(c, n)
 		}
 	})
 }
 
-// buffered is what the buffers of all loops hold.
-func (g *group) buffered() (sum int64) {
-	sum = g.shared.Get(engine.Buffered)
-	for _, l := range g.loops {
+// bufferedBytes is what the buffers of all loops hold.
+func (e *loopEngine) bufferedBytes() (sum int64) {
+	sum = e.sharedCounters.Get(engine.Buffered)
+	for _, l := range e.loops {
 		sum += l.counters.Get(engine.Buffered)
 	}
 	return sum

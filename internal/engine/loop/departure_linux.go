@@ -24,216 +24,218 @@ import (
 // While it has no credit it serves its connections.
 
 const (
-	// maxLeaving is the most connections that are on their way out of a loop, and so are not
+	// maxExporting is the most connections that are on their way out of a loop, and so are not
 	// served.
-	maxLeaving = handover.MaxBatch
-	// askSlots is how many slots a turn looks at.
-	askSlots = 8 * chunkSize
-	// roundEvery is how long after a round the next one begins, and how long the loop sleeps
+	maxExporting = handover.MaxBatch
+	// exportSlotsPerTurn is how many slots a turn looks at.
+	exportSlotsPerTurn = 8 * chunkSize
+	// exportRoundInterval is how long after a round the next one begins, and how long the loop sleeps
 	// at the most while it waits for connections to come to rest.
-	roundEvery = 5 * time.Millisecond
-	// giveBackEvery is after how many connections memory is looked for that can be given back.
-	giveBackEvery = 8 * chunkSize
+	exportRoundInterval = 5 * time.Millisecond
+	// freeMemoryEvery is after how many connections memory is looked for that can be given back.
+	freeMemoryEvery = 8 * chunkSize
 )
 
-// departure is a loop's part of a hand-over.
-type departure struct {
-	sender  handover.Sender
-	loop    *Loop
-	done    func(engine.Handover, error) // nil if none is under way
-	casts   uint64                       // so many broadcasts are to reach all first
-	slot    uint32                       // the next to be asked
-	again   time.Duration                // when to ask on
-	wake    time.Duration                // when to go on at the latest
-	later   bool                         // this round has found some that can leave, or could later
-	leaving []engine.Ref                 // have been asked; in order
-	left    int                          // connections that have left since memory was given back
+// connExporter is a loop's part of a hand-over.
+type connExporter struct {
+	sender            handover.Sender
+	loop              *Loop
+	onDone            func(engine.Handover, error) // nil if none is under way
+	broadcastsBefore  uint64                       // so many broadcasts are to reach all first
+	nextSlot          uint32                       // the next to be asked
+	requestAt         time.Duration                // when to ask on
+	wakeAt            time.Duration                // when to go on at the latest
+	needsAnotherRound bool                         // this round has found some that can leave, or could later
+	exporting         []engine.Ref                 // have been asked; in order
+	exportedSinceFree int                          // connections that have left since memory was given back
 
-	fds     []int
-	conns   []*engine.Conn
-	records []byte
+	batchFDs     []int
+	batchConns   []*engine.Conn
+	batchRecords []byte
 }
 
 // HandOver implements engine.Migrator.
-func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
-	if len(channels) < len(g.loops) {
-		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(g.loops))
+func (e *loopEngine) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+	if len(channels) < len(e.loops) {
+		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
 	}
-	defer g.given.GiveBack()()
+	defer e.freedMemory.GiveBack()()
 	var mu sync.Mutex
-	var all sync.WaitGroup
-	all.Add(len(g.loops))
-	done := func(m engine.Handover, e error) {
+	var pending sync.WaitGroup
+	pending.Add(len(e.loops))
+	onDone := func(result engine.Handover, e error) {
 		mu.Lock()
 		defer mu.Unlock()
-		moved.Gone += m.Gone
-		moved.Unknown += m.Unknown
+		moved.Gone += result.Gone
+		moved.Unknown += result.Unknown
 		err = cmp.Or(err, e)
-		all.Done()
+		pending.Done()
 	}
-	for i, l := range g.loops {
+	for i, l := range e.loops {
 		var fds []int32
-		for k := i; k < len(channels); k += len(g.loops) {
+		for k := i; k < len(channels); k += len(e.loops) {
 			fds = append(fds, int32(channels[k].Fd()))
 		}
-		if !l.addChore(func() { l.departure.begin(fds, done) }) {
-			done(engine.Handover{}, engine.ErrClosed)
+		if !l.enqueueCall(func() { l.exporter.start(fds, onDone) }) {
+			onDone(engine.Handover{}, engine.ErrClosed)
 		}
 	}
 	stopped := context.AfterFunc(ctx, func() {
-		for _, l := range g.loops {
-			l.addChore(func() { l.departure.sender.Fail(context.Cause(ctx)) })
+		for _, l := range e.loops {
+			l.enqueueCall(func() { l.exporter.sender.Fail(context.Cause(ctx)) })
 		}
 	})
-	all.Wait()
+	pending.Wait()
 	stopped()
 	return moved, err
 }
 
 // Ends implements engine.Migrator.
-func (g *group) Ends() int { return len(g.loops) }
+func (e *loopEngine) Ends() int { return len(e.loops) }
 
 // Sockets implements engine.Migrator.
-func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.where)) }
+func (e *loopEngine) Sockets() []int {
+	return engine.CountSockets(e.listenerIndexes, len(e.listenerConfigs))
+}
 
 // SendListeners implements engine.Migrator. Every loop has all listeners in its table.
-func (g *group) SendListeners(control *os.File, word string) error {
+func (e *loopEngine) SendListeners(control *os.File, word string) error {
 	result := make(chan error, 1)
-	l := g.loops[0]
-	if !l.addChore(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
+	l := e.loops[0]
+	if !l.enqueueCall(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
 		return engine.ErrClosed
 	}
 	return <-result
 }
 
-func (l *Loop) sendListeners(control int32, word string) error {
-	own, err := l.ownCopy(control)
+func (l *Loop) sendListeners(controlFD int32, word string) error {
+	controlCopy, err := l.duplicateFD(controlFD)
 	if err != nil {
 		return err
 	}
-	defer sock.Close(own)
+	defer sock.Close(controlCopy)
 	var fds []int
-	for _, fd := range l.group.listeners {
+	for _, fd := range l.engine.listenerFDs {
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(own, word, fds)
+	return sock.SendListeners(controlCopy, word, fds)
 }
 
 // ShareListeners implements engine.Migrator.
-func (g *group) ShareListeners(on bool) { g.sharedListeners.Store(on) }
+func (e *loopEngine) ShareListeners(shared bool) { e.listenersShared.Store(shared) }
 
-// begin takes copies of the channels, and begins.
-func (d *departure) begin(fds []int32, done func(engine.Handover, error)) {
+// start takes copies of the channels, and begins.
+func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, error)) {
 	l := d.loop
-	if d.done != nil {
-		done(engine.Handover{}, errors.New("connections are being handed over already"))
+	if d.onDone != nil {
+		onDone(engine.Handover{}, errors.New("connections are being handed over already"))
 		return
 	}
 	var copies []int32
 	var err error
-	for _, fd := range fds {
-		own, failed := l.ownCopy(fd)
-		if failed != nil {
-			err = fmt.Errorf("a channel to hand connections over by: %w", failed)
+	for _, fd := range channelFDs {
+		channelCopy, copyErr := l.duplicateFD(fd)
+		if copyErr != nil {
+			err = fmt.Errorf("a channel to hand connections over by: %w", copyErr)
 			break
 		}
-		copies = append(copies, own)
-		l.driver.Listen(own)
+		copies = append(copies, channelCopy)
+		l.driver.WatchListener(channelCopy)
 	}
-	*d = departure{sender: handover.NewSender(copies), loop: l, done: done, casts: l.casts.finished + uint64(len(l.casts.all)), left: d.left}
+	*d = connExporter{sender: handover.NewSender(copies), loop: l, onDone: onDone, broadcastsBefore: l.broadcasts.finishedCount + uint64(len(l.broadcasts.active)), exportedSinceFree: d.exportedSinceFree}
 	if err != nil {
 		d.sender.Fail(err)
 	}
 }
 
-// ownCopy gives the loop a descriptor of its own for one of the process's table.
-func (l *Loop) ownCopy(fd int32) (int32, error) {
-	if l.group.cfg.Shard > 0 {
-		return sock.Fetch(fd)
+// duplicateFD gives the loop a descriptor of its own for one of the process's table.
+func (l *Loop) duplicateFD(processFD int32) (int32, error) {
+	if l.engine.cfg.Shard > 0 {
+		return sock.Fetch(processFD)
 	}
-	return sock.Duplicate(fd)
+	return sock.Duplicate(processFD)
 }
 
 // abort ends it at once.
-func (d *departure) abort(err error) {
-	if d.done != nil {
+func (d *connExporter) abort(err error) {
+	if d.onDone != nil {
 		d.sender.Abort(err)
-		d.finish()
+		d.closeAndReport()
 	}
 }
 
-// stayAll has those go on here that have been asked.
-func (d *departure) stayAll() {
-	for len(d.leaving) > 0 {
-		r := d.leaving[0]
-		d.leaving = d.leaving[1:]
-		d.stay(r, false)
+// cancelExports has those go on here that have been asked.
+func (d *connExporter) cancelExports() {
+	for len(d.exporting) > 0 {
+		r := d.exporting[0]
+		d.exporting = d.exporting[1:]
+		d.cancelExport(r, false)
 	}
 }
 
-// stay has a connection go on here.
-func (d *departure) stay(r engine.Ref, forGood bool) {
-	if c := r.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
-		c.Stay(forGood)
-		d.loop.driver.Settle(c)
+// cancelExport has a connection go on here.
+func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
+	if c := ref.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
+		c.Stay(permanent)
+		d.loop.driver.PerformActions(c)
 	}
 }
 
-// finish closes the channels, and returns the result.
-func (d *departure) finish() {
-	d.stayAll()
+// closeAndReport closes the channels, and returns the result.
+func (d *connExporter) closeAndReport() {
+	d.cancelExports()
 	for _, o := range d.sender.Channels {
 		if !o.Ended {
-			d.loop.driver.Unlisten(o.FD)
+			d.loop.driver.UnwatchListener(o.FD)
 		}
 		sock.Close(o.FD)
 	}
-	done, left := d.done, d.left
+	done, left := d.onDone, d.exportedSinceFree
 	result, err := d.sender.Result()
-	*d = departure{loop: d.loop, left: left}
+	*d = connExporter{loop: d.loop, exportedSinceFree: left}
 	done(result, err)
 }
 
-func (d *departure) next() (at time.Duration, ok bool) { return d.wake, d.done != nil }
+func (d *connExporter) nextDue() (at time.Duration, ok bool) { return d.wakeAt, d.onDone != nil }
 
-// run does a turn's part.
-func (d *departure) run(now time.Duration) {
-	if d.done == nil {
+// runIfDue does a turn's part.
+func (d *connExporter) runIfDue(now time.Duration) {
+	if d.onDone == nil {
 		return
 	}
-	d.wake = now + roundEvery
-	if d.sender.Asking() && now >= d.again {
-		if d.loop.casts.finished >= d.casts {
-			d.ask(now)
+	d.wakeAt = now + exportRoundInterval
+	if d.sender.Asking() && now >= d.requestAt {
+		if d.loop.broadcasts.finishedCount >= d.broadcastsBefore {
+			d.requestExports(now)
 		}
-		d.send(now)
+		d.sendBatches(now)
 	}
-	if d.sender.Asking() && d.mayAsk() {
-		d.wake = d.again
+	if d.sender.Asking() && d.canRequestExports() {
+		d.wakeAt = d.requestAt
 	}
 	over := d.sender.Step()
 	if !d.sender.Asking() {
-		d.stayAll()
+		d.cancelExports()
 	}
 	if over {
-		d.finish()
+		d.closeAndReport()
 	}
 }
 
-// mayAsk reports whether there are connections to ask, or this was the end of a round.
-func (d *departure) mayAsk() bool {
-	if len(d.leaving) > 0 && d.slot == d.loop.slab.made {
+// canRequestExports reports whether there are connections to ask, or this was the end of a round.
+func (d *connExporter) canRequestExports() bool {
+	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
 	}
-	return len(d.leaving) < min(maxLeaving, d.sender.Credit())
+	return len(d.exporting) < min(maxExporting, d.sender.Credit())
 }
 
-// ask has some connections leave.
-func (d *departure) ask(now time.Duration) {
+// requestExports has some connections leave.
+func (d *connExporter) requestExports(now time.Duration) {
 	l := d.loop
-	most, end := min(maxLeaving, d.sender.Credit()), min(d.slot+askSlots, l.slab.made)
-	for ; d.slot < end && len(d.leaving) < most; d.slot++ {
-		c := l.slab.at(d.slot)
+	limit, end := min(maxExporting, d.sender.Credit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
+	for ; d.nextSlot < end && len(d.exporting) < limit; d.nextSlot++ {
+		c := l.conns.conn(d.nextSlot)
 		if c.FD() < 0 || c.Armed()&ClosePending != 0 {
 			continue
 		}
@@ -242,73 +244,73 @@ func (d *departure) ask(now time.Duration) {
 			err = c.Leave()
 		}
 		if err == nil {
-			d.leaving = append(d.leaving, c.Ref())
-			l.driver.Settle(c)
+			d.exporting = append(d.exporting, c.Ref())
+			l.driver.PerformActions(c)
 		}
-		d.later = d.later || err != engine.ErrStays
+		d.needsAnotherRound = d.needsAnotherRound || err != engine.ErrStays
 	}
 	switch {
-	case len(d.leaving) > 0 || d.slot < l.slab.made:
-	case d.later:
-		d.slot, d.later, d.again = 0, false, now+roundEvery
+	case len(d.exporting) > 0 || d.nextSlot < l.conns.slotCount:
+	case d.needsAnotherRound:
+		d.nextSlot, d.needsAnotherRound, d.requestAt = 0, false, now+exportRoundInterval
 	default:
 		d.sender.Stop()
 	}
 }
 
-// atRest takes a connection that may go.
-func (d *departure) atRest(c *engine.Conn) {
+// handleQuiescentConn takes a connection that may go.
+func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
 	c.AtRest()
-	if d.done == nil || !d.sender.Asking() {
+	if d.onDone == nil || !d.sender.Asking() {
 		c.Stay(false)
 	}
 }
 
-// send sends what is at rest, as far as there is credit.
-func (d *departure) send(now time.Duration) {
-	for len(d.leaving) > 0 {
-		o, credit := d.sender.Next()
-		if o == nil || !d.sendBatch(o, credit, now) {
+// sendBatches sends what is at rest, as far as there is credit.
+func (d *connExporter) sendBatches(now time.Duration) {
+	for len(d.exporting) > 0 {
+		channel, credit := d.sender.Next()
+		if channel == nil || !d.sendBatch(channel, credit, now) {
 			return
 		}
 	}
 }
 
 // sendBatch sends one batch, if there is one, and reports whether it has.
-func (d *departure) sendBatch(o *handover.Outlet, credit int, now time.Duration) (sent bool) {
+func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.Duration) (sent bool) {
 	defer func() {
 		if !sent { // or a handler's Save has ended the goroutine
-			d.unpack()
+			d.unpackBatch()
 		}
-		clear(d.conns)
+		clear(d.batchConns)
 	}()
-	d.pack(credit)
-	if len(d.conns) == 0 {
+	d.packBatch(credit)
+	if len(d.batchConns) == 0 {
 		return false
 	}
-	if !d.sender.Send(o, d.records, d.fds) {
-		d.again = now + roundEvery
+	if !d.sender.Send(channel, d.batchRecords, d.batchFDs) {
+		d.requestAt = now + exportRoundInterval
 		return false
 	}
 	sent = true
-	d.left += len(d.conns)
-	for _, c := range d.conns {
+	d.exportedSinceFree += len(d.batchConns)
+	for _, c := range d.batchConns {
 		c.Left()
 		d.loop.SettleLater(c)
 	}
-	d.loop.settleTouched()
+	d.loop.performPendingActions()
 	return true
 }
 
-// pack makes the records of a batch. Connections that are not at rest, or have mail on its way,
+// packBatch makes the records of a batch. Connections that are not at rest, or have mail on its way,
 // wait.
-func (d *departure) pack(credit int) {
-	d.fds, d.conns, d.records = d.fds[:0], d.conns[:0], d.records[:0]
-	most := min(credit, handover.MaxBatch)
-	n, rest := 0, d.leaving[:0]
-	defer func() { d.leaving = append(rest, d.leaving[n:]...) }() // also when a Save ends the goroutine
-	for n < len(d.leaving) && len(d.conns) < most && len(d.records) < handover.MaxBatchBytes {
-		ref := d.leaving[n]
+func (d *connExporter) packBatch(credit int) {
+	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
+	limit := min(credit, handover.MaxBatch)
+	n, notReady := 0, d.exporting[:0]
+	defer func() { d.exporting = append(notReady, d.exporting[n:]...) }() // also when a Save ends the goroutine
+	for n < len(d.exporting) && len(d.batchConns) < limit && len(d.batchRecords) < handover.MaxBatchBytes {
+		ref := d.exporting[n]
 		n++
 		c := ref.On(&d.loop.host)
 		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
@@ -321,50 +323,50 @@ func (d *departure) pack(credit int) {
 		}
 		switch {
 		case err == nil:
-			d.records = r.Append(d.records)
-			d.fds = append(d.fds, int(c.FD()))
-			d.conns = append(d.conns, c)
+			d.batchRecords = r.Append(d.batchRecords)
+			d.batchFDs = append(d.batchFDs, int(c.FD()))
+			d.batchConns = append(d.batchConns, c)
 		case errors.Is(err, engine.ErrNotNow):
-			rest = append(rest, ref)
+			notReady = append(notReady, ref)
 		case c.Aborted(): // its Save has panicked
-			d.loop.driver.Settle(c)
+			d.loop.driver.PerformActions(c)
 		case errors.Is(err, engine.ErrSaveLater):
-			d.stay(ref, false)
-			d.later = true
+			d.cancelExport(ref, false)
+			d.needsAnotherRound = true
 		default:
-			d.stay(ref, true)
+			d.cancelExport(ref, true)
 		}
 	}
 }
 
-// unpack has those wait on that have been packed and are not sent.
-func (d *departure) unpack() {
-	for _, c := range d.conns {
+// unpackBatch has those wait on that have been packed and are not sent.
+func (d *connExporter) unpackBatch() {
+	for _, c := range d.batchConns {
 		c.Unpack()
-		d.leaving = append(d.leaving, c.Ref())
+		d.exporting = append(d.exporting, c.Ref())
 	}
 }
 
-// receive reads what has come by the channels.
-func (d *departure) receive() {
+// readChannels reads what has come by the channels.
+func (d *connExporter) readChannels() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {
 			continue
 		}
 		if d.sender.Receive(o) != nil {
-			d.finish()
+			d.closeAndReport()
 			return
 		}
 		if o.Ended {
-			d.loop.driver.Unlisten(o.FD)
+			d.loop.driver.UnwatchListener(o.FD)
 		}
 	}
 }
 
-// giveBack releases memory of connections that have left.
-func (d *departure) giveBack() {
-	if d.left >= giveBackEvery || d.left > 0 && d.done == nil {
-		d.left = 0
-		d.loop.group.given.Add(int64(d.loop.slab.giveBack()) * int64(unsafe.Sizeof(chunk{})))
+// freeUnusedChunks releases memory of connections that have left.
+func (d *connExporter) freeExportedMemory() {
+	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
+		d.exportedSinceFree = 0
+		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeUnusedChunks()) * int64(unsafe.Sizeof(chunk{})))
 	}
 }

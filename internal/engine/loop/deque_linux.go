@@ -8,8 +8,8 @@ type deque[T any] struct {
 	n    int
 }
 
-// minDeque is the smallest ring.
-const minDeque = 16
+// minDequeSize is the smallest ring.
+const minDequeSize = 16
 
 func (q *deque[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
@@ -25,24 +25,24 @@ func (q *deque[T]) popFront() {
 
 // pushBack appends one.
 func (q *deque[T]) pushBack(v T) {
-	q.grow(1)
+	q.reserve(1)
 	*q.at(q.n) = v
 	q.n++
 }
 
 // pushFront puts some at the head, in their order.
-func (q *deque[T]) pushFront(some []T) {
-	q.grow(len(some))
-	q.head -= len(some)
-	for i, v := range some {
+func (q *deque[T]) pushFront(values []T) {
+	q.reserve(len(values))
+	q.head -= len(values)
+	for i, v := range values {
 		*q.at(i) = v
 	}
-	q.n += len(some)
+	q.n += len(values)
 }
 
-// grow sees to it that there is room for some more.
-func (q *deque[T]) grow(more int) {
-	size := max(len(q.ring), minDeque)
+// reserve sees to it that there is room for some more.
+func (q *deque[T]) reserve(more int) {
+	size := max(len(q.ring), minDequeSize)
 	for size < q.n+more {
 		size *= 2
 	}

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// duty is what a loop does besides handling the events of its connections. Each duty has a state of
+// loopTask is what a loop does besides handling the events of its connections. Each duty has a state of
 // its own, which belongs to the loop's thread.
-type duty interface {
-	// run does what is due. It is called once in each turn, and does nothing while nothing is due.
-	run(now time.Duration)
-	// next returns when something will be due, a time in the past if something is already. It
+type loopTask interface {
+	// runIfDue does what is due. It is called once in each turn, and does nothing while nothing is due.
+	runIfDue(now time.Duration)
+	// nextDue returns when something will be due, a time in the past if something is already. It
 	// reports false if that depends on an event.
-	next() (at time.Duration, ok bool)
+	nextDue() (at time.Duration, ok bool)
 }
 
-// duties returns the duties of a loop in the order in which a turn runs them.
-func (l *Loop) duties() []duty {
-	return []duty{&l.dialling, &l.casts, &l.pacer, &l.drain, &l.departure, &l.accept, &l.trim, &l.sweep, &l.budget, &l.waiting, &l.auto}
+// orderedTasks returns the duties of a loop in the order in which a turn runs them.
+func (l *Loop) orderedTasks() []loopTask {
+	return []loopTask{&l.dials, &l.broadcasts, &l.pacer, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
 }
 
-// runDuties runs each duty once. What one has done to connections is settled before the next one.
-func (l *Loop) runDuties() {
-	for _, d := range l.inOrder {
-		d.run(l.host.Clock())
-		if len(l.touched) > 0 {
-			l.settleTouched()
+// runTasks runs each duty once. What one has done to connections is settled before the next one.
+func (l *Loop) runTasks() {
+	for _, d := range l.tasks {
+		d.runIfDue(l.host.Clock())
+		if len(l.pendingActions) > 0 {
+			l.performPendingActions()
 		}
 	}
 }
@@ -33,11 +33,11 @@ func (l *Loop) runDuties() {
 // never is a time that does not come.
 const never = time.Duration(math.MaxInt64)
 
-// nextDuty returns when the first duty has something to do, never if all of them depend on events.
-func (l *Loop) nextDuty() time.Duration {
+// nextTaskDue returns when the first duty has something to do, never if all of them depend on events.
+func (l *Loop) nextTaskDue() time.Duration {
 	first := never
-	for _, d := range l.inOrder {
-		if at, ok := d.next(); ok {
+	for _, d := range l.tasks {
+		if at, ok := d.nextDue(); ok {
 			first = min(first, at)
 		}
 	}

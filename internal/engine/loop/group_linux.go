@@ -37,158 +37,158 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetry is how long a loop that ran out of descriptors waits before it
+// acceptRetryInterval is how long a loop that ran out of descriptors waits before it
 // accepts again, if none of its connections closes before.
-const acceptRetry = 50 * time.Millisecond
+const acceptRetryInterval = 50 * time.Millisecond
 
-// group is a running engine: its loops.
-type group struct {
-	cfg             engine.Config
-	loops           []*Loop
-	listeners       []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
-	numbers         []int             // of which engine.Listener each of them is
-	where           []engine.Listener // none if the engine only dials
-	entrances       []*engine.Entrance
-	admission       *admission.Controller   // with connections and dials of all loops
-	evenShare       int64                   // of MaxBuffered
-	acceptPaused    atomic.Bool             // loops are to accept nothing
-	expelling       atomic.Int64            // calls of Expel under way
-	broadcasts      engine.BroadcastTracker // under way
-	shared          engine.Counters         // of messages to several connections
-	next            atomic.Uint64
-	stopping        atomic.Bool
-	stuck           atomic.Int64   // loops that a handler holds, as far as watch has seen
-	adopting        sync.WaitGroup // goroutines of Adopt
-	sharedListeners atomic.Bool    // they are another process's, too
-	given           engine.Given   // memory of connections that have been handed over
-	receiver        handover.Receiver
-	done            chan struct{} // closed when all loops have ended
+// loopEngine is a running engine: its loops.
+type loopEngine struct {
+	cfg              engine.Config
+	loops            []*Loop
+	listenerFDs      []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
+	listenerIndexes  []int             // of which engine.Listener each of them is
+	listenerConfigs  []engine.Listener // none if the engine only dials
+	listenerStats    []*engine.Entrance
+	admission        *admission.Controller   // with connections and dials of all loops
+	bufferShare      int64                   // of MaxBuffered
+	acceptPaused     atomic.Bool             // loops are to accept nothing
+	activeExpels     atomic.Int64            // calls of Expel under way
+	broadcastTracker engine.BroadcastTracker // under way
+	sharedCounters   engine.Counters         // of messages to several connections
+	nextLoop         atomic.Uint64
+	stopping         atomic.Bool
+	stuckLoops       atomic.Int64   // loops that a handler holds, as far as watch has seen
+	adoptions        sync.WaitGroup // goroutines of Adopt
+	listenersShared  atomic.Bool    // they are another process's, too
+	freedMemory      engine.Given   // memory of connections that have been handed over
+	receiver         handover.Receiver
+	done             chan struct{} // closed when all loops have ended
 
 	poolClosedLogged sync.Once // that the pool is closed has been logged
 
-	mu      sync.Mutex
-	keepers []int // which loop accepts from each listener
+	mu             sync.Mutex
+	acceptingLoops []int // which loop accepts from each listener
 }
 
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
-	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
-	g.broadcasts.Counters = &g.shared
-	g.acceptPaused.Store(cfg.Held)
-	g.sharedListeners.Store(cfg.Held)
-	if most := cfg.Limits.MaxBuffered; most > 0 {
-		g.evenShare = int64(most / cfg.Loops)
+	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
+	e.broadcastTracker.Counters = &e.sharedCounters
+	e.acceptPaused.Store(cfg.Held)
+	e.listenersShared.Store(cfg.Held)
+	if limit := cfg.Limits.MaxBuffered; limit > 0 {
+		e.bufferShare = int64(limit / cfg.Loops)
 	}
-	if err := g.listen(); err != nil {
+	if err := e.openListeners(); err != nil {
 		return nil, err
 	}
-	if err := g.makeLoops(newDriver); err != nil {
-		g.closeListeners()
+	if err := e.createLoops(newDriver); err != nil {
+		e.closeListeners()
 		return nil, err
 	}
-	if err := g.run(); err != nil {
+	if err := e.startLoops(); err != nil {
 		// Those loops that run may have accepted already.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = g.Stop(ctx) // what it says of ctx is what was asked for
+		_ = e.Stop(ctx) // what it says of ctx is what was asked for
 		return nil, err
 	}
-	return g, nil
+	return e, nil
 }
 
-// makeLoops makes the loops and their eventfds, which come before any loop has a
+// createLoops makes the loops and their eventfds, which come before any loop has a
 // descriptor table of its own, so that all have them.
-func (g *group) makeLoops(newDriver func(*Loop) Driver) error {
-	for i := range g.cfg.Loops {
+func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
+	for i := range e.cfg.Loops {
 		eventfd, err := sock.NewEventfd()
 		if err != nil {
-			g.closeEventfds()
+			e.closeEventfds()
 			return err
 		}
-		l := newLoop(g, i, eventfd)
+		l := newLoop(e, i, eventfd)
 		l.driver = newDriver(l)
-		g.loops = append(g.loops, l)
+		e.loops = append(e.loops, l)
 	}
-	for i := range g.listeners {
-		g.keepers = append(g.keepers, g.ownerOf(i))
+	for i := range e.listenerFDs {
+		e.acceptingLoops = append(e.acceptingLoops, e.homeLoop(i))
 	}
 	return nil
 }
 
-// run starts the loops and waits until they serve.
-func (g *group) run() (err error) {
-	var running sync.WaitGroup
-	started := make(chan error, len(g.loops))
-	for _, l := range g.loops {
-		running.Go(func() { l.run(started) })
+// startLoops starts the loops and waits until they serve.
+func (e *loopEngine) startLoops() (err error) {
+	var runningLoops sync.WaitGroup
+	started := make(chan error, len(e.loops))
+	for _, l := range e.loops {
+		runningLoops.Go(func() { l.runOnThread(started) })
 	}
-	for range g.loops {
+	for range e.loops {
 		if e := <-started; e != nil {
 			err = e
 		}
 	}
-	if g.cfg.Shard > 0 {
-		g.closeListeners() // the loops have their own descriptors of them
+	if e.cfg.Shard > 0 {
+		e.closeListeners() // the loops have their own descriptors of them
 	}
-	ended, watched := make(chan struct{}), make(chan struct{})
+	ended, watchdogDone := make(chan struct{}), make(chan struct{})
 	go func() {
-		g.watch(ended)
-		close(watched)
+		e.watchForStuckTurns(ended)
+		close(watchdogDone)
 	}()
 	go func() {
-		running.Wait()
-		g.adopting.Wait()
+		runningLoops.Wait()
+		e.adoptions.Wait()
 		close(ended)
-		<-watched
-		g.closeEventfds()
-		close(g.done)
+		<-watchdogDone
+		e.closeEventfds()
+		close(e.done)
 	}()
 	return err
 }
 
-func (g *group) closeListeners() {
-	for _, fd := range g.listeners {
+func (e *loopEngine) closeListeners() {
+	for _, fd := range e.listenerFDs {
 		sock.Close(fd)
 	}
 }
 
-func (g *group) closeEventfds() {
-	for _, l := range g.loops {
+func (e *loopEngine) closeEventfds() {
+	for _, l := range e.loops {
 		l.eventfd.Close()
 	}
 }
 
-// listen makes the listeners, of each at least one for each loop.
-func (g *group) listen() error {
-	g.where = g.cfg.Where()
-	for _, l := range g.where {
-		if err := g.bind(l); err != nil {
-			g.closeListeners()
+// openListeners makes the listeners, of each at least one for each loop.
+func (e *loopEngine) openListeners() error {
+	e.listenerConfigs = e.cfg.Where()
+	for _, l := range e.listenerConfigs {
+		if err := e.openListener(l); err != nil {
+			e.closeListeners()
 			return err
 		}
 	}
 	return nil
 }
 
-// bind makes those of one.
-func (g *group) bind(l engine.Listener) error {
-	all, err := l.Bind(g.cfg.Loops, g.cfg.SocketOptions(false))
+// openListener makes those of one.
+func (e *loopEngine) openListener(listener engine.Listener) error {
+	sockets, err := listener.Bind(e.cfg.Loops, e.cfg.SocketOptions(false))
 	if err != nil {
 		return err
 	}
-	defer engine.CloseAll(all)
-	fds, err := detach(all)
+	defer engine.CloseAll(sockets)
+	fds, err := duplicateFDs(sockets)
 	for _, fd := range fds {
-		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+		sock.SetUserTimeout(fd, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
 	}
-	g.listeners = append(g.listeners, fds...)
-	g.numbers = append(g.numbers, slices.Repeat([]int{len(g.entrances)}, len(fds))...)
-	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))
+	e.listenerFDs = append(e.listenerFDs, fds...)
+	e.listenerIndexes = append(e.listenerIndexes, slices.Repeat([]int{len(e.listenerStats)}, len(fds))...)
+	e.listenerStats = append(e.listenerStats, engine.NewEntrance(listener, sockets[0].Addr()))
 	return err
 }
 
-// detach takes a descriptor from each listener, which the caller closes.
-func detach(listeners []net.Listener) (fds []int32, err error) {
+// duplicateFDs takes a descriptor from each listener, which the caller closes.
+func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.Detach(l)
 		if err != nil {
@@ -200,50 +200,50 @@ func detach(listeners []net.Listener) (fds []int32, err error) {
 	return fds, nil
 }
 
-func (g *group) Addr() net.Addr {
-	if all := g.Listening(); len(all) > 0 {
+func (e *loopEngine) Addr() net.Addr {
+	if all := e.Listening(); len(all) > 0 {
 		return all[0].Addr
 	}
 	return nil
 }
 
-func (g *group) Listening() []engine.Listening { return g.loops[0].host.Listening() }
+func (e *loopEngine) Listening() []engine.Listening { return e.loops[0].host.Listening() }
 
-func (g *group) Loops() int { return len(g.loops) }
+func (e *loopEngine) Loops() int { return len(e.loops) }
 
-func (g *group) Counters() (sum engine.Counts) {
-	for _, l := range g.loops {
+func (e *loopEngine) Counters() (sum engine.Counts) {
+	for _, l := range e.loops {
 		l.counters.AddTo(&sum)
 	}
-	g.shared.AddTo(&sum)
-	g.broadcasts.Count(&sum)
+	e.sharedCounters.AddTo(&sum)
+	e.broadcastTracker.Count(&sum)
 	return sum
 }
 
 // Dial hands the order to the loops in turn.
-func (g *group) Dial(d engine.Dial) error {
-	if err := d.Check(); err != nil {
+func (e *loopEngine) Dial(request engine.Dial) error {
+	if err := request.Check(); err != nil {
 		return err
 	}
-	if d.Loop > 0 && d.Loop <= len(g.loops) {
-		return g.loops[d.Loop-1].order(d)
+	if request.Loop > 0 && request.Loop <= len(e.loops) {
+		return e.loops[request.Loop-1].requestDial(request)
 	}
-	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
+	return e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))].requestDial(request)
 }
 
-func (g *group) Stop(ctx context.Context) error {
-	g.mu.Lock()
-	g.stopping.Store(true) // nothing is adopted any more
-	g.mu.Unlock()
-	g.broadcasts.End()
-	for _, l := range g.loops {
-		l.request(stopping)
+func (e *loopEngine) Stop(ctx context.Context) error {
+	e.mu.Lock()
+	e.stopping.Store(true) // nothing is adopted any more
+	e.mu.Unlock()
+	e.broadcastTracker.End()
+	for _, l := range e.loops {
+		l.requestStage(stageStopping)
 	}
-	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
-		for _, l := range g.loops {
-			l.request(killing)
+	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
+		for _, l := range e.loops {
+			l.requestStage(stageKilling)
 		}
 	})
 }
 
-func (g *group) Wait() { <-g.done }
+func (e *loopEngine) Wait() { <-e.done }

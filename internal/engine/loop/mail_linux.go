@@ -16,174 +16,174 @@ import (
 // until it is in the outputs of its connections, which are counted themselves.
 
 const (
-	// sortBatch is the most mail that a turn puts into queues, mailBatch the most
-	// connections that it gives theirs, and mailLook how much mail one gets
+	// mailDistributedPerTurn is the most mail that a turn puts into queues, mailConnsPerTurn the most
+	// connections that it gives theirs, and mailClockCheck how much mail one gets
 	// without a look at the clock.
-	sortBatch = 16 << 10
-	mailBatch = 256
-	mailLook  = 32
-	// maxRuns is from how many queues on no more mail is put into any: a message to a
+	mailDistributedPerTurn = 16 << 10
+	mailConnsPerTurn       = 256
+	mailClockCheck         = 32
+	// maxMailQueues is from how many queues on no more mail is put into any: a message to a
 	// million takes memory for those whose turn is near. As many empty ones are kept,
-	// each with room for keepMail pieces of mail and keepData bytes at the most.
-	maxRuns  = 1 << 10
-	keepMail = 16
-	keepData = 256
+	// each with room for maxSpareMail pieces of mail and maxSpareData bytes at the most.
+	maxMailQueues = 1 << 10
+	maxSpareMail  = 16
+	maxSpareData  = 256
 )
 
-// post is mail that has been taken and not given out.
-type post struct {
-	mail []engine.Mail // what is not in a queue yet, the last to be taken
-	data []byte        // and its bytes
-	to   int           // whose turn it is, where the first is for many
-	all  []engine.Mail // the room of both
-	room []byte
+// mailQueueSet is mail that has been taken and not given out.
+type mailQueueSet struct {
+	unsorted      []engine.Mail // what is not in a queue yet, the last to be taken
+	unsortedData  []byte        // and its bytes
+	nextRecipient int           // whose turn it is, where the first is for many
+	batchMail     []engine.Mail // the room of both
+	batchData     []byte
 
-	runs  map[*engine.Conn]*mailRun
-	turns deque[*mailRun] // those that have some, the longest ago first
-	spare []*mailRun
-	n     int // how much mail is in queues,
-	bytes int // and its bytes that are not shared
-	// held is the memory of the queues, busy that of the mail for connections that are with
+	byConn map[*engine.Conn]*connMailQueue
+	ready  deque[*connMailQueue] // those that have some, the longest ago first
+	spare  []*connMailQueue
+	count  int // how much mail is in queues,
+	bytes  int // and its bytes that are not shared
+	// queueMemory is the memory of the queues, busy that of the mail for connections that are with
 	// workers, and counted how much of both the loop's counters have.
-	held, busy, counted int
+	queueMemory, deferredMemory, countedMemory int
 }
 
-// left says whether there is mail to give out.
-func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
+// hasUndelivered says whether there is mail to give out.
+func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.unsorted) > 0 }
 
-// mailRun is mail for one connection.
-type mailRun struct {
-	conn  *engine.Conn
-	mail  []engine.Mail
-	data  []byte
-	given int // pieces of mail that were delivered
-	at    int // their bytes in data
+// connMailQueue is mail for one connection.
+type connMailQueue struct {
+	conn       *engine.Conn
+	mail       []engine.Mail
+	data       []byte
+	delivered  int // pieces of mail that were delivered
+	dataOffset int // their bytes in data
 }
 
-// next takes the next piece of mail, which is given out now.
-func (r *mailRun) next() (m engine.Mail, data []byte) {
-	m = r.mail[r.given]
-	r.given++
-	data = r.data[r.at : r.at+int(m.Size)]
-	r.at += int(m.Size)
+// dequeue takes the next piece of mail, which is given out now.
+func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
+	m = r.mail[r.delivered]
+	r.delivered++
+	data = r.data[r.dataOffset : r.dataOffset+int(m.Size)]
+	r.dataOffset += int(m.Size)
 	return m, data
 }
 
-// put appends mail. It gives how much more memory the run takes then.
-func (r *mailRun) put(m engine.Mail, data []byte) (more int) {
-	before := r.memory()
+// enqueue appends mail. It gives how much more memory the run takes then.
+func (r *connMailQueue) enqueue(m engine.Mail, data []byte) (addedBytes int) {
+	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
 	r.data = append(r.data, data...)
-	return r.memory() - before
+	return r.memoryBytes() - before
 }
 
-func (r *mailRun) memory() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
+func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
 
-// sort puts some mail into queues.
-func (p *post) sort(b *engine.Mailbox) {
-	if len(p.mail) == 0 {
-		if p.n >= b.Max || p.bytes >= b.MaxBytes {
+// distributeMail puts some mail into queues.
+func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
+	if len(p.unsorted) == 0 {
+		if p.count >= mailbox.Max || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.all, p.room = b.Take()
-		p.mail, p.data = p.all, p.room
+		p.batchMail, p.batchData = mailbox.Take()
+		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
-	if p.runs == nil {
-		p.runs = make(map[*engine.Conn]*mailRun)
+	if p.byConn == nil {
+		p.byConn = make(map[*engine.Conn]*connMailQueue)
 	}
-	for room := sortBatch; room > 0 && len(p.mail) > 0 && p.turns.n < maxRuns; {
-		n := p.n
-		if p.to = p.mail[0].Some(p.to, min(room, maxRuns), p.queue); p.to == 0 {
-			p.mail = p.mail[1:]
+	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.n < maxMailQueues; {
+		n := p.count
+		if p.nextRecipient = p.unsorted[0].Some(p.nextRecipient, min(limit, maxMailQueues), p.enqueue); p.nextRecipient == 0 {
+			p.unsorted = p.unsorted[1:]
 		}
-		room -= max(p.n-n, 1)
+		limit -= max(p.count-n, 1)
 	}
-	if len(p.mail) == 0 {
-		p.counted += b.Done(p.all, p.room) // and is held no more
-		p.all, p.room, p.data = nil, nil, nil
+	if len(p.unsorted) == 0 {
+		p.countedMemory += mailbox.Done(p.batchMail, p.batchData) // and is held no more
+		p.batchMail, p.batchData, p.unsortedData = nil, nil, nil
 	}
 }
 
-// queue puts mail into the queue of its connection.
-func (p *post) queue(m engine.Mail) {
-	run := p.runs[m.Conn]
-	if run == nil {
+// enqueue puts mail into the queue of its connection.
+func (p *mailQueueSet) enqueue(m engine.Mail) {
+	queue := p.byConn[m.Conn]
+	if queue == nil {
 		if n := len(p.spare) - 1; n >= 0 {
-			run, p.spare[n] = p.spare[n], nil // it may grow, and then it does not come back
+			queue, p.spare[n] = p.spare[n], nil // it may grow, and then it does not come back
 			p.spare = p.spare[:n]
 		} else {
-			run = new(mailRun)
+			queue = new(connMailQueue)
 		}
-		run.conn = m.Conn
-		p.held += run.memory()
-		p.runs[m.Conn] = run
-		p.turns.pushBack(run)
+		queue.conn = m.Conn
+		p.queueMemory += queue.memoryBytes()
+		p.byConn[m.Conn] = queue
+		p.ready.pushBack(queue)
 	}
-	p.held += run.put(m, p.data[:m.Size])
-	p.data = p.data[m.Size:]
-	p.n++
+	p.queueMemory += queue.enqueue(m, p.unsortedData[:m.Size])
+	p.unsortedData = p.unsortedData[m.Size:]
+	p.count++
 	p.bytes += int(m.Size)
 }
 
-// next gives the mail of the connection whose turn it is.
-func (p *post) next() *mailRun {
-	run := p.turns.front()
-	p.turns.popFront()
-	return run
+// dequeueConn gives the mail of the connection whose turn it is.
+func (p *mailQueueSet) dequeueConn() *connMailQueue {
+	queue := p.ready.front()
+	p.ready.popFront()
+	return queue
 }
 
-// again has mail that is left wait for another turn.
-func (p *post) again(run *mailRun) {
-	run.mail, run.given = slices.Delete(run.mail, 0, run.given), 0
-	if len(run.mail) == 0 || run.at > len(run.data)/2 { // so that one that is never empty does not creep
-		run.data, run.at = run.data[:copy(run.data, run.data[run.at:])], 0
+// requeueOrRelease has mail that is left wait for another turn.
+func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
+	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
+	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that one that is never empty does not creep
+		queue.data, queue.dataOffset = queue.data[:copy(queue.data, queue.data[queue.dataOffset:])], 0
 	}
-	if len(run.mail) > 0 {
-		p.turns.pushBack(run)
+	if len(queue.mail) > 0 {
+		p.ready.pushBack(queue)
 		return
 	}
-	delete(p.runs, run.conn)
-	run.conn = nil
-	p.held -= run.memory()
-	if len(p.spare) < maxRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
-		p.spare = append(p.spare, run)
+	delete(p.byConn, queue.conn)
+	queue.conn = nil
+	p.queueMemory -= queue.memoryBytes()
+	if len(p.spare) < maxMailQueues && cap(queue.mail) <= maxSpareMail && cap(queue.data) <= maxSpareData {
+		p.spare = append(p.spare, queue)
 	}
-	if p.turns.n == 0 && len(p.turns.ring) > 4*maxRuns {
-		p.turns, p.runs = deque[*mailRun]{}, nil
+	if p.ready.n == 0 && len(p.ready.ring) > 4*maxMailQueues {
+		p.ready, p.byConn = deque[*connMailQueue]{}, nil
 	}
 }
 
 // hasMail reports whether there is mail to give out.
-func (l *Loop) hasMail() bool { return l.post.left() || l.box.Waiting() }
+func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.Waiting() }
 
-// countMail counts the memory of mail that is not given out.
-func (l *Loop) countMail() {
-	p := &l.post
-	if n := p.held + p.busy - p.counted; n != 0 {
+// countMailMemory counts the memory of mail that is not given out.
+func (l *Loop) countMailMemory() {
+	p := &l.mailQueues
+	if n := p.queueMemory + p.deferredMemory - p.countedMemory; n != 0 {
 		l.counters.Add(engine.Buffered, int64(n))
-		p.counted += n
+		p.countedMemory += n
 	}
 }
 
-// takeMail gives mail to connections, and settles each after its own, until the slice
+// deliverMail gives mail to connections, and settles each after its own, until the slice
 // is over.
-func (l *Loop) takeMail() {
-	p := &l.post
+func (l *Loop) deliverMail() {
+	p := &l.mailQueues
 	if !l.hasMail() {
 		return
 	}
-	l.doing.Store(mail)
-	defer l.countMail()
-	if len(p.mail) > 0 || l.box.Waiting() {
-		p.sort(&l.box)
+	l.phase.Store(phaseMail)
+	defer l.countMailMemory()
+	if len(p.unsorted) > 0 || l.mailbox.Waiting() {
+		p.distributeMail(&l.mailbox)
 	}
-	end := engine.Since() + slice
-	for n := 0; n < mailBatch && p.turns.n > 0; n++ {
-		run := p.next()
-		c := run.conn
-		over := l.deliver(run, end)
+	end := engine.Since() + maxTaskTime
+	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
+		queue := p.dequeueConn()
+		c := queue.conn
+		over := l.deliverConnMail(queue, end)
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
-			l.driver.Settle(c)
+			l.driver.PerformActions(c)
 		}
 		if over || engine.Since() >= end {
 			return
@@ -191,20 +191,20 @@ func (l *Loop) takeMail() {
 	}
 }
 
-// deliver gives a connection its mail, now or when it is back, up to a time. It says
+// deliverConnMail gives a connection its mail, now or when it is back, up to a time. It says
 // whether that has come.
-func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
-	defer l.post.again(run) // also when the handler ends the goroutine
-	for c := run.conn; run.given < len(run.mail) && !over; {
-		m, data := run.next()
-		l.post.n--
-		l.post.bytes -= int(m.Size)
+func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (over bool) {
+	defer l.mailQueues.requeueOrRelease(queue) // also when the handler ends the goroutine
+	for c := queue.conn; queue.delivered < len(queue.mail) && !over; {
+		m, data := queue.dequeue()
+		l.mailQueues.count--
+		l.mailQueues.bytes -= int(m.Size)
 		if c.Armed()&Busy == 0 || m.Late() {
 			c.Mailed(m, data)
 		} else {
-			l.queueMail(m, data)
+			l.deferMail(m, data)
 		}
-		over = run.given%mailLook == 0 && engine.Since() >= end
+		over = queue.delivered%mailClockCheck == 0 && engine.Since() >= deadline
 	}
 	return over
 }

@@ -14,7 +14,7 @@ import (
 // outside.
 
 func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
-	if err := l.box.Put(c, gen, r); err != nil {
+	if err := l.mailbox.Put(c, gen, r); err != nil {
 		return err
 	}
 	l.wake()
@@ -22,50 +22,50 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 }
 
 func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
-	t := l.box.PutMany(to, s)
+	t := l.mailbox.PutMany(to, s)
 	if t.Sent() > 0 {
 		l.wake()
 	}
 	return t
 }
 
-// request raises what the loop is told to do.
-func (l *Loop) request(what int32) {
-	for told := l.wanted.Load(); told < what; told = l.wanted.Load() {
-		l.wanted.CompareAndSwap(told, what)
+// requestStage raises what the loop is told to do.
+func (l *Loop) requestStage(stage int32) {
+	for current := l.requestedStage.Load(); current < stage; current = l.requestedStage.Load() {
+		l.requestedStage.CompareAndSwap(current, stage)
 	}
 	l.wake()
 }
 
-// order leaves a dial.
-func (l *Loop) order(d engine.Dial) error {
-	if err := l.queue(d); err != nil {
+// requestDial leaves a dial.
+func (l *Loop) requestDial(request engine.Dial) error {
+	if err := l.enqueueDial(request); err != nil {
 		return err
 	}
 	l.wake()
 	return nil
 }
 
-func (l *Loop) queue(d engine.Dial) error {
+func (l *Loop) enqueueDial(request engine.Dial) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.ended || l.wanted.Load() >= stopping:
+	case l.closed || l.requestedStage.Load() >= stageStopping:
 		return engine.ErrClosed
-	case len(l.orders) >= maxOrders:
+	case len(l.dialRequests) >= maxQueuedRequests:
 		return engine.ErrFull
 	}
-	l.orders = append(l.orders, d)
-	l.hasOrders.Store(true)
+	l.dialRequests = append(l.dialRequests, request)
+	l.hasRemoteRequests.Store(true)
 	return nil
 }
 
-// addChore leaves a chore for the loop. One that has ended does it no more, and says so.
-func (l *Loop) addChore(chore func()) (ok bool) {
+// enqueueCall leaves a chore for the loop. One that has ended does it no more, and says so.
+func (l *Loop) enqueueCall(call func()) (ok bool) {
 	l.mu.Lock()
-	if ok = !l.ended; ok {
-		l.chores = append(l.chores, chore)
-		l.hasOrders.Store(true)
+	if ok = !l.closed; ok {
+		l.remoteCalls = append(l.remoteCalls, call)
+		l.hasRemoteRequests.Store(true)
 	}
 	l.mu.Unlock()
 	l.wake()
@@ -80,198 +80,198 @@ func (l *Loop) wake() {
 	}
 	l.wakeMu.Lock()
 	defer l.wakeMu.Unlock()
-	if !l.wakeOver {
+	if !l.wakeDisabled {
 		l.eventfd.Signal()
 	}
 }
 
-// closeWakeups stops all further wakeups.
-func (l *Loop) closeWakeups() {
+// disableWakeups stops all further wakeups.
+func (l *Loop) disableWakeups() {
 	l.wakeMu.Lock()
 	defer l.wakeMu.Unlock()
-	l.wakeOver = true
+	l.wakeDisabled = true
 }
 
 // SettleLater implements engine.Loop. It is called
 // within events, so that nothing is settled now.
 func (l *Loop) SettleLater(c *engine.Conn) {
-	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
-		l.touched = append(l.touched, c)
+	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
+		l.pendingActions = append(l.pendingActions, c)
 	}
 }
 
-// settleTouched settles those, which may touch others.
-func (l *Loop) settleTouched() {
-	for i := 0; i < len(l.touched); i++ {
-		if c := l.touched[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
-			l.driver.Settle(c)
+// performPendingActions settles those, which may touch others.
+func (l *Loop) performPendingActions() {
+	for i := 0; i < len(l.pendingActions); i++ {
+		if c := l.pendingActions[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
+			l.driver.PerformActions(c)
 		}
 	}
-	clear(l.touched)
-	l.touched = l.touched[:0]
+	clear(l.pendingActions)
+	l.pendingActions = l.pendingActions[:0]
 }
 
-// Each calls f for every connection and every dial.
-func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
+// ForEachConn calls f for every connection and every dial.
+func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conns.slotCount, visit) }
 
-// Abort closes a connection in this turn, or when it is back if it is with a worker, and gives
+// AbortConn closes a connection in this turn, or when it is back if it is with a worker, and gives
 // up a dial.
-func (l *Loop) Abort(c *engine.Conn, why error) {
+func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	switch {
 	case c.Armed()&Connecting != 0:
-		l.dialFailed(c, why)
+		l.failDial(c, reason)
 	case c.Armed()&Busy != 0:
-		l.Later(c, func() { c.Abort(why) })
+		l.DeferUntilReturned(c, func() { c.Abort(reason) })
 	case c.IsOpen():
-		c.Abort(why)
+		c.Abort(reason)
 		l.SettleLater(c)
 	}
 }
 
-// takeOrders takes what has been ordered, and does the chores.
-func (l *Loop) takeOrders() {
-	if l.hasOrders.Load() {
+// takeRemoteRequests takes what has been ordered, and does the chores.
+func (l *Loop) takeRemoteRequests() {
+	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
-		l.dialling.queue = append(l.dialling.queue, l.orders...)
-		for _, c := range l.posted {
-			l.casts.all = append(l.casts.all, casting{Broadcast: c})
+		l.dials.requests = append(l.dials.requests, l.dialRequests...)
+		for _, c := range l.newBroadcasts {
+			l.broadcasts.active = append(l.broadcasts.active, activeBroadcast{Broadcast: c})
 		}
-		clear(l.posted)
-		l.taken = append(l.taken, l.chores...)
-		l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
-		l.hasOrders.Store(false)
+		clear(l.newBroadcasts)
+		l.runningCalls = append(l.runningCalls, l.remoteCalls...)
+		l.dialRequests, l.newBroadcasts, l.remoteCalls = l.dialRequests[:0], l.newBroadcasts[:0], nil
+		l.hasRemoteRequests.Store(false)
 		l.mu.Unlock()
 	}
-	for len(l.taken) > 0 {
-		do := l.taken[0]
-		l.taken = l.taken[1:]
+	for len(l.runningCalls) > 0 {
+		do := l.runningCalls[0]
+		l.runningCalls = l.runningCalls[1:]
 		do()
 	}
-	l.taken = nil
+	l.runningCalls = nil
 }
 
-// dialling starts the connections that were ordered.
-type dialling struct {
-	loop  *Loop
-	queue []engine.Dial // that the loop has taken and not started
+// dialQueue starts the connections that were ordered.
+type dialQueue struct {
+	loop     *Loop
+	requests []engine.Dial // that the loop has taken and not started
 }
 
-// run starts up to a batch of them.
-func (q *dialling) run(time.Duration) {
-	for room := dialBatch; room > 0 && len(q.queue) > 0; room-- {
-		if d := q.pop(); !q.loop.dialOne(d) {
-			q.queue = slices.Insert(q.queue, 0, d)
+// runIfDue starts up to a batch of them.
+func (q *dialQueue) runIfDue(time.Duration) {
+	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
+		if request := q.dequeueDial(); !q.loop.startDial(request) {
+			q.requests = slices.Insert(q.requests, 0, request)
 			return
 		}
 	}
 }
 
-func (q *dialling) next() (at time.Duration, ok bool) { return 0, len(q.queue) > 0 }
+func (q *dialQueue) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-// pop takes one connection out of what has been ordered.
-func (q *dialling) pop() engine.Dial {
-	d := q.queue[0]
+// dequeueDial takes one connection out of what has been ordered.
+func (q *dialQueue) dequeueDial() engine.Dial {
+	d := q.requests[0]
 	if d.Count == 1 {
-		q.queue = q.queue[1:]
+		q.requests = q.requests[1:]
 	} else {
-		q.queue[0].Count--
+		q.requests[0].Count--
 	}
 	d.Count = 1
 	return d
 }
 
-// failDials fails what has been ordered.
-func (l *Loop) failDials() {
-	for len(l.dialling.queue) > 0 {
-		l.host.DialFailed(l.dialling.pop().Owned, engine.ErrClosed)
+// failQueuedDials fails what has been ordered.
+func (l *Loop) failQueuedDials() {
+	for len(l.dials.requests) > 0 {
+		l.host.DialFailed(l.dials.dequeueDial().Owned, engine.ErrClosed)
 	}
 }
 
-// dialOne starts one connection, has another loop do it, or tells that it can't
+// startDial starts one connection, has another loop do it, or tells that it can't
 // be. It is not done when the loop that is to do it has no room for the order.
-func (l *Loop) dialOne(d engine.Dial) (done bool) {
-	if l.wanted.Load() >= stopping {
-		l.host.DialFailed(d.Owned, engine.ErrClosed)
+func (l *Loop) startDial(request engine.Dial) (done bool) {
+	if l.requestedStage.Load() >= stageStopping {
+		l.host.DialFailed(request.Owned, engine.ErrClosed)
 		return true
 	}
-	if l.full() {
-		return l.passDialOn(d)
+	if l.isFull() {
+		return l.delegateDial(request)
 	}
-	if !l.group.admission.Acquire() {
-		l.host.DialFailed(d.Owned, engine.ErrFull)
+	if !l.engine.admission.Acquire() {
+		l.host.DialFailed(request.Owned, engine.ErrFull)
 		return true
 	}
 	start := engine.Since()
-	fd, err := l.connect(d)
+	fd, err := l.startConnect(request)
 	if err == nil && fd >= engine.MaxFD {
 		sock.Close(fd)
 		err = syscall.EMFILE
 	}
 	if err != nil {
-		l.group.admission.Release()
-		if errors.Is(err, syscall.EMFILE) && l.noteTableFull() {
-			return l.passDialOn(d)
+		l.engine.admission.Release()
+		if errors.Is(err, syscall.EMFILE) && l.lowerCapacityToUsed() {
+			return l.delegateDial(request)
 		}
-		l.host.DialFailed(d.Owned, err)
+		l.host.DialFailed(request.Owned, err)
 		return true
 	}
-	c := l.take(fd)
+	c := l.addConn(fd)
 	c.SetArmed(Connecting)
-	c.Dialling(d.Target, start)
-	if d.Owned != nil {
-		c.SetOwned(d.Owned)
+	c.Dialling(request.Target, start)
+	if request.Owned != nil {
+		c.SetOwned(request.Owned)
 	}
-	if d.Timeout > 0 {
-		c.DialTimeout(start + d.Timeout)
+	if request.Timeout > 0 {
+		c.DialTimeout(start + request.Timeout)
 	}
-	if errno := l.driver.Watch(c); errno != 0 {
-		l.dialFailed(c, errno)
+	if errno := l.driver.WatchConn(c); errno != 0 {
+		l.failDial(c, errno)
 	} else {
 		l.TrackExpiry(c)
 	}
 	return true
 }
 
-// dialLate ends an attempt that has taken too long: the kernel reports it as failed.
-func (l *Loop) dialLate(c *engine.Conn) {
+// timeOutDial ends an attempt that has taken too long: the kernel reports it as failed.
+func (l *Loop) timeOutDial(c *engine.Conn) {
 	c.SetArmed(c.Armed() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
 
-// connect begins to connect.
-func (l *Loop) connect(d engine.Dial) (int32, error) {
-	options := l.group.cfg.SocketOptions(true)
-	if d.Path != "" {
-		return sock.DialUnix(d.Path, options)
+// startConnect begins to connect.
+func (l *Loop) startConnect(request engine.Dial) (int32, error) {
+	options := l.engine.cfg.SocketOptions(true)
+	if request.Path != "" {
+		return sock.DialUnix(request.Path, options)
 	}
-	return sock.Dial(d.Target, d.Source, options)
+	return sock.Dial(request.Target, request.Source, options)
 }
 
-// Connected ends a dial, well or not.
-func (l *Loop) Connected(c *engine.Conn) {
+// FinishDial ends a dial, well or not.
+func (l *Loop) FinishDial(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
 	if c.Armed()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}
 	if errno == 0 {
 		c.SetArmed(c.Armed() &^ Connecting)
-		errno = l.driver.Established(c)
+		errno = l.driver.WatchEstablished(c)
 	}
 	if errno != 0 {
-		l.dialFailed(c, errno)
+		l.failDial(c, errno)
 		return
 	}
 	c.Open(c.Peer(), true)
-	l.driver.Settle(c)
+	l.driver.PerformActions(c)
 }
 
-// dialFailed gives up a dial that has a descriptor.
-func (l *Loop) dialFailed(c *engine.Conn, err error) {
+// failDial gives up a dial that has a descriptor.
+func (l *Loop) failDial(c *engine.Conn, err error) {
 	if c.Armed()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
 	c.SetArmed(c.Armed() &^ Connecting)
 	owned := c.Abandon()
-	l.driver.Drop(c)
+	l.driver.DropUnopened(c)
 	l.host.DialFailed(owned, err)
 }

@@ -9,45 +9,45 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// dialer is a driver whose dials stay under way; it is its own handler, and counts.
-type dialer struct {
-	taker
-	idler
+// pendingDialDriver is a driver whose dials stay under way; it is its own handler, and counts.
+type pendingDialDriver struct {
+	acceptAllDriver
+	noopHandler
 	loop           *Loop
 	failed, closed int
 }
 
-func (d *dialer) Watch(*engine.Conn) syscall.Errno { return 0 }
-func (d *dialer) Drop(c *engine.Conn)              { d.loop.Forget(c) }
-func (d *dialer) DialFailed(error)                 { d.failed++ }
-func (d *dialer) Closed(*engine.Conn, error)       { d.closed++ }
+func (d *pendingDialDriver) WatchConn(*engine.Conn) syscall.Errno { return 0 }
+func (d *pendingDialDriver) DropUnopened(c *engine.Conn)          { d.loop.CloseUnopened(c) }
+func (d *pendingDialDriver) DialFailed(error)                     { d.failed++ }
+func (d *pendingDialDriver) Closed(*engine.Conn, error)           { d.closed++ }
 
 // A dial that is under way when all is closed has failed: its handler is told that once,
 // and of no connection.
-func TestDialAtTheEnd(t *testing.T) {
+func TestPendingDialFailsOnStop(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, stage := range []int32{stopping, killing} {
-		l, _, _ := fan(0)
-		d := &dialer{loop: l}
+	for _, stage := range []int32{stageStopping, stageKilling} {
+		l, _, _ := newLoopWithConns(0)
+		d := &pendingDialDriver{loop: l}
 		l.driver, l.host.Handler = d, d
-		l.group.cfg.Limits.MaxConns = 1
-		l.group.admission = engine.NewAdmission(&l.group.cfg)
-		l.dialOne(engine.Dial{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
-		if l.slab.used != 1 {
+		l.engine.cfg.Limits.MaxConns = 1
+		l.engine.admission = engine.NewAdmission(&l.engine.cfg)
+		l.startDial(engine.Dial{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
+		if l.conns.used != 1 {
 			t.Fatal("no dial is under way")
 		}
-		l.request(stage)
-		l.applyStop()
-		l.drain.run(l.host.Clock())
+		l.requestStage(stage)
+		l.applyRequestedStage()
+		l.drainer.runIfDue(l.host.Clock())
 		var n engine.Counts
 		l.counters.AddTo(&n)
-		if d.failed != 1 || d.closed != 0 || l.slab.used != 0 || n[engine.Open] != 0 || n[engine.Closing] != 0 {
+		if d.failed != 1 || d.closed != 0 || l.conns.used != 0 || n[engine.Open] != 0 || n[engine.Closing] != 0 {
 			t.Errorf("stage %d: DialFailed was called %d times, Closed %d; %d slots are used, counted are %d open and %d closing",
-				stage, d.failed, d.closed, l.slab.used, n[engine.Open], n[engine.Closing])
+				stage, d.failed, d.closed, l.conns.used, n[engine.Open], n[engine.Closing])
 		}
 	}
 }

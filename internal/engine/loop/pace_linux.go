@@ -11,38 +11,38 @@ import (
 
 // pacer calls the handler's Pace.
 type pacer struct {
-	loop  *Loop
-	at    time.Duration         // when Pace wants to be called; never without one
-	touch func(engine.Ref) bool // for Pace, made once; nil without one
+	loop   *Loop
+	nextAt time.Duration         // when Pace wants to be called; never without one
+	nudge  func(engine.Ref) bool // for Pace, made once; nil without one
 }
 
-func (p *pacer) next() (at time.Duration, ok bool) { return p.at, p.at != never }
+func (p *pacer) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
 
-// run has what is due done, and settles the connections that were touched.
-func (p *pacer) run(time.Duration) {
-	if p.touch == nil {
+// runIfDue has what is due done, and settles the connections that were touched.
+func (p *pacer) runIfDue(time.Duration) {
+	if p.nudge == nil {
 		return
 	}
 	l := p.loop
-	l.doing.Store(planned)
+	l.phase.Store(phasePacing)
 	now := engine.Since()
 	l.host.SetClock(now)
-	if p.at = l.group.cfg.Pace(l.host.Index, now, p.touch); p.at < 0 {
-		p.at = never
+	if p.nextAt = l.engine.cfg.Pace(l.host.Index, now, p.nudge); p.nextAt < 0 {
+		p.nextAt = never
 	}
-	l.settleTouched()
-	l.doing.Store(upkeep)
+	l.performPendingActions()
+	l.phase.Store(phaseTasks)
 }
 
-// touchOne has Nudged called: at once, or by mail where the connection is with a
+// nudgeConn has Nudged called: at once, or by mail where the connection is with a
 // worker, or another loop's. It says whether there was room for that.
-func (l *Loop) touchOne(r engine.Ref) (ok bool) {
-	c := r.On(&l.host)
+func (l *Loop) nudgeConn(ref engine.Ref) (ok bool) {
+	c := ref.On(&l.host)
 	if c == nil || c.Armed()&Busy != 0 {
-		return r.Nudge() != engine.ErrFull
+		return ref.Nudge() != engine.ErrFull
 	}
-	if len(l.touched) == touchBatch { // few hold an output buffer at a time
-		l.settleTouched()
+	if len(l.pendingActions) == maxPendingActions { // few hold an output buffer at a time
+		l.performPendingActions()
 	}
 	l.SettleLater(c)
 	c.Touched()

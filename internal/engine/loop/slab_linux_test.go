@@ -12,20 +12,20 @@ import (
 // A slab gives entries, and takes them back: entries keep their places, slots are not given twice
 // before they are recycled, no generation of a slot comes again, and chunks that nobody uses are
 // given back where that is asked for.
-func TestSlab(t *testing.T) {
+func TestConnTable(t *testing.T) {
 	for _, givesBack := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))
-		cfg := engine.Config{Handler: idler{}, Log: slog.New(slog.DiscardHandler)}
-		s := slab{host: &engine.Host{Counters: new(engine.Counters)}}
+		cfg := engine.Config{Handler: noopHandler{}, Log: slog.New(slog.DiscardHandler)}
+		s := connTable{host: &engine.Host{Counters: new(engine.Counters)}}
 		s.host.SetUp(&cfg, admission.New(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
 		resting := make(map[uint32]bool) // freed, not yet recycled
 		seen := make(map[[2]uint32]bool)
 		most, given := 0, 0
 		take := func() {
-			c := s.take()
+			c := s.acquireConn()
 			name := [2]uint32{c.Slot(), c.Generation()}
-			if used[c.Slot()] != nil || resting[c.Slot()] || seen[name] || s.at(c.Slot()) != c || c.FD() >= 0 {
+			if used[c.Slot()] != nil || resting[c.Slot()] || seen[name] || s.conn(c.Slot()) != c || c.FD() >= 0 {
 				t.Fatalf("got slot %d in generation %d: in use %v, resting %v, seen before %v, descriptor %d",
 					name[0], name[1], used[c.Slot()] != nil, resting[c.Slot()], seen[name], c.FD())
 			}
@@ -38,7 +38,7 @@ func TestSlab(t *testing.T) {
 			resting[slot] = true
 			c.Abort(nil) // which begins another generation
 			c.Finish()
-			s.put(c)
+			s.releaseConn(c)
 		}
 		for step := range 200 {
 			for range random.IntN(5 * chunkSize) {
@@ -53,14 +53,14 @@ func TestSlab(t *testing.T) {
 			for range random.IntN(10) {
 				take() // while others rest
 			}
-			s.recycle()
+			s.recycleReleased()
 			clear(resting)
 			if givesBack {
-				given += s.giveBack()
+				given += s.freeUnusedChunks()
 			}
 			n := 0
-			s.each(0, s.made, func(c *engine.Conn) {
-				if n++; used[c.Slot()] != c || s.at(c.Slot()) != c || c.FD() != int32(c.Slot())+7 {
+			s.forEach(0, s.slotCount, func(c *engine.Conn) {
+				if n++; used[c.Slot()] != c || s.conn(c.Slot()) != c || c.FD() != int32(c.Slot())+7 {
 					t.Fatalf("step %d: slot %d with descriptor %d is seen", step, c.Slot(), c.FD())
 				}
 			})
@@ -71,8 +71,8 @@ func TestSlab(t *testing.T) {
 		if givesBack && (given == 0 || len(s.chunks) > 12) {
 			t.Errorf("%d chunks were given back, there are %d", given, len(s.chunks))
 		}
-		if !givesBack && (int(s.made) != most || len(s.chunks)*chunkSize >= most+chunkSize) {
-			t.Errorf("%d entries have been used of %d chunks, for at most %d", s.made, len(s.chunks), most)
+		if !givesBack && (int(s.slotCount) != most || len(s.chunks)*chunkSize >= most+chunkSize) {
+			t.Errorf("%d entries have been used of %d chunks, for at most %d", s.slotCount, len(s.chunks), most)
 		}
 	}
 }

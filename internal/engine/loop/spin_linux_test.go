@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// rest is a driver to whom nothing happens. It counts.
-type rest struct {
+// idleDriver is a driver to whom nothing happens. It counts.
+type idleDriver struct {
 	Driver // nil: nothing else of it is called
 	poll   *sock.Poll
 	loop   *Loop
@@ -22,29 +22,29 @@ type rest struct {
 	polls, waits atomic.Int64
 }
 
-func (r *rest) Open() (err error) {
+func (r *idleDriver) Open() (err error) {
 	if r.poll, err = sock.NewPoll(1); err == nil {
 		r.poll.Add(r.loop.Eventfd().FD, 0, sock.In)
 	}
 	return err
 }
 
-func (r *rest) Close() { r.poll.Close() }
+func (r *idleDriver) Close() { r.poll.Close() }
 
-func (r *rest) Poll() (some, more bool) {
+func (r *idleDriver) HandleEvents() (handled, left bool) {
 	r.polls.Add(1)
 	return false, false
 }
 
-func (r *rest) Wait(most time.Duration) {
+func (r *idleDriver) WaitForEvents(limit time.Duration) {
 	r.waits.Add(1)
-	r.poll.Wait(most)
+	r.poll.Wait(limit)
 }
 
 // A loop that spins looks for events without blocking, and sees that it is told
 // to stop; one that has spun for its time blocks, and so does one that does not
 // spin, after one look.
-func TestSpin(t *testing.T) {
+func TestSpinForEvents(t *testing.T) {
 	for _, test := range []struct {
 		spin         time.Duration
 		least, waits int64 // before it is stopped
@@ -53,7 +53,7 @@ func TestSpin(t *testing.T) {
 		{time.Millisecond, 10, 1},
 		{time.Hour, 1000, 0},
 	} {
-		r := &rest{}
+		r := &idleDriver{}
 		e, err := Start(engine.Config{Loops: 1, Spin: test.spin, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
 			r.loop = l
 			return r

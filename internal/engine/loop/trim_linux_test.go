@@ -10,21 +10,21 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// sleeper is a driver to whom nothing happens, which says for how long it is to wait.
-type sleeper struct {
-	rest
+// waitRecorder is a driver to whom nothing happens, which says for how long it is to wait.
+type waitRecorder struct {
+	idleDriver
 	sleeps chan time.Duration
 }
 
-func (s *sleeper) Wait(most time.Duration) {
-	s.sleeps <- most
-	s.rest.Wait(most)
+func (s *waitRecorder) WaitForEvents(limit time.Duration) {
+	s.sleeps <- limit
+	s.idleDriver.WaitForEvents(limit)
 	s.loop.Eventfd().Clear()
 }
 
 // A loop that sleeps after a burst wakes to drop the buffers, and then sleeps for ever.
-func TestLoopForgetsABurst(t *testing.T) {
-	s := &sleeper{sleeps: make(chan time.Duration, 100)}
+func TestTrimAfterBurst(t *testing.T) {
+	s := &waitRecorder{sleeps: make(chan time.Duration, 100)}
 	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
 		s.loop = l
 		return s
@@ -37,7 +37,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
 	}
 	spare := make(chan bool, 1)
-	s.loop.addChore(func() {
+	s.loop.enqueueCall(func() {
 		taken := make([]*engine.Buffer, 1000)
 		for i := range taken {
 			taken[i] = s.loop.buffers.Get(0)
@@ -52,7 +52,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
-	s.loop.addChore(func() { spare <- s.loop.buffers.Spare() })
+	s.loop.enqueueCall(func() { spare <- s.loop.buffers.Spare() })
 	if <-spare {
 		t.Error("it sleeps for ever with more than it is to hold on to")
 	}

@@ -34,133 +34,135 @@ import (
 // that it does not take are closed then, and their handlers hear of that on the
 // loop. Those that it has taken, before or for their Closed, have to come back.
 
-// poolRetry is how soon a pool that had no room is asked again.
-const poolRetry = time.Millisecond
+// poolRetryInterval is how soon a pool that had no room is asked again.
+const poolRetryInterval = time.Millisecond
 
 // throttleTime is for how long after a shed connections are offered sparingly.
 const throttleTime = 100 * time.Millisecond
 
-// waiting are the connections that wait for room in the pool.
-type waiting struct {
+// poolSubmitQueue are the connections that wait for room in the pool.
+type poolSubmitQueue struct {
 	loop *Loop
 	deque[*engine.Conn]
-	why   error         // why the pool took no more
-	again time.Duration // when it is asked again
-	shed  time.Duration // when it last shed one that must wait, 0 for never
-	end   error         // why none waits any more: ErrPoolClosed or ErrServerClosed
+	lastRejection error         // why the pool took no more
+	retryAt       time.Duration // when it is asked again
+	lastShedAt    time.Duration // when it last shed one that must wait, 0 for never
+	closeReason   error         // why none waits any more: ErrPoolClosed or ErrServerClosed
 }
 
-func (w *waiting) next() (at time.Duration, ok bool) { return w.again, w.n > 0 }
+func (w *poolSubmitQueue) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.n > 0 }
 
-// throttled says whether connections are offered sparingly.
-func (w *waiting) throttled(now time.Duration) bool { return w.shed > 0 && now-w.shed < throttleTime }
+// isThrottled says whether connections are offered sparingly.
+func (w *poolSubmitQueue) isThrottled(now time.Duration) bool {
+	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
+}
 
-// submit gives a connection to the pool, unless others wait that have to come
+// submitInOrder gives a connection to the pool, unless others wait that have to come
 // first: all of them, or while they are offered sparingly one, if its input may be
 // shed.
-func (l *Loop) submit(c *engine.Conn) error {
-	w := &l.waiting
+func (l *Loop) submitInOrder(c *engine.Conn) error {
+	w := &l.submitQueue
 	switch {
 	case w.n == 0:
 	case !c.MayShed():
-		return w.why
-	case w.throttled(l.host.Clock()):
-		if l.offer(1) == 0 {
-			return w.why
+		return w.lastRejection
+	case w.isThrottled(l.host.Clock()):
+		if l.submitWaiting(1) == 0 {
+			return w.lastRejection
 		}
 	default:
-		if l.offer(w.n); w.n > 0 {
-			return w.why
+		if l.submitWaiting(w.n); w.n > 0 {
+			return w.lastRejection
 		}
 	}
 	return l.trySubmit(c)
 }
 
 func (l *Loop) trySubmit(c *engine.Conn) error {
-	err := l.group.cfg.Pool.TrySubmit(c)
+	err := l.engine.cfg.Pool.TrySubmit(c)
 	if err != nil {
-		l.refused(err)
+		l.recordPoolRejection(err)
 	}
 	return err
 }
 
-// refused notes that the pool has not taken a connection, or not kept it.
-func (l *Loop) refused(why error) {
-	l.waiting.why = why
-	if l.waiting.end != nil || !l.group.cfg.Pool.Closed(why) {
+// recordPoolRejection notes that the pool has not taken a connection, or not kept it.
+func (l *Loop) recordPoolRejection(reason error) {
+	l.submitQueue.lastRejection = reason
+	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.Closed(reason) {
 		return
 	}
-	l.waiting.end = engine.ErrPoolClosed
-	l.group.poolClosedLogged.Do(func() {
+	l.submitQueue.closeReason = engine.ErrPoolClosed
+	l.engine.poolClosedLogged.Do(func() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"the pool of Server.Workers was closed before the server had ended: connections are closed as soon as their handler is to be called")
 	})
 }
 
-// offer offers the pool the first of those that wait, so many at most, and says how
+// submitWaiting offers the pool the first of those that wait, so many at most, and says how
 // many it has taken.
-func (l *Loop) offer(most int) (taken int) {
-	w := &l.waiting
-	most = min(most, w.n)
-	for taken < most && l.trySubmit(w.front()) == nil {
+func (l *Loop) submitWaiting(limit int) (submitted int) {
+	w := &l.submitQueue
+	limit = min(limit, w.n)
+	for submitted < limit && l.trySubmit(w.front()) == nil {
 		w.popFront()
-		taken++
+		submitted++
 	}
-	return taken
+	return submitted
 }
 
-// run offers those that wait when it is time.
-func (w *waiting) run(now time.Duration) {
+// runIfDue offers those that wait when it is time.
+func (w *poolSubmitQueue) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
 	case w.n == 0:
 		return
-	case w.end != nil:
+	case w.closeReason != nil:
 		l.closeWaiting()
-	case now < w.again:
+	case now < w.retryAt:
 		return
-	case w.throttled(now):
-		l.offer(1)
+	case w.isThrottled(now):
+		l.submitWaiting(1)
 	default:
-		l.offer(w.n)
+		l.submitWaiting(w.n)
 	}
-	w.again = now + poolRetry
+	w.retryAt = now + poolRetryInterval
 }
 
-// offerAfterReturn lets those wait that the pool has shed, and offers some in the place of
+// requeueShedAndSubmit lets those wait that the pool has shed, and offers some in the place of
 // those that have run.
-func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration) {
-	w := &l.waiting
+func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Duration) {
+	w := &l.submitQueue
 	if len(shed) > 0 {
-		w.shed, w.again = now, now+poolRetry
+		w.lastShedAt, w.retryAt = now, now+poolRetryInterval
 		w.pushFront(shed)
 	}
 	switch {
-	case w.n == 0 || w.end != nil:
-	case w.throttled(now):
-		l.offer(2 * ran)
+	case w.n == 0 || w.closeReason != nil:
+	case w.isThrottled(now):
+		l.submitWaiting(2 * ran)
 	default:
-		l.offer(w.n)
+		l.submitWaiting(w.n)
 	}
 }
 
-// closeUnserved is for a connection whose handler is to be called when none waits any
+// closeWithoutWorker is for a connection whose handler is to be called when none waits any
 // more: it is closed. Its handler is told of that on the loop.
-func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
+func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
 	if c.ClosedDeferred() {
 		c.UndeferClosed()
-		l.finish(c)
+		l.callClosedAndFree(c)
 		return false
 	}
-	c.CloseWith(l.waiting.end)
+	c.CloseWith(l.submitQueue.closeReason)
 	return true
 }
 
 // closeWaiting does the same for all that wait.
 func (l *Loop) closeWaiting() {
-	for w := &l.waiting; w.n > 0; {
+	for w := &l.submitQueue; w.n > 0; {
 		c := w.front()
 		w.popFront()
-		l.resume(c, w.why)
+		l.resumeConn(c, w.lastRejection)
 	}
 }

@@ -11,45 +11,45 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// rooms is a pool with so much room, which keeps what it takes.
-type rooms struct {
-	room  int
-	taken []*engine.Conn
+// limitedPool is a pool with so much room, which keeps what it takes.
+type limitedPool struct {
+	capacity int
+	taken    []*engine.Conn
 }
 
 var errFull = errors.New("full")
 
-func (p *rooms) TrySubmit(c *engine.Conn) error {
-	if p.room == 0 {
+func (p *limitedPool) TrySubmit(c *engine.Conn) error {
+	if p.capacity == 0 {
 		return errFull
 	}
-	p.room--
+	p.capacity--
 	p.taken = append(p.taken, c)
 	return nil
 }
 
-func (p *rooms) Closed(error) bool { return false }
+func (p *limitedPool) Closed(error) bool { return false }
 
-// idler is a handler that leaves all input.
-type idler struct{}
+// noopHandler is a handler that leaves all input.
+type noopHandler struct{}
 
-func (idler) Opened(*engine.Conn)               {}
-func (idler) Received(*engine.Conn, []byte) int { return 0 }
-func (idler) Ended(*engine.Conn, []byte) int    { return 0 }
-func (idler) Closed(*engine.Conn, error)        {}
+func (noopHandler) Opened(*engine.Conn)               {}
+func (noopHandler) Received(*engine.Conn, []byte) int { return 0 }
+func (noopHandler) Ended(*engine.Conn, []byte) int    { return 0 }
+func (noopHandler) Closed(*engine.Conn, error)        {}
 
 // Input that may be shed takes no room in the pool before one of those that wait,
 // also while these are offered sparingly: however much of it there is, they get on.
-func TestWaitingGetsOn(t *testing.T) {
-	p := &rooms{}
+func TestSheddableInputDoesNotOvertake(t *testing.T) {
+	p := &limitedPool{}
 	shed := 0
-	cfg := engine.Config{Handler: idler{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
+	cfg := engine.Config{Handler: noopHandler{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{MaxConns: 100, MaxMessage: 100, MaxUnsent: 100},
 		Shed:   func(_ *engine.Conn, in []byte, _ error) int { shed++; return len(in) }}
-	l := newLoop(&group{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})
+	l := newLoop(&loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})
 	l.host.SetClock(time.Second)
 	fresh := func() *engine.Conn {
-		c := l.slab.take()
+		c := l.conns.acquireConn()
 		c.Open(netip.AddrPort{}, false)
 		return c
 	}
@@ -65,24 +65,24 @@ func TestWaitingGetsOn(t *testing.T) {
 	var waits []*engine.Conn
 	for range 3 {
 		waits = append(waits, fresh())
-		if l.handOver(waits[len(waits)-1]) {
+		if l.submitToPool(waits[len(waits)-1]) {
 			t.Fatal("a new connection does not wait for room")
 		}
 	}
-	l.waiting.shed = l.host.Clock()
+	l.submitQueue.lastShedAt = l.host.Clock()
 
-	p.room = 1
-	if here := l.handOver(input()); !here || shed != 1 {
+	p.capacity = 1
+	if here := l.submitToPool(input()); !here || shed != 1 {
 		t.Errorf("room for one, and input that may be shed: shed %d times; want once, and one that waits in the pool", shed)
 	}
-	p.room = 2
+	p.capacity = 2
 	last := input()
-	if here := l.handOver(last); here || shed != 1 {
+	if here := l.submitToPool(last); here || shed != 1 {
 		t.Errorf("room for two: shed %d times more; want the input in the pool, behind one that waits", shed-1)
 	}
-	p.room = 1
-	l.handOver(input())
-	if want := []*engine.Conn{waits[0], waits[1], last, waits[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.waiting.n != 0 {
-		t.Errorf("the pool has taken %d, and %d wait; want the three that waited, in order, and input behind the second", len(p.taken), l.waiting.n)
+	p.capacity = 1
+	l.submitToPool(input())
+	if want := []*engine.Conn{waits[0], waits[1], last, waits[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
+		t.Errorf("the pool has taken %d, and %d wait; want the three that waited, in order, and input behind the second", len(p.taken), l.submitQueue.n)
 	}
 }

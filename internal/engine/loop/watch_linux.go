@@ -12,88 +12,88 @@ import (
 // can only tell when the turn is over. Under Auto the others then leave their handlers to
 // workers: what this one waits for may hold them up too.
 
-// minWatch is the shortest time between two looks at the loops.
-const minWatch = 100 * time.Millisecond
+// minWatchInterval is the shortest time between two looks at the loops.
+const minWatchInterval = 100 * time.Millisecond
 
-// watch looks at the loops' clocks now and then, until all have ended. A loop
+// watchForStuckTurns looks at the loops' clocks now and then, until all have ended. A loop
 // that is awake sets its own at each turn.
-func (g *group) watch(ended <-chan struct{}) {
-	limit := g.cfg.Limits.HandlerTime
+func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
+	limit := e.cfg.Limits.HandlerTime
 	if limit == 0 {
 		return
 	}
-	ticker := time.NewTicker(max(limit, minWatch))
+	ticker := time.NewTicker(max(limit, minWatchInterval))
 	defer ticker.Stop()
-	turns := make([]observedTurn, len(g.loops))
+	turns := make([]observedTurn, len(e.loops))
 	for {
 		select {
 		case <-ended:
 			return
 		case <-ticker.C:
 		}
-		for i, l := range g.loops {
-			l.judgeTurn(&turns[i])
+		for i, l := range e.loops {
+			l.reportStuckTurn(&turns[i])
 		}
 	}
 }
 
 // What a loop may be doing when it is held up.
 const (
-	events int32 = iota
-	mail
-	broadcasts
-	planned
-	upkeep
+	phaseEvents int32 = iota
+	phaseMail
+	phaseBroadcasts
+	phasePacing
+	phaseTasks
 )
 
-// doingNames say so in logs.
-var doingNames = [...]string{
-	events:     "events: a handler has not returned, or there was no CPU",
-	mail:       "mail: a handler has not returned, or there was no CPU",
-	broadcasts: "broadcasts",
-	planned:    "planned calls",
-	upkeep:     "upkeep",
+// phaseNames say so in logs.
+var phaseNames = [...]string{
+	phaseEvents:     "events: a handler has not returned, or there was no CPU",
+	phaseMail:       "mail: a handler has not returned, or there was no CPU",
+	phaseBroadcasts: "broadcasts",
+	phasePacing:     "planned calls",
+	phaseTasks:      "upkeep",
 }
 
 // observedTurn is a turn that was under way at a look.
 type observedTurn struct {
-	clock time.Duration // of the loop
-	at    time.Duration // when it was first seen
-	told  bool
+	clock     time.Duration // of the loop
+	firstSeen time.Duration // when it was first seen
+	reported  bool
 }
 
-// judgeTurn reports a loop that is in the same turn as at the last look.
-func (l *Loop) judgeTurn(turn *observedTurn) {
+// reportStuckTurn reports a loop that is in the same turn as at the last look.
+func (l *Loop) reportStuckTurn(seen *observedTurn) {
 	clock, now := l.host.Clock(), engine.Since()
-	if l.asleep.Load() || turn.clock != clock {
-		if turn.told {
-			l.group.stuck.Add(-1)
+	if l.asleep.Load() || seen.clock != clock {
+		if seen.reported {
+			l.engine.stuckLoops.Add(-1)
 		}
-		*turn = observedTurn{clock: clock, at: now}
+		*seen = observedTurn{clock: clock, firstSeen: now}
 		return
 	}
-	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
-		turn.told = true
-		l.group.stuck.Add(1)
-		l.group.moveOthers(l, held)
-		doing := l.doing.Load()
-		if doing != broadcasts && doing != upkeep {
+	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.HandlerTime {
+		seen.reported = true
+		l.engine.stuckLoops.Add(1)
+		l.engine.moveOtherHandlersToWorkers(l, held)
+		phase := l.phase.Load()
+		if phase != phaseBroadcasts && phase != phaseTasks {
 			l.counters.Add(engine.Slow, 1)
 		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"an event loop is held up in one turn; its other connections wait",
-			slog.String("doing", doingNames[doing]),
-			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.used.Load()))
+			slog.String("doing", phaseNames[phase]),
+			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.connCount.Load()))
 	}
 }
 
-// moveOthers has workers call the handlers of all loops but one, under Auto.
-func (g *group) moveOthers(but *Loop, held time.Duration) {
-	for _, l := range g.loops {
-		if g.cfg.Auto && l != but {
-			l.addChore(func() {
+// moveOtherHandlersToWorkers has workers call the handlers of all loops but one, under Auto.
+func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
+	for _, l := range e.loops {
+		if e.cfg.Auto && l != except {
+			l.enqueueCall(func() {
 				if !l.host.OnWorkers {
-					l.auto.moveAway(held)
+					l.placement.moveHandlersToWorkers(held)
 				}
 			})
 		}

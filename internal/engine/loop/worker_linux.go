@@ -15,226 +15,228 @@ import (
 // functions and done when it is back. So the order of its events is kept, and
 // nothing is lost; that it reads no more meanwhile is the driver's care.
 
-// Deliver has the handler called: at once, or by a worker. It says whether the
+// CallHandler has the handler called: at once, or by a worker. It says whether the
 // connection is still the loop's.
-func (l *Loop) Deliver(c *engine.Conn) (here bool) {
+func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
 	if !l.host.OnWorkers || c.Relayed() {
 		c.Deliver()
 		return true
 	}
-	return l.handOver(c)
+	return l.submitToPool(c)
 }
 
-// handOver gives a connection to the pool. One that the pool has no room for waits,
+// submitToPool gives a connection to the pool. One that the pool has no room for waits,
 // unless its input may be shed. It says whether the connection is still the
 // loop's.
-func (l *Loop) handOver(c *engine.Conn) (here bool) {
-	if l.waiting.end == engine.ErrPoolClosed {
-		return l.closeUnserved(c)
+func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
+	if l.submitQueue.closeReason == engine.ErrPoolClosed {
+		return l.closeWithoutWorker(c)
 	}
 	c.HandedOver()
 	c.SetArmed(c.Armed() | Busy)
-	l.busy++
-	why := l.submit(c)
+	l.busyConns++
+	rejection := l.submitInOrder(c)
 	switch {
-	case why == nil:
+	case rejection == nil:
 		return false
-	case l.waiting.end != nil:
-		l.reclaim(c)
-		return l.closeUnserved(c)
+	case l.submitQueue.closeReason != nil:
+		l.reclaimFromWorker(c)
+		return l.closeWithoutWorker(c)
 	case c.MayShed():
-		l.reclaim(c)
-		c.Shed(why)
+		l.reclaimFromWorker(c)
+		c.Shed(rejection)
 		return true
 	}
-	l.waiting.pushBack(c)
+	l.submitQueue.pushBack(c)
 	return false
 }
 
-// reclaim makes a busy connection the loop's again.
-func (l *Loop) reclaim(c *engine.Conn) {
+// reclaimFromWorker makes a busy connection the loop's again.
+func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.SetArmed(c.Armed() &^ Busy)
-	l.busy--
+	l.busyConns--
 	c.TakenBack()
 }
 
-// Later keeps what is to be done with a busy connection when it is back.
-func (l *Loop) Later(c *engine.Conn, do func()) { l.keep(c, later{do: do}) }
+// DeferUntilReturned keeps what is to be done with a busy connection when it is back.
+func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
+	l.addDeferred(c, deferredAction{do: action})
+}
 
-// later is what is to be done with a busy connection when it is back. Mail is given out also
+// deferredAction is what is to be done with a busy connection when it is back. Mail is given out also
 // when it has closed: what was reserved for it is released then, and who waits hears of it.
-type later struct {
+type deferredAction struct {
 	do   func()
-	mail *mailRun // nil if it is none
+	mail *connMailQueue // nil if it is none
 }
 
-func (l *Loop) keep(c *engine.Conn, what later) {
-	if l.later == nil {
-		l.later = make(map[*engine.Conn][]later)
+func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
+	if l.deferred == nil {
+		l.deferred = make(map[*engine.Conn][]deferredAction)
 	}
-	l.later[c] = append(l.later[c], what)
-	delete(l.runs, c) // mail that comes now comes after it
+	l.deferred[c] = append(l.deferred[c], action)
+	delete(l.deferredMail, c) // mail that comes now comes after it
 }
 
-// queueMail keeps mail for a busy connection: in one run while nothing else comes in
+// deferMail keeps mail for a busy connection: in one run while nothing else comes in
 // between. Bytes for one that is to be closed are dropped.
-func (l *Loop) queueMail(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&NoRoom != 0 && m.Drop() {
+func (l *Loop) deferMail(m engine.Mail, data []byte) {
+	if m.Conn.Armed()&CloseOnReturn != 0 && m.Drop() {
 		return
 	}
-	run := l.runs[m.Conn]
-	if run == nil {
-		run = new(mailRun)
-		l.keep(m.Conn, later{run.deliver, run})
-		if l.runs == nil {
-			l.runs = make(map[*engine.Conn]*mailRun)
+	queue := l.deferredMail[m.Conn]
+	if queue == nil {
+		queue = new(connMailQueue)
+		l.addDeferred(m.Conn, deferredAction{queue.deliverAll, queue})
+		if l.deferredMail == nil {
+			l.deferredMail = make(map[*engine.Conn]*connMailQueue)
 		}
-		l.runs[m.Conn] = run
+		l.deferredMail[m.Conn] = queue
 	}
-	l.post.busy += run.put(m, data)
+	l.mailQueues.deferredMemory += queue.enqueue(m, data)
 }
 
-// queued is the memory of the mail that is kept for a busy connection.
-func (l *Loop) queued(c *engine.Conn) (n int) {
-	for _, kept := range l.later[c] {
+// deferredMailBytes is the memory of the mail that is kept for a busy connection.
+func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
+	for _, kept := range l.deferred[c] {
 		if kept.mail != nil {
-			n += kept.mail.memory()
+			n += kept.mail.memoryBytes()
 		}
 	}
 	return n
 }
 
-// dropQueued drops what is kept to be sent, and has the connection closed when it is back.
-func (l *Loop) dropQueued(c *engine.Conn) {
-	for _, kept := range l.later[c] {
+// dropDeferredMailAndClose drops what is kept to be sent, and has the connection closed when it is back.
+func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
+	for _, kept := range l.deferred[c] {
 		if run := kept.mail; run != nil {
-			l.post.busy -= run.memory()
+			l.mailQueues.deferredMemory -= run.memoryBytes()
 			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
-			l.post.busy += run.memory()
+			l.mailQueues.deferredMemory += run.memoryBytes()
 		}
 	}
-	l.countMail()
-	l.closeBusy(c, engine.ErrOverBudget)
+	l.countMailMemory()
+	l.closeWhenReturned(c, engine.ErrOverBudget)
 }
 
-// closeBusy has a busy connection closed when it is back.
-func (l *Loop) closeBusy(c *engine.Conn, why error) {
-	if c.Armed()&NoRoom == 0 {
-		c.SetArmed(c.Armed() | NoRoom)
-		l.Later(c, func() { c.Abort(why) })
+// closeWhenReturned has a busy connection closed when it is back.
+func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
+	if c.Armed()&CloseOnReturn == 0 {
+		c.SetArmed(c.Armed() | CloseOnReturn)
+		l.DeferUntilReturned(c, func() { c.Abort(reason) })
 	}
 }
 
-// forgetLater forgets what was kept for a connection that is back.
-func (l *Loop) forgetLater(c *engine.Conn) {
-	l.post.busy -= l.queued(c)
-	delete(l.later, c)
-	delete(l.runs, c)
-	l.countMail()
+// forgetDeferred forgets what was kept for a connection that is back.
+func (l *Loop) forgetDeferred(c *engine.Conn) {
+	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
+	delete(l.deferred, c)
+	delete(l.deferredMail, c)
+	l.countMailMemory()
 }
 
-// deliver gives a connection all of its mail, also when its handler ends the goroutine: then the
+// deliverAll gives a connection all of its mail, also when its handler ends the goroutine: then the
 // rest is released.
-func (r *mailRun) deliver() {
-	defer r.giveAll()
-	r.giveAll()
+func (r *connMailQueue) deliverAll() {
+	defer r.deliverRemaining()
+	r.deliverRemaining()
 }
 
-func (r *mailRun) giveAll() {
-	for r.given < len(r.mail) {
-		m, data := r.next()
+func (r *connMailQueue) deliverRemaining() {
+	for r.delivered < len(r.mail) {
+		m, data := r.dequeue()
 		m.Conn.Mailed(m, data)
 	}
 }
 
-// back is a connection that comes back from the pool.
-type back struct {
-	conn *engine.Conn
-	why  error // why no worker has run it, nil if one has
+// returnedConn is a connection that comes back from the pool.
+type returnedConn struct {
+	conn      *engine.Conn
+	rejection error // why no worker has run it, nil if one has
 }
 
 // TakeBack implements engine.Loop.
-func (l *Loop) TakeBack(c *engine.Conn, why error) {
+func (l *Loop) TakeBack(c *engine.Conn, rejection error) {
 	l.mu.Lock()
-	l.returned = append(l.returned, back{c, why})
+	l.returned = append(l.returned, returnedConn{c, rejection})
 	l.hasReturned.Store(true)
 	l.mu.Unlock()
 	l.wake()
 }
 
-// takeBack takes the connections that were given back. What the pool has not run,
+// resumeReturned takes the connections that were given back. What the pool has not run,
 // and may not be shed, stays busy and waits.
-func (l *Loop) takeBack() {
-	if l.tookBack == len(l.takingBack) { // and no turn has been cut short
+func (l *Loop) resumeReturned() {
+	if l.returnBatchDone == len(l.returnBatch) { // and no turn has been cut short
 		if !l.hasReturned.Load() {
 			return
 		}
 		l.mu.Lock()
-		l.returned, l.takingBack, l.tookBack = l.takingBack[:0], l.returned, 0
+		l.returned, l.returnBatch, l.returnBatchDone = l.returnBatch[:0], l.returned, 0
 		l.hasReturned.Store(false)
 		l.mu.Unlock()
 	}
 	ran := 0
-	for l.tookBack < len(l.takingBack) {
-		b := l.takingBack[l.tookBack]
-		l.takingBack[l.tookBack] = back{}
-		l.tookBack++
-		if b.why == nil {
+	for l.returnBatchDone < len(l.returnBatch) {
+		returned := l.returnBatch[l.returnBatchDone]
+		l.returnBatch[l.returnBatchDone] = returnedConn{}
+		l.returnBatchDone++
+		if returned.rejection == nil {
 			ran++
-		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.MayShed() {
-			l.shed = append(l.shed, b.conn)
+		} else if l.recordPoolRejection(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.MayShed() {
+			l.shedConns = append(l.shedConns, returned.conn)
 			continue
 		}
-		l.resume(b.conn, b.why)
+		l.resumeConn(returned.conn, returned.rejection)
 	}
-	l.offerAfterReturn(ran, l.shed, l.host.Clock())
-	clear(l.shed)
-	l.shed = l.shed[:0]
+	l.requeueShedAndSubmit(ran, l.shedConns, l.host.Clock())
+	clear(l.shedConns)
+	l.shedConns = l.shedConns[:0]
 }
 
-// resume goes on with a connection that is back: with its input, if that is shed, and
+// resumeConn goes on with a connection that is back: with its input, if that is shed, and
 // with what has come meanwhile. All of that is done also when a handler ends the goroutine: the
 // connection has failed then, so that no handler is called any more.
-func (l *Loop) resume(c *engine.Conn, why error) {
-	l.reclaim(c)
-	c.Miss(l.missed[c])
-	delete(l.missed, c)
-	kept := l.later[c]
+func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
+	l.reclaimFromWorker(c)
+	c.Miss(l.missedBroadcasts[c])
+	delete(l.missedBroadcasts, c)
+	kept := l.deferred[c]
 	if c.ClosedDeferred() {
-		if why != nil {
+		if rejection != nil {
 			c.UndeferClosed()
 		}
-		kept = slices.DeleteFunc(kept, func(k later) bool { return k.mail == nil })
-		defer l.free(c)
-		defer l.forgetLater(c)
-		defer doAll(&kept)
+		kept = slices.DeleteFunc(kept, func(k deferredAction) bool { return k.mail == nil })
+		defer l.freeConn(c)
+		defer l.forgetDeferred(c)
+		defer runDeferred(&kept)
 		c.Finish()
 		return
 	}
 	settled := false
 	defer func() {
 		if !settled {
-			doAll(&kept)
-			l.forgetLater(c)
+			runDeferred(&kept)
+			l.forgetDeferred(c)
 		}
 	}()
 	switch {
-	case why == nil:
-	case l.waiting.end != nil:
-		c.CloseWith(l.waiting.end)
+	case rejection == nil:
+	case l.submitQueue.closeReason != nil:
+		c.CloseWith(l.submitQueue.closeReason)
 	default:
-		c.Shed(why)
+		c.Shed(rejection)
 	}
-	doAll(&kept)
-	l.forgetLater(c)
+	runDeferred(&kept)
+	l.forgetDeferred(c)
 	settled = true
-	l.driver.Settle(c)
+	l.driver.PerformActions(c)
 }
 
-func doAll(kept *[]later) {
-	for len(*kept) > 0 {
-		do := (*kept)[0].do
-		*kept = (*kept)[1:]
-		do()
+func runDeferred(actions *[]deferredAction) {
+	for len(*actions) > 0 {
+		run := (*actions)[0].do
+		*actions = (*actions)[1:]
+		run()
 	}
 }

@@ -4,9 +4,9 @@ package uring
 // don't fit are submitted early, completions that don't fit are kept by the kernel and come
 // later. A turn of a loop rarely has as many of either.
 const (
-	sqEntries   = 256
-	cqEntries   = 1024
-	mostBuffers = 64 // 4 MiB a loop at the most
+	sqEntries  = 256
+	cqEntries  = 1024
+	maxBuffers = 64 // 4 MiB a loop at the most
 )
 
 // LockedMemory returns how many bytes the kernel counts against RLIMIT_MEMLOCK for the ring of
@@ -15,7 +15,7 @@ const (
 // counts less.
 func LockedMemory(page int64) (bytes int64) {
 	const submission, completion, buffer, counters = 64, 16, 16, 320
-	for _, region := range [...]int64{sqEntries * submission, counters + cqEntries*completion, mostBuffers * buffer} {
+	for _, region := range [...]int64{sqEntries * submission, counters + cqEntries*completion, maxBuffers * buffer} {
 		bytes += (region + page - 1) / page * page
 	}
 	return bytes

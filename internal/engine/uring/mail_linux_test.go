@@ -9,8 +9,8 @@ import (
 
 // Sends that mail has caused complete in the next turn, however many they are: those
 // that were left would each hold a buffer while more mail is taken.
-func TestSendsOfMailDoNotPileUp(t *testing.T) {
-	const n = 4 * turnBatch
+func TestSendsCompleteInNextTurn(t *testing.T) {
+	const n = 4 * completionsPerTurn
 	var (
 		refs    []engine.Ref
 		left    = make(chan int, 1)
@@ -38,13 +38,13 @@ func TestSendsOfMailDoNotPileUp(t *testing.T) {
 				t.Errorf("Nudge: %v", err)
 			}
 		default:
-			left <- h.underWay(sending)
+			left <- h.countConnsWith(sending)
 		}
 	}
-	e := start(t, h)
-	first := dial(t, e)
+	e := startTestEngine(t, h)
+	first := dialEngine(t, e)
 	for range n - 1 {
-		dial(t, e)
+		dialEngine(t, e)
 	}
 	for range n {
 		testkit.Receive(t, opened, "Opened")
@@ -57,15 +57,15 @@ func TestSendsOfMailDoNotPileUp(t *testing.T) {
 		}
 	}
 	close(release)
-	if got := testkit.Receive(t, left, "the nudge of the next turn"); got > turnBatch {
+	if got := testkit.Receive(t, left, "the nudge of the next turn"); got > completionsPerTurn {
 		t.Errorf("%d of %d sends are under way a turn later", got, n)
 	}
 }
 
-// underWay counts connections with something under way, on the loop.
-func (h *handler) underWay(what uint16) (n int) {
-	h.driver.loop.Each(func(c *engine.Conn) {
-		if c.Armed()&what != 0 {
+// pendingOps counts connections with something under way, on the loop.
+func (h *handler) countConnsWith(ops uint16) (n int) {
+	h.driver.loop.ForEachConn(func(c *engine.Conn) {
+		if c.Armed()&ops != 0 {
 			n++
 		}
 	})
