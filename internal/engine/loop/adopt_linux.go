@@ -11,16 +11,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how a loop comes to connections that somebody else has accepted. A chore
-// brings it a descriptor of its own. A shard has to fetch that out of the process's table;
-// so a goroutine, which is on another thread, keeps the one there until it has.
+// Adopting connections that the caller has accepted. A remote call passes a descriptor to the
+// loop. A shard must copy it from the process's table first; until it has, a goroutine on
+// another thread keeps the descriptor open.
 
 func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
 	if e.cfg.Shard == 0 {
 		_, err := target.queueAdoption(conn, listener, received, nil)
 		if err == nil {
-			_ = conn.Close() // the loop has its own descriptor
+			_ = conn.Close()
 		}
 		return err
 	}
@@ -46,8 +46,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	return <-result
 }
 
-// queueAdoption leaves a connection for the loop, as a descriptor. A shard closes fetched when it
-// has one of its own.
+// queueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied
+// when it has its own copy of the descriptor.
 func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)
@@ -68,16 +68,16 @@ func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copie
 	return fd, err
 }
 
-// addAdoptedConn takes such a connection.
+// addAdoptedConn admits and opens an adopted connection.
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
 	l.pendingAdoptions.Add(-1)
-	if copied != nil { // and who waits for that closes fd, which is not in this table
+	if copied != nil { // the process's table has fd; the waiting goroutine closes it
 		own, err := sock.Fetch(fd)
 		close(copied)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)
 			l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
-				"a connection could not be adopted by a loop with a descriptor table of its own", slog.String("error", err.Error()))
+				"cannot adopt a connection: copying its descriptor to the shard failed", slog.String("error", err.Error()))
 			return
 		}
 		fd = own
@@ -86,7 +86,7 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, recei
 		sock.Close(fd)
 		return
 	}
-	_ = sock.PrepareConn(fd) // without its options it serves all the same
+	_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
 	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.engine.cfg.Watches(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)

@@ -7,19 +7,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a message goes to all connections. It is kept once; each loop
-// has a reference to it in posted, which the loop's lock guards, and walks through
-// its connections with all those that wait, some connections in a turn, so that others
-// do not wait. A connection with nothing unsent is sent to without a copy; what a connection
-// can't take at once is copied to its own output; one that is with a worker gets it
-// when it is back.
+// Broadcasts to all connections. A broadcast is stored once. Each loop gets a reference in
+// newBroadcasts and passes over its connections with all active broadcasts, a limited number
+// of connections a turn. A connection without unsent output is sent to without a copy. What
+// it does not accept at once is copied to its output. A connection with a worker gets the
+// broadcast when it returns.
 
-// The bounds of what a turn does of it: connections, and bytes, but for one message.
+// Limits of one turn: connections, and bytes unless a single message is larger.
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
-	broadcastClockCheck   = 8 // after so many it looks at the clock
-	// maxJoinedBytes is the most bytes of those that walk together, but for one message.
+	broadcastClockCheck   = 8 // connections between two looks at the clock
+	// maxJoinedBytes limits broadcasts that are sent together, unless a single one is larger.
 	maxJoinedBytes = 64 << 10
 )
 
@@ -35,8 +34,8 @@ func (e *loopEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast leaves a broadcast for the loop. One that has ended has nobody to give
-// it to.
+// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is
+// done for it.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -52,36 +51,34 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass is how a loop gives broadcasts to its connections: round and round, as long as
-// there are any. One that comes joins in where the walk is, behind those that are
-// under way, and has reached all when it comes there again. So a connection gets in one
-// send all that have come since the walk was there before, in order, and the longer a
-// round takes, the more that is.
+// broadcastPass goes round a loop's slots as long as there are active broadcasts. A new
+// broadcast joins at the current slot, behind those that are active, and is finished when
+// the pass returns to that slot. So a connection gets everything in one send that has been
+// broadcast since the last visit, in order; the longer a round takes, the more that is.
 type broadcastPass struct {
-	nextSlot   uint32           // the slot that is next
-	messages   []*engine.Shared // those under way, which are the loop's first casts
-	payload    []byte           // of all of them
-	joinBuffer []byte           // the room for that, where they are several
+	nextSlot   uint32
+	messages   []*engine.Shared // the first of broadcastSender.active
+	payload    []byte           // all messages joined
+	joinBuffer []byte           // the memory of payload, if there are several messages
 }
 
-// broadcastSender are a loop's broadcasts that are under way.
+// broadcastSender sends a loop's active broadcasts.
 type broadcastSender struct {
 	loop   *Loop
 	active []activeBroadcast // in order
 	pass   broadcastPass
 
-	finishedCount uint64 // how many have reached all
+	finishedCount uint64 // broadcasts that have reached all connections
 }
 
-// activeBroadcast is a broadcast of a loop's.
 type activeBroadcast struct {
 	*engine.Broadcast
 	startSlot uint32 // the slot where it has joined
-	wrapped   bool   // the walk has come to its end since
+	wrapped   bool   // the pass has reached the last slot since
 }
 
-// updateActive goes on from the last slot to the first, lets go of broadcasts that have reached
-// all, and lets others join.
+// updateActive continues from the last slot to the first, removes broadcasts that have
+// reached all connections, and adds new ones.
 func (c *broadcastSender) updateActive() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -117,7 +114,7 @@ func (c *broadcastSender) updateActive() {
 	}
 }
 
-// joinMessages makes one piece of those under way.
+// joinMessages joins the messages to one payload.
 func (w *broadcastPass) joinMessages() {
 	switch len(w.messages) {
 	case 0:
@@ -135,7 +132,7 @@ func (w *broadcastPass) joinMessages() {
 
 func (c *broadcastSender) nextDue() (at time.Duration, ok bool) { return 0, len(c.active) > 0 }
 
-// runIfDue goes on with the walk, until the slice is over.
+// runIfDue continues the pass until the turn's time or its limits are used up.
 func (c *broadcastSender) runIfDue(time.Duration) {
 	if len(c.active) == 0 {
 		return
@@ -178,9 +175,8 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcast keeps a broadcast for a connection that is with a worker, where it
-// counts as if it had been posted. One that has no room for it loses it, or is
-// closed when it is back.
+// deferBroadcast keeps a broadcast for a connection that is with a worker; it counts as
+// queued mail. If there is no capacity, the connection misses it, or is closed on return.
 func (l *Loop) deferBroadcast(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveBroadcast(message)
 	switch {

@@ -7,35 +7,34 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is the bound of all buffers together. Each loop counts its own. When
-// all hold more than Limits.MaxBuffered, those loops that hold more than an even
-// share of it, of which there is at least one, close the connections with the largest
-// buffers until an eighth of the bound is free. So a loop looks at the others only when it is
-// above its share. They are told apart by the power of two of the bytes that
-// wait, so that none has to be sorted: not by the room of their buffers, because one with
-// little to send may have been given a large one. No connection is closed that holds less than the
-// average: the large ones may be with workers, and are found when they are back. Only the mail
-// that waits for such is dropped before, and then they are closed.
+// The limit of all buffers together. Each loop counts its own. If the sum exceeds
+// Limits.MaxBuffered, each loop above its even share closes the connections with the largest
+// buffers until an eighth of the limit is free; at least one loop is above its share. So a
+// loop checks the others only when it is above its share. Connections are classified by the
+// power of two of the bytes that wait, which needs no sorting. The capacity of the buffers
+// does not count, because one with little output may have been given a large buffer. No
+// connection is closed that holds less than the average: the large ones may be with workers
+// and are found when they return. Only mail that is deferred for them is dropped before.
 
-// When a walk through all connections has found too few that could be closed, the next one
-// comes after budgetRetryInterval, or when the buffers have grown by another eighth of the bound: mail
-// that was in no connection's buffers at the time may be in them by then.
+// After a pass that could not free enough, the next one follows after budgetRetryInterval, or
+// when buffers have grown by another eighth of the limit: mail that was in no connection's
+// buffers may be in them by then.
 const budgetRetryInterval = 50 * time.Millisecond
 
-// bufferBudget closes connections when buffers hold too much.
+// bufferBudget closes connections while buffers exceed their limit.
 type bufferBudget struct {
 	loop          *Loop
-	exceeded      bool          // buffers held too much at the last look
-	failedAt      time.Duration // when too few could be closed; 0 if enough could
-	heldAtFailure int64         // what all buffers held then
+	exceeded      bool          // at the last check
+	failedAt      time.Duration // when a pass could not free enough; 0 if the last one could
+	heldAtFailure int64         // bytes of all buffers then
 }
 
 func (b *bufferBudget) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// runIfDue closes the connections with the largest buffers, if all buffers together
-// hold too much.
+// runIfDue closes the connections with the largest buffers if all buffers together exceed
+// their limit.
 func (b *bufferBudget) runIfDue(now time.Duration) {
 	l := b.loop
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
@@ -48,12 +47,12 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 	}
 	excess := min(held-limit*7/8, l.counters.Get(engine.Buffered)-l.engine.bufferShare*7/8)
 	if b.exceeded = excess > 0; !b.exceeded {
-		return // it is for others to give way
+		return // other loops must free memory
 	}
-	var classes [64]int64 // what those of each size class hold
+	var classes [64]int64 // bytes held by each size class
 	l.forEachWithBuffers(func(c *engine.Conn, n int) {
 		if c.Armed()&Busy == 0 && c.Aborted() {
-			excess -= int64(n) // soon
+			excess -= int64(n) // it will be free soon
 		} else {
 			classes[l.waitingSizeClass(c)] += int64(n)
 		}
@@ -73,14 +72,14 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargest closes connections from a size class on, until the excess is gone.
+// closeLargest closes connections of minClass and above until excess is gone.
 func (l *Loop) closeLargest(minClass int, excess *int64) {
 	unassigned := int64(l.mailbox.Memory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
 	l.forEachWithBuffers(func(c *engine.Conn, n int) {
 		busy, minBytes := c.Armed()&Busy != 0, average
 		if busy {
-			minBytes /= 2 // it has more than is known here
+			minBytes /= 2 // its total is not known here
 		}
 		switch {
 		case *excess <= 0 || !busy && c.Aborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
@@ -95,7 +94,7 @@ func (l *Loop) closeLargest(minClass int, excess *int64) {
 	})
 }
 
-// waitingSizeClass is the power of two of the bytes that a connection has waiting.
+// waitingSizeClass returns the number of bits of c's waiting bytes.
 func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 	if c.Armed()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
@@ -103,8 +102,8 @@ func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.Waiting()))
 }
 
-// forEachWithBuffers calls f for every connection that holds something here: of a busy one
-// that is the mail that is kept for it.
+// forEachWithBuffers calls visit with every connection that holds buffers, and their bytes. For
+// a busy connection, these are the mail deferred for it.
 func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
@@ -119,7 +118,7 @@ func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
 	})
 }
 
-// bufferedBytes is what the buffers of all loops hold.
+// bufferedBytes returns the bytes that the buffers of all loops hold.
 func (e *loopEngine) bufferedBytes() (sum int64) {
 	sum = e.sharedCounters.Get(engine.Buffered)
 	for _, l := range e.loops {

@@ -6,25 +6,24 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a loop gets rid of buffers that a burst has left behind: after a
-// broadcast under io_uring there are hundreds, and after much mail they may be large.
-// What nobody has taken from one look to the next goes to the garbage collector, but
-// for a few. Looks are trimInterval apart, and there are none while the loop holds no
-// more than those few: it is woken twice at most after a burst, and then sleeps on.
+// Freeing buffers after a burst. A broadcast under io_uring leaves hundreds of buffers; much
+// mail leaves large ones. Buffers that were not used between two checks go to the garbage
+// collector, except for a few. There are no checks while the loop holds only those few: a
+// burst wakes it at most twice.
 
-// trimInterval is the time between two looks. A load that comes at least that often finds
-// the buffers that it needs.
+// trimInterval is the time between two checks. Load that recurs within that time finds the
+// buffers that it needs.
 const trimInterval = 2 * time.Second
 
-// bufferTrimmer drops buffers that nobody takes.
+// bufferTrimmer frees unused buffers.
 type bufferTrimmer struct {
 	buffers *engine.FreeList
-	nextAt  time.Duration // the next look
+	nextAt  time.Duration
 }
 
 func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.Spare() }
 
-// runIfDue drops what nobody has taken since the last look, when it is time.
+// runIfDue frees buffers that were not used since the last check.
 func (t *bufferTrimmer) runIfDue(now time.Duration) {
 	if !t.buffers.Spare() || now < t.nextAt {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// waitRecorder is a driver to whom nothing happens, which says for how long it is to wait.
+// waitRecorder is an idleDriver that reports the limit of each wait.
 type waitRecorder struct {
 	idleDriver
 	sleeps chan time.Duration
@@ -22,7 +22,7 @@ func (s *waitRecorder) WaitForEvents(limit time.Duration) {
 	s.loop.Eventfd().Clear()
 }
 
-// A loop that sleeps after a burst wakes to drop the buffers, and then sleeps for ever.
+// A loop that sleeps after a burst wakes to free the buffers, and then sleeps without a limit.
 func TestTrimAfterBurst(t *testing.T) {
 	s := &waitRecorder{sleeps: make(chan time.Duration, 100)}
 	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
@@ -34,7 +34,7 @@ func TestTrimAfterBurst(t *testing.T) {
 	}
 	awaitSleep := func() time.Duration { return testkit.Receive(t, s.sleeps, "a wait of the loop") }
 	if most := awaitSleep(); most >= 0 {
-		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
+		t.Errorf("a loop without buffers waits for %v, want no limit", most)
 	}
 	spare := make(chan bool, 1)
 	s.loop.enqueueCall(func() {
@@ -48,13 +48,13 @@ func TestTrimAfterBurst(t *testing.T) {
 		spare <- s.loop.buffers.Spare()
 	})
 	if !<-spare {
-		t.Error("a burst has left nothing that could be dropped")
+		t.Error("no spare buffers after the burst")
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
 	s.loop.enqueueCall(func() { spare <- s.loop.buffers.Spare() })
 	if <-spare {
-		t.Error("it sleeps for ever with more than it is to hold on to")
+		t.Error("the loop waits without a limit although it has spare buffers")
 	}
 	if err := e.Stop(context.Background()); err != nil {
 		t.Error(err)

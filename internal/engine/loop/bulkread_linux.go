@@ -2,35 +2,36 @@ package loop
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// This file keeps connections that send much from delaying the others. One whose
-// read has brought more than BulkReadSize bytes is bulk: its driver does not look for
-// its input any more. It waits in a queue, round robin, and each turn reads from
-// the queue when the events at hand have been handled, for as long as those have
-// taken, but no longer than a slice. A read that brings less ends that. So what a
-// flood costs the others is half of the time at most, and a slice in each turn,
-// however many connections flood: sparse flows go first, as in FQ-CoDel (RFC 8290).
+// Fairness between bulk connections and others.
 //
-// A connection whose handler has yielded (Conn.Yield) waits there with the input that it has.
+// A connection is bulk if a read has brought more than BulkReadSize bytes. Its driver stops
+// watching it for input; instead it waits in a round-robin queue. Each turn first handles
+// pending events, and then reads from the queue for as long as those events took, at most
+// maxTaskTime. A smaller read makes the connection ordinary again. So floods cost other
+// connections at most half of the time and maxTaskTime a turn, whatever their number: sparse
+// flows go first, as in FQ-CoDel (RFC 8290).
 //
-// The queue names connections by their Refs, so that one that has begun to close
-// is passed over. Its driver clears its bit: see IsReadQueued.
+// A connection whose handler has yielded (Conn.Yield) waits in the same queue with its input.
+//
+// The queue contains Refs, so that connections that have begun to close are skipped.
+// IsReadQueued clears their bit.
 
 const (
-	// BulkReadSize is the most that a read brings of a connection that is not bulk.
+	// BulkReadSize is the largest read of a connection that is not bulk, in bytes.
 	BulkReadSize = 16 << 10
-	// minBulkReadTime is how long a turn may read from bulk connections at least.
+	// minBulkReadTime is the least time that a turn spends on bulk connections.
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk tells the loop how much a read has brought. Drivers call it after
-// Arrived.
+// QueueIfBulk queues c for reading if a read has brought more than BulkReadSize bytes.
+// Drivers call it after Arrived.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueRead(c)
 	}
 }
 
-// QueueRead implements engine.Loop: the loop reads from the connection.
+// QueueRead implements engine.Loop: the loop reads from c in one of its next turns.
 func (l *Loop) QueueRead(c *engine.Conn) {
 	if c.Armed()&BulkQueued == 0 && !c.Closing() {
 		c.SetArmed(c.Armed() | BulkQueued)
@@ -38,8 +39,8 @@ func (l *Loop) QueueRead(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued says whether the connection waits for the loop to read from it, so that
-// its driver is not to look for input. One that is closing does not.
+// IsReadQueued reports whether the loop will read from c, so that the driver must not watch it
+// for input. A connection that is closing is not queued.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.Armed()&BulkQueued != 0 && c.Closing() {
 		c.SetArmed(c.Armed() &^ BulkQueued)
@@ -47,9 +48,8 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.Armed()&BulkQueued != 0
 }
 
-// readBulkConns reads from bulk connections, once each, until the slice is over. One
-// that is with a worker, or is not to be read from, is watched again when that
-// has ended.
+// readBulkConns reads once from each bulk connection until its time is used up. Connections
+// that are busy, or that do not want input, are watched again later.
 func (l *Loop) readBulkConns() {
 	start := engine.Since()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

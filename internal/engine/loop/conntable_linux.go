@@ -6,36 +6,34 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is how many connections a slab grows by: 512 of 96 bytes fill six of
-// the pages of Go's allocator, and are too large for it to put 8 bytes of its own
-// before them. Entries that have never been used take no memory: nobody writes
-// there, and the pages are new.
+// chunkSize is the number of connections that a table grows by: 512 of 96 bytes fill six
+// pages of Go's allocator and are too large for its 8-byte header. Entries that were never
+// used take no memory, because their pages have not been written to.
 const chunkSize = 512
 
-// connTable holds a loop's connections densely, numbered by slot. It grows by
-// chunks, so that an entry never moves: a Ref may point to it for ever.
+// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so
+// a Ref may point to it forever.
 type connTable struct {
 	host         *engine.Host
 	chunks       []*chunk
-	freedChunks  []freedChunk // chunks that have been given back
-	freeList     slotLink     // the first entry that can be taken
-	releasedList slotLink     // the first of those freed since the last recycle
-	releasedTail slotLink     // the last of those
-	used         int
-	slotCount    uint32 // slots below have been used at some time
+	freedChunks  []freedChunk
+	freeList     slotLink // the first free entry
+	releasedList slotLink // the first entry released since the last recycleReleased
+	releasedTail slotLink // the last of them
+	used         int      // slots in use
+	slotCount    uint32   // slots below have been used at least once
 }
 
-// chunk is so many entries.
 type chunk [chunkSize]engine.Conn
 
-// freedChunk is a chunk that has been given back: nobody has the slots, and who gets them begins with
-// a generation that none of them has had.
+// freedChunk is a chunk whose memory was freed. generation is the last that any of its slots
+// has had; when the chunk is restored, its slots continue there.
 type freedChunk struct {
 	index      int
 	generation uint32
 }
 
-// emptyChunk is in the place of each chunk that has been given back. Nothing is written there.
+// emptyChunk stands in for each freed chunk. It is never written to.
 var emptyChunk = sync.OnceValue(func() *chunk {
 	n := new(chunk)
 	for i := range n {
@@ -44,21 +42,21 @@ var emptyChunk = sync.OnceValue(func() *chunk {
 	return n
 })
 
-// slotLink names an entry by its slot plus one; 0 is none. Free entries are linked by
-// what would be their descriptors, so that the list takes no memory of its own.
+// slotLink is the slot of an entry plus one; 0 is none. Free entries are linked through their
+// descriptor fields, so that a list takes no memory.
 type slotLink uint32
 
-// endOfList is the descriptor of a free entry without another one behind it. With
-// one it is less by the link.
+// endOfList is the descriptor field of the last entry of a list. Other entries have endOfList
+// minus the link to the next one.
 const endOfList = -1
 
-// pushFree puts an entry in front of a list.
+// pushFree adds an entry to the front of a list.
 func pushFree(list *slotLink, c *engine.Conn) {
 	c.SetFD(endOfList - int32(*list))
 	*list = slotLink(c.Slot() + 1)
 }
 
-// acquireConn gives a free entry.
+// acquireConn returns a free entry.
 func (s *connTable) acquireConn() *engine.Conn {
 	s.used++
 	if s.freeList == 0 && len(s.freedChunks) > 0 {
@@ -72,7 +70,7 @@ func (s *connTable) acquireConn() *engine.Conn {
 	return c
 }
 
-// appendConn gives an entry that has never been used.
+// appendConn returns an entry that was never used.
 func (s *connTable) appendConn() *engine.Conn {
 	if int(s.slotCount) == len(s.chunks)*chunkSize {
 		s.chunks = append(s.chunks, new(chunk))
@@ -84,13 +82,13 @@ func (s *connTable) appendConn() *engine.Conn {
 	return c
 }
 
-// conn finds an entry by its slot, which must be one that take has given.
+// conn returns the entry of a slot that acquireConn has returned.
 func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseConn frees an entry. It is not taken again before recycle, so that events
-// that were reported for it in the same batch find nobody.
+// releaseConn frees an entry. It is not reused before recycleReleased, so that events
+// reported for it in the same batch find it closed.
 func (s *connTable) releaseConn(c *engine.Conn) {
 	s.used--
 	pushFree(&s.releasedList, c)
@@ -99,7 +97,7 @@ func (s *connTable) releaseConn(c *engine.Conn) {
 	}
 }
 
-// recycleReleased has entries that were freed taken again, the last one first.
+// recycleReleased makes released entries available, the last one first.
 func (s *connTable) recycleReleased() {
 	if s.releasedList == 0 {
 		return
@@ -108,8 +106,8 @@ func (s *connTable) recycleReleased() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeUnusedChunks lets go of chunks that have nobody in use, and says how many. Nothing is freed that
-// is not recycled.
+// freeUnusedChunks frees chunks without a connection and returns their number. Released
+// entries count as used until recycleReleased.
 func (s *connTable) freeUnusedChunks() (n int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.inUse() {
@@ -144,7 +142,7 @@ func (c *chunk) inUse() bool {
 	return false
 }
 
-// resumeReturned makes a chunk anew that was given back.
+// restoreChunk allocates the last freed chunk again.
 func (s *connTable) restoreChunk() {
 	last := len(s.freedChunks) - 1
 	freed := s.freedChunks[last]
@@ -157,7 +155,7 @@ func (s *connTable) restoreChunk() {
 	}
 }
 
-// forEach calls f for every entry in use of the slots from..to-1.
+// forEach calls visit for every entry in use with a slot in [fromSlot, endSlot).
 func (s *connTable) forEach(fromSlot, endSlot uint32, visit func(*engine.Conn)) {
 	for slot := fromSlot; slot < min(endSlot, s.slotCount); slot++ {
 		if c := s.conn(slot); c.FD() >= 0 {

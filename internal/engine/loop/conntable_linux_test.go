@@ -9,9 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A slab gives entries, and takes them back: entries keep their places, slots are not given twice
-// before they are recycled, no generation of a slot comes again, and chunks that nobody uses are
-// given back where that is asked for.
+// A table acquires and releases entries: entries never move, slots are not reused before they
+// are recycled, no generation of a slot repeats, and unused chunks are freed on request.
 func TestConnTable(t *testing.T) {
 	for _, givesBack := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))
@@ -19,14 +18,14 @@ func TestConnTable(t *testing.T) {
 		s := connTable{host: &engine.Host{Counters: new(engine.Counters)}}
 		s.host.SetUp(&cfg, admission.New(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
-		resting := make(map[uint32]bool) // freed, not yet recycled
+		resting := make(map[uint32]bool) // released, not yet recycled
 		seen := make(map[[2]uint32]bool)
 		most, given := 0, 0
 		take := func() {
 			c := s.acquireConn()
 			name := [2]uint32{c.Slot(), c.Generation()}
 			if used[c.Slot()] != nil || resting[c.Slot()] || seen[name] || s.conn(c.Slot()) != c || c.FD() >= 0 {
-				t.Fatalf("got slot %d in generation %d: in use %v, resting %v, seen before %v, descriptor %d",
+				t.Fatalf("got slot %d in generation %d: in use %v, not recycled %v, seen before %v, descriptor %d",
 					name[0], name[1], used[c.Slot()] != nil, resting[c.Slot()], seen[name], c.FD())
 			}
 			c.SetFD(int32(c.Slot()) + 7)
@@ -36,7 +35,7 @@ func TestConnTable(t *testing.T) {
 		put := func(slot uint32, c *engine.Conn) {
 			delete(used, slot)
 			resting[slot] = true
-			c.Abort(nil) // which begins another generation
+			c.Abort(nil) // which starts another generation
 			c.Finish()
 			s.releaseConn(c)
 		}
@@ -51,7 +50,7 @@ func TestConnTable(t *testing.T) {
 				}
 			}
 			for range random.IntN(10) {
-				take() // while others rest
+				take() // while others are not recycled
 			}
 			s.recycleReleased()
 			clear(resting)
@@ -61,18 +60,18 @@ func TestConnTable(t *testing.T) {
 			n := 0
 			s.forEach(0, s.slotCount, func(c *engine.Conn) {
 				if n++; used[c.Slot()] != c || s.conn(c.Slot()) != c || c.FD() != int32(c.Slot())+7 {
-					t.Fatalf("step %d: slot %d with descriptor %d is seen", step, c.Slot(), c.FD())
+					t.Fatalf("step %d: forEach visits slot %d with descriptor %d", step, c.Slot(), c.FD())
 				}
 			})
 			if n != len(used) || s.used != n {
-				t.Fatalf("step %d: %d are seen, and counted %d; want %d", step, n, s.used, len(used))
+				t.Fatalf("step %d: %d entries visited, %d counted; want %d", step, n, s.used, len(used))
 			}
 		}
 		if givesBack && (given == 0 || len(s.chunks) > 12) {
-			t.Errorf("%d chunks were given back, there are %d", given, len(s.chunks))
+			t.Errorf("%d chunks freed, %d left", given, len(s.chunks))
 		}
 		if !givesBack && (int(s.slotCount) != most || len(s.chunks)*chunkSize >= most+chunkSize) {
-			t.Errorf("%d entries have been used of %d chunks, for at most %d", s.slotCount, len(s.chunks), most)
+			t.Errorf("%d slots used in %d chunks; want %d slots", s.slotCount, len(s.chunks), most)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptAllDriver is a driver whose peers take all that they are sent.
+// acceptAllDriver is a driver whose peers accept everything that is sent.
 type acceptAllDriver struct {
-	Driver    // nil: nothing else of it is called
+	Driver    // nil: no other method is called
 	sends     map[*engine.Conn][]string
 	turnSends int // sends in this turn
 }
@@ -29,7 +29,7 @@ func (d *acceptAllDriver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// newLoopWithConns is a loop with n connections that nobody runs.
+// newLoopWithConns returns a loop with n open connections that does not run.
 func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Ref) {
 	cfg := engine.Config{Handler: noopHandler{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
 		MaxConns: n, MaxMessage: 1000, MaxUnsent: 1 << 20, MaxMail: 1 << 20, MaxMailBytes: 1 << 20}}
@@ -48,26 +48,26 @@ func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Re
 	return l, driver, refs
 }
 
-// runTurns has the loop do a part of its work until none is left, and says in how many
-// turns. None does it for more than most connections.
+// runTurns calls runTurn until there is no more work, and returns how often. It checks that
+// no turn sends more than maxSends times.
 func (d *acceptAllDriver) runTurns(t *testing.T, maxSends int, hasWork func() bool, runTurn func()) (n int) {
 	t.Helper()
 	for ; hasWork(); n++ {
 		d.turnSends = 0
 		if runTurn(); d.turnSends > maxSends {
-			t.Errorf("a turn has sent %d times, want %d at the most", d.turnSends, maxSends)
+			t.Errorf("a turn sent %d times, want at most %d", d.turnSends, maxSends)
 		}
 		if n > 1e6 {
-			t.Fatal("it does not end")
+			t.Fatal("more than a million turns")
 		}
 	}
 	return n
 }
 
-// All mail for a connection goes out in one send, whatever is between it, and a turn
-// gives mail to so many connections.
+// All mail for a connection goes out in one send, even if it was interleaved with other
+// connections' mail, and a turn serves a limited number of connections.
 func TestMailIsCoalescedPerTurn(t *testing.T) {
-	const conns, each = 3*mailConnsPerTurn + 1, mailClockCheck - 1 // more than a turn sorts
+	const conns, each = 3*mailConnsPerTurn + 1, mailClockCheck - 1 // more than a turn distributes
 	l, d, refs := newLoopWithConns(conns)
 	var want strings.Builder
 	for i := range each {
@@ -78,12 +78,12 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 			}
 		}
 	}
-	for len(l.mailQueues.unsorted) > 0 || l.mailbox.Waiting() { // all of it is sorted before
+	for len(l.mailQueues.unsorted) > 0 || l.mailbox.Waiting() { // | | all of it is distributed first
 		l.mailQueues.distributeMail(&l.mailbox)
 	}
 	n := d.runTurns(t, mailConnsPerTurn, l.mailQueues.hasUndelivered, l.deliverMail)
 	if n < 4 {
-		t.Errorf("it took %d turns, want 4 at least", n)
+		t.Errorf("%d turns, want at least 4", n)
 	}
 	for _, r := range refs {
 		if got := d.sends[r.On(&l.host)]; len(got) != 1 || got[0] != want.String() {
@@ -91,11 +91,11 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 		}
 	}
 	if p := &l.mailQueues; p.count != 0 || p.bytes != 0 || len(p.byConn) != 0 {
-		t.Errorf("%d pieces of mail with %d bytes are counted, and %d have some, when all is given out", p.count, p.bytes, len(p.byConn))
+		t.Errorf("%d messages with %d bytes in %d queues are counted after delivery, want none", p.count, p.bytes, len(p.byConn))
 	}
 }
 
-// Queues that hold as much as the mailbox may take no more.
+// Queues that hold as much as the mailbox may hold take no more.
 func TestMailIsBounded(t *testing.T) {
 	l, _, refs := newLoopWithConns(1)
 	l.mailbox.Max = 10
@@ -108,12 +108,12 @@ func TestMailIsBounded(t *testing.T) {
 		}
 	}
 	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.Max {
-		t.Errorf("with %d in the queues: %v; want %d, and %v", l.mailQueues.count, err, l.mailbox.Max, engine.ErrFull)
+		t.Errorf("%d messages queued, then %v; want %d, then %v", l.mailQueues.count, err, l.mailbox.Max, engine.ErrFull)
 	}
 }
 
-// Broadcasts that wait go out together; one that comes while they walk joins them, and
-// reaches all, too. A turn gives them to so many connections.
+// Waiting broadcasts go out together; a new one joins during a pass and still reaches all
+// connections. A turn serves a limited number of connections.
 func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
@@ -128,12 +128,12 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	cast("3,")
 	l.broadcasts.runIfDue(0)
 	if n := l.broadcasts.pass.nextSlot; n == 0 || n > broadcastConnsPerTurn {
-		t.Fatalf("a turn has reached %d connections, want %d at the most", n, broadcastConnsPerTurn)
+		t.Fatalf("a turn reached %d connections, want 1 to %d", n, broadcastConnsPerTurn)
 	}
 	first := l.broadcasts.pass.nextSlot
 	cast("4,")
 	if n := l.engine.Counters(); n[engine.Casting] != 4 || n[engine.CastBytes] != 8 || n[engine.CastAge] <= 0 {
-		t.Errorf("under way are %d broadcasts of %d bytes, the oldest for %d ns; want 4, 8", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
+		t.Errorf("%d active broadcasts of %d bytes, the oldest %d ns old; want 4 of 8 bytes", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
 	}
 	d.runTurns(t, broadcastConnsPerTurn, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 	for i, r := range refs {
@@ -146,9 +146,9 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		}
 	}
 	if n := l.engine.Counters(); n[engine.Casting] != 0 || n[engine.CastBytes] != 0 || n[engine.CastAge] != 0 {
-		t.Errorf("when all is done there are %d under way", n[engine.Casting])
+		t.Errorf("%d active broadcasts at the end, want 0", n[engine.Casting])
 	}
-	cast("5,") // to none
+	cast("5,") // all connections are closed below
 	for _, r := range refs {
 		c := r.On(&l.host)
 		c.Abort(nil)
@@ -158,8 +158,8 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }
 
-// A loop that is held up is reported with what it does, and only a handler is blamed
-// that may be.
+// A stuck loop is reported with its phase, and a slow handler is counted only in phases that
+// call handlers.
 func TestStuckTurnIsReported(t *testing.T) {
 	for doing, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
 		var log bytes.Buffer
@@ -169,12 +169,12 @@ func TestStuckTurnIsReported(t *testing.T) {
 		l.phase.Store(doing)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.Since() - time.Second}
 		l.reportStuckTurn(&turn)
-		l.reportStuckTurn(&turn) // and once
+		l.reportStuckTurn(&turn) // must not report again
 		if n := l.counters.Get(engine.Slow); n != slow {
-			t.Errorf("held up by %s: %d slow handlers are counted, want %d", phaseNames[doing], n, slow)
+			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[doing], n, slow)
 		}
 		if !strings.Contains(log.String(), phaseNames[doing]) || strings.Count(log.String(), "\n") != 1 {
-			t.Errorf("held up by %s: the log says %s", phaseNames[doing], log.String())
+			t.Errorf("stuck in %s: the log is %s", phaseNames[doing], log.String())
 		}
 	}
 }

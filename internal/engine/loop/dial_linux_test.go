@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// pendingDialDriver is a driver whose dials stay under way; it is its own handler, and counts.
+// pendingDialDriver is a driver whose dials never finish, and a handler that counts calls.
 type pendingDialDriver struct {
 	acceptAllDriver
 	noopHandler
@@ -22,8 +22,7 @@ func (d *pendingDialDriver) DropUnopened(c *engine.Conn)          { d.loop.Close
 func (d *pendingDialDriver) DialFailed(error)                     { d.failed++ }
 func (d *pendingDialDriver) Closed(*engine.Conn, error)           { d.closed++ }
 
-// A dial that is under way when all is closed has failed: its handler is told that once,
-// and of no connection.
+// A dial in progress fails when the loop stops: its handler is told once, of no connection.
 func TestPendingDialFailsOnStop(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +37,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		l.engine.admission = engine.NewAdmission(&l.engine.cfg)
 		l.startDial(engine.Dial{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
 		if l.conns.used != 1 {
-			t.Fatal("no dial is under way")
+			t.Fatal("no dial is in progress")
 		}
 		l.requestStage(stage)
 		l.applyRequestedStage()
@@ -46,7 +45,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		var n engine.Counts
 		l.counters.AddTo(&n)
 		if d.failed != 1 || d.closed != 0 || l.conns.used != 0 || n[engine.Open] != 0 || n[engine.Closing] != 0 {
-			t.Errorf("stage %d: DialFailed was called %d times, Closed %d; %d slots are used, counted are %d open and %d closing",
+			t.Errorf("stage %d: DialFailed called %d times, Closed %d; %d slots in use, %d connections open and %d closing; want 1, then 0",
 				stage, d.failed, d.closed, l.conns.used, n[engine.Open], n[engine.Closing])
 		}
 	}

@@ -6,22 +6,20 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a loop ends its connections. They are told to drain in the
-// order of their slots, so many a second, so that their clients do not all turn
-// to other servers at the same moment; those that have not been told are served
-// as before.
+// Draining connections at shutdown. Connections start to drain in the order of their slots,
+// at a limited rate, so that their clients do not reconnect to other servers all at once. The
+// others are served as before.
 
-// connDrainer is how far that has come.
 type connDrainer struct {
 	loop         *Loop
 	active       bool
 	startedAt    time.Duration
-	nextAt       time.Duration // when some more are told
-	drainedCount int           // how many
-	nextSlot     uint32        // the next
+	nextAt       time.Duration
+	drainedCount int    // connections that were told to drain
+	nextSlot     uint32
 }
 
-// applyRequestedStage begins the stage of stopping that is wanted of the loop.
+// applyRequestedStage starts the stage of stopping that was requested.
 func (l *Loop) applyRequestedStage() {
 	requested := l.requestedStage.Load()
 	if requested == l.stopStage {
@@ -38,7 +36,7 @@ func (l *Loop) applyRequestedStage() {
 		l.drainer.active = false
 		l.exporter.abort(engine.ErrClosed)
 		if l.submitQueue.closeReason == nil {
-			l.submitQueue.closeReason = engine.ErrServerClosed // waiting.run closes the connections that wait
+			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}
 		l.ForEachConn(func(c *engine.Conn) { l.AbortConn(c, engine.ErrServerClosed) })
 	}
@@ -47,7 +45,7 @@ func (l *Loop) applyRequestedStage() {
 
 func (d *connDrainer) nextDue() (at time.Duration, ok bool) { return d.nextAt, d.active }
 
-// runIfDue tells as many as may be told by now, for no longer than a slice.
+// runIfDue drains as many connections as the rate permits by now.
 func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
@@ -70,7 +68,7 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	d.active = false
 }
 
-// maxDrainedAfter is how many may have been told so long after the start.
+// maxDrainedAfter returns how many connections may have been drained after elapsed.
 func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	e := d.loop.engine
 	rate := e.cfg.Limits.ShutdownRate
@@ -80,7 +78,7 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	return engine.MayDrain(rate, elapsed)
 }
 
-// drainConn drains a connection: it ends at its next idle moment.
+// drainConn drains a connection: it closes at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:

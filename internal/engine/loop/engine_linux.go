@@ -1,25 +1,22 @@
-// Package loop is what the event-driven models have in common: loops that own
-// their connections. A model adds a [Driver], which watches descriptors and
-// moves bytes.
+// Package loop contains what the event-driven models share: loops that own their
+// connections. A model adds a [Driver], which watches descriptors and moves bytes.
 //
-// # Who owns what
+// # Ownership
 //
-// A loop is one goroutine locked to its thread. It owns its listener, its
-// driver, its slab of connections and its free buffers; nobody else touches
-// them. Loops share only counts of connections, which are atomic, and nothing on
-// the way of a byte. With Config.Shard each is a shard: its thread
-// has a descriptor table of its own; see listeners_linux.go for what that means
-// for listeners.
+// A loop is a goroutine locked to its thread. It alone accesses its listeners, its driver, its
+// connections and its free buffers. Loops share only atomic counts of connections, and
+// nothing that is needed for each byte. With Config.Shard each loop is a shard: its thread
+// has a descriptor table of its own; listeners_linux.go describes the consequences for
+// listeners.
 //
-// From outside a loop is reached in three ways, all safe for concurrent use:
-// its mailbox (mail for connections), its orders (dials, and being told to
-// stop), and its eventfd, which ends the wait. A loop says in asleep that it is
-// about to wait, and looks at mailbox and orders once more after that; who
-// leaves something looks at asleep afterwards and signals if it was set. So
-// nothing is left unseen, and a busy loop is never woken.
+// Other goroutines reach a loop in three ways, all safe for concurrent use: its mailbox (mail
+// for connections), its requests (dials, broadcasts, calls, stopping), and its eventfd, which
+// ends a wait. A loop sets asleep before it waits and then checks mailbox and requests once
+// more. A sender checks asleep after it has queued something, and signals the eventfd if it
+// is set. So nothing is missed, and a busy loop is never woken.
 //
-// A loop ends when it has been told to stop and its last connection is
-// finished. Stop waits for all of them.
+// A loop ends when it has been told to stop and its last connection has closed. Stop waits
+// for all loops.
 package loop
 
 import (
@@ -37,37 +34,37 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is how long a loop that ran out of descriptors waits before it
-// accepts again, if none of its connections closes before.
+// acceptRetryInterval is how long a loop that has no descriptors or memory left waits before
+// it accepts again, unless one of its connections closes earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// loopEngine is a running engine: its loops.
+// loopEngine implements engine.Engine with loops.
 type loopEngine struct {
 	cfg              engine.Config
 	loops            []*Loop
 	listenerFDs      []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
-	listenerIndexes  []int             // of which engine.Listener each of them is
-	listenerConfigs  []engine.Listener // none if the engine only dials
+	listenerIndexes  []int             // the engine.Listener of each descriptor
+	listenerConfigs  []engine.Listener // empty if the engine only dials
 	listenerStats    []*engine.Entrance
-	admission        *admission.Controller   // with connections and dials of all loops
-	bufferShare      int64                   // of MaxBuffered
-	acceptPaused     atomic.Bool             // loops are to accept nothing
-	activeExpels     atomic.Int64            // calls of Expel under way
-	broadcastTracker engine.BroadcastTracker // under way
-	sharedCounters   engine.Counters         // of messages to several connections
+	admission        *admission.Controller // counts connections and dials of all loops
+	bufferShare      int64                 // one loop's share of MaxBuffered
+	acceptPaused     atomic.Bool           // by the operator
+	activeExpels     atomic.Int64
+	broadcastTracker engine.BroadcastTracker
+	sharedCounters   engine.Counters // for messages to several connections
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
-	stuckLoops       atomic.Int64   // loops that a handler holds, as far as watch has seen
+	stuckLoops       atomic.Int64   // loops that the watchdog has found stuck
 	adoptions        sync.WaitGroup // goroutines of Adopt
-	listenersShared  atomic.Bool    // they are another process's, too
-	freedMemory      engine.Given   // memory of connections that have been handed over
+	listenersShared  atomic.Bool    // another process uses the listeners, too
+	freedMemory      engine.Given   // of connections that were handed over
 	receiver         handover.Receiver
 	done             chan struct{} // closed when all loops have ended
 
-	poolClosedLogged sync.Once // that the pool is closed has been logged
+	poolClosedLogged sync.Once
 
 	mu             sync.Mutex
-	acceptingLoops []int // which loop accepts from each listener
+	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
 }
 
 // Start starts cfg.Loops loops, each with a driver of its own.
@@ -87,17 +84,17 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		return nil, err
 	}
 	if err := e.startLoops(); err != nil {
-		// Those loops that run may have accepted already.
+		// Loops that have started may have accepted connections already.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = e.Stop(ctx) // what it says of ctx is what was asked for
+		_ = e.Stop(ctx) // reports only that ctx is done
 		return nil, err
 	}
 	return e, nil
 }
 
-// createLoops makes the loops and their eventfds, which come before any loop has a
-// descriptor table of its own, so that all have them.
+// createLoops creates the loops and their eventfds. It does so before any loop has a
+// descriptor table of its own, so that all of them have every eventfd.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
 		eventfd, err := sock.NewEventfd()
@@ -128,7 +125,7 @@ func (e *loopEngine) startLoops() (err error) {
 		}
 	}
 	if e.cfg.Shard > 0 {
-		e.closeListeners() // the loops have their own descriptors of them
+		e.closeListeners() // the loops have their own descriptors
 	}
 	ended, watchdogDone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -158,7 +155,7 @@ func (e *loopEngine) closeEventfds() {
 	}
 }
 
-// openListeners makes the listeners, of each at least one for each loop.
+// openListeners opens all listeners, with at least one socket for each loop.
 func (e *loopEngine) openListeners() error {
 	e.listenerConfigs = e.cfg.Where()
 	for _, l := range e.listenerConfigs {
@@ -170,7 +167,6 @@ func (e *loopEngine) openListeners() error {
 	return nil
 }
 
-// openListener makes those of one.
 func (e *loopEngine) openListener(listener engine.Listener) error {
 	sockets, err := listener.Bind(e.cfg.Loops, e.cfg.SocketOptions(false))
 	if err != nil {
@@ -187,7 +183,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	return err
 }
 
-// duplicateFDs takes a descriptor from each listener, which the caller closes.
+// duplicateFDs returns a descriptor of each listener. The caller closes them.
 func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.Detach(l)
@@ -220,7 +216,7 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial hands the order to the loops in turn.
+// Dial passes the request to d.Loop, or to the loops in turn.
 func (e *loopEngine) Dial(request engine.Dial) error {
 	if err := request.Check(); err != nil {
 		return err
@@ -233,7 +229,7 @@ func (e *loopEngine) Dial(request engine.Dial) error {
 
 func (e *loopEngine) Stop(ctx context.Context) error {
 	e.mu.Lock()
-	e.stopping.Store(true) // nothing is adopted any more
+	e.stopping.Store(true) // no more adoptions
 	e.mu.Unlock()
 	e.broadcastTracker.End()
 	for _, l := range e.loops {

@@ -15,24 +15,22 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how a loop hands its connections over: see package handover. Each loop is a sender
-// of its own, with copies of its channels in its own descriptor table.
+// Handing connections over to another process; see package handover. Each loop is a sender of
+// its own, with copies of its channels in its own descriptor table.
 //
-// In each turn the loop asks some connections to leave, in the order of their slots, as many as
-// there is credit for. Those of which nothing is under way any more are sent, many in a batch.
-// Round after round it asks those that could not leave before, until a round has found none.
-// While it has no credit it serves its connections.
+// Each turn requests the export of some connections, in the order of their slots, up to the
+// credit of the channels. Connections without an operation in progress are sent in batches.
+// Rounds repeat for connections that could not be exported, until a round finds none. While
+// the loop has no credit, it serves its connections as usual.
 
 const (
-	// maxExporting is the most connections that are on their way out of a loop, and so are not
-	// served.
-	maxExporting = handover.MaxBatch
-	// exportSlotsPerTurn is how many slots a turn looks at.
+	// maxExporting limits the connections of a loop that are being exported and thus not served.
+	maxExporting       = handover.MaxBatch
 	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is how long after a round the next one begins, and how long the loop sleeps
-	// at the most while it waits for connections to come to rest.
+	// exportRoundInterval is the time between two rounds, and the longest wait of a loop while
+	// connections are being exported.
 	exportRoundInterval = 5 * time.Millisecond
-	// freeMemoryEvery is after how many connections memory is looked for that can be given back.
+	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
 	freeMemoryEvery = 8 * chunkSize
 )
 
@@ -40,14 +38,14 @@ const (
 type connExporter struct {
 	sender            handover.Sender
 	loop              *Loop
-	onDone            func(engine.Handover, error) // nil if none is under way
-	broadcastsBefore  uint64                       // so many broadcasts are to reach all first
-	nextSlot          uint32                       // the next to be asked
-	requestAt         time.Duration                // when to ask on
-	wakeAt            time.Duration                // when to go on at the latest
-	needsAnotherRound bool                         // this round has found some that can leave, or could later
-	exporting         []engine.Ref                 // have been asked; in order
-	exportedSinceFree int                          // connections that have left since memory was given back
+	onDone            func(engine.Handover, error) // nil if no hand-over is in progress
+	broadcastsBefore  uint64                       // broadcasts that must reach all connections first
+	nextSlot          uint32                       // the next connection to request
+	requestAt         time.Duration                // when to request more
+	wakeAt            time.Duration                // when the loop must continue at the latest
+	needsAnotherRound bool                         // some connections can be exported, now or later
+	exporting         []engine.Ref                 // connections being exported, in order of their slots
+	exportedSinceFree int                          // connections exported since chunks were last freed
 
 	batchFDs     []int
 	batchConns   []*engine.Conn
@@ -124,11 +122,11 @@ func (l *Loop) sendListeners(controlFD int32, word string) error {
 // ShareListeners implements engine.Migrator.
 func (e *loopEngine) ShareListeners(shared bool) { e.listenersShared.Store(shared) }
 
-// start takes copies of the channels, and begins.
+// start copies the channels and starts the hand-over. It calls onDone with the result.
 func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, error)) {
 	l := d.loop
 	if d.onDone != nil {
-		onDone(engine.Handover{}, errors.New("connections are being handed over already"))
+		onDone(engine.Handover{}, errors.New("a hand-over is in progress already; wait for its end"))
 		return
 	}
 	var copies []int32
@@ -136,7 +134,7 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, er
 	for _, fd := range channelFDs {
 		channelCopy, copyErr := l.duplicateFD(fd)
 		if copyErr != nil {
-			err = fmt.Errorf("a channel to hand connections over by: %w", copyErr)
+			err = fmt.Errorf("duplicating the hand-over channel: %w", copyErr)
 			break
 		}
 		copies = append(copies, channelCopy)
@@ -148,7 +146,7 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, er
 	}
 }
 
-// duplicateFD gives the loop a descriptor of its own for one of the process's table.
+// duplicateFD copies a descriptor of the process's table into the loop's table.
 func (l *Loop) duplicateFD(processFD int32) (int32, error) {
 	if l.engine.cfg.Shard > 0 {
 		return sock.Fetch(processFD)
@@ -156,7 +154,7 @@ func (l *Loop) duplicateFD(processFD int32) (int32, error) {
 	return sock.Duplicate(processFD)
 }
 
-// abort ends it at once.
+// abort ends the hand-over at once.
 func (d *connExporter) abort(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
@@ -164,7 +162,7 @@ func (d *connExporter) abort(err error) {
 	}
 }
 
-// cancelExports has those go on here that have been asked.
+// cancelExports keeps all connections here whose export was requested.
 func (d *connExporter) cancelExports() {
 	for len(d.exporting) > 0 {
 		r := d.exporting[0]
@@ -173,7 +171,7 @@ func (d *connExporter) cancelExports() {
 	}
 }
 
-// cancelExport has a connection go on here.
+// cancelExport keeps one connection here; permanent excludes it from later rounds, too.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
 		c.Stay(permanent)
@@ -181,7 +179,7 @@ func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	}
 }
 
-// closeAndReport closes the channels, and returns the result.
+// closeAndReport closes the channels and calls onDone.
 func (d *connExporter) closeAndReport() {
 	d.cancelExports()
 	for _, o := range d.sender.Channels {
@@ -198,7 +196,6 @@ func (d *connExporter) closeAndReport() {
 
 func (d *connExporter) nextDue() (at time.Duration, ok bool) { return d.wakeAt, d.onDone != nil }
 
-// runIfDue does a turn's part.
 func (d *connExporter) runIfDue(now time.Duration) {
 	if d.onDone == nil {
 		return
@@ -222,7 +219,8 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canRequestExports reports whether there are connections to ask, or this was the end of a round.
+// canRequestExports reports whether there is credit for further exports, and the round is not
+// waiting for its last connections.
 func (d *connExporter) canRequestExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -230,7 +228,7 @@ func (d *connExporter) canRequestExports() bool {
 	return len(d.exporting) < min(maxExporting, d.sender.Credit())
 }
 
-// requestExports has some connections leave.
+// requestExports requests the export of further connections.
 func (d *connExporter) requestExports(now time.Duration) {
 	l := d.loop
 	limit, end := min(maxExporting, d.sender.Credit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
@@ -258,7 +256,7 @@ func (d *connExporter) requestExports(now time.Duration) {
 	}
 }
 
-// handleQuiescentConn takes a connection that may go.
+// handleQuiescentConn marks c as ready for export, or keeps it if the hand-over has ended.
 func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
 	c.AtRest()
 	if d.onDone == nil || !d.sender.Asking() {
@@ -266,7 +264,7 @@ func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
 	}
 }
 
-// sendBatches sends what is at rest, as far as there is credit.
+// sendBatches sends connections that are ready, as far as there is credit.
 func (d *connExporter) sendBatches(now time.Duration) {
 	for len(d.exporting) > 0 {
 		channel, credit := d.sender.Next()
@@ -276,10 +274,10 @@ func (d *connExporter) sendBatches(now time.Duration) {
 	}
 }
 
-// sendBatch sends one batch, if there is one, and reports whether it has.
+// sendBatch sends one batch and reports whether it did.
 func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.Duration) (sent bool) {
 	defer func() {
-		if !sent { // or a handler's Save has ended the goroutine
+		if !sent { // or a handler's Save has called runtime.Goexit
 			d.unpackBatch()
 		}
 		clear(d.batchConns)
@@ -302,13 +300,13 @@ func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.
 	return true
 }
 
-// packBatch makes the records of a batch. Connections that are not at rest, or have mail on its way,
-// wait.
+// packBatch makes the records of one batch. Connections that are not ready, or that have mail
+// queued, wait.
 func (d *connExporter) packBatch(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)
 	n, notReady := 0, d.exporting[:0]
-	defer func() { d.exporting = append(notReady, d.exporting[n:]...) }() // also when a Save ends the goroutine
+	defer func() { d.exporting = append(notReady, d.exporting[n:]...) }() // also after a runtime.Goexit in Save
 	for n < len(d.exporting) && len(d.batchConns) < limit && len(d.batchRecords) < handover.MaxBatchBytes {
 		ref := d.exporting[n]
 		n++
@@ -328,7 +326,7 @@ func (d *connExporter) packBatch(credit int) {
 			d.batchConns = append(d.batchConns, c)
 		case errors.Is(err, engine.ErrNotNow):
 			notReady = append(notReady, ref)
-		case c.Aborted(): // its Save has panicked
+		case c.Aborted(): // Save has panicked
 			d.loop.driver.PerformActions(c)
 		case errors.Is(err, engine.ErrSaveLater):
 			d.cancelExport(ref, false)
@@ -339,7 +337,7 @@ func (d *connExporter) packBatch(credit int) {
 	}
 }
 
-// unpackBatch has those wait on that have been packed and are not sent.
+// unpackBatch makes packed connections wait again that could not be sent.
 func (d *connExporter) unpackBatch() {
 	for _, c := range d.batchConns {
 		c.Unpack()
@@ -347,7 +345,7 @@ func (d *connExporter) unpackBatch() {
 	}
 }
 
-// readChannels reads what has come by the channels.
+// readChannels reads the receivers' confirmations and credit.
 func (d *connExporter) readChannels() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {
@@ -363,7 +361,7 @@ func (d *connExporter) readChannels() {
 	}
 }
 
-// freeUnusedChunks releases memory of connections that have left.
+// freeExportedMemory frees chunks of exported connections once there are enough of them.
 func (d *connExporter) freeExportedMemory() {
 	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
 		d.exportedSinceFree = 0

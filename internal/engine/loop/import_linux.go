@@ -17,10 +17,10 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how a loop takes connections over that another engine hands over: see package
-// handover. The loop watches its channels as it watches listeners.
+// Taking over connections from another engine; see package handover. The loop watches its
+// channels as it watches listeners.
 
-// connImporter is a loop's channels.
+// connImporter receives connections from a loop's channels.
 type connImporter struct {
 	loop     *Loop
 	channels []*handover.Inlet
@@ -59,7 +59,7 @@ func (a *connImporter) addChannel(channelFD int32) error {
 	l := a.loop
 	channelCopy, err := l.duplicateFD(channelFD)
 	if err != nil {
-		return fmt.Errorf("a channel to take connections over by: %w", err)
+		return fmt.Errorf("duplicating the takeover channel: %w", err)
 	}
 	if l.requestedStage.Load() >= stageStopping {
 		sock.Close(channelCopy)
@@ -81,7 +81,7 @@ func (a *connImporter) ConfirmLater(in *handover.Inlet) {
 	})
 }
 
-// closeChannels closes all channels: what has not come stays with the other side.
+// closeChannels closes all channels. Connections that were not received stay with the sender.
 func (a *connImporter) closeChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])
@@ -99,7 +99,7 @@ func (a *connImporter) closeChannel(channel *handover.Inlet) {
 // Promise implements handover.Owner.
 func (a *connImporter) Promise(n int) int {
 	l, claimed := a.loop, 0
-	if l.engine.cfg.Shard > 0 { // places and descriptors of this table
+	if l.engine.cfg.Shard > 0 { // capacity and descriptors of this table
 		for _, in := range a.channels {
 			claimed += in.Credit()
 		}
@@ -117,7 +117,7 @@ func (a *connImporter) Promise(n int) int {
 // Unpromise implements handover.Owner.
 func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.Unpromise(n) }
 
-// receiveConns takes what waits at the channels, about a batch of each.
+// receiveConns receives waiting connections, about a batch from each channel.
 func (a *connImporter) receiveConns() {
 	if len(a.channels) == 0 {
 		return
@@ -132,7 +132,7 @@ func (a *connImporter) receiveConns() {
 			in.Confirm()
 		case err != nil && err != io.EOF:
 			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
-				"connections that were handed over are lost", slog.String("error", err.Error()))
+				"connections lost in hand-over", slog.String("error", err.Error()))
 			fallthrough
 		case err == io.EOF:
 			a.closeChannel(in)
@@ -143,7 +143,7 @@ func (a *connImporter) receiveConns() {
 	}
 }
 
-// importConn goes on with one connection, for which a place was promised.
+// importConn serves a connection whose place Promise has reserved.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquirePromised()
 	if fd >= engine.MaxFD {

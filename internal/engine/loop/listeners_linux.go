@@ -13,32 +13,33 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections come to a loop from listeners.
+// Accepting connections from listeners.
 //
-// Of each engine.Listener there is a socket for each loop, which accepts from it alone, and
-// more where they are another process's that had more loops: group.listeners has them, first
-// those of the first one, and the loops have them in turn. A shard can be
-// full while others have room: its listener must not be closed then, because
-// connections wait at it, nor be left alone. So all shards have a descriptor of
-// every listener, and who is full passes what it accepts from on to the shard
-// that has most room. When it has room again it takes its own back. Who accepts
-// from which listener is written in group.keepers, which is changed under
-// group.mu; a chore tells the other loop to look. There are no more chores than
-// changes since that loop last looked.
+// Each engine.Listener has a socket for each loop, and more if it was taken over from a process
+// with more loops. loopEngine.listenerFDs contains all of them, grouped by listener; they are
+// assigned to the loops in turn.
 //
-// Only when all are full, and so MaxConns is reached, a shard goes on accepting:
-// in order to refuse.
+// A shard can be full while others are not. Its listener must not be closed then, because
+// connections wait at it, nor left unserved. So all shards have a descriptor of every
+// listener, and a full shard delegates its listeners to the shard with the most free
+// capacity. When it has capacity again, it takes them back. loopEngine.acceptingLoops tells
+// which loop accepts from which listener. It is changed under loopEngine.mu, and a remote call
+// makes the other loop update what it watches. The number of these calls is limited by the
+// number of changes since that loop last ran them.
+//
+// If all shards are full, MaxConns has been reached: the shard continues to accept, and
+// rejects the connections.
 
-// acceptState is what a loop knows of accepting.
+// acceptState is a loop's state of accepting.
 type acceptState struct {
 	loop             *Loop
-	watchedFDs       []int32       // the listeners that it accepts from
-	delegated        bool          // the loop was full, and others accept from its listener
-	hasRateToken     bool          // of the accept rate, for one connection
-	paused           bool          // until resume
-	outOfResources   bool          // because descriptors have run out
-	resumeAt         time.Duration // when to try again
-	lastLogged       time.Duration // when that was last logged
+	watchedFDs       []int32 // the listeners from which the loop accepts
+	delegated        bool    // the loop was full, and others accept from its listeners
+	hasRateToken     bool    // permits one connection under the accept rate
+	paused           bool    // until resumeAt
+	outOfResources   bool    // paused for want of descriptors or memory
+	resumeAt         time.Duration
+	lastLogged       time.Duration // when an accept error was last logged
 	pausedByOperator bool          // by Engine.Hold
 }
 
@@ -60,7 +61,7 @@ func (a *acceptState) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptConns takes what waits at the listeners, up to a batch at each.
+// AcceptConns accepts waiting connections, up to a batch from each listener.
 func (l *Loop) AcceptConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.readChannels()
@@ -73,7 +74,8 @@ func (l *Loop) AcceptConns() {
 	}
 }
 
-// acceptBatchFrom says whether to go on with other listeners.
+// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether
+// to continue with other listeners.
 func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -95,7 +97,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 		case 0:
 			l.accept.hasRateToken = false
 			if l.engine.listenerConfigs[listener].Socket != nil {
-				_ = sock.PrepareConn(fd) // without its options it serves all the same
+				_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
 			}
 			l.addAcceptedConn(fd, listener, peer, nil)
 		case syscall.EAGAIN:
@@ -118,8 +120,8 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 	return true
 }
 
-// acquireAcceptToken says whether the rate of accepting allows for one more; if not it
-// pauses.
+// acquireAcceptToken reports whether the accept rate permits one more connection; otherwise
+// it pauses accepting.
 func (l *Loop) acquireAcceptToken() bool {
 	if l.accept.hasRateToken {
 		return true
@@ -132,8 +134,8 @@ func (l *Loop) acquireAcceptToken() bool {
 	return l.accept.hasRateToken
 }
 
-// addAcceptedConn makes a connection of an accepted descriptor, from which something may have been
-// read already, or turns it away.
+// addAcceptedConn opens an accepted connection, or rejects it. received is input that was
+// read from it already.
 func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, received []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.rejectConn(fd, peer, err)
@@ -154,20 +156,20 @@ func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, rece
 	l.driver.PerformActions(c)
 }
 
-// rejectConn closes a connection, with an answer if there is one. Input that has
-// come is thrown away first: otherwise the kernel would send a reset, which can
-// destroy the answer.
+// rejectConn closes a connection after sending the answer for reason, if there is one. It
+// discards pending input: otherwise the kernel would send a reset, which can destroy the
+// answer.
 func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.Answer(peer, reason); len(answer) > 0 {
-		_, _ = sock.Send(fd, answer) // what it does not take is lost
+		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
 		_ = sock.ShutWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:])
 	}
 }
 
-// addConn gives a descriptor a slot.
+// addConn acquires a slot for a descriptor.
 func (l *Loop) addConn(fd int32) *engine.Conn {
 	c := l.conns.acquireConn()
 	c.SetFD(fd)
@@ -175,8 +177,8 @@ func (l *Loop) addConn(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError stops accepting for want of descriptors or memory, so that the loop
-// does not spin on what it cannot take.
+// pauseAcceptOnError pauses accepting for want of descriptors or memory, so that the loop does
+// not spin.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -190,7 +192,7 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	}
 }
 
-// pauseAcceptFor stops accepting for a while.
+// pauseAcceptFor pauses accepting for a time and returns the current time.
 func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watchedFDs {
 		l.driver.UnwatchListener(fd)
@@ -200,8 +202,8 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// handleListenerShutdown turns away from a listener that does not listen any more:
-// another shard has stopped it, or the caller has, whose it was.
+// handleListenerShutdown stops accepting from a listener that was shut down by another shard,
+// or by the caller that owns it.
 func (l *Loop) handleListenerShutdown(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -210,10 +212,10 @@ func (l *Loop) handleListenerShutdown(listenerFD int32) {
 	}
 }
 
-// isAcceptPaused says whether the listeners are not watched for now.
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListeners watches the listeners anew.
+// WatchListeners makes the driver watch all channels of a hand-over and, unless accepting is
+// paused, all listeners.
 func (l *Loop) WatchListeners() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
@@ -229,7 +231,7 @@ func (l *Loop) WatchListeners() {
 	}
 }
 
-// startAcceptingFrom begins to accept from a listener, unless it does so already.
+// startAcceptingFrom adds a listener to those that the loop watches.
 func (l *Loop) startAcceptingFrom(listenerFD int32) {
 	if l.requestedStage.Load() >= stageStopping || slices.Contains(l.accept.watchedFDs, listenerFD) {
 		return
@@ -240,21 +242,20 @@ func (l *Loop) startAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// stopAcceptingFrom ends it.
 func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	i := slices.Index(l.accept.watchedFDs, listenerFD)
 	if i < 0 {
 		return
 	}
-	l.accept.watchedFDs = slices.Delete(slices.Clone(l.accept.watchedFDs), i, i+1) // Accept may be going through it
+	l.accept.watchedFDs = slices.Delete(slices.Clone(l.accept.watchedFDs), i, i+1) // AcceptConns may be ranging over it
 	if !l.isAcceptPaused() {
 		l.driver.UnwatchListener(listenerFD)
 	}
 }
 
-// closeListeners ends accepting for good. Those that shards have made are stopped,
-// because descriptors of them are in other tables too; one that a caller has made
-// may be in use by another process, and ends with its last descriptor.
+// closeListeners stops accepting for good. Listeners that shards have opened are shut down,
+// because other tables contain descriptors of them; one from the caller may be in use by
+// another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.Holding, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -271,13 +272,14 @@ func (l *Loop) closeListeners() {
 	}
 }
 
-// isFull says whether a shard has as many connections as its table has room for.
+// isFull reports whether a shard has as many connections as fit into its descriptor table.
 func (l *Loop) isFull() bool {
 	return l.engine.cfg.Shard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed notes that a shard's table is full, before it was to be: something else
-// has descriptors in it too, or the limit has been lowered.
+// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected:
+// something else uses descriptors, or the limit was lowered. It reports whether the loop is a
+// shard.
 func (l *Loop) lowerCapacityToUsed() bool {
 	if l.engine.cfg.Shard == 0 {
 		return false
@@ -286,7 +288,7 @@ func (l *Loop) lowerCapacityToUsed() bool {
 	return true
 }
 
-// leastLoadedLoop is the loop with the fewest connections, nil if that is full.
+// leastLoadedLoop returns the loop with the fewest connections, or nil if that is full.
 func (e *loopEngine) leastLoadedLoop() *Loop {
 	best := slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.connCount.Load() - b.connCount.Load()) })
 	if best.isFull() {
@@ -295,8 +297,8 @@ func (e *loopEngine) leastLoadedLoop() *Loop {
 	return best
 }
 
-// delegateListeners has another loop accept from what this one accepts from. It fails when
-// all are full.
+// delegateListeners makes another loop accept from the listeners of this one. It reports
+// false if all loops are full.
 func (l *Loop) delegateListeners() bool {
 	e := l.engine
 	e.mu.Lock()
@@ -316,7 +318,8 @@ func (l *Loop) delegateListeners() bool {
 	return true
 }
 
-// reclaimListeners does so when there is some room again.
+// reclaimListeners makes the loop accept from its own listeners again, once more than 1/16 of
+// its capacity is free.
 func (l *Loop) reclaimListeners() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
@@ -333,12 +336,12 @@ func (l *Loop) reclaimListeners() {
 	l.accept.delegated = false
 }
 
-// homeLoop is the loop whose listener it is, as long as that has room.
+// homeLoop returns the loop that a listener descriptor is assigned to.
 func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
 
-// updateListenerWatch sees whether this loop is to accept from a listener.
+// updateListenerWatch starts or stops accepting from a listener, as acceptingLoops says.
 func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	l.engine.mu.Lock()
 	mine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
@@ -350,8 +353,8 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	}
 }
 
-// delegateDial gives a dial to a loop that has room. Without one it is refused;
-// when that one has too many orders, it is to be tried again.
+// delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It
+// reports false if that loop's queue is full; the dial must be retried then.
 func (l *Loop) delegateDial(request engine.Dial) (done bool) {
 	target := l.engine.leastLoadedLoop()
 	if target == nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is our side's address of a connection. Anyone can ask the kernel for it, but
-// where loops have descriptor tables of their own only the loop: then it is a chore, for
-// which all may wait but loops, as two of them could wait for each other.
+// Local addresses. Any goroutine can ask the kernel for the local address of a connection,
+// unless loops have descriptor tables of their own. Then a remote call asks the loop. Other
+// goroutines may wait for it; loops must not, because two could wait for each other.
 
-// loopsByThread are those of all loops of this process, by id.
+// loopsByThread contains the loops of this process by thread id.
 var loopsByThread sync.Map
 
-// currentLoop is the loop whose thread the caller runs on, nil if that is no loop's. A thread that
-// the caller were moved off in between could become a loop's: so it is kept.
+// currentLoop returns the loop on whose thread the caller runs, or nil. The thread is locked
+// because another thread could become a loop's after a move.
 func currentLoop() *Loop {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -31,7 +31,7 @@ func currentLoop() *Loop {
 // OnLoop implements engine.Loop.
 func (*Loop) OnLoop() bool { return currentLoop() != nil }
 
-// localAddr is Host.LocalAddr.
+// localAddr implements Host.LocalAddr.
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // AskLocalAddr implements engine.Loop.
@@ -54,8 +54,7 @@ func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf is for the loop. A connection that a worker has keeps its descriptor until it
-// is back.
+// localAddrOf must be called on the loop. A connection with a worker keeps its descriptor.
 func (l *Loop) localAddrOf(ref engine.Ref) (netip.AddrPort, bool) {
 	c := ref.On(&l.host)
 	if c == nil {

@@ -15,26 +15,26 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The bounds of one turn of a loop, so that none of its tasks starves another.
+// Limits of one turn of a loop, so that no task starves the others.
 const (
 	acceptBatch       = 128
 	dialBatch         = 128
 	maxPendingActions = 64
 	maxQueuedRequests = 1024
-	// maxTaskTime is how long a turn does what may take long: reading from bulk
-	// connections, and draining.
+	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and
+	// draining.
 	maxTaskTime = time.Millisecond
 )
 
-// What a loop is told, growing.
+// The stages of stopping, in order.
 const (
 	stageServing int32 = iota
 	stageStopping
 	stageKilling
 )
 
-// Loop is one thread of an event-driven model. See the package comment for who
-// may touch what.
+// Loop is one thread of an event-driven model. The package comment defines who may access
+// which part of it.
 type Loop struct {
 	engine        *loopEngine
 	host          engine.Host
@@ -43,22 +43,22 @@ type Loop struct {
 	acceptor      sock.Acceptor
 	conns         connTable
 	buffers       engine.FreeList
-	sharedBuffers engine.SharedBuffers // instead, where workers use them too
+	sharedBuffers engine.SharedBuffers // replaces buffers while workers use them, too
 
-	stopStage  int32         // how far the loop has come with wanted
-	turnStart  time.Duration // the turn
-	timedTurns int           // turns that are to be looked at closely
+	stopStage  int32         // the stage that the loop has reached; see requestedStage
+	turnStart  time.Duration // when the current turn began
+	timedTurns int           // turns left in which each handler call is timed
 
-	inTurn       bool   // a turn is under way, or a handler's Goexit has cut one short
-	eventsLeft   bool   // the driver has events left that it has not handled
-	singleCPU    bool   // there is one processor
-	lastRetained uint64 // the host's Retained when the loop has last yielded
+	inTurn       bool   // a turn is in progress, or runtime.Goexit has cut it short
+	eventsLeft   bool   // the driver has unhandled events
+	singleCPU    bool   // GOMAXPROCS is 1
+	lastRetained uint64 // host.Retained at the last yield
 
-	tasks        []loopTask // those below, in the order of a turn
+	tasks        []loopTask // the tasks below, in the order of a turn
 	accept       acceptState
 	dials        dialQueue
-	mailQueues   mailQueueSet // mail that has been taken and not given out
-	runningCalls []func()     // chores that have been taken and not done
+	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
+	runningCalls []func()     // remote calls that were taken and have not run
 	broadcasts   broadcastSender
 	pacer        pacer
 	drainer      connDrainer
@@ -68,43 +68,42 @@ type Loop struct {
 	trimmer      bufferTrimmer
 	budget       bufferBudget
 	placement    handlerPlacement
-	bulkReads    deque[engine.Ref] // connections that wait to be read from
-	relayPipe    sock.Pipe         // for relays
-	spliceBuffer []byte            // what was in it and was not taken
-	submitQueue  poolSubmitQueue   // connections, for room in the pool
+	bulkReads    deque[engine.Ref] // connections that wait for the loop to read from them
+	relayPipe    sock.Pipe
+	spliceBuffer []byte          // for data that the destination of a relay has not accepted
+	submitQueue  poolSubmitQueue // connections that wait for capacity in the pool
 
-	// pendingActions are connections to which the events of others, or Pace, have done
-	// something, and that are to be settled.
+	// pendingActions are connections that other connections' events, or Pace, have changed.
 	pendingActions []*engine.Conn
 
-	// Of connections that are with workers:
-	busyConns        int                               // how many are, or wait for one
-	deferred         map[*engine.Conn][]deferredAction // what is to be done when a worker gives it back
-	deferredMail     map[*engine.Conn]*connMailQueue   // the mail that is last among it
-	missedBroadcasts map[*engine.Conn]int64            // broadcasts that those had no room for
-	returnBatch      []returnedConn                    // what is being taken back,
-	returnBatchDone  int                               // of which so many have been
-	shedConns        []*engine.Conn                    // of that, what the pool has shed and must wait
+	// The state of connections that are with workers:
+	busyConns        int                               // connections that are with a worker or wait for one
+	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
+	deferredMail     map[*engine.Conn]*connMailQueue   // the last of those actions, if it is mail
+	missedBroadcasts map[*engine.Conn]int64            // broadcasts for which the connection had no capacity
+	returnBatch      []returnedConn                    // returned connections that are being resumed
+	returnBatchDone  int                               // how many of them have been
+	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
 
-	// For everyone:
+	// Safe for concurrent use:
 	eventfd           sock.Eventfd
-	connCount         atomic.Int64 // slots of the slab
-	capacity          atomic.Int64 // of a shard: how many its table has room for
+	connCount         atomic.Int64 // slots in use
+	capacity          atomic.Int64 // of a shard: how many connections fit into its descriptor table
 	mailbox           engine.Mailbox
 	requestedStage    atomic.Int32
-	phase             atomic.Int32 // for the watch
-	pendingAdoptions  atomic.Int64 // connections that are to be adopted
+	phase             atomic.Int32 // what the loop is doing, for the watchdog
+	pendingAdoptions  atomic.Int64
 	asleep            atomic.Bool
-	hasRemoteRequests atomic.Bool         // orders or chores are not empty
-	hasReturned       atomic.Bool         // returned is not empty
-	mu                sync.Mutex          // guards what follows
-	returned          []returnedConn      // from the pool
-	dialRequests      []engine.Dial       // dials that the loop has not taken yet
-	newBroadcasts     []*engine.Broadcast // that the loop has not taken yet
-	remoteCalls       []func()            // what other loops ask of it; few, see listeners_linux.go
-	closed            bool                // nobody may leave anything any more
-	wakeMu            sync.Mutex          // guards what follows
-	wakeDisabled      bool                // nobody may wake the loop any more
+	hasRemoteRequests atomic.Bool    // dialRequests, newBroadcasts or remoteCalls is not empty
+	hasReturned       atomic.Bool    // returned is not empty
+	mu                sync.Mutex     // guards the fields below
+	returned          []returnedConn // connections that the pool has returned
+	dialRequests      []engine.Dial
+	newBroadcasts     []*engine.Broadcast
+	remoteCalls       []func()   // functions to call on the loop; few, see listeners_linux.go
+	closed            bool       // no more requests are accepted
+	wakeMu            sync.Mutex // guards wakeDisabled
+	wakeDisabled      bool       // the eventfd may be closed
 }
 
 func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
@@ -138,15 +137,15 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	return l
 }
 
-// Log is where a driver writes what an operator has to know.
+// Log returns the logger for what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect is Host.Direct. What is wrong with the connection the next send tells.
+// sendDirect implements Host.Direct. Errors surface on the next send.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendAll(c.FD(), first, rest)
 }
 
-// Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
+// Eventfd returns the eventfd that ends the loop's wait. Drivers watch it and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 // Conn implements engine.Loop.
@@ -155,10 +154,11 @@ func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
 // HasConn implements engine.Loop.
 func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 
-// UseBlockingSockets makes accepted and dialled descriptors blocking ones.
+// UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on a thread of its own.
+// runOnThread serves on a thread of its own until the loop has stopped. It sends one result
+// of the start to started.
 func (l *Loop) runOnThread(started chan<- error) {
 	if l.engine.cfg.Shard > 0 {
 		sock.OwnThread(func() { l.runWithPrivateFDTable(started) })
@@ -175,7 +175,7 @@ func (l *Loop) runOnThread(started chan<- error) {
 	}
 }
 
-// runWithPrivateFDTable gives the thread a descriptor table first.
+// runWithPrivateFDTable unshares the thread's descriptor table before it serves.
 func (l *Loop) runWithPrivateFDTable(started chan<- error) {
 	keptFDs := make(map[int32]bool)
 	for _, fd := range l.engine.listenerFDs {
@@ -188,11 +188,11 @@ func (l *Loop) runWithPrivateFDTable(started chan<- error) {
 		return
 	}
 	defer release()
-	_ = l.runUntilStopped(started) // the thread's end closes the listeners
+	_ = l.runUntilStopped(started) // the end of the thread closes the listeners
 }
 
-// runUntilStopped turns until the loop is told to stop and the last connection is
-// finished. It first says how opening the driver went.
+// runUntilStopped opens the driver, sends the result to started, and runs turns until the
+// loop is told to stop and its last connection has closed.
 func (l *Loop) runUntilStopped(started chan<- error) error {
 	thread := unix.Gettid()
 	loopsByThread.Store(thread, l)
@@ -221,7 +221,7 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 	return nil
 }
 
-// closeUnstarted ends a loop that could not begin.
+// closeUnstarted marks a loop as closed that could not start.
 func (l *Loop) closeUnstarted() {
 	l.mu.Lock()
 	l.closed = true
@@ -233,11 +233,11 @@ func (l *Loop) isFinished() bool {
 	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// runTurn handles the events that are there, waits if there are none, and runs each duty
-// once, in order. A busy loop never waits.
+// runTurn handles pending events, or waits for some if there are none, and then runs each
+// task once. A busy loop never waits.
 //
-// A handler's runtime.Goexit cuts a turn short. The next one goes on with what is left: no work
-// that others wait for is in variables alone while a handler is called.
+// A handler's runtime.Goexit cuts a turn short; the next one continues with the rest. So work
+// that others wait for is never in local variables alone while a handler is called.
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
@@ -255,19 +255,19 @@ func (l *Loop) runTurn() {
 	l.takeRemoteRequests()
 	l.runTasks()
 	if cutShort {
-		l.importer.receiveConns() // which confirms what has come
+		l.importer.receiveConns() // confirms what was received
 	}
 	l.conns.recycleReleased()
 	l.exporter.freeExportedMemory()
 	l.inTurn = false
 }
 
-// isIdle reports whether nothing is left over from the last turn.
+// isIdle reports whether the last turn has left nothing to do.
 func (l *Loop) isIdle() bool {
 	return !l.mailQueues.hasUndelivered() && l.nextTaskDue() > l.host.Clock()
 }
 
-// startTurn sets the clock, and sees how long the last turn took.
+// startTurn finishes the last turn and sets the clock.
 func (l *Loop) startTurn() {
 	now := engine.Since()
 	l.finishTurn(now)
@@ -294,7 +294,7 @@ func (l *Loop) finishTurn(now time.Duration) {
 	}
 }
 
-// extendDeadlines moves the peers' limits of time on by a time in which nobody has read.
+// extendDeadlines moves the peers' deadlines by a time in which the loop has not read.
 func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -304,13 +304,12 @@ func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, 
 	})
 }
 
-// timedTurnsAfterSlow is for how many turns each call of a handler is timed when a turn
-// has taken as long as none of them should: a handler that does it again is then
-// found by name.
+// timedTurnsAfterSlow is the number of turns in which each handler call is timed after a
+// slow turn, to find the handler that causes it.
 const timedTurnsAfterSlow = 10_000
 
-// handleEvents handles the events that are there, and sees how long that takes where
-// it matters.
+// handleEvents handles pending events and reports whether there were any. Under Auto it
+// measures how long that takes.
 func (l *Loop) handleEvents() bool {
 	if l.engine.cfg.Auto && !l.host.OnWorkers {
 		return l.placement.handleEventsTimed()
@@ -318,8 +317,8 @@ func (l *Loop) handleEvents() bool {
 	return l.handleDriverEvents()
 }
 
-// handleDriverEvents handles the events that are there, and reads from bulk connections unless
-// buffers hold too much already.
+// handleDriverEvents handles pending events, and reads from bulk connections unless all
+// buffers together exceed their limit. It reports whether there was anything to do.
 func (l *Loop) handleDriverEvents() bool {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -331,8 +330,8 @@ func (l *Loop) handleDriverEvents() bool {
 	return true
 }
 
-// spinForEvents looks for events for a while, if that is wanted, and says whether there
-// was something to do.
+// spinForEvents polls for events without blocking for up to Config.Spin. It reports whether
+// there is something to do.
 func (l *Loop) spinForEvents() bool {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
@@ -350,12 +349,12 @@ func (l *Loop) spinForEvents() bool {
 	return false
 }
 
-// hasRemoteWork reports whether other goroutines have left work for the loop.
+// hasRemoteWork reports whether other goroutines have queued work for the loop.
 func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.Waiting() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStage.Load() > l.stopStage
 }
 
-// waitForEvents waits for events, unless there is something else to do.
+// waitForEvents blocks until there are events, remote work, or a task that is due.
 func (l *Loop) waitForEvents() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
@@ -364,7 +363,7 @@ func (l *Loop) waitForEvents() {
 	}
 	now := engine.Since()
 	l.finishTurn(now)
-	limit := time.Duration(-1) // without a limit
+	limit := time.Duration(-1) // no limit
 	if next := l.nextTaskDue(); next != never {
 		limit = max(next-now, 0)
 	}
@@ -372,19 +371,20 @@ func (l *Loop) waitForEvents() {
 	l.startTurnAfterWait(now, limit)
 }
 
-// startTurnAfterWait begins a turn after a wait.
+// startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit,
+// the process was stopped or had no CPU, and the deadlines of peers move by that time.
 func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.Since()
 	l.host.SetClock(l.turnStart)
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSlice {
-		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ProcessStopped) // or had no CPU
+		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ProcessStopped)
 	}
 }
 
-// yieldToGoroutines waits instead, where there is one processor, until those goroutines have had it that
-// this turn has given something to do, and says whether there were any. While the thread
-// sleeps in the kernel they would get it only when Go's monitor finds that out, 20 µs to 10 ms
-// later, and then each answer would have to end that sleep.
+// yieldToGoroutines lets goroutines run that this turn has given work, if there is only one
+// processor. It reports whether it has yielded. If the thread blocked in the kernel instead,
+// they would run only when Go's monitor notices, 20 µs to 10 ms later, and each answer would
+// have to end that wait.
 func (l *Loop) yieldToGoroutines() bool {
 	retained := l.host.Retained.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -398,15 +398,14 @@ func (l *Loop) yieldToGoroutines() bool {
 	return true
 }
 
-// TrackFastSweep counts one more or, with -1, one less reason to sweep the slab.
+// TrackFastSweep adds delta to the number of reasons for sweeping fast.
 func (l *Loop) TrackFastSweep(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
-		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSlice) // sooner than it was
+		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSlice)
 	}
 }
 
-// TrackExpiry sees to it that a connection that has a Due is expired. Drivers call it
-// when the connection waits.
+// TrackExpiry schedules c for expiry if it has a deadline. Drivers call it when c waits.
 func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.Due(); {
 	case due && c.Armed()&Expiring == 0:
@@ -417,7 +416,6 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 	}
 }
 
-// untrackExpiry undoes TrackExpiry.
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.Armed()&Expiring != 0 {
 		c.SetArmed(c.Armed() &^ Expiring)
@@ -425,8 +423,7 @@ func (l *Loop) untrackExpiry(c *engine.Conn) {
 	}
 }
 
-// ReceiveOnce receives once from a connection, without waiting, and says how many bytes have
-// come.
+// ReceiveOnce receives once into buf without blocking. It returns the number of bytes.
 func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
@@ -447,8 +444,9 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendFile has the kernel send a file by a call, as far as it can. At its end, and whatever
-// is wrong, it is read instead: that tells, or the next send does.
+// SendFile sends the next part of c's file by the system call sendfile. At the end of the
+// file, and after any error, the core reads the file instead: that reports the cause, or the
+// next send does.
 func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.File()
 	if f == nil {
@@ -465,24 +463,23 @@ func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offs
 	}
 }
 
-// ClosesWithReset says whether the connection is to be closed with a reset.
+// ClosesWithReset reports whether c is to be closed with a reset.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool { return c.Outbound() && l.engine.cfg.Reset }
 
-// ShutdownWrite shuts the sending direction. A connection that is to be reset is closed
-// at once: its end, if it came first, would leave it in TIME_WAIT.
+// ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset
+// is closed at once: a FIN sent first would leave it in TIME_WAIT.
 func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.PeerClosed()
 	} else {
-		// An error means that the peer has gone; reading will tell.
+		// An error means that the peer has gone; the next read reports that.
 		_ = sock.ShutWrite(c.FD())
 	}
 	c.ShutDone()
 }
 
-// CloseConn closes the descriptor of an open connection, finishes it, and frees
-// its slot, with workers when one of them has called Closed. Nothing of it may
-// be under way.
+// CloseConn closes the descriptor of an open connection, calls Closed, on a worker if
+// handlers run on workers, and frees the slot. No operation of c may be in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -495,21 +492,22 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.callClosedAndFree(c)
 }
 
-// callClosedAndFree calls Closed, and frees the slot whatever that does.
+// callClosedAndFree calls Closed and frees the slot, even if the handler panics.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeConn(c)
 	c.Finish()
 }
 
-// CloseUnopened closes the descriptor of a dial that has failed, and frees its slot.
+// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed
+// dial, and frees its slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeConn(c)
 }
 
-// DetachConn makes a connection one of package net, which has a descriptor of its own for it.
-// Nothing of it may be under way, or watched.
+// DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is
+// being exported. No operation of c may be in progress, and c may not be watched.
 func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.Leaving() {
 		l.exporter.handleQuiescentConn(c)
@@ -531,7 +529,7 @@ func (l *Loop) freeConn(c *engine.Conn) {
 	}
 }
 
-// closeRemaining closes what the loop still holds. Mail that came too late is taken, so
+// closeRemaining releases what the loop still holds. It delivers mail that came too late, so
 // that its reservations are released.
 func (l *Loop) closeRemaining() {
 	l.mailbox.Close()
@@ -540,7 +538,7 @@ func (l *Loop) closeRemaining() {
 	}
 	l.mu.Lock()
 	l.closed = true
-	l.dials.requests = l.dialRequests // that came between the last look and now
+	l.dials.requests = l.dialRequests // queued since the last turn
 	for _, c := range l.broadcasts.active {
 		c.Done()
 	}
@@ -550,7 +548,7 @@ func (l *Loop) closeRemaining() {
 	calls := l.remoteCalls
 	l.mu.Unlock()
 	l.disableWakeups()
-	for _, do := range calls { // that came between the last look and now
+	for _, do := range calls { // queued since the last turn
 		do()
 	}
 	l.driver.Close()

@@ -7,60 +7,57 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how mail gets to its connections. The loop takes what waits in the
-// mailbox and puts it into a queue for each connection; the connections take turns. So
-// all mail that has come for one goes out in one send, and few hold an output buffer at
-// a time. A turn of the loop does a slice of it, and what comes meanwhile joins what
-// its connection is still to get. The queues have the bounds of the mailbox: when they
-// hold as much, no more is taken and mail waits there. The memory of all of it is counted
-// until it is in the outputs of its connections, which are counted themselves.
+// Delivering mail. The loop takes mail from the mailbox and distributes it to a queue for each
+// connection; the queues are served in turn. So all mail that is waiting for a connection goes
+// out in one send, and few connections hold an output buffer at a time. A turn delivers mail
+// for maxTaskTime; what arrives meanwhile joins the queue of its connection. The queues have
+// the limits of the mailbox: if they are full, mail stays there. The memory of mail is counted
+// until it is in the output of its connection, which is counted itself.
 
 const (
-	// mailDistributedPerTurn is the most mail that a turn puts into queues, mailConnsPerTurn the most
-	// connections that it gives theirs, and mailClockCheck how much mail one gets
-	// without a look at the clock.
+	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is how many
+	// messages a connection gets between two looks at the clock.
 	mailDistributedPerTurn = 16 << 10
 	mailConnsPerTurn       = 256
 	mailClockCheck         = 32
-	// maxMailQueues is from how many queues on no more mail is put into any: a message to a
-	// million takes memory for those whose turn is near. As many empty ones are kept,
-	// each with room for maxSpareMail pieces of mail and maxSpareData bytes at the most.
+	// maxMailQueues limits the queues, so that a message to a million connections takes memory
+	// only for those that are served soon. As many empty ones are kept, each with capacity for
+	// at most maxSpareMail messages and maxSpareData bytes.
 	maxMailQueues = 1 << 10
 	maxSpareMail  = 16
 	maxSpareData  = 256
 )
 
-// mailQueueSet is mail that has been taken and not given out.
+// mailQueueSet contains mail that was taken from the mailbox and is not delivered.
 type mailQueueSet struct {
-	unsorted      []engine.Mail // what is not in a queue yet, the last to be taken
-	unsortedData  []byte        // and its bytes
-	nextRecipient int           // whose turn it is, where the first is for many
-	batchMail     []engine.Mail // the room of both
-	batchData     []byte
+	unsorted      []engine.Mail // mail that is not in a queue yet
+	unsortedData  []byte        // its bytes
+	nextRecipient int           // of the first unsorted message, if that has several
+	batchMail     []engine.Mail // the memory of unsorted
+	batchData     []byte        // the memory of unsortedData
 
 	byConn map[*engine.Conn]*connMailQueue
-	ready  deque[*connMailQueue] // those that have some, the longest ago first
+	ready  deque[*connMailQueue] // queues with mail, in order of their last turn
 	spare  []*connMailQueue
-	count  int // how much mail is in queues,
-	bytes  int // and its bytes that are not shared
-	// queueMemory is the memory of the queues, busy that of the mail for connections that are with
-	// workers, and counted how much of both the loop's counters have.
+	count  int // messages in queues
+	bytes  int // their bytes, without shared ones
+	// queueMemory is the memory of the queues, deferredMemory that of mail for connections with
+	// workers. countedMemory is how much of both the loop's counters contain.
 	queueMemory, deferredMemory, countedMemory int
 }
 
-// hasUndelivered says whether there is mail to give out.
 func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.unsorted) > 0 }
 
-// connMailQueue is mail for one connection.
+// connMailQueue contains mail for one connection.
 type connMailQueue struct {
 	conn       *engine.Conn
 	mail       []engine.Mail
 	data       []byte
-	delivered  int // pieces of mail that were delivered
+	delivered  int // messages at the start of mail that were delivered
 	dataOffset int // their bytes in data
 }
 
-// dequeue takes the next piece of mail, which is given out now.
+// dequeue returns the next message and its bytes.
 func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
 	m = r.mail[r.delivered]
 	r.delivered++
@@ -69,7 +66,7 @@ func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
 	return m, data
 }
 
-// enqueue appends mail. It gives how much more memory the run takes then.
+// enqueue appends a message and returns by how much the queue's memory has grown.
 func (r *connMailQueue) enqueue(m engine.Mail, data []byte) (addedBytes int) {
 	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
@@ -79,7 +76,7 @@ func (r *connMailQueue) enqueue(m engine.Mail, data []byte) (addedBytes int) {
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
 
-// distributeMail puts some mail into queues.
+// distributeMail moves mail from the mailbox to the queues of its connections.
 func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.Max || p.bytes >= mailbox.MaxBytes {
@@ -99,17 +96,17 @@ func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 		limit -= max(p.count-n, 1)
 	}
 	if len(p.unsorted) == 0 {
-		p.countedMemory += mailbox.Done(p.batchMail, p.batchData) // and is held no more
+		p.countedMemory += mailbox.Done(p.batchMail, p.batchData) // the mailbox no longer counts it
 		p.batchMail, p.batchData, p.unsortedData = nil, nil, nil
 	}
 }
 
-// enqueue puts mail into the queue of its connection.
+// enqueue appends a message to the queue of its connection.
 func (p *mailQueueSet) enqueue(m engine.Mail) {
 	queue := p.byConn[m.Conn]
 	if queue == nil {
 		if n := len(p.spare) - 1; n >= 0 {
-			queue, p.spare[n] = p.spare[n], nil // it may grow, and then it does not come back
+			queue, p.spare[n] = p.spare[n], nil // a queue that grows too large is not kept
 			p.spare = p.spare[:n]
 		} else {
 			queue = new(connMailQueue)
@@ -125,17 +122,17 @@ func (p *mailQueueSet) enqueue(m engine.Mail) {
 	p.bytes += int(m.Size)
 }
 
-// dequeueConn gives the mail of the connection whose turn it is.
+// dequeueConn returns the queue whose turn it is.
 func (p *mailQueueSet) dequeueConn() *connMailQueue {
 	queue := p.ready.front()
 	p.ready.popFront()
 	return queue
 }
 
-// requeueOrRelease has mail that is left wait for another turn.
+// requeueOrRelease puts a queue with mail at the end, and releases an empty one.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
-	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that one that is never empty does not creep
+	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
 		queue.data, queue.dataOffset = queue.data[:copy(queue.data, queue.data[queue.dataOffset:])], 0
 	}
 	if len(queue.mail) > 0 {
@@ -153,10 +150,9 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-// hasMail reports whether there is mail to give out.
 func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.Waiting() }
 
-// countMailMemory counts the memory of mail that is not given out.
+// countMailMemory counts the memory of undelivered mail.
 func (l *Loop) countMailMemory() {
 	p := &l.mailQueues
 	if n := p.queueMemory + p.deferredMemory - p.countedMemory; n != 0 {
@@ -165,8 +161,8 @@ func (l *Loop) countMailMemory() {
 	}
 }
 
-// deliverMail gives mail to connections, and settles each after its own, until the slice
-// is over.
+// deliverMail delivers mail until the turn's time is used up, and performs each connection's
+// actions after its mail.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -191,10 +187,10 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverConnMail gives a connection its mail, now or when it is back, up to a time. It says
-// whether that has come.
+// deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It
+// reports whether the deadline has passed.
 func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (over bool) {
-	defer l.mailQueues.requeueOrRelease(queue) // also when the handler ends the goroutine
+	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !over; {
 		m, data := queue.dequeue()
 		l.mailQueues.count--

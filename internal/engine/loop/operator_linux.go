@@ -8,22 +8,19 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is what an operator may do to loops that run.
+// Operations of an administrator on a running engine.
 //
-// That nothing is to be accepted is a flag of the group, at which each loop looks
-// once a turn, and before each connection that it accepts. A loop that has seen it
-// turns away from its listeners; it counts as Holding then.
+// Pausing accept is a flag of the engine that each loop checks once a turn and before each
+// accept. A loop that has seen it stops watching its listeners and counts as Holding.
 //
-// To close the connections of a peer each loop goes through its slab, so many slots
-// a turn, as a chore that leaves itself for the next turn. No more than maxActiveExpels
-// are under way, so there are no more chores than that for each loop. The core forgets
-// where a connection comes from when a proxy tells whose it is; so where there are
-// proxies the kernel is asked for that, in a call for each connection.
+// Expel closes the connections of a peer. Each loop walks its slots, a limited number a turn,
+// as a remote call that enqueues itself for the next turn. At most maxActiveExpels run, which
+// limits the calls of each loop. Once a proxy has told a connection's peer, the core no longer
+// knows its source address; with proxies, the kernel is asked for it, in a call for each
+// connection.
 
-// maxActiveExpels is how many calls of Expel may be under way.
 const maxActiveExpels = 16
 
-// walkSlotsPerTurn is how many slots a turn looks at for one: a chunk of the slab.
 const walkSlotsPerTurn = chunkSize
 
 func (e *loopEngine) Hold(paused bool) error {
@@ -40,7 +37,7 @@ func (e *loopEngine) Hold(paused bool) error {
 	return nil
 }
 
-// setOperatorPause turns away from the listeners, or to them again.
+// setOperatorPause pauses or resumes accepting.
 func (l *Loop) setOperatorPause(paused bool) {
 	if paused && !l.accept.paused {
 		for _, fd := range l.accept.watchedFDs {
@@ -55,15 +52,14 @@ func (l *Loop) setOperatorPause(paused bool) {
 	}
 }
 
-// connWalk is work on all connections of all loops, some in a turn: a chore of each loop
-// that leaves itself for the next turn.
+// connWalk visits all connections of all loops, some in each turn.
 type connWalk struct {
-	visitFrom func(l *Loop, from uint32) (next uint32) // on slots from one on
+	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
 	onDone    func()
-	loopsLeft atomic.Int32 // loops that have not done it
+	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// walkConns starts one, unless all loops have ended.
+// walkConns starts a walk, unless all loops have ended. It calls onDone at the end.
 func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -78,7 +74,7 @@ func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32
 	return nil
 }
 
-// enqueueWalkStep leaves the slots from one on for another turn.
+// enqueueWalkStep continues a walk in the next turn.
 func (l *Loop) enqueueWalkStep(w *connWalk, fromSlot uint32) {
 	enqueued := l.enqueueCall(func() {
 		if next := w.visitFrom(l, fromSlot); next < l.conns.slotCount {
@@ -118,8 +114,8 @@ func (e *loopEngine) Expel(peer netip.AddrPort) error {
 	return err
 }
 
-// Visit implements engine.Visitor: it leaves mail for connections, as much as there is
-// room for.
+// Visit implements engine.Visitor: it queues mail for connections, as far as there is
+// capacity.
 func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -132,7 +128,7 @@ func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full 
 			if err := l.mailbox.PutShared(c, engine.MailDo, s); err != nil {
 				s.Lost()
 				if err == engine.ErrFull {
-					break // until there is room
+					break // until there is capacity
 				}
 			}
 		}
@@ -140,8 +136,8 @@ func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full 
 	}, func() { onDone(0) })
 }
 
-// hasSourceAddr says whether a connection that a proxy may have told another address of comes
-// from this one.
+// hasSourceAddr reports whether a connection comes from addr, if its proxy may have told
+// another address.
 func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
 	if l.engine.cfg.Proxied == nil {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// No more than maxActiveExpels are under way; when the loops have done them there is room
-// again, and a loop that has ended has done its part.
+// At most maxActiveExpels run; when the loops have finished them, more may start. A loop that
+// has ended counts as finished.
 func TestExpelIsBounded(t *testing.T) {
 	g := &loopEngine{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
 	g.admission = engine.NewAdmission(&g.cfg)
@@ -28,7 +28,7 @@ func TestExpelIsBounded(t *testing.T) {
 		}
 		for _, l := range g.loops {
 			if n := len(l.remoteCalls); n > maxActiveExpels {
-				t.Errorf("round %d: %d chores are left for a loop", round, n)
+				t.Errorf("round %d: %d calls queued for a loop", round, n)
 			}
 			l.takeRemoteRequests()
 		}

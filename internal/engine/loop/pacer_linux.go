@@ -6,19 +6,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a handler gets to act at times that it plans itself; see
-// engine.Pace.
+// Calling a handler's Pace; see engine.Pace.
 
-// pacer calls the handler's Pace.
+// pacer calls Config.Pace.
 type pacer struct {
 	loop   *Loop
-	nextAt time.Duration         // when Pace wants to be called; never without one
-	nudge  func(engine.Ref) bool // for Pace, made once; nil without one
+	nextAt time.Duration         // when Pace is to be called; never without one
+	nudge  func(engine.Ref) bool // passed to Pace; nil without one
 }
 
 func (p *pacer) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
 
-// runIfDue has what is due done, and settles the connections that were touched.
 func (p *pacer) runIfDue(time.Duration) {
 	if p.nudge == nil {
 		return
@@ -34,8 +32,8 @@ func (p *pacer) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeConn has Nudged called: at once, or by mail where the connection is with a
-// worker, or another loop's. It says whether there was room for that.
+// nudgeConn calls Nudged for a connection: at once, or by mail if it is with a worker or
+// belongs to another loop. It reports false if there was no capacity for the mail.
 func (l *Loop) nudgeConn(ref engine.Ref) (ok bool) {
 	c := ref.On(&l.host)
 	if c == nil || c.Armed()&Busy != 0 {

@@ -9,22 +9,21 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Where handlers run at first: on workers, until they have proved to be quick. A first
-// call that waits for ever would freeze its loop otherwise, and nothing can take a loop
-// over that is within a call: its ring belongs to its thread, and so do a shard's
-// descriptors. A handler that has been quick and then waits for ever does so. When the
-// others are told (see watch_linux.go) they move theirs, and none comes back while one is
-// held.
+// Placement of handlers under Config.Auto.
 //
-// When handlers move. A turn is slow when it has taken long and the reads in it
-// have taken long each: a turn of many quick calls is none. That alone does not
-// say why: the thread may only have waited for a CPU. So after such a turn the
-// next ones are seen through, and count only if the thread has worked that long,
-// or has slept. Some of them in a row move the handlers of a loop onto workers;
-// one with very slow reads is enough by itself, because with all that waits for
-// it the next may take a second. There their own time is counted, and when it is
-// short again they come back. Each time they move again they stay away for twice
-// as long.
+// Handlers start on workers until they have proved quick. Otherwise a first call that blocks
+// forever would freeze its loop, and nothing can replace a loop within a call: its ring and a
+// shard's descriptors belong to its thread. A handler that was quick and then blocks forever
+// still freezes its loop. The watchdog then moves the handlers of the other loops, and none
+// return while a loop is stuck.
+//
+// A turn is slow if it has taken long and its reads have taken long on average: many quick
+// calls do not make it slow. The thread may also have waited for a CPU. So the turns after a
+// slow one are measured, and count only if the thread has worked that long, or has slept. A
+// few slow turns in a row move the handlers of a loop to workers; one with very slow reads is
+// enough, because the next could take a second. On workers the time of each call is counted,
+// and quick handlers return to the loop. With each move the time on workers doubles, up to
+// maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -38,20 +37,21 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacement decides, for one loop, where its handlers run. It is the loop's, but for
-// the times, which workers add to.
+// handlerPlacement decides for one loop where its handlers run. Only the loop uses it, except
+// for workerTimes, to which workers add.
 type handlerPlacement struct {
 	loop           *Loop
-	lastTurnSlow   bool          // the last turn looked slow
-	slowTurnsInRow int           // slow turns in a row
-	reviewAt       time.Duration // when to see whether handlers can come back
-	timeOnWorkers  time.Duration // how long they stay away at least
-	quickReviews   int           // looks in a row at which they were quick
-	quickCalls     int64         // calls that these have counted
+	lastTurnSlow   bool
+	slowTurnsInRow int
+	reviewAt       time.Duration // when to check whether handlers can return
+	timeOnWorkers  time.Duration // how long handlers stay on workers at least
+	quickReviews   int           // consecutive reviews with quick calls
+	quickCalls     int64         // calls in these reviews
 	workerTimes    engine.RunTimes
 }
 
-// handleEventsTimed polls, and moves handlers that hold the loop onto workers.
+// handleEventsTimed handles pending events, and moves handlers to workers if they hold up the
+// loop. It reports whether there was anything to do.
 func (a *handlerPlacement) handleEventsTimed() bool {
 	l := a.loop
 	var workBefore sock.ThreadWork
@@ -76,11 +76,12 @@ func (a *handlerPlacement) handleEventsTimed() bool {
 	return handled
 }
 
-// slowTurnTime judges a turn that looked slow, as did the one before it.
+// evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread
+// has worked or slept.
 func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadWork) {
 	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
 		a.slowTurnsInRow = 0
-		return // it has waited for a CPU, most of the time
+		return // it has mostly waited for a CPU
 	}
 	a.slowTurnsInRow++
 	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*reads {
@@ -88,7 +89,7 @@ func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock
 	}
 }
 
-// moveHandlersToWorkers has workers call the handlers from now on.
+// moveHandlersToWorkers makes workers call the handlers from now on. It logs timePerRead.
 func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
@@ -97,14 +98,14 @@ func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
 	a.workerTimes.Take()
 	a.callHandlersOnWorkers()
 	l.counters.Add(engine.Moved, 1)
-	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
-		slog.Int("loop", l.host.Index), slog.Duration("each", timePerRead))
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to workers: they held up their event loop",
+		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
 }
 
-// nextDue reports false: both are looked at in turns that events bring.
+// nextDue reports false: the task depends on events.
 func (a *handlerPlacement) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue has handlers come back from workers, or the loop use its own buffers.
+// runIfDue returns handlers from workers, or makes the loop use its own buffers again.
 func (a *handlerPlacement) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.Auto:
@@ -115,8 +116,8 @@ func (a *handlerPlacement) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersBackIfQuick has the loop call the handlers, if their calls have been short: quickCallsToReturn of
-// them, and at one more look, which finds that none of those begun before is still out.
+// moveHandlersBackIfQuick makes the loop call the handlers again if their calls were short:
+// quickCallsToReturn of them, and one more review that finds no earlier call still running.
 func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -134,16 +135,16 @@ func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 	enough := a.quickCalls >= quickCallsToReturn
 	a.quickCalls += calls
 	if a.quickReviews++; a.quickReviews < 2 || !enough {
-		return // calls that are out may be slow ones: the next look tells
+		return // calls in progress may be slow; the next review tells
 	}
 	l.host.OnWorkers = false
 	l.counters.Set(engine.LoopsOnWorkers, 0)
-	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them from now on",
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to their event loop: their calls are quick",
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffers uses again what is the loop's own when no worker can be using the
-// host.
+// useLoopBuffers switches from the shared buffers to the loop's own once no connection is
+// with a worker.
 func (a *handlerPlacement) useLoopBuffers() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
@@ -151,13 +152,13 @@ func (a *handlerPlacement) useLoopBuffers() {
 	}
 }
 
-// callHandlersOnWorkers has workers call the handlers, which must not touch what is the
-// loop's own.
+// callHandlersOnWorkers makes workers call the handlers, with buffers that are safe for
+// concurrent use.
 func (a *handlerPlacement) callHandlersOnWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.Buffers(&l.sharedBuffers) { // otherwise workers may be looking
+	if l.host.Buffers != engine.Buffers(&l.sharedBuffers) { // otherwise workers may be reading it
 		l.host.Buffers, l.host.Direct = &l.sharedBuffers, nil
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handlers move when they have held their loop, by working or by sleeping, three
-// times, or once for very long; not when the thread only waited for a CPU.
+// Handlers move if they have held up their loop three times, by working or by sleeping, or once
+// for very long; not if the thread only waited for a CPU.
 func TestSlowTurnsMoveHandlers(t *testing.T) {
 	const ms = time.Millisecond
 	for name, test := range map[string]struct {
 		took, reads time.Duration
 		did         sock.ThreadWork
-		moves       int // in which turn, 0 for never
+		moves       int // the turn in which handlers move; 0 for never
 	}{
 		"waits for a CPU":          {5 * ms, 10, sock.ThreadWork{CPU: ms}, 0},
 		"waits long for a CPU":     {500 * ms, 1, sock.ThreadWork{CPU: ms}, 0},

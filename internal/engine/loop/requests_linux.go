@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections come to a loop, and how a loop is reached from
-// outside.
+// Requests of other goroutines to a loop, and dials.
 
 func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	if err := l.mailbox.Put(c, gen, r); err != nil {
@@ -29,7 +28,7 @@ func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
 	return t
 }
 
-// requestStage raises what the loop is told to do.
+// requestStage requests a stage of stopping, unless a later one was requested already.
 func (l *Loop) requestStage(stage int32) {
 	for current := l.requestedStage.Load(); current < stage; current = l.requestedStage.Load() {
 		l.requestedStage.CompareAndSwap(current, stage)
@@ -37,7 +36,7 @@ func (l *Loop) requestStage(stage int32) {
 	l.wake()
 }
 
-// requestDial leaves a dial.
+// requestDial queues a dial and wakes the loop.
 func (l *Loop) requestDial(request engine.Dial) error {
 	if err := l.enqueueDial(request); err != nil {
 		return err
@@ -60,7 +59,7 @@ func (l *Loop) enqueueDial(request engine.Dial) error {
 	return nil
 }
 
-// enqueueCall leaves a chore for the loop. One that has ended does it no more, and says so.
+// enqueueCall queues a function for the loop to call. It reports false if the loop has ended.
 func (l *Loop) enqueueCall(call func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.closed; ok {
@@ -72,8 +71,8 @@ func (l *Loop) enqueueCall(call func()) (ok bool) {
 	return ok
 }
 
-// wake ends the loop's wait. The eventfd is signalled under a lock of its own, because
-// it is closed when the loop has ended.
+// wake ends the loop's wait. wakeMu guards the eventfd, which is closed when the loop has
+// ended.
 func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -85,22 +84,23 @@ func (l *Loop) wake() {
 	}
 }
 
-// disableWakeups stops all further wakeups.
+// disableWakeups makes further wakeups do nothing.
 func (l *Loop) disableWakeups() {
 	l.wakeMu.Lock()
 	defer l.wakeMu.Unlock()
 	l.wakeDisabled = true
 }
 
-// SettleLater implements engine.Loop. It is called
-// within events, so that nothing is settled now.
+// SettleLater implements engine.Loop: c's actions are performed later in the turn, because the
+// caller is within an event.
 func (l *Loop) SettleLater(c *engine.Conn) {
 	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
 		l.pendingActions = append(l.pendingActions, c)
 	}
 }
 
-// performPendingActions settles those, which may touch others.
+// performPendingActions performs the actions of connections that others have changed. That may
+// change further ones.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -111,11 +111,11 @@ func (l *Loop) performPendingActions() {
 	l.pendingActions = l.pendingActions[:0]
 }
 
-// ForEachConn calls f for every connection and every dial.
+// ForEachConn calls visit for every connection and every dial.
 func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conns.slotCount, visit) }
 
-// AbortConn closes a connection in this turn, or when it is back if it is with a worker, and gives
-// up a dial.
+// AbortConn closes a connection in this turn, or when it returns from a worker, and fails a
+// dial.
 func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	switch {
 	case c.Armed()&Connecting != 0:
@@ -128,7 +128,7 @@ func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	}
 }
 
-// takeRemoteRequests takes what has been ordered, and does the chores.
+// takeRemoteRequests takes queued dials and broadcasts, and runs queued calls.
 func (l *Loop) takeRemoteRequests() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
@@ -150,13 +150,13 @@ func (l *Loop) takeRemoteRequests() {
 	l.runningCalls = nil
 }
 
-// dialQueue starts the connections that were ordered.
+// dialQueue starts the requested dials.
 type dialQueue struct {
 	loop     *Loop
-	requests []engine.Dial // that the loop has taken and not started
+	requests []engine.Dial // taken by the loop and not started
 }
 
-// runIfDue starts up to a batch of them.
+// runIfDue starts up to a batch of dials.
 func (q *dialQueue) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
 		if request := q.dequeueDial(); !q.loop.startDial(request) {
@@ -168,7 +168,7 @@ func (q *dialQueue) runIfDue(time.Duration) {
 
 func (q *dialQueue) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-// dequeueDial takes one connection out of what has been ordered.
+// dequeueDial removes one connection from the first request.
 func (q *dialQueue) dequeueDial() engine.Dial {
 	d := q.requests[0]
 	if d.Count == 1 {
@@ -180,15 +180,14 @@ func (q *dialQueue) dequeueDial() engine.Dial {
 	return d
 }
 
-// failQueuedDials fails what has been ordered.
 func (l *Loop) failQueuedDials() {
 	for len(l.dials.requests) > 0 {
 		l.host.DialFailed(l.dials.dequeueDial().Owned, engine.ErrClosed)
 	}
 }
 
-// startDial starts one connection, has another loop do it, or tells that it can't
-// be. It is not done when the loop that is to do it has no room for the order.
+// startDial starts one dial, delegates it to another loop, or fails it. It reports false if
+// the queue of the other loop is full.
 func (l *Loop) startDial(request engine.Dial) (done bool) {
 	if l.requestedStage.Load() >= stageStopping {
 		l.host.DialFailed(request.Owned, engine.ErrClosed)
@@ -232,13 +231,14 @@ func (l *Loop) startDial(request engine.Dial) (done bool) {
 	return true
 }
 
-// timeOutDial ends an attempt that has taken too long: the kernel reports it as failed.
+// timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as
+// failed.
 func (l *Loop) timeOutDial(c *engine.Conn) {
 	c.SetArmed(c.Armed() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
 
-// startConnect begins to connect.
+// startConnect starts to connect and returns the descriptor.
 func (l *Loop) startConnect(request engine.Dial) (int32, error) {
 	options := l.engine.cfg.SocketOptions(true)
 	if request.Path != "" {
@@ -247,7 +247,7 @@ func (l *Loop) startConnect(request engine.Dial) (int32, error) {
 	return sock.Dial(request.Target, request.Source, options)
 }
 
-// FinishDial ends a dial, well or not.
+// FinishDial opens the connection of a dial, or fails the dial if the socket has an error.
 func (l *Loop) FinishDial(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
 	if c.Armed()&DialTimedOut != 0 {
@@ -265,7 +265,7 @@ func (l *Loop) FinishDial(c *engine.Conn) {
 	l.driver.PerformActions(c)
 }
 
-// failDial gives up a dial that has a descriptor.
+// failDial fails a dial that has a descriptor.
 func (l *Loop) failDial(c *engine.Conn, err error) {
 	if c.Armed()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout

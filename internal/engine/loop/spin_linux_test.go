@@ -13,9 +13,9 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// idleDriver is a driver to whom nothing happens. It counts.
+// idleDriver is a driver without events. It counts calls.
 type idleDriver struct {
-	Driver // nil: nothing else of it is called
+	Driver // nil: no other method is called
 	poll   *sock.Poll
 	loop   *Loop
 
@@ -41,9 +41,8 @@ func (r *idleDriver) WaitForEvents(limit time.Duration) {
 	r.poll.Wait(limit)
 }
 
-// A loop that spins looks for events without blocking, and sees that it is told
-// to stop; one that has spun for its time blocks, and so does one that does not
-// spin, after one look.
+// A loop that spins polls for events without blocking, and notices that it must stop. After
+// its spin time it blocks; a loop that does not spin blocks after one poll.
 func TestSpinForEvents(t *testing.T) {
 	for _, test := range []struct {
 		spin         time.Duration
@@ -62,10 +61,10 @@ func TestSpinForEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		testkit.WaitForFunc(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
-			return fmt.Sprintf("spin %v: %d looks and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
+			return fmt.Sprintf("spin %v: %d polls and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
 		})
 		if waits := r.waits.Load(); waits != test.waits {
-			t.Errorf("spin %v: it waited %d times before it was stopped, want %d", test.spin, waits, test.waits)
+			t.Errorf("spin %v: %d waits before it was stopped, want %d", test.spin, waits, test.waits)
 		}
 		if err := e.Stop(context.Background()); err != nil {
 			t.Error(err)

@@ -7,12 +7,12 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file moves what a bulk connection of a relay receives to the other connection
-// within the kernel (splice(2)), by way of one pipe that each loop has: it is empty
-// between two calls, so that a relay costs neither descriptors nor memory. What the other
-// connection does not take at once is read from the pipe, and waits as other output does.
+// Relaying within the kernel by splice(2). What a bulk connection of a relay receives moves to
+// its partner through one pipe per loop. The pipe is empty between two calls, so a relay costs
+// neither descriptors nor memory. What the partner does not accept at once is read from the
+// pipe and queued like other output.
 
-// readOrSplice reads once from a connection that is bulk.
+// readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
 func (l *Loop) readOrSplice(c *engine.Conn) {
 	partner := c.SpliceTo()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {
@@ -26,7 +26,7 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	switch {
 	case errno == syscall.EAGAIN:
 		c.Empty()
-	case errno == syscall.EINVAL: // of a socket that can't
+	case errno == syscall.EINVAL: // the socket does not support splice
 		l.driver.ReadOnce(c)
 	case errno != 0:
 		c.Failed(errno)
@@ -38,12 +38,12 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	}
 }
 
-// sendFromPipe moves what is in the pipe to the other connection.
+// sendFromPipe moves n bytes from the pipe to the partner of a relay.
 func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
 	moved, errno := l.relayPipe.Empty(partner.FD(), n)
 	source.Spliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
-		l.relayPipe.Close() // with what is in it
+		l.relayPipe.Close() // together with its content
 		partner.Failed(errno)
 		l.SettleLater(partner)
 		return
@@ -55,7 +55,7 @@ func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
 		m, errno := l.relayPipe.Read(l.spliceBuffer)
 		if errno != 0 || m == 0 {
 			l.relayPipe.Close()
-			source.Failed(syscall.EIO) // what was in the pipe is lost
+			source.Failed(syscall.EIO) // the content of the pipe is lost
 			return
 		}
 		source.Arrived(l.spliceBuffer[:m])

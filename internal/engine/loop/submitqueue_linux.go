@@ -8,58 +8,52 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is what becomes of connections that the pool has no room for, or sheds
-// after it has taken them: of the latter it may say so at any time, on any
-// goroutine, this loop's own within TrySubmit among them. All of them come back
-// the way that leads back from workers.
+// Connections that the pool has rejected, or has shed after accepting them. A pool may shed at
+// any time, on any goroutine, including this loop's within TrySubmit. Shed connections return
+// like those that have run.
 //
-// Input is shed, if the handler wants that: see engine.Conn.MayShed. All else
-// waits here, in order, and those first that the pool has had before. They are
-// offered again when one of this loop's connections comes back from a worker, and
-// by time in any case: where the pool is shared with others, room may come that
-// this loop hears nothing of.
+// Input is shed if the handler permits that; see engine.Conn.MayShed. Everything else waits
+// here in order, first what the pool had accepted before. It is submitted again when one of
+// this loop's connections returns from a worker, and periodically, because a pool that is
+// shared with others may get capacity unnoticed.
 //
-// When the pool sheds what must wait, to offer it all again at once would be of no
-// use: it would be shed again, as often as the pool can, for nothing. So for a
-// time no more are offered than two for each that has been run, one by time, and
-// one ahead of each input that may be shed.
+// If the pool sheds a connection that must wait, submitting all of them at once would only
+// repeat that. So for throttleTime, only a few are submitted: two for each one that has run,
+// one periodically, and one before each input that may be shed.
 //
-// That is how they get on while other input goes past them: the pool is offered
-// none before one of those that wait, and if it has no room for that one, the input
-// is shed. So of what a loop has in the pool at least every other one had to wait,
-// whatever the rules of the pool are, and they treat both alike.
+// That last rule guarantees progress: sheddable input is submitted only after a waiting
+// connection, and is shed if the pool has no capacity for that. So at least every other
+// connection of a loop in the pool had to wait, whatever the rules of the pool.
 //
-// Nothing waits any more when it may be in vain: when the pool is closed, and when
-// the server ends by force, since others may hold the pool for ever. Connections
-// that it does not take are closed then, and their handlers hear of that on the
-// loop. Those that it has taken, before or for their Closed, have to come back.
+// Nothing waits once it might wait forever: when the pool is closed, and when the server is
+// killed, because other users may occupy the pool forever. Connections that the pool does not
+// accept are closed then, and their handlers are told on the loop. Those that it has accepted,
+// before or for their Closed, must return.
 
-// poolRetryInterval is how soon a pool that had no room is asked again.
+// poolRetryInterval is how long a loop waits before it submits to a full pool again.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is for how long after a shed connections are offered sparingly.
+// throttleTime is how long submissions are throttled after a connection was shed.
 const throttleTime = 100 * time.Millisecond
 
-// poolSubmitQueue are the connections that wait for room in the pool.
+// poolSubmitQueue contains the connections that wait for capacity in the pool.
 type poolSubmitQueue struct {
 	loop *Loop
 	deque[*engine.Conn]
-	lastRejection error         // why the pool took no more
-	retryAt       time.Duration // when it is asked again
-	lastShedAt    time.Duration // when it last shed one that must wait, 0 for never
-	closeReason   error         // why none waits any more: ErrPoolClosed or ErrServerClosed
+	lastRejection error // why the pool accepted no more
+	retryAt       time.Duration
+	lastShedAt    time.Duration // when it last shed a connection that must wait; 0 for never
+	closeReason   error         // why nothing may wait: ErrPoolClosed or ErrServerClosed
 }
 
 func (w *poolSubmitQueue) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.n > 0 }
 
-// isThrottled says whether connections are offered sparingly.
 func (w *poolSubmitQueue) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitInOrder gives a connection to the pool, unless others wait that have to come
-// first: all of them, or while they are offered sparingly one, if its input may be
-// shed.
+// submitInOrder submits a connection to the pool, unless others must come first: all that
+// wait or, for sheddable input while throttled, one of them.
 func (l *Loop) submitInOrder(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -86,7 +80,7 @@ func (l *Loop) trySubmit(c *engine.Conn) error {
 	return err
 }
 
-// recordPoolRejection notes that the pool has not taken a connection, or not kept it.
+// recordPoolRejection records why the pool has rejected or shed a connection.
 func (l *Loop) recordPoolRejection(reason error) {
 	l.submitQueue.lastRejection = reason
 	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.Closed(reason) {
@@ -95,12 +89,12 @@ func (l *Loop) recordPoolRejection(reason error) {
 	l.submitQueue.closeReason = engine.ErrPoolClosed
 	l.engine.poolClosedLogged.Do(func() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
-			"the pool of Server.Workers was closed before the server had ended: connections are closed as soon as their handler is to be called")
+			"the pool of Server.Workers was closed before the server: connections are closed when their handler would be called")
 	})
 }
 
-// submitWaiting offers the pool the first of those that wait, so many at most, and says how
-// many it has taken.
+// submitWaiting submits up to limit of the waiting connections and returns how many the pool
+// has accepted.
 func (l *Loop) submitWaiting(limit int) (submitted int) {
 	w := &l.submitQueue
 	limit = min(limit, w.n)
@@ -111,7 +105,7 @@ func (l *Loop) submitWaiting(limit int) (submitted int) {
 	return submitted
 }
 
-// runIfDue offers those that wait when it is time.
+// runIfDue submits waiting connections periodically.
 func (w *poolSubmitQueue) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
@@ -129,8 +123,8 @@ func (w *poolSubmitQueue) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmit lets those wait that the pool has shed, and offers some in the place of
-// those that have run.
+// requeueShedAndSubmit puts shed connections at the head of the queue, and submits others in
+// place of those that have run.
 func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -146,8 +140,8 @@ func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Durat
 	}
 }
 
-// closeWithoutWorker is for a connection whose handler is to be called when none waits any
-// more: it is closed. Its handler is told of that on the loop.
+// closeWithoutWorker closes a connection whose handler would have to be called when nothing
+// may wait. Its Closed is called on the loop. It reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
 	if c.ClosedDeferred() {
 		c.UndeferClosed()
@@ -158,7 +152,6 @@ func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
 	return true
 }
 
-// closeWaiting does the same for all that wait.
 func (l *Loop) closeWaiting() {
 	for w := &l.submitQueue; w.n > 0; {
 		c := w.front()

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// limitedPool is a pool with so much room, which keeps what it takes.
+// limitedPool is a pool that accepts capacity connections and keeps them.
 type limitedPool struct {
 	capacity int
 	taken    []*engine.Conn
@@ -30,7 +30,7 @@ func (p *limitedPool) TrySubmit(c *engine.Conn) error {
 
 func (p *limitedPool) Closed(error) bool { return false }
 
-// noopHandler is a handler that leaves all input.
+// noopHandler is a handler that consumes no input.
 type noopHandler struct{}
 
 func (noopHandler) Opened(*engine.Conn)               {}
@@ -38,8 +38,8 @@ func (noopHandler) Received(*engine.Conn, []byte) int { return 0 }
 func (noopHandler) Ended(*engine.Conn, []byte) int    { return 0 }
 func (noopHandler) Closed(*engine.Conn, error)        {}
 
-// Input that may be shed takes no room in the pool before one of those that wait,
-// also while these are offered sparingly: however much of it there is, they get on.
+// Sheddable input does not enter the pool before a connection that must wait, even while
+// submissions are throttled. So waiting connections make progress under any load.
 func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	p := &limitedPool{}
 	shed := 0
@@ -58,7 +58,7 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 		c.Deliver()
 		c.Arrived([]byte("x"))
 		if !c.MayShed() {
-			t.Fatal("input may not be shed")
+			t.Fatal("MayShed is false, want true")
 		}
 		return c
 	}
@@ -66,23 +66,23 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	for range 3 {
 		waits = append(waits, fresh())
 		if l.submitToPool(waits[len(waits)-1]) {
-			t.Fatal("a new connection does not wait for room")
+			t.Fatal("a new connection was not queued")
 		}
 	}
 	l.submitQueue.lastShedAt = l.host.Clock()
 
 	p.capacity = 1
 	if here := l.submitToPool(input()); !here || shed != 1 {
-		t.Errorf("room for one, and input that may be shed: shed %d times; want once, and one that waits in the pool", shed)
+		t.Errorf("capacity 1: input shed %d times, want 1, and a waiting connection in the pool", shed)
 	}
 	p.capacity = 2
 	last := input()
 	if here := l.submitToPool(last); here || shed != 1 {
-		t.Errorf("room for two: shed %d times more; want the input in the pool, behind one that waits", shed-1)
+		t.Errorf("capacity 2: input shed %d times more, want it in the pool behind a waiting connection", shed-1)
 	}
 	p.capacity = 1
 	l.submitToPool(input())
 	if want := []*engine.Conn{waits[0], waits[1], last, waits[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
-		t.Errorf("the pool has taken %d, and %d wait; want the three that waited, in order, and input behind the second", len(p.taken), l.submitQueue.n)
+		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.n)
 	}
 }

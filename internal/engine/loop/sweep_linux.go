@@ -6,30 +6,27 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a loop finds the connections whose time has come: it looks at
-// a slice of the slab at a time. Where some connections are about to end, or a
-// driver has asked for it, it goes through all of them in 400 ms; otherwise in the
-// time that the limits need, and not at all where there are none.
+// Finding connections that are due. A sweep visits all slots, some chunks at a time. It takes
+// 400 ms if some connections are about to expire or a driver has asked for it; otherwise as
+// long as the limits permit. Without limits there are no sweeps.
 
-// connSweeper is how far that has come.
 type connSweeper struct {
 	loop             *Loop
-	period           time.Duration // what the limits need; 0 for nothing
-	fastSweepReasons int           // connections that are about to be expired: sweeps are quick
+	period           time.Duration // the longest that the limits permit; 0 without limits
+	fastSweepReasons int           // such as connections that are about to expire
 	nextAt           time.Duration // when the next slice is due
-	nextChunk        int           // the next chunk
-	chunksLeft       int           // chunks of this slice that are left
-	turnsPaused      int           // turns since the last chunk
+	nextChunk        int
+	chunksLeft       int // chunks left of this slice
+	turnsPaused      int // turns since the last chunk
 }
 
-// isActive reports whether the slab is swept.
 func (s *connSweeper) isActive() bool {
 	return s.fastSweepReasons > 0 || s.period > 0 && s.loop.conns.used > 0
 }
 
 func (s *connSweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
 
-// runIfDue looks at the next slice.
+// runIfDue sweeps the next slice.
 func (s *connSweeper) runIfDue(now time.Duration) {
 	if !s.isActive() || now < s.nextAt {
 		return
@@ -50,21 +47,20 @@ func (s *connSweeper) runIfDue(now time.Duration) {
 		actions += s.loop.sweepNextChunk(now)
 	}
 	if s.chunksLeft > 0 {
-		s.nextAt = now // goes on in the next turn, or when the driver has caught up
+		s.nextAt = now // continues in the next turn, or when the driver has caught up
 	}
 }
 
-// Connections that came together may all be due together. After maxSweepActions for which it had
-// something to do, a slice is left for the next turn in which the driver has handled all
-// events, or for the maxSweepPause-th: io_uring's sends hold a buffer each until their
-// completions are handled, and heartbeats bring as many answers.
+// Connections that came together may be due together. After maxSweepActions the rest of a
+// slice waits until the driver has handled all events, at most maxSweepPause turns: io_uring's
+// sends hold a buffer each until their completions are handled, and heartbeats bring as many
+// answers.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16
 )
 
-// sweepNextChunk looks at the next chunk, and says for how many connections there was
-// something to do.
+// sweepNextChunk visits the connections of the next chunk and returns how many were due.
 func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 	s := &l.sweeper
 	from := uint32(s.nextChunk) * chunkSize

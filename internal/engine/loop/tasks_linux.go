@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// loopTask is what a loop does besides handling the events of its connections. Each duty has a state of
-// its own, which belongs to the loop's thread.
+// loopTask is work of a loop other than handling events of its connections. Its state belongs
+// to the loop's thread.
 type loopTask interface {
-	// runIfDue does what is due. It is called once in each turn, and does nothing while nothing is due.
+	// runIfDue does what is due. It is called once in each turn.
 	runIfDue(now time.Duration)
-	// nextDue returns when something will be due, a time in the past if something is already. It
-	// reports false if that depends on an event.
+	// nextDue returns when something will be due; the time may be in the past. It reports false
+	// if that depends on an event.
 	nextDue() (at time.Duration, ok bool)
 }
 
-// orderedTasks returns the duties of a loop in the order in which a turn runs them.
+// orderedTasks returns the tasks in the order in which a turn runs them.
 func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.dials, &l.broadcasts, &l.pacer, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
 }
 
-// runTasks runs each duty once. What one has done to connections is settled before the next one.
+// runTasks runs each task once. Actions that a task causes are performed before the next one.
 func (l *Loop) runTasks() {
 	for _, d := range l.tasks {
 		d.runIfDue(l.host.Clock())
@@ -30,10 +30,9 @@ func (l *Loop) runTasks() {
 	}
 }
 
-// never is a time that does not come.
 const never = time.Duration(math.MaxInt64)
 
-// nextTaskDue returns when the first duty has something to do, never if all of them depend on events.
+// nextTaskDue returns when the first task is due, or never if all of them depend on events.
 func (l *Loop) nextTaskDue() time.Duration {
 	first := never
 	for _, d := range l.tasks {

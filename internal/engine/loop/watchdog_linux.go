@@ -8,15 +8,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file finds loops that are stuck in one turn: what a loop measures itself it
-// can only tell when the turn is over. Under Auto the others then leave their handlers to
-// workers: what this one waits for may hold them up too.
+// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before
+// the turn ends. Under Auto it then moves the handlers of the other loops to workers, because
+// they may block on the same resource.
 
-// minWatchInterval is the shortest time between two looks at the loops.
+// minWatchInterval is the shortest time between two checks.
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns looks at the loops' clocks now and then, until all have ended. A loop
-// that is awake sets its own at each turn.
+// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that
+// is awake sets its clock in each turn.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.HandlerTime
 	if limit == 0 {
@@ -37,7 +37,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	}
 }
 
-// What a loop may be doing when it is held up.
+// The phases of a turn.
 const (
 	phaseEvents int32 = iota
 	phaseMail
@@ -46,7 +46,7 @@ const (
 	phaseTasks
 )
 
-// phaseNames say so in logs.
+// phaseNames contains the phases as they are logged.
 var phaseNames = [...]string{
 	phaseEvents:     "events: a handler has not returned, or there was no CPU",
 	phaseMail:       "mail: a handler has not returned, or there was no CPU",
@@ -55,14 +55,15 @@ var phaseNames = [...]string{
 	phaseTasks:      "upkeep",
 }
 
-// observedTurn is a turn that was under way at a look.
+// observedTurn is the turn that was in progress at the last check.
 type observedTurn struct {
-	clock     time.Duration // of the loop
-	firstSeen time.Duration // when it was first seen
+	clock     time.Duration // the loop's clock
+	firstSeen time.Duration
 	reported  bool
 }
 
-// reportStuckTurn reports a loop that is in the same turn as at the last look.
+// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for
+// at least Limits.HandlerTime.
 func (l *Loop) reportStuckTurn(seen *observedTurn) {
 	clock, now := l.host.Clock(), engine.Since()
 	if l.asleep.Load() || seen.clock != clock {
@@ -81,13 +82,13 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 			l.counters.Add(engine.Slow, 1)
 		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
-			"an event loop is held up in one turn; its other connections wait",
-			slog.String("doing", phaseNames[phase]),
-			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.connCount.Load()))
+			"event loop stuck in a turn: its other connections wait",
+			slog.String("phase", phaseNames[phase]),
+			slog.Int("loop", l.host.Index), slog.Duration("duration", held), slog.Int64("connections", l.connCount.Load()))
 	}
 }
 
-// moveOtherHandlersToWorkers has workers call the handlers of all loops but one, under Auto.
+// moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
 func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.Auto && l != except {

@@ -6,17 +6,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how handlers get to run on workers.
+// Calling handlers on workers.
 //
-// A connection whose handler is to be called is handed to the pool and is the
-// worker's until it comes back through returned. While it is away, or waits for
-// room in the pool, it is Busy: the loop and its driver look at nothing of it
-// but its bits, slot and descriptor. What happens to it meanwhile is kept as
-// functions and done when it is back. So the order of its events is kept, and
-// nothing is lost; that it reads no more meanwhile is the driver's care.
+// A connection whose handler must be called is submitted to the pool and belongs to the worker
+// until it returns through Loop.returned. Meanwhile, or while it waits for the pool, it is
+// Busy: the loop and its driver access only its bits, slot and descriptor. Events of the
+// connection are deferred until it returns, in order. The driver makes sure that it is not
+// read from.
 
-// CallHandler has the handler called: at once, or by a worker. It says whether the
-// connection is still the loop's.
+// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
+// reports whether c still belongs to the loop.
 func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
 	if !l.host.OnWorkers || c.Relayed() {
 		c.Deliver()
@@ -25,9 +24,8 @@ func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
 	return l.submitToPool(c)
 }
 
-// submitToPool gives a connection to the pool. One that the pool has no room for waits,
-// unless its input may be shed. It says whether the connection is still the
-// loop's.
+// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be
+// shed. It reports whether c still belongs to the loop.
 func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -58,16 +56,16 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.TakenBack()
 }
 
-// DeferUntilReturned keeps what is to be done with a busy connection when it is back.
+// DeferUntilReturned runs action when a busy connection returns.
 func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
 	l.addDeferred(c, deferredAction{do: action})
 }
 
-// deferredAction is what is to be done with a busy connection when it is back. Mail is given out also
-// when it has closed: what was reserved for it is released then, and who waits hears of it.
+// deferredAction runs when a busy connection returns. Mail is delivered even if the connection
+// has closed: that releases what was reserved for it and tells those that wait.
 type deferredAction struct {
 	do   func()
-	mail *connMailQueue // nil if it is none
+	mail *connMailQueue // nil if the action is not mail
 }
 
 func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
@@ -75,11 +73,11 @@ func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
 		l.deferred = make(map[*engine.Conn][]deferredAction)
 	}
 	l.deferred[c] = append(l.deferred[c], action)
-	delete(l.deferredMail, c) // mail that comes now comes after it
+	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMail keeps mail for a busy connection: in one run while nothing else comes in
-// between. Bytes for one that is to be closed are dropped.
+// deferMail keeps mail for a busy connection, in one queue unless another action was deferred
+// in between. Bytes for a connection that will be closed are dropped.
 func (l *Loop) deferMail(m engine.Mail, data []byte) {
 	if m.Conn.Armed()&CloseOnReturn != 0 && m.Drop() {
 		return
@@ -96,7 +94,7 @@ func (l *Loop) deferMail(m engine.Mail, data []byte) {
 	l.mailQueues.deferredMemory += queue.enqueue(m, data)
 }
 
-// deferredMailBytes is the memory of the mail that is kept for a busy connection.
+// deferredMailBytes returns the memory of mail that is kept for a busy connection.
 func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	for _, kept := range l.deferred[c] {
 		if kept.mail != nil {
@@ -106,7 +104,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredMailAndClose drops what is kept to be sent, and has the connection closed when it is back.
+// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when
+// it returns.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, kept := range l.deferred[c] {
 		if run := kept.mail; run != nil {
@@ -119,7 +118,7 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	l.closeWhenReturned(c, engine.ErrOverBudget)
 }
 
-// closeWhenReturned has a busy connection closed when it is back.
+// closeWhenReturned closes a busy connection when it returns.
 func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
 	if c.Armed()&CloseOnReturn == 0 {
 		c.SetArmed(c.Armed() | CloseOnReturn)
@@ -127,7 +126,7 @@ func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
 	}
 }
 
-// forgetDeferred forgets what was kept for a connection that is back.
+// forgetDeferred removes the deferred actions of a connection.
 func (l *Loop) forgetDeferred(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
@@ -135,8 +134,7 @@ func (l *Loop) forgetDeferred(c *engine.Conn) {
 	l.countMailMemory()
 }
 
-// deliverAll gives a connection all of its mail, also when its handler ends the goroutine: then the
-// rest is released.
+// deliverAll delivers all mail. If a handler calls runtime.Goexit, the rest is released.
 func (r *connMailQueue) deliverAll() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -149,10 +147,10 @@ func (r *connMailQueue) deliverRemaining() {
 	}
 }
 
-// returnedConn is a connection that comes back from the pool.
+// returnedConn is a connection that the pool has returned.
 type returnedConn struct {
 	conn      *engine.Conn
-	rejection error // why no worker has run it, nil if one has
+	rejection error // why no worker has run it; nil if one has
 }
 
 // TakeBack implements engine.Loop.
@@ -164,10 +162,10 @@ func (l *Loop) TakeBack(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeReturned takes the connections that were given back. What the pool has not run,
-// and may not be shed, stays busy and waits.
+// resumeReturned resumes the connections that the pool has returned. Those that have not run,
+// and may not be shed, stay busy and wait.
 func (l *Loop) resumeReturned() {
-	if l.returnBatchDone == len(l.returnBatch) { // and no turn has been cut short
+	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
 			return
 		}
@@ -194,9 +192,9 @@ func (l *Loop) resumeReturned() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeConn goes on with a connection that is back: with its input, if that is shed, and
-// with what has come meanwhile. All of that is done also when a handler ends the goroutine: the
-// connection has failed then, so that no handler is called any more.
+// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and
+// runs its deferred actions. That happens even if a handler calls runtime.Goexit: the
+// connection has failed then, and no handler is called any more.
 func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.Miss(l.missedBroadcasts[c])

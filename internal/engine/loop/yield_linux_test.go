@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// goroutineStarter is a driver whose first turns give another goroutine something to do.
+// goroutineStarter is a driver whose first turns start goroutines.
 type goroutineStarter struct {
 	idleDriver
 	started, waitsWhileBusy atomic.Int64
@@ -34,8 +34,8 @@ func (r *goroutineStarter) HandleEvents() (handled, left bool) {
 	return false, false
 }
 
-// On one processor a loop that has given others something to do doesn't sleep before they
-// have done it; then it does.
+// On one processor, a loop that has given goroutines work does not sleep before they have
+// done it; afterwards it does.
 func TestYieldToGoroutines(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r := &goroutineStarter{}
@@ -48,11 +48,11 @@ func TestYieldToGoroutines(t *testing.T) {
 	}
 	testkit.WaitFor(t, "the loop does not sleep when nothing is left to do", func() bool { return r.waits.Load() > 0 })
 	if n := r.waitsWhileBusy.Load(); n > 0 {
-		t.Errorf("it slept %d times while others had something to do", n)
+		t.Errorf("the loop slept %d times while goroutines had work", n)
 	}
-	// A turn polls twice and yields once, in between.
+	// A turn polls twice and yields once in between.
 	if n := r.polledIdle.Load(); n < goroutinesStarted/4 {
-		t.Errorf("of %d times others were through %d times when it went on; expected about %d", goroutinesStarted, n, goroutinesStarted/2)
+		t.Errorf("of %d goroutines, %d had finished when the loop continued, want about %d", goroutinesStarted, n, goroutinesStarted/2)
 	}
 	if err := e.Stop(context.Background()); err != nil {
 		t.Error(err)
