@@ -42,7 +42,7 @@ var mutations = []mutation{
 		"\t\tif uint32(v>>32) != gen {\n\t\t\treturn ErrClosed\n\t\t}\n\t\tif int64", "\t\tif int64", "./internal/engine"},
 	{"leave the mailbox marked empty", "internal/engine/mailbox.go",
 		"\t\tb.nonEmpty.Store(true)\n", "", "./internal/engine"},
-	{"skip the loop's wake-up", "internal/engine/loop/outside_linux.go",
+	{"skip the loop's wake-up", "internal/engine/loop/requests_linux.go",
 		"func (l *Loop) wake() {\n", "func (l *Loop) wake() {\n\tif true {\n\t\treturn\n\t}\n", "./internal/engine/models"},
 	{"forget a relay's pause", "internal/engine/relay.go",
 		"\t\tif o.is(overHighWater) {\n\t\t\tc.state |= readPaused\n\t\t}\n\t\tc.host.Loop.SettleLater(o)", "\t\tc.host.Loop.SettleLater(o)", "./internal/engine"},

@@ -39,25 +39,25 @@ const (
 
 // What a connection is armed for, in Conn.Armed.
 const (
-	armIn    uint16 = 1 << (loop.DriverBits + iota) // watched for input
-	armOut                                          // watched for room
-	detached                                        // not watched at all: something came while it was busy
+	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
+	watchedOut                                        // watched for room
+	unwatched                                         // not watched at all: something came while it was busy
 )
 
 // driver is the part of a loop that is epoll's.
 type driver struct {
-	loop  *loop.Loop
-	poll  *sock.Poll
-	input []byte // what Recv fills; valid for one event
-	// waited is how many events Wait has brought for the next Poll.
-	waited int
+	loop       *loop.Loop
+	poll       *sock.Poll
+	readBuffer []byte // what Recv fills; valid for one event
+	// waitedEvents is how many events Wait has brought for the next Poll.
+	waitedEvents int
 }
 
 func (d *driver) Open() (err error) {
 	if d.poll, err = sock.NewPoll(eventBatch); err != nil {
 		return err
 	}
-	d.input = make([]byte, engine.ReadSize)
+	d.readBuffer = make([]byte, engine.ReadSize)
 	if errno := d.poll.Add(d.loop.Eventfd().FD, eventfdToken, sock.In); errno != 0 {
 		d.Close()
 		return errno
@@ -67,137 +67,137 @@ func (d *driver) Open() (err error) {
 
 func (d *driver) Close() { d.poll.Close() }
 
-func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
+func (d *driver) WatchListener(listenerFD int32) { d.poll.Add(listenerFD, acceptToken, sock.In) }
 
-func (d *driver) Unlisten(fd int32) { d.poll.Remove(fd) }
+func (d *driver) UnwatchListener(listenerFD int32) { d.poll.Remove(listenerFD) }
 
-func (d *driver) Poll() (some, more bool) {
-	n := d.waited
-	d.waited = 0
+func (d *driver) HandleEvents() (handled, left bool) {
+	n := d.waitedEvents
+	d.waitedEvents = 0
 	if n == 0 {
 		n = d.poll.Look()
 	}
-	return d.handle(n), false
+	return d.handleEvents(n), false
 }
 
-func (d *driver) Wait(most time.Duration) { d.waited = d.poll.Wait(most) }
+func (d *driver) WaitForEvents(limit time.Duration) { d.waitedEvents = d.poll.Wait(limit) }
 
-// handle handles n events.
-func (d *driver) handle(n int) bool {
-	for i := range n {
+// handleEvents handles n events.
+func (d *driver) handleEvents(count int) bool {
+	for i := range count {
 		token, events := d.poll.Event(i)
 		switch {
 		case token >= 0:
-			d.ready(d.loop.Conn(uint32(token)), events)
+			d.handleConnEvents(d.loop.Conn(uint32(token)), events)
 		case token == acceptToken:
-			d.loop.Accept()
+			d.loop.AcceptConns()
 		default:
 			d.loop.Eventfd().Clear()
 		}
 	}
-	return n > 0
+	return count > 0
 }
 
-// ready handles the events of one connection.
-func (d *driver) ready(c *engine.Conn, events uint32) {
+// handleConnEvents handles the events of one connection.
+func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	switch {
 	case c.FD() < 0 || c.Armed()&loop.ClosePending != 0:
 		return // closed earlier in this turn
 	case c.Armed()&loop.Connecting != 0:
-		d.loop.Connected(c)
+		d.loop.FinishDial(c)
 		return
 	case c.Armed()&loop.Busy != 0:
-		d.detach(c)
+		d.suspendWatch(c)
 		return
 	}
 	if events&sock.Out != 0 {
 		c.Room()
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
-		if d.loop.ReadQueued(c) {
-			d.detach(c) // the loop will see
+		if d.loop.IsReadQueued(c) {
+			d.suspendWatch(c) // the loop will see
 		} else if c.WantsInput() {
-			d.Read(c)
+			d.ReadOnce(c)
 		} else if (c.ReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
 			// A unix socket whose peer has gone, which may have input left; or both directions
 			// have ended in order, and mail is on its way, which settles the connection.
-			d.detach(c)
+			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
 			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
-	d.Settle(c)
+	d.PerformActions(c)
 }
 
-// detach lets go of a connection that would be reported again and again, until
+// suspendWatch lets go of a connection that would be reported again and again, until
 // arm brings it back.
-func (d *driver) detach(c *engine.Conn) {
+func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
-	c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
+	c.SetArmed(c.Armed()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatch stops watching a descriptor before it is closed. Closing alone does not where another
+// unwatchConn stops watching a descriptor before it is closed. Closing alone does not where another
 // process has the socket, too: during a hand-over, or for a moment after a fork. Its events would
 // be taken for those of the next connection in the slot.
-func (d *driver) unwatch(c *engine.Conn) {
-	if c.Armed()&detached == 0 {
+func (d *driver) unwatchConn(c *engine.Conn) {
+	if c.Armed()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
-// Watch begins with input, or while connecting with room.
-func (d *driver) Watch(c *engine.Conn) syscall.Errno {
+// WatchConn begins with input, or while connecting with room.
+func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	if c.Armed()&loop.Connecting != 0 {
-		c.SetArmed(c.Armed() | armOut)
+		c.SetArmed(c.Armed() | watchedOut)
 		return d.poll.Add(c.FD(), int32(c.Slot()), sock.Out)
 	}
-	c.SetArmed(c.Armed() | armIn)
+	c.SetArmed(c.Armed() | watchedIn)
 	return d.poll.Add(c.FD(), int32(c.Slot()), sock.In)
 }
 
-func (d *driver) Established(c *engine.Conn) syscall.Errno { return d.arm(c) }
+func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno { return d.updateWatch(c) }
 
-func (d *driver) Drop(c *engine.Conn) {
-	d.unwatch(c)
-	d.loop.Forget(c)
+func (d *driver) DropUnopened(c *engine.Conn) {
+	d.unwatchConn(c)
+	d.loop.CloseUnopened(c)
 }
 
-func (d *driver) Sweep(*engine.Conn) {}
+func (d *driver) SweepConn(*engine.Conn) {}
 
-func (d *driver) MayRead(*engine.Conn) bool { return true }
+func (d *driver) CanRead(*engine.Conn) bool { return true }
 
-// Read receives once; what is left is reported again.
-func (d *driver) Read(c *engine.Conn) bool { return d.loop.Receive(c, d.input) > 0 }
+// ReadOnce receives once; what is left is reported again.
+func (d *driver) ReadOnce(c *engine.Conn) bool { return d.loop.ReceiveOnce(c, d.readBuffer) > 0 }
 
-func (d *driver) Settle(c *engine.Conn) {
+func (d *driver) PerformActions(c *engine.Conn) {
 	for {
 		switch c.Next() {
 		case engine.Send:
-			d.send(c)
+			d.sendOutput(c)
 		case engine.SendFile:
 			d.loop.SendFile(c, sock.SendFile)
 		case engine.Deliver:
-			if !d.loop.Deliver(c) {
+			if !d.loop.CallHandler(c) {
 				return
 			}
 		case engine.Detach:
-			d.detach(c)
-			d.loop.Detach(c)
+			d.suspendWatch(c)
+			d.loop.DetachConn(c)
 		case engine.Shut:
-			d.loop.Shut(c)
+			d.loop.ShutdownWrite(c)
 		case engine.Close:
-			d.unwatch(c)
-			d.loop.Finish(c)
+			d.unwatchConn(c)
+			d.loop.CloseConn(c)
 			return
 		case engine.Read:
-			if !d.loop.ReadQueued(c) {
-				d.Read(c)
+			if !d.loop.IsReadQueued(c) {
+				d.ReadOnce(c)
 				continue
 			}
 			fallthrough
 		case engine.Wait:
-			if errno := d.arm(c); errno == 0 {
+			if errno := d.updateWatch(c); errno == 0 {
 				return
 			} else {
 				c.Failed(errno)
@@ -206,7 +206,7 @@ func (d *driver) Settle(c *engine.Conn) {
 	}
 }
 
-func (d *driver) send(c *engine.Conn) {
+func (d *driver) sendOutput(c *engine.Conn) {
 	n, errno := sock.Send(c.FD(), c.Output())
 	switch errno {
 	case 0:
@@ -218,23 +218,23 @@ func (d *driver) send(c *engine.Conn) {
 	}
 }
 
-// arm watches the connection for what it waits for.
-func (d *driver) arm(c *engine.Conn) syscall.Errno {
+// updateWatch watches the connection for what it waits for.
+func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
 	d.loop.TrackExpiry(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.ReadQueued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported
-		want, events = armIn, sock.In
+	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.Armed()&watchedIn != 0) { // it may be dequeued before it is reported
+		want, events = watchedIn, sock.In
 	}
 	if c.WantsRoom() {
-		want, events = want|armOut, events|sock.Out
+		want, events = want|watchedOut, events|sock.Out
 	}
 	armed := c.Armed()
-	if armed&(armIn|armOut) == want {
+	if armed&(watchedIn|watchedOut) == want {
 		return 0
 	}
-	c.SetArmed(armed&^(armIn|armOut|detached) | want)
-	if armed&detached != 0 {
+	c.SetArmed(armed&^(watchedIn|watchedOut|unwatched) | want)
+	if armed&unwatched != 0 {
 		return d.poll.Add(c.FD(), int32(c.Slot()), events)
 	}
 	return d.poll.Modify(c.FD(), int32(c.Slot()), events)

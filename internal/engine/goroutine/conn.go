@@ -16,50 +16,50 @@ import (
 // conn is a connection with its goroutine.
 type conn struct {
 	engine.Conn
-	group        *group
-	nc           net.Conn
-	io           transport
-	input        *[]byte // what it reads into
-	handled      uint8   // what it has done of orders
-	fullRead     bool    // the last read filled its buffer
-	bulk         bool    // and brought more than heavyRead: reads in turn
-	wasBlocked   bool    // for output to be taken, since the last Sent
-	urgent       bool    // it is counted in group.urgent
-	peerTold     bool    // a proxy has told whose it is
-	awaitingRoom bool    // a goroutine waits for room in its place
+	engine              *goroutineEngine
+	netConn             net.Conn
+	io                  transport
+	readBuffer          *[]byte // what it reads into
+	handledRequests     uint8   // what it has done of orders
+	lastReadFull        bool    // the last read filled its buffer
+	bulk                bool    // and brought more than heavyRead: reads in turn
+	writeBlocked        bool    // for output to be taken, since the last Sent
+	expiryCounted       bool    // it is counted in group.urgent
+	proxiedPeerRecorded bool    // a proxy has told whose it is
+	awaitingWritable    bool    // a goroutine waits for room in its place
 
 	// For everyone:
-	box      atomic.Pointer[engine.Mailbox]
-	parked   atomic.Bool
-	requests atomic.Uint32
-	wakeAt   atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
-	buffered atomic.Uint32 // bytes of memory that its buffers hold, while it waits
+	mailboxPtr    atomic.Pointer[engine.Mailbox]
+	parked        atomic.Bool
+	requests      atomic.Uint32
+	wakeAt        atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
+	bufferedBytes atomic.Uint32 // bytes of memory that its buffers hold, while it waits
 }
 
-func newConn(g *group, nc net.Conn) (*conn, error) {
-	c := &conn{group: g, nc: nc}
-	return c, c.initIO()
+func newConn(e *goroutineEngine, netConn net.Conn) (*conn, error) {
+	c := &conn{engine: e, netConn: netConn}
+	return c, c.initTransport()
 }
 
-// addrPort reads an address of package net; the zero value if it has no port.
-func addrPort(a net.Addr) netip.AddrPort {
-	if t, ok := a.(*net.TCPAddr); ok {
+// toAddrPort reads an address of package net; the zero value if it has no port.
+func toAddrPort(addr net.Addr) netip.AddrPort {
+	if t, ok := addr.(*net.TCPAddr); ok {
 		return t.AddrPort()
 	}
 	return netip.AddrPort{}
 }
 
-// local is Host.LocalAddr.
-func (g *group) local(c *engine.Conn) netip.AddrPort {
-	g.mu.Lock()
-	own := g.conns.get(c.Slot())
-	g.mu.Unlock()
-	return addrPort(own.nc.LocalAddr())
+// localAddr is Host.LocalAddr.
+func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
+	e.mu.Lock()
+	own := e.conns.conn(c.Slot())
+	e.mu.Unlock()
+	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// run is the connection's life. Where a handler calls runtime.Goexit, the connection has failed, and
+// runUntilClosed is the connection's life. Where a handler calls runtime.Goexit, the connection has failed, and
 // is closed in the deferred function.
-func (c *conn) run(open func(c *conn)) {
+func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
 		if closed {
@@ -68,8 +68,8 @@ func (c *conn) run(open func(c *conn)) {
 		if v := recover(); v != nil {
 			panic(v)
 		}
-		c.releaseBuffer()
-		c.run(nil)
+		c.releaseReadBuffer()
+		c.runUntilClosed(nil)
 	}()
 	if open != nil {
 		open(c)
@@ -77,27 +77,27 @@ func (c *conn) run(open func(c *conn)) {
 	for {
 		switch c.Next() {
 		case engine.Send:
-			c.send()
+			c.sendOutput()
 		case engine.SendFile:
 			c.sendFile()
 		case engine.Deliver:
 			c.Deliver()
 		case engine.Read:
-			c.readNow()
+			c.readAvailable()
 		case engine.Detach:
-			c.detach()
+			c.detachConn()
 		case engine.Shut:
-			c.shut()
+			c.shutdownWrite()
 		case engine.Close:
 			closed = true
-			c.close()
+			c.closeConn()
 			return
 		case engine.Wait:
 			switch {
 			case !c.WantsRoom():
-				c.receive()
-			case c.awaitingRoom || c.ReadsOn() && c.awaitRoom():
-				c.receive() // neither direction waits for the other
+				c.receiveInputOrMail()
+			case c.awaitingWritable || c.ReadsOn() && c.startWritableWait():
+				c.receiveInputOrMail() // neither direction waits for the other
 			default:
 				c.Room() // the next Send waits for it
 			}
@@ -105,194 +105,194 @@ func (c *conn) run(open func(c *conn)) {
 	}
 }
 
-// open opens it. It was dialled at a time, or accepted, and something may have been read
+// openConn opens it. It was dialled at a time, or accepted, and something may have been read
 // from it already.
-func (c *conn) open(dialled time.Duration, read []byte) {
+func (c *conn) openConn(dialStart time.Duration, received []byte) {
 	c.updateClock()
-	peer := addrPort(c.nc.RemoteAddr())
-	if dialled != 0 {
-		c.Dialling(peer, dialled)
+	peer := toAddrPort(c.netConn.RemoteAddr())
+	if dialStart != 0 {
+		c.Dialling(peer, dialStart)
 	}
-	c.Open(peer, dialled != 0)
-	if len(read) > 0 {
-		c.Arrived(read)
-		c.noteProxiedPeer()
+	c.Open(peer, dialStart != 0)
+	if len(received) > 0 {
+		c.Arrived(received)
+		c.recordProxiedPeer()
 	}
 }
 
 // updateClock sets the clock, before something that is timed begins by it.
-func (c *conn) updateClock() { c.group.host.SetClock(c.group.now()) }
+func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-// send sends the output, and waits until the kernel has taken it.
-func (c *conn) send() {
-	c.publish()
-	n, err := c.write()
-	if c.wasBlocked || n < c.Pending() {
-		c.wasBlocked = false
+// sendOutput sends the output, and waits until the kernel has taken it.
+func (c *conn) sendOutput() {
+	c.publishSweepState()
+	n, err := c.writeOutput()
+	if c.writeBlocked || n < c.Pending() {
+		c.writeBlocked = false
 		c.updateClock()
 	}
 	c.Sent(n)
-	c.afterSend(err)
+	c.handleSendResult(err)
 }
 
-// afterSend takes the end of a write: an error, or what has come meanwhile.
-func (c *conn) afterSend(err error) {
+// handleSendResult takes the end of a write: an error, or what has come meanwhile.
+func (c *conn) handleSendResult(err error) {
 	if err != nil {
-		c.interrupted(err)
+		c.handleWaitError(err)
 	} else if c.hasRequests() {
 		c.handleRequests()
 	}
 }
 
-// receive waits for input or mail, and reads once. A connection that wants no
+// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no
 // input, because its peer has ended while it greets or its handshake has enough,
 // waits for mail alone.
-func (c *conn) receive() {
+func (c *conn) receiveInputOrMail() {
 	if c.hasRequests() {
 		c.handleRequests()
 		return
 	}
-	c.publish()
-	if c.expired() {
+	c.publishSweepState()
+	if c.expireIfDue() {
 		return
 	}
 	if c.WantsInput() {
-		c.take(c.read())
-	} else if err := c.waitMail(); err != nil {
-		c.interrupted(err)
+		c.handleReadResult(c.waitAndRead())
+	} else if err := c.waitForMail(); err != nil {
+		c.handleWaitError(err)
 	}
 }
 
-// expired does what is due for a connection that never waits, because it always has
+// expireIfDue does what is due for a connection that never waits, because it always has
 // input or waits for its turn or memory: the sweeper can't wake it. It says whether
 // something was.
-func (c *conn) expired() bool {
+func (c *conn) expireIfDue() bool {
 	due := c.wakeAt.Load()
-	if due == 0 || !c.bulk && !c.group.overBudget(c.group.reading.Load()) {
+	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
 		return false
 	}
-	now := c.group.now()
-	return int32(instant(now)-due) > 0 && c.Expire(now)
+	now := c.engine.readClock()
+	return int32(toSweepTime(now)-due) > 0 && c.Expire(now)
 }
 
-// readNow reads once without waiting.
-func (c *conn) readNow() {
-	p, err := c.tryRead()
-	all := err == nil && (len(p) == 0 || !c.fullRead)
-	c.take(p, err)
-	if all {
+// readAvailable reads once without waiting.
+func (c *conn) readAvailable() {
+	received, err := c.tryRead()
+	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
+	c.handleReadResult(received, err)
+	if drained {
 		c.Empty()
 	}
 }
 
-// take gives the core what a read has brought.
-func (c *conn) take(p []byte, err error) {
-	if len(p) > 0 {
-		c.Arrived(p)
-		c.noteProxiedPeer()
+// handleReadResult gives the core what a read has brought.
+func (c *conn) handleReadResult(received []byte, err error) {
+	if len(received) > 0 {
+		c.Arrived(received)
+		c.recordProxiedPeer()
 	}
-	c.releaseBuffer()
+	c.releaseReadBuffer()
 	switch {
 	case errors.Is(err, io.EOF):
 		c.PeerClosed()
 	case err != nil:
-		c.interrupted(err)
+		c.handleWaitError(err)
 	}
 }
 
-// interrupted takes the end of a wait: because it was woken, or by an error.
-func (c *conn) interrupted(err error) {
+// handleWaitError takes the end of a wait: because it was woken, or by an error.
+func (c *conn) handleWaitError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Failed(err)
 		return
 	}
-	_ = c.nc.SetDeadline(time.Time{})
+	_ = c.netConn.SetDeadline(time.Time{})
 	c.handleRequests()
-	c.Expire(c.group.now())
+	c.Expire(c.engine.readClock())
 }
 
-// publish shows the sweeper when this connection wants to be woken, and what its buffers
+// publishSweepState shows the sweeper when this connection wants to be woken, and what its buffers
 // hold.
-func (c *conn) publish() {
+func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.Wakes(); ok {
-		due = instant(at)
+		due = toSweepTime(at)
 	}
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
 	}
-	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.buffered.Load() != n {
-		c.buffered.Store(n)
+	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.bufferedBytes.Load() != n {
+		c.bufferedBytes.Store(n)
 	}
-	if _, soon := c.Due(); soon != c.urgent {
-		c.setUrgent(soon)
+	if _, soon := c.Due(); soon != c.expiryCounted {
+		c.setExpiryCounted(soon)
 	}
 }
 
-func (c *conn) setUrgent(urgent bool) {
-	if c.urgent = urgent; urgent {
-		c.group.urgent.Add(1)
+func (c *conn) setExpiryCounted(counted bool) {
+	if c.expiryCounted = counted; counted {
+		c.engine.expiringConns.Add(1)
 	} else {
-		c.group.urgent.Add(-1)
+		c.engine.expiringConns.Add(-1)
 	}
 }
 
 // hasRequests says whether someone outside wants something.
 func (c *conn) hasRequests() bool {
-	if c.requests.Load() != uint32(c.handled) {
+	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
 	}
-	box := c.box.Load()
+	box := c.mailboxPtr.Load()
 	return box != nil && box.Waiting()
 }
 
-// prepareWait says that the owner is about to wait, and whether it should not.
-func (c *conn) prepareWait() bool {
+// parkOrFindRequests says that the owner is about to wait, and whether it should not.
+func (c *conn) parkOrFindRequests() bool {
 	c.parked.Store(true)
 	return c.hasRequests()
 }
 
 // handleRequests takes the mail, and does what is asked of the connection.
 func (c *conn) handleRequests() {
-	if c.requests.Load()&writable != 0 {
-		c.requests.And(^uint32(writable))
-		c.awaitingRoom = false
+	if c.requests.Load()&requestWritable != 0 {
+		c.requests.And(^uint32(requestWritable))
+		c.awaitingWritable = false
 		c.Room()
 	}
-	c.takeMail()
-	told := c.requests.Load()
-	todo := told &^ uint32(c.handled)
-	c.handled = uint8(told &^ writable) // which may have come just now
-	if todo&leaving != 0 {
-		c.requests.And(^uint32(leaving))
-		c.handled &^= uint8(leaving)
-		c.leave()
+	c.deliverMail()
+	requested := c.requests.Load()
+	todo := requested &^ uint32(c.handledRequests)
+	c.handledRequests = uint8(requested &^ requestWritable) // which may have come just now
+	if todo&requestExport != 0 {
+		c.requests.And(^uint32(requestExport))
+		c.handledRequests &^= uint8(requestExport)
+		c.startExport()
 	}
-	if todo&draining != 0 {
+	if todo&requestDrain != 0 {
 		c.Drain()
 	}
-	if todo&killing != 0 {
+	if todo&requestKill != 0 {
 		c.Abort(engine.ErrServerClosed)
 	}
-	if todo&overBudget != 0 {
+	if todo&requestOverBudget != 0 {
 		c.Abort(engine.ErrOverBudget)
 	}
-	if todo&expelled != 0 {
+	if todo&requestExpel != 0 {
 		c.Abort(engine.ErrExpelled)
 	}
-	if todo&slowConsumer != 0 {
+	if todo&requestSlowConsumer != 0 {
 		c.Abort(engine.ErrSlowConsumer)
 	}
 }
 
-// request asks something of the connection. Anyone may call it.
-func (c *conn) request(what uint32) {
-	c.requests.Or(what)
+// requestAndWake asks something of the connection. Anyone may call it.
+func (c *conn) requestAndWake(request uint32) {
+	c.requests.Or(request)
 	c.wake()
 }
 
-func (c *conn) takeMail() {
-	box := c.box.Load()
+func (c *conn) deliverMail() {
+	box := c.mailboxPtr.Load()
 	if box == nil {
 		return
 	}
@@ -302,40 +302,40 @@ func (c *conn) takeMail() {
 	}
 	c.updateClock()
 	mail, data := box.Take()
-	defer func() { c.group.counters.Add(engine.Buffered, -int64(box.Done(mail, data))) }()
+	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Done(mail, data))) }()
 	left, rest := mail, data
-	giveAll := func() {
+	deliverRemaining := func() {
 		for len(left) > 0 {
 			m, p := left[0], rest[:left[0].Size]
 			left, rest = left[1:], rest[len(p):]
 			c.Mailed(m, p)
 		}
 	}
-	defer giveAll() // what a Goexit leaves is released
-	giveAll()
+	defer deliverRemaining() // what a Goexit leaves is released
+	deliverRemaining()
 }
 
 // wake ends the owner's wait. Anyone may call it.
 func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
-		_ = c.nc.SetDeadline(time.Unix(1, 0))
+		_ = c.netConn.SetDeadline(time.Unix(1, 0))
 	}
 }
 
 // mailbox gives the mailbox, made when first asked for.
 func (c *conn) mailbox() *engine.Mailbox {
-	if box := c.box.Load(); box != nil {
+	if box := c.mailboxPtr.Load(); box != nil {
 		return box
 	}
-	l := &c.group.cfg.Limits
-	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.group.counters})
-	return c.box.Load()
+	l := &c.engine.cfg.Limits
+	c.mailboxPtr.CompareAndSwap(nil, &engine.Mailbox{Max: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.engine.counters})
+	return c.mailboxPtr.Load()
 }
 
-// shut shuts the sending direction. A connection that is to be reset is closed
+// shutdownWrite shuts the sending direction. A connection that is to be reset is closed
 // at once: its end, if it came first, would leave it in TIME_WAIT.
-func (c *conn) shut() {
-	if w, ok := c.nc.(interface{ CloseWrite() error }); ok && !c.resets() {
+func (c *conn) shutdownWrite() {
+	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has gone; reading will tell.
 		_ = w.CloseWrite()
 	} else {
@@ -344,18 +344,18 @@ func (c *conn) shut() {
 	c.ShutDone()
 }
 
-// detach makes the connection another one of package net: the deadline of this one may be
+// detachConn makes the connection another one of package net: the deadline of this one may be
 // set by who wakes its owner. A goroutine that waits for room has to end first.
-func (c *conn) detach() {
-	if c.awaitingRoom {
-		c.receive()
+func (c *conn) detachConn() {
+	if c.awaitingWritable {
+		c.receiveInputOrMail()
 		return
 	}
 	if c.Leaving() {
-		c.giveAway()
+		c.finishExport()
 		return
 	}
-	s, ok := c.nc.(interface{ File() (*os.File, error) })
+	s, ok := c.netConn.(interface{ File() (*os.File, error) })
 	if !ok {
 		c.Detached(nil, errors.ErrUnsupported)
 		return
@@ -369,31 +369,31 @@ func (c *conn) detach() {
 	c.Detached(net.FileConn(f))
 }
 
-// resets says whether the connection is to be closed with a reset.
-func (c *conn) resets() bool { return c.Outbound() && c.group.cfg.Reset }
+// closesWithReset says whether the connection is to be closed with a reset.
+func (c *conn) closesWithReset() bool { return c.Outbound() && c.engine.cfg.Reset }
 
-// noMail is the mailbox of connections that have closed without one.
-var noMail = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
+// closedMailbox is the mailbox of connections that have closed without one.
+var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// close closes the connection, finishes it, and releases mail that came too
+// closeConn closes the connection, finishes it, and releases mail that came too
 // late.
-func (c *conn) close() {
-	_ = c.nc.Close()
-	if c.urgent {
-		c.setUrgent(false)
+func (c *conn) closeConn() {
+	_ = c.netConn.Close()
+	if c.expiryCounted {
+		c.setExpiryCounted(false)
 	}
-	if box := c.box.Load(); box != nil {
+	if box := c.mailboxPtr.Load(); box != nil {
 		c.Miss(box.Missed()) // Closed may ask
 	}
-	defer c.closed() // whatever the handler does
+	defer c.releaseClosed() // whatever the handler does
 	c.Finish()
 }
 
-// closed is the rest of close, when the handler has heard of it.
-func (c *conn) closed() {
-	if !c.box.CompareAndSwap(nil, noMail) {
-		c.box.Load().Close()
-		c.takeMail()
+// releaseClosed is the rest of close, when the handler has heard of it.
+func (c *conn) releaseClosed() {
+	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
+		c.mailboxPtr.Load().Close()
+		c.deliverMail()
 	}
-	c.group.exit(c)
+	c.engine.unregisterConn(c)
 }

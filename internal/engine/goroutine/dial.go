@@ -15,82 +15,82 @@ import (
 // The bounds of dialling: orders that wait, connections dialled at once, and
 // the time for each of them.
 const (
-	maxOrders = 1024
-	maxDials  = 512
-	dialTime  = 30 * time.Second
+	maxDialRequests    = 1024
+	maxDials           = 512
+	defaultDialTimeout = 30 * time.Second
 )
 
 // Dial starts a goroutine for each connection, which becomes its owner.
-func (g *group) Dial(d engine.Dial) error {
-	if err := d.Check(); err != nil {
+func (e *goroutineEngine) Dial(request engine.Dial) error {
+	if err := request.Check(); err != nil {
 		return err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
 		return engine.ErrClosed
 	}
 	select {
-	case g.dialOrders <- struct{}{}:
+	case e.dialRequests <- struct{}{}:
 	default:
 		return engine.ErrFull
 	}
-	g.running.Go(func() {
-		defer func() { <-g.dialOrders }()
-		engine.Outlive(func() { g.dialAll(&d) })
+	e.running.Go(func() {
+		defer func() { <-e.dialRequests }()
+		engine.Outlive(func() { e.startDials(&request) })
 	})
 	return nil
 }
 
-// dialAll starts the dials that are left of one order, as many at once as may be.
-func (g *group) dialAll(d *engine.Dial) {
-	for d.Count > 0 {
-		d.Count--
+// startDials starts the dials that are left of one order, as many at once as may be.
+func (e *goroutineEngine) startDials(request *engine.Dial) {
+	for request.Count > 0 {
+		request.Count--
 		select {
-		case g.dialling <- struct{}{}:
-			one := *d
-			g.running.Go(func() {
-				defer func() { <-g.dialling }()
-				g.dial(one)
+		case e.dialSlots <- struct{}{}:
+			one := *request
+			e.running.Go(func() {
+				defer func() { <-e.dialSlots }()
+				e.dialOne(one)
 			})
-		case <-g.stop.Done():
-			g.host.DialFailed(d.Owned, engine.ErrClosed)
+		case <-e.stopCtx.Done():
+			e.host.DialFailed(request.Owned, engine.ErrClosed)
 		}
 	}
 }
 
-func (g *group) dial(d engine.Dial) {
-	if !g.admission.Acquire() {
-		g.host.DialFailed(d.Owned, engine.ErrFull)
+func (e *goroutineEngine) dialOne(request engine.Dial) {
+	if !e.admission.Acquire() {
+		e.host.DialFailed(request.Owned, engine.ErrFull)
 		return
 	}
 	start := engine.Since()
-	nc, err := g.connect(d)
+	nc, err := e.connectTo(request)
 	if err != nil {
-		g.leave()
-		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && d.Timeout > 0 {
+		e.releaseAdmission()
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && request.Timeout > 0 {
 			err = engine.ErrDialTimeout
 		}
-		if g.stop.Err() != nil {
+		if e.stopCtx.Err() != nil {
 			err = engine.ErrClosed
 		}
-		g.host.DialFailed(d.Owned, err)
+		e.host.DialFailed(request.Owned, err)
 		return
 	}
-	if !g.serve(nc, -1, d.Owned, func(c *conn) { c.open(start, nil) }) {
-		g.leave()
+	if !e.startConn(nc, -1, request.Owned, func(c *conn) { c.openConn(start, nil) }) {
+		e.releaseAdmission()
 	}
 }
 
-// connect makes a connection of package net.
-func (g *group) connect(d engine.Dial) (net.Conn, error) {
-	options := g.cfg.SocketOptions(true)
-	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.Control}
-	if d.Path != "" {
-		return dialer.DialContext(g.stop, "unix", d.Path)
+// connectTo makes a connection of package net.
+func (e *goroutineEngine) connectTo(request engine.Dial) (net.Conn, error) {
+	options := e.cfg.SocketOptions(true)
+	dialer := net.Dialer{Timeout: cmp.Or(request.Timeout, defaultDialTimeout), Control: options.Control}
+	if request.Path != "" {
+		return dialer.DialContext(e.stopCtx, "unix", request.Path)
 	}
-	if d.Source.IsValid() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.Source, 0))
+	if request.Source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(request.Source, 0))
 		dialer.Control = func(network, address string, raw syscall.RawConn) error {
 			if err := options.Control(network, address, raw); err != nil {
 				return err
@@ -98,7 +98,7 @@ func (g *group) connect(d engine.Dial) (net.Conn, error) {
 			return sock.LatePort(network, address, raw)
 		}
 	}
-	nc, err := dialer.DialContext(g.stop, "tcp", d.Target.String())
+	nc, err := dialer.DialContext(e.stopCtx, "tcp", request.Target.String())
 	if tcp, ok := nc.(*net.TCPConn); ok && options.Delay {
 		_ = tcp.SetNoDelay(false) // an error means that the connection has failed, as reading will tell
 	}

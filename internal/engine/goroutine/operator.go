@@ -19,87 +19,87 @@ import (
 // Whose a connection is only its owner may ask the core. So the address comes from
 // the connection of package net, and where a proxy tells another one, from table.proxied, too.
 
-// hold is whether anything is accepted.
-type hold struct {
-	mu      sync.Mutex
-	on      bool
-	waiting int           // acceptors that accept nothing
-	changed chan struct{} // closed when on has changed, and made anew
+// acceptPause is whether anything is accepted.
+type acceptPause struct {
+	mu              sync.Mutex
+	paused          bool
+	pausedAcceptors int           // acceptors that accept nothing
+	changed         chan struct{} // closed when on has changed, and made anew
 }
 
-func (g *group) Hold(on bool) error {
-	if g.stop.Err() != nil {
+func (e *goroutineEngine) Hold(paused bool) error {
+	if e.stopCtx.Err() != nil {
 		return engine.ErrClosed
 	}
-	g.hold.mu.Lock()
-	defer g.hold.mu.Unlock()
-	g.hold.on = on
+	e.acceptPause.mu.Lock()
+	defer e.acceptPause.mu.Unlock()
+	e.acceptPause.paused = paused
 	var deadline time.Time
-	if on {
+	if paused {
 		deadline = time.Unix(1, 0)
 	}
-	for _, l := range g.lns {
+	for _, l := range e.listeners {
 		if l, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
 			_ = l.SetDeadline(deadline) // it fails when the listener is closed
 		}
 	}
-	close(g.hold.changed)
-	g.hold.changed = make(chan struct{})
+	close(e.acceptPause.changed)
+	e.acceptPause.changed = make(chan struct{})
 	return nil
 }
 
-// wait waits as long as nothing is to be accepted, and says whether to go on. When all
+// waitUntilResumed waits as long as nothing is to be accepted, and says whether to go on. When all
 // acceptors wait, that is counted.
-func (h *hold) wait(g *group) bool {
+func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.on {
+	if !h.paused {
 		return true
 	}
-	h.count(g, 1)
-	defer h.count(g, -1)
-	for h.on {
+	h.addPausedAcceptors(e, 1)
+	defer h.addPausedAcceptors(e, -1)
+	for h.paused {
 		changed := h.changed
 		h.mu.Unlock()
 		select {
 		case <-changed:
-		case <-g.stop.Done():
+		case <-e.stopCtx.Done():
 		}
 		h.mu.Lock()
-		if g.stop.Err() != nil {
+		if e.stopCtx.Err() != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// count counts one acceptor more, or less, that waits.
-func (h *hold) count(g *group, n int) {
-	h.waiting += n
-	g.counters.SetFlag(engine.Holding, h.waiting == len(g.lns))
+// addPausedAcceptors counts one acceptor more, or less, that waits.
+func (h *acceptPause) addPausedAcceptors(e *goroutineEngine, n int) {
+	h.pausedAcceptors += n
+	e.counters.SetFlag(engine.Holding, h.pausedAcceptors == len(e.listeners))
 }
 
-func (g *group) Expel(peer netip.AddrPort) error {
-	if isClosed(g.done) {
+func (e *goroutineEngine) Expel(peer netip.AddrPort) error {
+	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
-	for conns := range g.chunks {
-		g.mu.Lock()
-		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !g.conns.isOf(c, peer) })
-		g.mu.Unlock()
-		requestAll(conns, expelled)
+	for conns := range e.connChunks {
+		e.mu.Lock()
+		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.hasPeer(c, peer) })
+		e.mu.Unlock()
+		requestAllAndWake(conns, requestExpel)
 	}
 	return nil
 }
 
-func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
-	if isClosed(g.done) {
+func (e *goroutineEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
 	full := 0
-	for conns := range g.chunks {
+	for conns := range e.connChunks {
 		for _, c := range conns {
-			put()
+			beforePut()
 			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, s); err == nil {
 				c.wake()
 			} else if s.Lost(); err == engine.ErrFull {
@@ -107,25 +107,25 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 			}
 		}
 	}
-	done(full)
+	onDone(full)
 	return nil
 }
 
-// chunks lists the connections, those of one chunk of the table at a time. A list is valid
+// connChunks lists the connections, those of one chunk of the table at a time. A list is valid
 // until the next one.
-func (g *group) chunks(yield func([]*conn) bool) {
-	room := make([]*conn, 0, tableChunk)
+func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
+	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
-		g.mu.Lock()
-		more := i < len(g.conns.chunks) && g.conns.used > 0
+		e.mu.Lock()
+		more := i < len(e.conns.chunks) && e.conns.used > 0
 		if more {
-			room = g.conns.some(room[:0], i, i+1)
+			conns = e.conns.appendChunkConns(conns[:0], i, i+1)
 		}
-		g.mu.Unlock()
-		if !more || !yield(room) {
+		e.mu.Unlock()
+		if !more || !yield(conns) {
 			return
 		}
-		clear(room)
+		clear(conns)
 	}
 }
 
@@ -139,27 +139,27 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// isOf says whether a connection comes from a peer, or is one's by what its proxy has told.
-func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
-	if told, ok := t.proxied[c]; ok && told == peer {
+// hasPeer says whether a connection comes from a peer, or is one's by what its proxy has told.
+func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
+	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
 	}
-	at := addrPort(c.nc.RemoteAddr())
-	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()) == peer
+	source := toAddrPort(c.netConn.RemoteAddr())
+	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// noteProxiedPeer notes whose the connection is when its proxy has said that: with the
+// recordProxiedPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
-func (c *conn) noteProxiedPeer() {
-	if c.group.cfg.Proxied == nil || c.peerTold || c.Greets() {
+func (c *conn) recordProxiedPeer() {
+	if c.engine.cfg.Proxied == nil || c.proxiedPeerRecorded || c.Greets() {
 		return
 	}
-	c.peerTold = true
-	g := c.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.conns.proxied == nil {
-		g.conns.proxied = make(map[*conn]netip.AddrPort)
+	c.proxiedPeerRecorded = true
+	e := c.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conns.proxied == nil {
+		e.conns.proxied = make(map[*conn]netip.AddrPort)
 	}
-	g.conns.proxied[c] = c.Peer()
+	e.conns.proxied[c] = c.Peer()
 }

@@ -12,66 +12,66 @@ import (
 // What a connection receives that sends much is moved within the kernel, by way of a pipe
 // that the group has: one for each connection whose turn it is, and empty between two calls.
 
-// control calls f with a connection's descriptor, unless it is closed.
-func (g *group) control(ec *engine.Conn, f func(fd uintptr)) {
-	g.mu.Lock()
-	c := g.conns.get(ec.Slot())
-	g.mu.Unlock()
-	if c != nil && &c.Conn == ec {
+// withDescriptor calls f with a connection's descriptor, unless it is closed.
+func (e *goroutineEngine) withDescriptor(target *engine.Conn, f func(fd uintptr)) {
+	e.mu.Lock()
+	c := e.conns.conn(target.Slot())
+	e.mu.Unlock()
+	if c != nil && &c.Conn == target {
 		_ = c.io.raw.Control(f) // it fails when it is closed, and then f is not called
 	}
 }
 
-// pass is Host.Pass. An error the partner finds itself.
-func (g *group) pass(to *engine.Conn, p []byte) (n int) {
-	g.control(to, func(fd uintptr) {
-		if sent, errno := sock.Send(int32(fd), p); errno == 0 {
+// sendToPartner is Host.Pass. An error the partner finds itself.
+func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
+	e.withDescriptor(partner, func(fd uintptr) {
+		if sent, errno := sock.Send(int32(fd), data); errno == 0 {
 			n = sent
 		}
 	})
 	return n
 }
 
-// splice moves what a connection receives whose turn it is to its partner, if that may be,
+// spliceToPartner moves what a connection receives whose turn it is to its partner, if that may be,
 // and ends the turn; done says whether anything was there. What the partner doesn't take is
 // as if it were read.
-func (c *conn) splice(fd int32) (tried, done bool) {
+func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 	if !c.bulk || c.Layer() != nil || !c.HasBypass() {
 		return false, false
 	}
-	pipe := c.group.pipes.take()
-	defer c.group.pipes.put(pipe)
+	pipe := c.engine.pipePool.acquirePipe()
+	defer c.engine.pipePool.releasePipe(pipe)
 	if !pipe.Open() {
 		return false, false
 	}
-	got := 0
-	c.Bypass(func(o *engine.Conn) {
+	received := 0
+	c.Bypass(func(partner *engine.Conn) {
 		var errno syscall.Errno
-		got, errno = pipe.Fill(fd, engine.ReadSize)
+		received, errno = pipe.Fill(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL is of a socket that can't
-		c.io.n, c.io.errno = int32(got), int16(errno)
-		if got > 0 {
-			c.passOn(pipe, o, got)
+		c.io.n, c.io.errno = int32(received), int16(errno)
+		if received > 0 {
+			c.sendFromPipe(pipe, partner, received)
 		}
 	})
 	if tried {
-		c.hasRead()
-		c.bulk = got > bulkRead || !done
+		c.releaseReadPermit()
+		c.bulk = received > bulkReadSize || !done
 	}
 	return tried, done
 }
 
-// passOn moves what is in a pipe to the partner.
-func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
+// sendFromPipe moves what is in a pipe to the partner.
+func (c *conn) sendFromPipe(pipe *sock.Pipe, partner *engine.Conn, n int) {
 	moved := 0
-	c.group.control(to, func(fd uintptr) { moved, _ = pipe.Empty(int32(fd), n) })
+	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.Empty(int32(fd), n) })
 	c.Spliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
 		return
 	}
-	c.fullRead = true // for a large buffer
-	if m, errno := pipe.Read(c.takeBuffer()); errno != 0 || m != n-moved {
+	c.lastReadFull = true // for a large buffer
+	if m, errno := pipe.Read(c.acquireReadBuffer()); errno != 0 || m != n-moved {
 		pipe.Close() // with what is in it
 		c.io.errno = int16(syscall.EIO)
 		return
@@ -79,16 +79,16 @@ func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
 	c.io.n = int32(n - moved)
 }
 
-// pipes are those of a group that nobody uses.
-type pipes struct{ idle chan *sock.Pipe }
+// pipePool are those of a group that nobody uses.
+type pipePool struct{ idle chan *sock.Pipe }
 
-// open makes room for as many as there are turns, and has relays use them.
-func (p *pipes) open(g *group) {
-	p.idle = make(chan *sock.Pipe, cap(g.turns.places))
-	g.host.Pass = g.pass
+// enable makes room for as many as there are turns, and has relays use them.
+func (p *pipePool) enable(e *goroutineEngine) {
+	p.idle = make(chan *sock.Pipe, cap(e.readLimiter.tokens))
+	e.host.Pass = e.sendToPartner
 }
 
-func (p *pipes) take() *sock.Pipe {
+func (p *pipePool) acquirePipe() *sock.Pipe {
 	select {
 	case pipe := <-p.idle:
 		return pipe
@@ -97,7 +97,7 @@ func (p *pipes) take() *sock.Pipe {
 	}
 }
 
-func (p *pipes) put(pipe *sock.Pipe) {
+func (p *pipePool) releasePipe(pipe *sock.Pipe) {
 	select {
 	case p.idle <- pipe:
 	default:
@@ -105,8 +105,8 @@ func (p *pipes) put(pipe *sock.Pipe) {
 	}
 }
 
-// close is for when all connections have ended.
-func (p *pipes) close() {
+// closeIdlePipes is for when all connections have ended.
+func (p *pipePool) closeIdlePipes() {
 	close(p.idle)
 	for pipe := range p.idle {
 		pipe.Close()

@@ -10,74 +10,74 @@ import (
 // This file is how connections end: so many a second are told, so that their
 // clients do not all turn to other servers at the same moment.
 
-func (g *group) Stop(ctx context.Context) error {
-	g.beginStop()
-	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
-		g.kill.Do(func() { close(g.killed) })
+func (e *goroutineEngine) Stop(ctx context.Context) error {
+	e.startStop()
+	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
+		e.killOnce.Do(func() { close(e.killed) })
 	})
 }
 
-func (g *group) Wait() { <-g.done }
+func (e *goroutineEngine) Wait() { <-e.done }
 
-// beginStop lets nothing start any more, and has the connections told.
-func (g *group) beginStop() {
-	g.broadcasts.End()
-	g.cancel()
-	engine.CloseAll(g.lns)
-	g.mu.Lock()
-	first := !g.ended
-	g.ended = true
-	conns := g.conns.all()
-	g.mu.Unlock()
+// startStop lets nothing start any more, and has the connections told.
+func (e *goroutineEngine) startStop() {
+	e.broadcastTracker.End()
+	e.cancel()
+	engine.CloseAll(e.listeners)
+	e.mu.Lock()
+	first := !e.closed
+	e.closed = true
+	conns := e.conns.allConns()
+	e.mu.Unlock()
 	if !first {
 		return
 	}
-	told := make(chan struct{})
+	requested := make(chan struct{})
 	go func() {
-		defer close(told)
-		g.drain(conns)
+		defer close(requested)
+		e.drainConns(conns)
 		select {
-		case <-g.killed:
-			requestAll(conns, killing)
-		case <-g.idle:
+		case <-e.killed:
+			requestAllAndWake(conns, requestKill)
+		case <-e.workDone:
 		}
 	}()
 	go func() {
-		g.running.Wait()
-		g.turns.barrier.close()
-		g.pipes.close()
-		close(g.idle)
-		<-told
-		g.pacing.Wait()
-		close(g.done)
+		e.running.Wait()
+		e.readLimiter.barrier.close()
+		e.pipePool.closeIdlePipes()
+		close(e.workDone)
+		<-requested
+		e.pacerDone.Wait()
+		close(e.done)
 	}()
 }
 
-// drain tells the connections to drain, as many at a time as may be, while there
+// drainConns tells the connections to drain, as many at a time as may be, while there
 // are any.
-func (g *group) drain(conns []*conn) {
+func (e *goroutineEngine) drainConns(conns []*conn) {
 	tick := time.NewTicker(engine.DrainEvery)
 	defer tick.Stop()
-	start, told := engine.Since(), 0
+	start, drained := engine.Since(), 0
 	for {
-		may := min(engine.MayDrain(g.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
-		requestAll(conns[told:may], draining)
-		if told = may; told == len(conns) {
+		allowed := min(engine.MayDrain(e.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
+		requestAllAndWake(conns[drained:allowed], requestDrain)
+		if drained = allowed; drained == len(conns) {
 			return
 		}
 		select {
 		case <-tick.C:
-		case <-g.killed:
+		case <-e.killed:
 			return
-		case <-g.idle:
+		case <-e.workDone:
 			return
 		}
 	}
 }
 
-// requestAll asks something of connections.
-func requestAll(conns []*conn, what uint32) {
+// requestAllAndWake asks something of connections.
+func requestAllAndWake(conns []*conn, request uint32) {
 	for _, c := range conns {
-		c.request(what)
+		c.requestAndWake(request)
 	}
 }

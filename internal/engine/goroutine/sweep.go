@@ -13,190 +13,190 @@ import (
 // This file finds connections whose time has come, and the ones to close when all
 // buffers together hold too much.
 
-// standstill is how late the sweeper is when the process has stood still, rather
+// stoppedThreshold is how late the sweeper is when the process has stood still, rather
 // than had much to do.
-const standstill = time.Second
+const stoppedThreshold = time.Second
 
-// sweepAll sweeps until the group has ended: while there are connections, one
+// runSweeper sweeps until the group has ended: while there are connections, one
 // slice every engine.MinSlice, which also keeps the clock.
-func (g *group) sweepAll() {
-	period := g.host.SweepPeriod()
+func (e *goroutineEngine) runSweeper() {
+	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	for g.awaitSlice(timer) {
-		now := g.clock.look(engine.Since())
-		g.host.SetClock(now)
-		for _, c := range g.slice(period) {
-			if due := c.wakeAt.Load(); due != 0 && int32(instant(now)-due) >= 0 {
+	for e.waitForSweepSlice(timer) {
+		now := e.clock.advance(engine.Since())
+		e.host.SetClock(now)
+		for _, c := range e.nextSweepConns(period) {
+			if due := c.wakeAt.Load(); due != 0 && int32(toSweepTime(now)-due) >= 0 {
 				c.wake()
 			}
 		}
-		g.shedBuffers()
-		g.wakeSenders()
+		e.closeLargestConns()
+		e.wakeBlockedSenders()
 	}
 }
 
-// awaitSlice waits for the next slice, and as long as there are no connections. It
+// waitForSweepSlice waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
-func (g *group) awaitSlice(timer *time.Timer) bool {
-	if g.admission.Open() == 0 {
-		g.clock.rest()
+func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
+	if e.admission.Open() == 0 {
+		e.clock.suspendLimit()
 		select {
-		case <-g.added:
-		case <-g.stop.Done():
+		case <-e.connAdded:
+		case <-e.stopCtx.Done():
 		}
-		if g.admission.Open() == 0 && g.stop.Err() != nil {
+		if e.admission.Open() == 0 && e.stopCtx.Err() != nil {
 			return false
 		}
 	}
-	g.clock.look(engine.Since())
+	e.clock.advance(engine.Since())
 	timer.Reset(engine.MinSlice)
 	select {
 	case <-timer.C:
-	case <-g.emptied:
+	case <-e.lastConnClosed:
 	}
 	return true
 }
 
-// clock is the clock of all limits. It stands still when the process does, so that no peer is blamed
+// pausableClock is the clock of all limits. It stands still when the process does, so that no peer is blamed
 // for that. The sweeper finds out how long that was; a connection that goes on before the sweeper
 // must not see a later time meanwhile, because what it has heard would count as heard in the
 // future. So the clock has a limit until the sweeper has woken.
-type clock struct {
-	stopped atomic.Int64  // for how long the process has stood still
-	limit   atomic.Int64  // what the clock does not pass; 0 while there are no connections
-	looked  time.Duration // when the sweeper last looked, which alone uses it; 0 after a rest
+type pausableClock struct {
+	stoppedFor  atomic.Int64  // for how long the process has stood still
+	limit       atomic.Int64  // what the clock does not pass; 0 while there are no connections
+	lastAdvance time.Duration // when the sweeper last looked, which alone uses it; 0 after a rest
 }
 
-// at is the time when Since is now.
-func (k *clock) at(now time.Duration) time.Duration {
-	now -= time.Duration(k.stopped.Load())
+// readAt is the time when Since is now.
+func (k *pausableClock) readAt(now time.Duration) time.Duration {
+	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
 		return min(now, limit)
 	}
 	return now
 }
 
-// look reads the clock for the sweeper, which looks before and after each wait of engine.MinSlice, so that a stop
+// advance reads the clock for the sweeper, which looks before and after each wait of engine.MinSlice, so that a stop
 // at any time is found. The limit allows for a sweeper that is late without a stop: a clock that stood still then
 // would end limits early. After a stop, a peer that is heard before the sweeper wakes has up to standstill more.
-func (k *clock) look(now time.Duration) time.Duration {
-	if late := now - k.looked - engine.MinSlice; k.looked > 0 && late >= standstill {
-		k.stopped.Add(int64(late))
+func (k *pausableClock) advance(now time.Duration) time.Duration {
+	if late := now - k.lastAdvance - engine.MinSlice; k.lastAdvance > 0 && late >= stoppedThreshold {
+		k.stoppedFor.Add(int64(late))
 	}
-	k.looked = now
-	now -= time.Duration(k.stopped.Load())
-	k.limit.Store(int64(now + 2*engine.MinSlice + standstill))
+	k.lastAdvance = now
+	now -= time.Duration(k.stoppedFor.Load())
+	k.limit.Store(int64(now + 2*engine.MinSlice + stoppedThreshold))
 	return now
 }
 
-// rest lets the clock go on without the sweeper: there are no connections.
-func (k *clock) rest() {
+// suspendLimit lets the clock go on without the sweeper: there are no connections.
+func (k *pausableClock) suspendLimit() {
 	k.limit.Store(0)
-	k.looked = 0
+	k.lastAdvance = 0
 }
 
-// slice is the connections of the next chunks of the table, as many as it takes to
+// nextSweepConns is the connections of the next chunks of the table, as many as it takes to
 // see all once in a period: a short one while some are about to end.
-func (g *group) slice(period time.Duration) []*conn {
-	if g.urgent.Load() > 0 || period == 0 {
+func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
+	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.UrgentSweepPeriod
 	}
 	slices := int(period / engine.MinSlice)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	chunks := len(g.conns.chunks)
-	from, to := g.swept, min(g.swept+(chunks+slices-1)/slices, chunks)
-	if g.swept = to; to >= chunks {
-		g.swept = 0
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	chunks := len(e.conns.chunks)
+	from, to := e.nextSweepChunk, min(e.nextSweepChunk+(chunks+slices-1)/slices, chunks)
+	if e.nextSweepChunk = to; to >= chunks {
+		e.nextSweepChunk = 0
 	}
-	return g.conns.some(make([]*conn, 0, min(g.conns.used, (to-from)*tableChunk)), from, to)
+	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// overBudget says whether all buffers together hold too much, with so much more.
-func (g *group) overBudget(more int64) bool {
-	most := int64(g.cfg.Limits.MaxBuffered)
-	return most > 0 && g.counters.Get(engine.Buffered)+more > most
+// requestOverBudget says whether all buffers together hold too much, with so much more.
+func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
+	limit := int64(e.cfg.Limits.MaxBuffered)
+	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// shedBuffers has the connections with the largest buffers closed, if all buffers together
+// closeLargestConns has the connections with the largest buffers closed, if all buffers together
 // hold too much, until an eighth of what they may hold is free. None goes that holds
 // less than the average: what large ones hold may not be known yet. One goroutine at a
 // time looks for them.
-func (g *group) shedBuffers() {
-	if !g.overBudget(0) || !g.shedding.TryLock() {
+func (e *goroutineEngine) closeLargestConns() {
+	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
 	}
-	defer g.shedding.Unlock()
-	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
-	g.mu.Lock()
-	all := g.conns.all()
-	g.mu.Unlock()
+	defer e.closeLargestMu.Unlock()
+	excess := e.counters.Get(engine.Buffered) - int64(e.cfg.Limits.MaxBuffered)*7/8
+	e.mu.Lock()
+	all := e.conns.allConns()
+	e.mu.Unlock()
 	type debtor struct {
 		*conn
 		holds int64
 	}
 	var largest []debtor
 	for _, c := range all {
-		if n := c.holds(); n > 0 {
+		if n := c.heldBytes(); n > 0 {
 			largest = append(largest, debtor{c, n})
 		}
 	}
 	slices.SortFunc(largest, func(a, b debtor) int { return cmp.Compare(b.holds, a.holds) })
-	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
+	average := e.counters.Get(engine.Buffered) / max(e.admission.Open(), 1)
 	for _, d := range largest {
 		if d.holds < average || excess <= 0 {
 			return
 		}
 		excess -= d.holds
-		d.request(overBudget)
+		d.requestAndWake(requestOverBudget)
 	}
 }
 
-// holds is how many bytes of memory the connection's buffers held when it last waited, and
+// heldBytes is how many bytes of memory the connection's buffers held when it last waited, and
 // its mailbox holds. Anyone may ask.
-func (c *conn) holds() int64 {
-	n := int64(c.buffered.Load())
-	if box := c.box.Load(); box != nil {
+func (c *conn) heldBytes() int64 {
+	n := int64(c.bufferedBytes.Load())
+	if box := c.mailboxPtr.Load(); box != nil {
 		n += int64(box.Memory())
 	}
 	return n
 }
 
-// senders are those who wait until all buffers together hold no more than they may.
-type senders struct {
-	waiting atomic.Bool // some do
-	mu      sync.Mutex
-	freed   chan struct{} // closed when they may go on; nil if none waits
+// senderQueue are those who wait until all buffers together hold no more than they may.
+type senderQueue struct {
+	hasWaiters atomic.Bool // some do
+	mu         sync.Mutex
+	freed      chan struct{} // closed when they may go on; nil if none waits
 }
 
-// refuses reports whether mail has no room because all buffers together hold too much: by a
+// refusesMail reports whether mail has no room because all buffers together hold too much: by a
 // quarter, unless the sender can wait. One that can waits until they hold less.
-func (g *group) refuses(r *engine.Request) bool {
-	most := int64(g.cfg.Limits.MaxBuffered)
+func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
+	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
-	case !r.Paced():
-		return g.overBudget(-most / 4)
-	case !g.overBudget(0):
+	case !request.Paced():
+		return e.exceedsBudget(-limit / 4)
+	case !e.exceedsBudget(0):
 		return false
 	}
-	s := &g.senders
+	s := &e.blockedSenders
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.freed == nil {
 		s.freed = make(chan struct{})
 	}
-	s.waiting.Store(true)
-	r.AwaitRoom(s.freed)
-	return g.overBudget(0)
+	s.hasWaiters.Store(true)
+	request.AwaitRoom(s.freed)
+	return e.exceedsBudget(0)
 }
 
-// wakeSenders wakes those who wait, if there is room. The sweeper calls it, and a connection
+// wakeBlockedSenders wakes those who wait, if there is room. The sweeper calls it, and a connection
 // that has closed.
-func (g *group) wakeSenders() {
-	s := &g.senders
-	if !s.waiting.Load() || g.overBudget(0) {
+func (e *goroutineEngine) wakeBlockedSenders() {
+	s := &e.blockedSenders
+	if !s.hasWaiters.Load() || e.exceedsBudget(0) {
 		return
 	}
 	s.mu.Lock()
@@ -205,8 +205,8 @@ func (g *group) wakeSenders() {
 		close(s.freed)
 		s.freed = nil
 	}
-	s.waiting.Store(false)
+	s.hasWaiters.Store(false)
 }
 
-// instant is a time as due has it: in units of 2^24 ns, rounded up, never 0.
-func instant(d time.Duration) uint32 { return uint32(d>>24) + 1 }
+// toSweepTime is a time as due has it: in units of 2^24 ns, rounded up, never 0.
+func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

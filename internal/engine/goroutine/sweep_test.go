@@ -11,12 +11,12 @@ import (
 
 // A process that was stopped forgives its peers that time once: those that were silent before, and
 // those that go on before the sweeper has seen it. The same happens on a loop, in virtual time.
-func TestProcessStopped(t *testing.T) {
+func TestStoppedProcessExtendsLimits(t *testing.T) {
 	const idle, before, stop = 10 * time.Second, 3 * time.Second, 16 * time.Second
 	for _, model := range []string{"goroutine", "loop"} {
 		t.Run(model, func(t *testing.T) {
 			since := time.Hour
-			var ck clock
+			var ck pausableClock
 			var counters engine.Counters
 			h := newHandler()
 			host := engine.Host{Buffers: &engine.SharedBuffers{}, Counters: &counters}
@@ -27,7 +27,7 @@ func TestProcessStopped(t *testing.T) {
 			host.Now = func() time.Duration { return since }
 			if model == "goroutine" {
 				host.Grain = clockGrain
-				host.Now = func() time.Duration { return ck.at(since) }
+				host.Now = func() time.Duration { return ck.readAt(since) }
 			}
 			host.SetClock(since)
 			var silent, talks engine.Conn
@@ -43,7 +43,7 @@ func TestProcessStopped(t *testing.T) {
 			closed := map[*engine.Conn]time.Duration{}
 			turn := func(d time.Duration, between func()) {
 				asleep := since
-				ck.look(since)
+				ck.advance(since)
 				since += d
 				if model == "loop" {
 					host.SetClock(since)
@@ -54,7 +54,7 @@ func TestProcessStopped(t *testing.T) {
 					}
 				}
 				between()
-				ck.look(since)
+				ck.advance(since)
 				host.SetClock(host.Now())
 				for _, c := range both {
 					if c.Expire(host.Now()) && closed[c] == 0 {
@@ -83,7 +83,7 @@ func TestProcessStopped(t *testing.T) {
 			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talks, idle}} {
 				most := c.after + 3*engine.MinSlice
 				if model == "goroutine" && c.Conn == &talks { // heard before the sweeper has woken
-					most += standstill
+					most += stoppedThreshold
 				}
 				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSlice || after > most {
 					t.Errorf("%s is closed %v after the stop, want about %v", c.name, after, c.after)

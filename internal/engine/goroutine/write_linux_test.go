@@ -14,11 +14,11 @@ import (
 // Output of which the kernel takes nothing from the first has the time that is
 // set, not that and once more. On a busy machine that may be seen late, but hardly
 // three times.
-func TestWriteTimeoutOfOutputThatWaitsAtOnce(t *testing.T) {
+func TestWriteTimeoutOfBlockedOutput(t *testing.T) {
 	const limit = time.Second
 	took := make([]time.Duration, 0, 3)
 	for len(took) < cap(took) {
-		took = append(took, writeTimeoutAtOnce(t, limit))
+		took = append(took, measureWriteTimeout(t, limit))
 		if took[len(took)-1] < limit*17/10 {
 			return
 		}
@@ -26,17 +26,17 @@ func TestWriteTimeoutOfOutputThatWaitsAtOnce(t *testing.T) {
 	t.Errorf("closed after %v, want %v and a little more", took, limit)
 }
 
-// writeTimeoutAtOnce is the time until such output is given up.
-func writeTimeoutAtOnce(t *testing.T, limit time.Duration) (took time.Duration) {
+// measureWriteTimeout is the time until such output is given up.
+func measureWriteTimeout(t *testing.T, limit time.Duration) (took time.Duration) {
 	t.Helper()
 	h := newHandler()
-	g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.WriteTimeout = limit })
-	dial(t, g)
+	g := startTestEngine(t, h, func(cfg *engine.Config) { cfg.Limits.WriteTimeout = limit })
+	dialEngine(t, g)
 	ref := testkit.Receive(t, h.opened, "Opened")
 	g.mu.Lock()
-	c := g.conns.all()[0]
+	c := g.conns.allConns()[0]
 	g.mu.Unlock()
-	fill(t, c)
+	fillSendBuffer(t, c)
 	start := time.Now()
 	if err := ref.Send(make([]byte, 1000)); err != nil {
 		t.Fatalf("Send: %v", err)
@@ -53,8 +53,8 @@ func writeTimeoutAtOnce(t *testing.T, limit time.Duration) (took time.Duration) 
 	return took
 }
 
-// fill writes past the connection until the kernel takes no more for a while.
-func fill(t *testing.T, c *conn) {
+// fillSendBuffer writes past the connection until the kernel takes no more for a while.
+func fillSendBuffer(t *testing.T, c *conn) {
 	t.Helper()
 	piece := make([]byte, 1000)
 	for last := time.Now(); time.Since(last) < 300*time.Millisecond; {

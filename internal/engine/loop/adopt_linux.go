@@ -11,88 +11,88 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how a loop comes to connections that somebody else has accepted. A chore
-// brings it a descriptor of its own. A shard has to fetch that out of the process's table;
-// so a goroutine, which is on another thread, keeps the one there until it has.
+// Adopting connections that the caller has accepted. A remote call passes a descriptor to the
+// loop. A shard must copy it from the process's table first; until it has, a goroutine on
+// another thread keeps the descriptor open.
 
-func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
-	to, read := g.loops[g.next.Add(1)%uint64(len(g.loops))], slices.Clone(read)
-	if g.cfg.Shard == 0 {
-		_, err := to.adopt(nc, listener, read, nil)
+func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
+	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
+	if e.cfg.Shard == 0 {
+		_, err := target.queueAdoption(conn, listener, received, nil)
 		if err == nil {
-			_ = nc.Close() // the loop has its own descriptor
+			_ = conn.Close()
 		}
 		return err
 	}
-	if best := g.roomiest(); best != nil {
-		to = best
+	if best := e.leastLoadedLoop(); best != nil {
+		target = best
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stopping.Load() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopping.Load() {
 		return engine.ErrClosed
 	}
 	result := make(chan error, 1)
-	g.adopting.Go(func() {
-		fetched := make(chan struct{})
-		fd, err := to.adopt(nc, listener, read, fetched)
+	e.adoptions.Go(func() {
+		copied := make(chan struct{})
+		fd, err := target.queueAdoption(conn, listener, received, copied)
 		result <- err
 		if err == nil {
-			<-fetched
+			<-copied
 			sock.Close(fd)
-			_ = nc.Close()
+			_ = conn.Close()
 		}
 	})
 	return <-result
 }
 
-// adopt leaves a connection for the loop, as a descriptor. A shard closes fetched when it
-// has one of its own.
-func (l *Loop) adopt(nc net.Conn, listener int, read []byte, fetched chan struct{}) (fd int32, err error) {
-	if l.adopts.Add(1) > maxOrders {
-		l.adopts.Add(-1)
+// queueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied
+// when it has its own copy of the descriptor.
+func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
+	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
+		l.pendingAdoptions.Add(-1)
 		return -1, engine.ErrFull
 	}
 	peer := netip.AddrPort{}
-	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		peer = a.AddrPort()
 	}
-	fd, err = sock.Detach(nc)
-	if err == nil && !l.addChore(func() { l.receive(fd, listener, peer, read, fetched) }) {
+	fd, err = sock.Detach(conn)
+	if err == nil && !l.enqueueCall(func() { l.addAdoptedConn(fd, listener, peer, received, copied) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
 	}
 	if err != nil {
-		l.adopts.Add(-1)
+		l.pendingAdoptions.Add(-1)
 	}
 	return fd, err
 }
 
-// receive takes such a connection.
-func (l *Loop) receive(fd int32, listener int, peer netip.AddrPort, read []byte, fetched chan struct{}) {
-	l.adopts.Add(-1)
-	if fetched != nil { // and who waits for that closes fd, which is not in this table
+// addAdoptedConn admits and opens an adopted connection.
+func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
+	l.pendingAdoptions.Add(-1)
+	if copied != nil { // the process's table has fd; the waiting goroutine closes it
 		own, err := sock.Fetch(fd)
-		close(fetched)
+		close(copied)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)
 			l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
-				"a connection could not be adopted by a loop with a descriptor table of its own", slog.String("error", err.Error()))
+				"cannot adopt a connection: copying its descriptor to the shard failed", slog.String("error", err.Error()))
 			return
 		}
 		fd = own
 	}
-	if l.wanted.Load() >= stopping {
+	if l.requestedStage.Load() >= stageStopping {
 		sock.Close(fd)
 		return
 	}
-	_ = sock.PrepareConn(fd) // without its options it serves all the same
-	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.KeepaliveTimeout))
+	_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
+	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.engine.cfg.Watches(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}
 	if listener < 0 {
 		listener = l.host.Adopted()
 	}
-	l.addAccepted(fd, listener, peer, read)
+	l.addAcceptedConn(fd, listener, peer, received)
 }

@@ -7,193 +7,189 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a message goes to all connections. It is kept once; each loop
-// has a reference to it in posted, which the loop's lock guards, and walks through
-// its connections with all those that wait, some connections in a turn, so that others
-// do not wait. A connection with nothing unsent is sent to without a copy; what a connection
-// can't take at once is copied to its own output; one that is with a worker gets it
-// when it is back.
+// Broadcasts to all connections. A broadcast is stored once. Each loop gets a reference in
+// newBroadcasts and passes over its connections with all active broadcasts, a limited number
+// of connections a turn. A connection without unsent output is sent to without a copy. What
+// it does not accept at once is copied to its output. A connection with a worker gets the
+// broadcast when it returns.
 
-// The bounds of what a turn does of it: connections, and bytes, but for one message.
+// Limits of one turn: connections, and bytes unless a single message is larger.
 const (
-	castBatch = 256
-	castBytes = 1 << 20
-	castLook  = 8 // after so many it looks at the clock
-	// walkBytes is the most bytes of those that walk together, but for one message.
-	walkBytes = 64 << 10
+	broadcastConnsPerTurn = 256
+	broadcastBytesPerTurn = 1 << 20
+	broadcastClockCheck   = 8 // connections between two looks at the clock
+	// maxJoinedBytes limits broadcasts that are sent together, unless a single one is larger.
+	maxJoinedBytes = 64 << 10
 )
 
-func (g *group) Broadcast(p []byte) error {
-	b, err := g.broadcasts.Begin(p, len(g.loops), &g.cfg.Limits)
+func (e *loopEngine) Broadcast(payload []byte) error {
+	b, err := e.broadcastTracker.Begin(payload, len(e.loops), &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
-	g.loops[0].counters.Add(engine.Broadcasts, 1)
-	for _, l := range g.loops {
-		l.takeBroadcast(b)
+	e.loops[0].counters.Add(engine.Broadcasts, 1)
+	for _, l := range e.loops {
+		l.enqueueBroadcast(b)
 	}
 	return nil
 }
 
-// takeBroadcast leaves a broadcast for the loop. One that has ended has nobody to give
-// it to.
-func (l *Loop) takeBroadcast(b *engine.Broadcast) {
+// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is
+// done for it.
+func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
-	ended := l.ended
+	ended := l.closed
 	if !ended {
-		l.posted = append(l.posted, b)
-		l.hasOrders.Store(true)
+		l.newBroadcasts = append(l.newBroadcasts, broadcast)
+		l.hasRemoteRequests.Store(true)
 	}
 	l.mu.Unlock()
 	if ended {
-		b.Done()
+		broadcast.Done()
 		return
 	}
 	l.wake()
 }
 
-// walk is how a loop gives broadcasts to its connections: round and round, as long as
-// there are any. One that comes joins in where the walk is, behind those that are
-// under way, and has reached all when it comes there again. So a connection gets in one
-// send all that have come since the walk was there before, in order, and the longer a
-// round takes, the more that is.
-type walk struct {
-	to     uint32           // the slot that is next
-	each   []*engine.Shared // those under way, which are the loop's first casts
-	all    []byte           // of all of them
-	joined []byte           // the room for that, where they are several
+// broadcastPass goes round a loop's slots as long as there are active broadcasts. A new
+// broadcast joins at the current slot, behind those that are active, and is finished when
+// the pass returns to that slot. So a connection gets everything in one send that has been
+// broadcast since the last visit, in order; the longer a round takes, the more that is.
+type broadcastPass struct {
+	nextSlot   uint32
+	messages   []*engine.Shared // the first of broadcastSender.active
+	payload    []byte           // all messages joined
+	joinBuffer []byte           // the memory of payload, if there are several messages
 }
 
-// casts are a loop's broadcasts that are under way.
-type casts struct {
-	loop *Loop
-	all  []casting // in order
-	walk walk
+// broadcastSender sends a loop's active broadcasts.
+type broadcastSender struct {
+	loop   *Loop
+	active []activeBroadcast // in order
+	pass   broadcastPass
 
-	finished uint64 // how many have reached all
+	finishedCount uint64 // broadcasts that have reached all connections
 }
 
-// casting is a broadcast of a loop's.
-type casting struct {
+type activeBroadcast struct {
 	*engine.Broadcast
-	from    uint32 // the slot where it has joined
-	wrapped bool   // the walk has come to its end since
+	startSlot uint32 // the slot where it has joined
+	wrapped   bool   // the pass has reached the last slot since
 }
 
-// advance goes on from the last slot to the first, lets go of broadcasts that have reached
-// all, and lets others join.
-func (c *casts) advance() {
-	w := &c.walk
-	if w.to >= c.loop.slab.made {
-		w.to = 0
-		for i := range w.each {
-			c.all[i].wrapped = true
+// updateActive continues from the last slot to the first, removes broadcasts that have
+// reached all connections, and adds new ones.
+func (c *broadcastSender) updateActive() {
+	pass := &c.pass
+	if pass.nextSlot >= c.loop.conns.slotCount {
+		pass.nextSlot = 0
+		for i := range pass.messages {
+			c.active[i].wrapped = true
 		}
 	}
-	over := 0
-	for over < len(w.each) && c.all[over].wrapped && w.to >= c.all[over].from {
-		c.all[over].Done()
-		over++
+	finished := 0
+	for finished < len(pass.messages) && c.active[finished].wrapped && pass.nextSlot >= c.active[finished].startSlot {
+		c.active[finished].Done()
+		finished++
 	}
-	c.all = slices.Delete(c.all, 0, over)
-	c.finished += uint64(over)
-	w.each = slices.Delete(w.each, 0, over)
+	c.active = slices.Delete(c.active, 0, finished)
+	c.finishedCount += uint64(finished)
+	pass.messages = slices.Delete(pass.messages, 0, finished)
 	size := 0
-	for _, m := range w.each {
+	for _, m := range pass.messages {
 		size += len(m.Bytes)
 	}
-	joined := over
-	for i := len(w.each); i < len(c.all); i++ {
-		one := &c.all[i]
-		if size += len(one.Bytes); i > 0 && size > walkBytes {
+	joined := finished
+	for i := len(pass.messages); i < len(c.active); i++ {
+		one := &c.active[i]
+		if size += len(one.Bytes); i > 0 && size > maxJoinedBytes {
 			break
 		}
-		one.from = w.to
-		w.each = append(w.each, &one.Shared)
+		one.startSlot = pass.nextSlot
+		pass.messages = append(pass.messages, &one.Shared)
 		joined++
 	}
 	if joined > 0 {
-		w.join()
+		pass.joinMessages()
 	}
 }
 
-// join makes one piece of those under way.
-func (w *walk) join() {
-	switch len(w.each) {
+// joinMessages joins the messages to one payload.
+func (w *broadcastPass) joinMessages() {
+	switch len(w.messages) {
 	case 0:
-		w.all = nil
+		w.payload = nil
 	case 1:
-		w.all = w.each[0].Bytes
+		w.payload = w.messages[0].Bytes
 	default:
-		w.joined = w.joined[:0]
-		for _, m := range w.each {
-			w.joined = append(w.joined, m.Bytes...)
+		w.joinBuffer = w.joinBuffer[:0]
+		for _, m := range w.messages {
+			w.joinBuffer = append(w.joinBuffer, m.Bytes...)
 		}
-		w.all = w.joined
+		w.payload = w.joinBuffer
 	}
 }
 
-func (c *casts) next() (at time.Duration, ok bool) { return 0, len(c.all) > 0 }
+func (c *broadcastSender) nextDue() (at time.Duration, ok bool) { return 0, len(c.active) > 0 }
 
-// run goes on with the walk, until the slice is over.
-func (c *casts) run(time.Duration) {
-	if len(c.all) == 0 {
+// runIfDue continues the pass until the turn's time or its limits are used up.
+func (c *broadcastSender) runIfDue(time.Duration) {
+	if len(c.active) == 0 {
 		return
 	}
 	l := c.loop
-	l.doing.Store(broadcasts)
-	defer l.doing.Store(upkeep)
-	w, end := &c.walk, engine.Since()+slice
-	for n, size, joined := 0, 0, false; n < castBatch && size < castBytes; {
-		if first := c.all[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
-			if c.advance(); len(c.all) == 0 {
+	l.phase.Store(phaseBroadcasts)
+	defer l.phase.Store(phaseTasks)
+	pass, end := &c.pass, engine.Since()+maxTaskTime
+	for n, size, joined := 0, 0, false; n < broadcastConnsPerTurn && size < broadcastBytesPerTurn; {
+		if oldest := c.active[0]; !joined || pass.nextSlot >= l.conns.slotCount || oldest.wrapped && pass.nextSlot >= oldest.startSlot {
+			if c.updateActive(); len(c.active) == 0 {
 				return
 			}
 			joined = true
 		}
-		look := w.to%chunkSize == 0
-		if w.to < l.slab.made {
-			if conn := l.slab.at(w.to); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
-				l.castOne(conn)
+		look := pass.nextSlot%chunkSize == 0
+		if pass.nextSlot < l.conns.slotCount {
+			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
+				l.sendBroadcastsTo(conn)
 				n++
-				size += len(w.all)
-				look = look || n%castLook == 0
+				size += len(pass.payload)
+				look = look || n%broadcastClockCheck == 0
 			}
 		}
-		if w.to++; look && engine.Since() >= end {
+		if pass.nextSlot++; look && engine.Since() >= end {
 			return
 		}
 	}
 }
 
-func (l *Loop) castOne(c *engine.Conn) {
+func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:
-		for _, m := range l.casts.walk.each {
-			l.castLater(c, m)
+		for _, m := range l.broadcasts.pass.messages {
+			l.deferBroadcast(c, m)
 		}
-	case c.Cast(l.casts.walk.all, l.casts.walk.each):
-		l.driver.Settle(c)
+	case c.Cast(l.broadcasts.pass.payload, l.broadcasts.pass.messages):
+		l.driver.PerformActions(c)
 	}
 }
 
-// castLater keeps a broadcast for a connection that is with a worker, where it
-// counts as if it had been posted. One that has no room for it loses it, or is
-// closed when it is back.
-func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
-	m, err := c.ReserveBroadcast(s)
+// deferBroadcast keeps a broadcast for a connection that is with a worker; it counts as
+// queued mail. If there is no capacity, the connection misses it, or is closed on return.
+func (l *Loop) deferBroadcast(c *engine.Conn, message *engine.Shared) {
+	m, err := c.ReserveBroadcast(message)
 	switch {
 	case err == nil:
-		l.queueMail(m, nil)
+		l.deferMail(m, nil)
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)
-		if l.missed == nil {
-			l.missed = make(map[*engine.Conn]int64)
+		if l.missedBroadcasts == nil {
+			l.missedBroadcasts = make(map[*engine.Conn]int64)
 		}
-		l.missed[c]++
+		l.missedBroadcasts[c]++
 	default:
-		l.closeBusy(c, engine.ErrSlowConsumer)
+		l.closeWhenReturned(c, engine.ErrSlowConsumer)
 	}
 }

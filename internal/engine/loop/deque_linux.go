@@ -1,48 +1,43 @@
 package loop
 
-// deque is a queue that takes some at its head, too. It is a ring, so
-// that none costs more where many wait. The zero value is empty.
+// deque is a double-ended queue in a ring buffer. The zero value is empty.
 type deque[T any] struct {
-	ring []T // as many as a power of two, or none
+	ring []T // its length is 0 or a power of two
 	head int
 	n    int
 }
 
-// minDeque is the smallest ring.
-const minDeque = 16
+const minDequeSize = 16
 
 func (q *deque[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
-// front is the one at the head.
 func (q *deque[T]) front() T { return *q.at(0) }
 
-// popFront takes it out.
 func (q *deque[T]) popFront() {
 	*q.at(0) = *new(T)
 	q.head++
 	q.n--
 }
 
-// pushBack appends one.
 func (q *deque[T]) pushBack(v T) {
-	q.grow(1)
+	q.reserve(1)
 	*q.at(q.n) = v
 	q.n++
 }
 
-// pushFront puts some at the head, in their order.
-func (q *deque[T]) pushFront(some []T) {
-	q.grow(len(some))
-	q.head -= len(some)
-	for i, v := range some {
+// pushFront inserts values at the front, in their order.
+func (q *deque[T]) pushFront(values []T) {
+	q.reserve(len(values))
+	q.head -= len(values)
+	for i, v := range values {
 		*q.at(i) = v
 	}
-	q.n += len(some)
+	q.n += len(values)
 }
 
-// grow sees to it that there is room for some more.
-func (q *deque[T]) grow(more int) {
-	size := max(len(q.ring), minDeque)
+// reserve grows the ring if it has no space for more elements.
+func (q *deque[T]) reserve(more int) {
+	size := max(len(q.ring), minDequeSize)
 	for size < q.n+more {
 		size *= 2
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A deque keeps the order in which connections were put at either end, however it
-// grows and goes round, and keeps none that has left.
+// A deque keeps the order of its elements, whichever end they were added to, and keeps no
+// reference to a removed one.
 func TestDeque(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {
@@ -44,10 +44,10 @@ func TestDeque(t *testing.T) {
 				got = append(got, *q.at(i))
 			}
 			if !slices.Equal(got, want) || q.n > 0 && q.front() != want[0] {
-				t.Fatalf("seed %d, step %d: %d connections in line in another order than the %d that were put", seed, step, q.n, len(want))
+				t.Fatalf("seed %d, step %d: got %d elements, which differ from the %d wanted", seed, step, q.n, len(want))
 			}
 			if left := len(slices.DeleteFunc(slices.Clone(q.ring), func(c *engine.Conn) bool { return c == nil })); left != q.n {
-				t.Fatalf("seed %d, step %d: the ring holds %d connections, of which %d are in line", seed, step, left, q.n)
+				t.Fatalf("seed %d, step %d: the ring holds %d references for %d elements", seed, step, left, q.n)
 			}
 		}
 	}

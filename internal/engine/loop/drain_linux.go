@@ -6,89 +6,87 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a loop ends its connections. They are told to drain in the
-// order of their slots, so many a second, so that their clients do not all turn
-// to other servers at the same moment; those that have not been told are served
-// as before.
+// Draining connections at shutdown. Connections start to drain in the order of their slots,
+// at a limited rate, so that their clients do not reconnect to other servers all at once. The
+// others are served as before.
 
-// drain is how far that has come.
-type drain struct {
-	loop  *Loop
-	going bool
-	start time.Duration
-	again time.Duration // when some more are told
-	told  int           // how many
-	slot  uint32        // the next
+type connDrainer struct {
+	loop         *Loop
+	active       bool
+	startedAt    time.Duration
+	nextAt       time.Duration
+	drainedCount int    // connections that were told to drain
+	nextSlot     uint32
 }
 
-// applyStop begins the stage of stopping that is wanted of the loop.
-func (l *Loop) applyStop() {
-	told := l.wanted.Load()
-	if told == l.stage {
+// applyRequestedStage starts the stage of stopping that was requested.
+func (l *Loop) applyRequestedStage() {
+	requested := l.requestedStage.Load()
+	if requested == l.stopStage {
 		return
 	}
-	if l.stage < stopping {
-		l.stage = stopping
+	if l.stopStage < stageStopping {
+		l.stopStage = stageStopping
 		l.closeListeners()
-		l.arrivals.end()
-		l.drain.going, l.drain.start = true, l.host.Clock()
-		l.departure.sender.Fail(engine.ErrClosed)
+		l.importer.closeChannels()
+		l.drainer.active, l.drainer.startedAt = true, l.host.Clock()
+		l.exporter.sender.Fail(engine.ErrClosed)
 	}
-	if told == killing {
-		l.drain.going = false
-		l.departure.abort(engine.ErrClosed)
-		if l.waiting.end == nil {
-			l.waiting.end = engine.ErrServerClosed // waiting.run closes the connections that wait
+	if requested == stageKilling {
+		l.drainer.active = false
+		l.exporter.abort(engine.ErrClosed)
+		if l.submitQueue.closeReason == nil {
+			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}
-		l.Each(func(c *engine.Conn) { l.Abort(c, engine.ErrServerClosed) })
+		l.ForEachConn(func(c *engine.Conn) { l.AbortConn(c, engine.ErrServerClosed) })
 	}
-	l.stage = told
+	l.stopStage = requested
 }
 
-func (d *drain) next() (at time.Duration, ok bool) { return d.again, d.going }
+func (d *connDrainer) nextDue() (at time.Duration, ok bool) { return d.nextAt, d.active }
 
-// run tells as many as may be told by now, for no longer than a slice.
-func (d *drain) run(now time.Duration) {
-	if !d.going || now < d.again {
+// runIfDue drains as many connections as the rate permits by now.
+func (d *connDrainer) runIfDue(now time.Duration) {
+	if !d.active || now < d.nextAt {
 		return
 	}
-	most, end := d.allowed(now-d.start), engine.Since()+slice
-	for d.slot < d.loop.slab.made {
-		if d.told >= most {
-			d.again = now + engine.DrainEvery
+	limit, end := d.maxDrainedAfter(now-d.startedAt), engine.Since()+maxTaskTime
+	for d.nextSlot < d.loop.conns.slotCount {
+		if d.drainedCount >= limit {
+			d.nextAt = now + engine.DrainEvery
 			return
 		}
 		if engine.Since() >= end {
 			return
 		}
-		d.loop.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
-			d.told++
+		d.loop.conns.forEach(d.nextSlot, d.nextSlot+1, func(c *engine.Conn) {
+			d.drainedCount++
 			d.loop.drainConn(c)
 		})
-		d.slot++
+		d.nextSlot++
 	}
-	d.going = false
+	d.active = false
 }
 
-// allowed is how many may have been told so long after the start.
-func (d *drain) allowed(passed time.Duration) int {
-	g := d.loop.group
-	rate := g.cfg.Limits.ShutdownRate
+// maxDrainedAfter returns how many connections may have been drained after elapsed.
+func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
+	e := d.loop.engine
+	rate := e.cfg.Limits.ShutdownRate
 	if rate > 0 {
-		rate = max(rate/len(g.loops), 1)
+		rate = max(rate/len(e.loops), 1)
 	}
-	return engine.MayDrain(rate, passed)
+	return engine.MayDrain(rate, elapsed)
 }
 
-// drainConn drains a connection: it ends at its next idle moment.
+// drainConn drains a connection: it closes at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:
-		l.dialFailed(c, engine.ErrClosed)
+		l.failDial(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.Later(c, c.Drain)
+		l.DeferUntilReturned(c, c.Drain)
 	default:
 		c.Drain()
-		l.driver.Settle(c)
+		l.driver.PerformActions(c)
 	}
 }

@@ -7,68 +7,64 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Driver is what a model adds to a loop: it watches descriptors, and moves
-// bytes between them and the connections. Its methods are called by the loop
-// on the loop's goroutine. It calls back the loop's exported methods there.
+// Driver is the part of a loop that a model adds: it watches descriptors and moves bytes
+// between them and the connections. The loop calls its methods on the loop's goroutine. There
+// the driver calls back the loop's exported methods.
 //
-// A driver tells the loop with Loop.NoteRead what each read has brought, and does not
-// look for input of a connection while Loop.ReadQueued says that the loop reads from it.
+// A driver passes the size of each read to Loop.QueueIfBulk, and does not watch a connection
+// for input while Loop.IsReadQueued reports true.
 //
-// A driver keeps what it needs to know of a connection in Conn.Armed, above
-// the bits that are the loop's. Of a connection that is Busy it touches nothing
-// else: what is reported of it meanwhile is left for Loop.Later.
+// A driver keeps its own state of a connection in Conn.Armed, above the loop's bits. It
+// touches nothing else of a connection that is Busy, and defers events of it with
+// Loop.DeferUntilReturned.
 type Driver interface {
-	// Open makes what the driver needs, on the thread that will use it, and
-	// begins to watch the loop's eventfd.
+	// Open allocates the driver's resources, on the thread that will use them, and starts to
+	// watch the loop's eventfd.
 	Open() error
-	// Close frees it. The last connection has been finished by then.
+	// Close releases them. All connections have been closed before.
 	Close()
 
-	// Poll handles the events that are there now, up to a bound, and says
-	// whether there were some, and whether more are left. It does not block.
-	Poll() (some, more bool)
-	// Wait waits until there are events, the eventfd is signalled, or the time is
-	// over (a negative one never is). The next Poll handles them.
-	Wait(most time.Duration)
+	// HandleEvents handles pending events, up to a limit, without blocking. It reports whether
+	// there were any, and whether some are left.
+	HandleEvents() (handled, left bool)
+	// WaitForEvents blocks until there are events, the eventfd is signalled, or limit has
+	// passed; a negative limit is none. The next HandleEvents handles the events.
+	WaitForEvents(limit time.Duration)
 
-	// Listen watches one more listener, and calls Loop.Accept when
-	// connections wait at any; Unlisten ends that.
-	Listen(fd int32)
-	Unlisten(fd int32)
+	// WatchListener calls Loop.AcceptConns when connections wait at the listener, until
+	// UnwatchListener.
+	WatchListener(listenerFD int32)
+	UnwatchListener(listenerFD int32)
 
-	// Watch begins to watch the descriptor of a connection that is about to
-	// be opened, or with Connecting set that is being dialled.
-	Watch(c *engine.Conn) syscall.Errno
-	// Established turns from watching for the end of a dial to watching an
-	// open connection.
-	Established(c *engine.Conn) syscall.Errno
-	// Settle does what the connection asks for until it waits or closes.
-	Settle(c *engine.Conn)
-	// Drop lets go of a connection that was not opened, and calls
-	// Loop.Forget, now or when nothing of it is under way any more.
-	Drop(c *engine.Conn)
-	// Read reads an open connection once, without waiting, and says whether it
-	// got bytes. One whose receive is under way it leaves to that.
-	Read(c *engine.Conn) bool
-	// MayRead says whether nothing is under way that reads from the connection.
-	MayRead(c *engine.Conn) bool
-	// Sweep is called every now and then for each connection while the
-	// loop sweeps; see Loop.AddUrgent.
-	Sweep(c *engine.Conn)
+	// WatchConn starts to watch a connection that is about to be opened or, if Connecting is
+	// set, dialled.
+	WatchConn(c *engine.Conn) syscall.Errno
+	// WatchEstablished stops watching for the end of a dial and watches the open connection.
+	WatchEstablished(c *engine.Conn) syscall.Errno
+	// PerformActions performs what Conn.Next asks for until the connection waits or closes.
+	PerformActions(c *engine.Conn)
+	// DropUnopened drops a connection that was not opened. It calls Loop.CloseUnopened as soon
+	// as no operation of the connection is in progress.
+	DropUnopened(c *engine.Conn)
+	// ReadOnce reads once from an open connection, without blocking, and reports whether bytes
+	// were received. It does nothing while a receive is in progress.
+	ReadOnce(c *engine.Conn) bool
+	// CanRead reports whether no operation in progress reads from the connection.
+	CanRead(c *engine.Conn) bool
+	// SweepConn is called for each connection in each sweep; see Loop.TrackFastSweep.
+	SweepConn(c *engine.Conn)
 }
 
-// The bits of Conn.Armed that are the loop's; it looks at them also while a worker has
-// the connection.
+// The loop's bits of Conn.Armed. The loop reads them also while a worker has the connection.
 //
-//	bit           meaning                                      set by          cleared by
-//	Connecting    dialled, not established                     dialOne         Connected, Abort
-//	DialTimedOut  and its dial has taken too long              the sweep
-//	Expiring      counted as one that will expire              TrackExpiry     TrackExpiry
-//	Busy          with a worker, or waiting for one            handOver        takeBack
-//	ClosePending  and the worker is to call Closed             Finish
-//	NoRoom        had no room for what came while Busy, and    closeBusy
-//	              is to be closed for that
-//	Bulk          waits for the loop to read from it           QueueRead       readBulk, ReadQueued
+//	bit            meaning                                   set by              cleared by
+//	Connecting     is being dialled                          startDial           FinishDial, failDial
+//	DialTimedOut   and the dial has timed out                timeOutDial
+//	Expiring       counted in connSweeper.fastSweepReasons   TrackExpiry         TrackExpiry
+//	Busy           with a worker, or waiting for one         submitToPool        reclaimFromWorker
+//	ClosePending   and the worker will call Closed           CloseConn
+//	CloseOnReturn  missed data while Busy; to be closed      closeWhenReturned
+//	BulkQueued     waits for the loop to read from it        QueueRead           readBulkConns, IsReadQueued
 //
 // All are cleared when the slot is freed.
 const (
@@ -76,8 +72,8 @@ const (
 	Expiring
 	Busy
 	ClosePending
-	NoRoom
-	Bulk
+	CloseOnReturn
+	BulkQueued
 	DialTimedOut
-	DriverBits = iota // drivers use the bits from here
+	DriverBits = iota // the first bit for drivers
 )

@@ -13,353 +13,360 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections come to a loop from listeners.
+// Accepting connections from listeners.
 //
-// Of each engine.Listener there is a socket for each loop, which accepts from it alone, and
-// more where they are another process's that had more loops: group.listeners has them, first
-// those of the first one, and the loops have them in turn. A shard can be
-// full while others have room: its listener must not be closed then, because
-// connections wait at it, nor be left alone. So all shards have a descriptor of
-// every listener, and who is full passes what it accepts from on to the shard
-// that has most room. When it has room again it takes its own back. Who accepts
-// from which listener is written in group.keepers, which is changed under
-// group.mu; a chore tells the other loop to look. There are no more chores than
-// changes since that loop last looked.
+// Each engine.Listener has a socket for each loop, and more if it was taken over from a process
+// with more loops. loopEngine.listenerFDs contains all of them, grouped by listener; they are
+// assigned to the loops in turn.
 //
-// Only when all are full, and so MaxConns is reached, a shard goes on accepting:
-// in order to refuse.
+// A shard can be full while others are not. Its listener must not be closed then, because
+// connections wait at it, nor left unserved. So all shards have a descriptor of every
+// listener, and a full shard delegates its listeners to the shard with the most free
+// capacity. When it has capacity again, it takes them back. loopEngine.acceptingLoops tells
+// which loop accepts from which listener. It is changed under loopEngine.mu, and a remote call
+// makes the other loop update what it watches. The number of these calls is limited by the
+// number of changes since that loop last ran them.
+//
+// If all shards are full, MaxConns has been reached: the shard continues to accept, and
+// rejects the connections.
 
-// accept is what a loop knows of accepting.
-type accept struct {
+// acceptState is a loop's state of accepting.
+type acceptState struct {
 	loop             *Loop
-	watched          []int32       // the listeners that it accepts from
-	passedOn         bool          // the loop was full, and others accept from its listener
-	hasToken         bool          // of the accept rate, for one connection
-	paused           bool          // until resume
-	outOfDescriptors bool          // because descriptors have run out
-	resume           time.Duration // when to try again
-	complained       time.Duration // when that was last logged
-	byOperator       bool          // by Engine.Hold
+	watchedFDs       []int32 // the listeners from which the loop accepts
+	delegated        bool    // the loop was full, and others accept from its listeners
+	hasRateToken     bool    // permits one connection under the accept rate
+	paused           bool    // until resumeAt
+	outOfResources   bool    // paused for want of descriptors or memory
+	resumeAt         time.Duration
+	lastLogged       time.Duration // when an accept error was last logged
+	pausedByOperator bool          // by Engine.Hold
 }
 
-func (a *accept) next() (at time.Duration, ok bool) {
-	if a.loop.group.acceptPaused.Load() != a.byOperator {
+func (a *acceptState) nextDue() (at time.Duration, ok bool) {
+	if a.loop.engine.acceptPaused.Load() != a.pausedByOperator {
 		return 0, true
 	}
-	return a.resume, a.paused
+	return a.resumeAt, a.paused
 }
 
-// run pauses and resumes accepting.
-func (a *accept) run(now time.Duration) {
-	if held := a.loop.group.acceptPaused.Load(); held != a.byOperator {
-		a.loop.pauseAccept(held)
+// runIfDue pauses and resumes accepting.
+func (a *acceptState) runIfDue(now time.Duration) {
+	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
+		a.loop.setOperatorPause(pause)
 	}
-	if a.paused && now >= a.resume {
+	if a.paused && now >= a.resumeAt {
 		a.paused = false
-		a.loop.Relisten()
+		a.loop.WatchListeners()
 	}
 }
 
-// Accept takes what waits at the listeners, up to a batch at each.
-func (l *Loop) Accept() {
-	if l.departure.done != nil {
-		l.departure.receive()
+// AcceptConns accepts waiting connections, up to a batch from each listener.
+func (l *Loop) AcceptConns() {
+	if l.exporter.onDone != nil {
+		l.exporter.readChannels()
 	}
-	l.arrivals.receive()
-	for _, fd := range l.accept.watched {
-		if !l.acceptFrom(fd) {
+	l.importer.receiveConns()
+	for _, fd := range l.accept.watchedFDs {
+		if !l.acceptBatchFrom(fd) {
 			return
 		}
 	}
 }
 
-// acceptFrom says whether to go on with other listeners.
-func (l *Loop) acceptFrom(listener int32) bool {
-	number := l.group.numbers[slices.Index(l.group.listeners, listener)]
+// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether
+// to continue with other listeners.
+func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
+	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
-		if l.group.acceptPaused.Load() {
+		if l.engine.acceptPaused.Load() {
 			return false
 		}
-		if l.full() && l.passOn() {
+		if l.isFull() && l.delegateListeners() {
 			return false
 		}
-		if !l.mayAccept() {
+		if !l.acquireAcceptToken() {
 			return false
 		}
-		fd, peer, errno := l.acceptor.Accept(listener)
+		fd, peer, errno := l.acceptor.Accept(listenerFD)
 		if errno == 0 && fd >= engine.MaxFD {
 			sock.Close(fd)
 			errno = syscall.EMFILE
 		}
 		switch errno {
 		case 0:
-			l.accept.hasToken = false
-			if l.group.where[number].Socket != nil {
-				_ = sock.PrepareConn(fd) // without its options it serves all the same
+			l.accept.hasRateToken = false
+			if l.engine.listenerConfigs[listener].Socket != nil {
+				_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
 			}
-			l.addAccepted(fd, number, peer, nil)
+			l.addAcceptedConn(fd, listener, peer, nil)
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
 		case syscall.EINVAL:
-			l.listenerStopped(listener)
+			l.handleListenerShutdown(listenerFD)
 			return true
 		case syscall.EMFILE:
-			if !l.noteTableFull() || !l.passOn() {
-				l.pause(errno)
+			if !l.lowerCapacityToUsed() || !l.delegateListeners() {
+				l.pauseAcceptOnError(errno)
 			}
 		default:
-			l.pause(errno)
+			l.pauseAcceptOnError(errno)
 		}
-		if l.accept.paused || len(l.accept.watched) == 0 {
+		if l.accept.paused || len(l.accept.watchedFDs) == 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// mayAccept says whether the rate of accepting allows for one more; if not it
-// pauses.
-func (l *Loop) mayAccept() bool {
-	if l.accept.hasToken {
+// acquireAcceptToken reports whether the accept rate permits one more connection; otherwise
+// it pauses accepting.
+func (l *Loop) acquireAcceptToken() bool {
+	if l.accept.hasRateToken {
 		return true
 	}
-	wait := l.group.admission.TakeToken(engine.Since())
-	if l.accept.hasToken = wait == 0; !l.accept.hasToken {
+	wait := l.engine.admission.TakeToken(engine.Since())
+	if l.accept.hasRateToken = wait == 0; !l.accept.hasRateToken {
 		l.counters.Add(engine.AcceptPauses, 1)
-		l.rest(wait)
+		l.pauseAcceptFor(wait)
 	}
-	return l.accept.hasToken
+	return l.accept.hasRateToken
 }
 
-// addAccepted makes a connection of an accepted descriptor, from which something may have been
-// read already, or turns it away.
-func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []byte) {
+// addAcceptedConn opens an accepted connection, or rejects it. received is input that was
+// read from it already.
+func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, received []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
-		l.turnAway(fd, peer, err)
+		l.rejectConn(fd, peer, err)
 		return
 	}
-	c := l.take(fd)
-	if errno := l.driver.Watch(c); errno != 0 {
+	c := l.addConn(fd)
+	if errno := l.driver.WatchConn(c); errno != 0 {
 		l.host.Disown(listener, peer)
-		l.driver.Drop(c)
-		l.pause(errno)
+		l.driver.DropUnopened(c)
+		l.pauseAcceptOnError(errno)
 		return
 	}
 	c.SetListener(listener)
 	c.Open(peer, false)
-	if len(read) > 0 {
-		c.Arrived(read)
+	if len(received) > 0 {
+		c.Arrived(received)
 	}
-	l.driver.Settle(c)
+	l.driver.PerformActions(c)
 }
 
-// turnAway closes a connection, with an answer if there is one. Input that has
-// come is thrown away first: otherwise the kernel would send a reset, which can
-// destroy the answer.
-func (l *Loop) turnAway(fd int32, peer netip.AddrPort, why error) {
+// rejectConn closes a connection after sending the answer for reason, if there is one. It
+// discards pending input: otherwise the kernel would send a reset, which can destroy the
+// answer.
+func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
-	if answer := l.host.Answer(peer, why); len(answer) > 0 {
-		_, _ = sock.Send(fd, answer) // what it does not take is lost
+	if answer := l.host.Answer(peer, reason); len(answer) > 0 {
+		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
 		_ = sock.ShutWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:])
 	}
 }
 
-// take gives a descriptor a slot.
-func (l *Loop) take(fd int32) *engine.Conn {
-	c := l.slab.take()
+// addConn acquires a slot for a descriptor.
+func (l *Loop) addConn(fd int32) *engine.Conn {
+	c := l.conns.acquireConn()
 	c.SetFD(fd)
-	l.used.Add(1)
+	l.connCount.Add(1)
 	return c
 }
 
-// pause stops accepting for want of descriptors or memory, so that the loop
-// does not spin on what it cannot take.
-func (l *Loop) pause(errno syscall.Errno) {
+// pauseAcceptOnError pauses accepting for want of descriptors or memory, so that the loop does
+// not spin.
+func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
-	now := l.rest(acceptRetry)
-	l.accept.outOfDescriptors = true
-	if l.accept.complained == 0 || now-l.accept.complained > time.Second {
-		l.accept.complained = now
+	now := l.pauseAcceptFor(acceptRetryInterval)
+	l.accept.outOfResources = true
+	if l.accept.lastLogged == 0 || now-l.accept.lastLogged > time.Second {
+		l.accept.lastLogged = now
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
-			slog.Int64("open", l.group.admission.Open()))
+			slog.Int64("open", l.engine.admission.Open()))
 	}
 }
 
-// rest stops accepting for a while.
-func (l *Loop) rest(wait time.Duration) (now time.Duration) {
-	for _, fd := range l.accept.watched {
-		l.driver.Unlisten(fd)
+// pauseAcceptFor pauses accepting for a time and returns the current time.
+func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
+	for _, fd := range l.accept.watchedFDs {
+		l.driver.UnwatchListener(fd)
 	}
 	now = engine.Since()
-	l.accept.paused, l.accept.outOfDescriptors, l.accept.resume = true, false, now+wait
+	l.accept.paused, l.accept.outOfResources, l.accept.resumeAt = true, false, now+pause
 	return now
 }
 
-// listenerStopped turns away from a listener that does not listen any more:
-// another shard has stopped it, or the caller has, whose it was.
-func (l *Loop) listenerStopped(fd int32) {
-	l.unwatch(fd)
-	if !l.group.stopping.Load() {
+// handleListenerShutdown stops accepting from a listener that was shut down by another shard,
+// or by the caller that owns it.
+func (l *Loop) handleListenerShutdown(listenerFD int32) {
+	l.stopAcceptingFrom(listenerFD)
+	if !l.engine.stopping.Load() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"a listener has been shut down from outside; nothing is accepted from it any more")
 	}
 }
 
-// acceptStopped says whether the listeners are not watched for now.
-func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.byOperator }
+func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// Relisten watches the listeners anew.
-func (l *Loop) Relisten() {
-	for _, o := range l.departure.sender.Channels {
-		l.driver.Listen(o.FD)
+// WatchListeners makes the driver watch all channels of a hand-over and, unless accepting is
+// paused, all listeners.
+func (l *Loop) WatchListeners() {
+	for _, o := range l.exporter.sender.Channels {
+		l.driver.WatchListener(o.FD)
 	}
-	for _, in := range l.arrivals.inlets {
-		l.driver.Listen(in.FD)
+	for _, in := range l.importer.channels {
+		l.driver.WatchListener(in.FD)
 	}
-	if l.acceptStopped() {
+	if l.isAcceptPaused() {
 		return
 	}
-	for _, fd := range l.accept.watched {
-		l.driver.Listen(fd)
+	for _, fd := range l.accept.watchedFDs {
+		l.driver.WatchListener(fd)
 	}
 }
 
-// watch begins to accept from a listener, unless it does so already.
-func (l *Loop) watch(fd int32) {
-	if l.wanted.Load() >= stopping || slices.Contains(l.accept.watched, fd) {
+// startAcceptingFrom adds a listener to those that the loop watches.
+func (l *Loop) startAcceptingFrom(listenerFD int32) {
+	if l.requestedStage.Load() >= stageStopping || slices.Contains(l.accept.watchedFDs, listenerFD) {
 		return
 	}
-	l.accept.watched = append(l.accept.watched, fd)
-	if !l.acceptStopped() {
-		l.driver.Listen(fd)
+	l.accept.watchedFDs = append(l.accept.watchedFDs, listenerFD)
+	if !l.isAcceptPaused() {
+		l.driver.WatchListener(listenerFD)
 	}
 }
 
-// unwatch ends it.
-func (l *Loop) unwatch(fd int32) {
-	i := slices.Index(l.accept.watched, fd)
+func (l *Loop) stopAcceptingFrom(listenerFD int32) {
+	i := slices.Index(l.accept.watchedFDs, listenerFD)
 	if i < 0 {
 		return
 	}
-	l.accept.watched = slices.Delete(slices.Clone(l.accept.watched), i, i+1) // Accept may be going through it
-	if !l.acceptStopped() {
-		l.driver.Unlisten(fd)
+	l.accept.watchedFDs = slices.Delete(slices.Clone(l.accept.watchedFDs), i, i+1) // AcceptConns may be ranging over it
+	if !l.isAcceptPaused() {
+		l.driver.UnwatchListener(listenerFD)
 	}
 }
 
-// closeListeners ends accepting for good. Those that shards have made are stopped,
-// because descriptors of them are in other tables too; one that a caller has made
-// may be in use by another process, and ends with its last descriptor.
+// closeListeners stops accepting for good. Listeners that shards have opened are shut down,
+// because other tables contain descriptors of them; one from the caller may be in use by
+// another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.Holding, 0)
-	for len(l.accept.watched) > 0 {
-		l.unwatch(l.accept.watched[0])
+	for len(l.accept.watchedFDs) > 0 {
+		l.stopAcceptingFrom(l.accept.watchedFDs[0])
 	}
-	for i, fd := range l.group.listeners {
-		own := l.group.ownerOf(i) == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.where[l.group.numbers[i]].Socket == nil && !l.group.sharedListeners.Load() {
+	for i, fd := range l.engine.listenerFDs {
+		own := l.engine.homeLoop(i) == l.host.Index
+		if own && l.engine.cfg.Shard > 0 && l.engine.listenerConfigs[l.engine.listenerIndexes[i]].Socket == nil && !l.engine.listenersShared.Load() {
 			sock.StopListening(fd)
 		}
-		if own || l.group.cfg.Shard > 0 {
+		if own || l.engine.cfg.Shard > 0 {
 			sock.Close(fd)
 		}
 	}
 }
 
-// full says whether a shard has as many connections as its table has room for.
-func (l *Loop) full() bool { return l.group.cfg.Shard > 0 && l.used.Load() >= l.room.Load() }
+// isFull reports whether a shard has as many connections as fit into its descriptor table.
+func (l *Loop) isFull() bool {
+	return l.engine.cfg.Shard > 0 && l.connCount.Load() >= l.capacity.Load()
+}
 
-// noteTableFull notes that a shard's table is full, before it was to be: something else
-// has descriptors in it too, or the limit has been lowered.
-func (l *Loop) noteTableFull() bool {
-	if l.group.cfg.Shard == 0 {
+// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected:
+// something else uses descriptors, or the limit was lowered. It reports whether the loop is a
+// shard.
+func (l *Loop) lowerCapacityToUsed() bool {
+	if l.engine.cfg.Shard == 0 {
 		return false
 	}
-	l.room.Store(l.used.Load())
+	l.capacity.Store(l.connCount.Load())
 	return true
 }
 
-// roomiest is the loop with the fewest connections, nil if that is full.
-func (g *group) roomiest() *Loop {
-	best := slices.MinFunc(g.loops, func(a, b *Loop) int { return int(a.used.Load() - b.used.Load()) })
-	if best.full() {
+// leastLoadedLoop returns the loop with the fewest connections, or nil if that is full.
+func (e *loopEngine) leastLoadedLoop() *Loop {
+	best := slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.connCount.Load() - b.connCount.Load()) })
+	if best.isFull() {
 		return nil
 	}
 	return best
 }
 
-// passOn has another loop accept from what this one accepts from. It fails when
-// all are full.
-func (l *Loop) passOn() bool {
-	g := l.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	to := g.roomiest()
-	if to == nil || to == l {
+// delegateListeners makes another loop accept from the listeners of this one. It reports
+// false if all loops are full.
+func (l *Loop) delegateListeners() bool {
+	e := l.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	target := e.leastLoadedLoop()
+	if target == nil || target == l {
 		return false
 	}
-	for i, keeper := range g.keepers {
-		if keeper == l.host.Index {
-			g.keepers[i] = to.host.Index
-			to.addChore(func() { to.inspect(i) })
-			l.unwatch(g.listeners[i])
+	for i, acceptingLoop := range e.acceptingLoops {
+		if acceptingLoop == l.host.Index {
+			e.acceptingLoops[i] = target.host.Index
+			target.enqueueCall(func() { target.updateListenerWatch(i) })
+			l.stopAcceptingFrom(e.listenerFDs[i])
 		}
 	}
-	l.accept.passedOn = true
+	l.accept.delegated = true
 	return true
 }
 
-// reclaimListeners does so when there is some room again.
+// reclaimListeners makes the loop accept from its own listeners again, once more than 1/16 of
+// its capacity is free.
 func (l *Loop) reclaimListeners() {
-	g, own := l.group, l.host.Index
-	if most := l.room.Load(); most-l.used.Load() <= most/16 {
+	e, own := l.engine, l.host.Index
+	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
 		return
 	}
-	for i := own; i < len(g.listeners); i += g.cfg.Loops {
-		g.mu.Lock()
-		keeper := g.loops[g.keepers[i]]
-		g.keepers[i] = own
-		g.mu.Unlock()
-		keeper.addChore(func() { keeper.inspect(i) })
-		l.inspect(i)
+	for i := own; i < len(e.listenerFDs); i += e.cfg.Loops {
+		e.mu.Lock()
+		acceptingLoop := e.loops[e.acceptingLoops[i]]
+		e.acceptingLoops[i] = own
+		e.mu.Unlock()
+		acceptingLoop.enqueueCall(func() { acceptingLoop.updateListenerWatch(i) })
+		l.updateListenerWatch(i)
 	}
-	l.accept.passedOn = false
+	l.accept.delegated = false
 }
 
-// ownerOf is the loop whose listener it is, as long as that has room.
-func (g *group) ownerOf(listener int) (loop int) { return listener % g.cfg.Loops }
+// homeLoop returns the loop that a listener descriptor is assigned to.
+func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
+	return listenerFDIndex % e.cfg.Loops
+}
 
-// inspect sees whether this loop is to accept from a listener.
-func (l *Loop) inspect(i int) {
-	l.group.mu.Lock()
-	mine := l.group.keepers[i] == l.host.Index
-	l.group.mu.Unlock()
+// updateListenerWatch starts or stops accepting from a listener, as acceptingLoops says.
+func (l *Loop) updateListenerWatch(listenerFDIndex int) {
+	l.engine.mu.Lock()
+	mine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
+	l.engine.mu.Unlock()
 	if mine {
-		l.watch(l.group.listeners[i])
+		l.startAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])
 	} else {
-		l.unwatch(l.group.listeners[i])
+		l.stopAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])
 	}
 }
 
-// passDialOn gives a dial to a loop that has room. Without one it is refused;
-// when that one has too many orders, it is to be tried again.
-func (l *Loop) passDialOn(d engine.Dial) (done bool) {
-	to := l.group.roomiest()
-	if to == nil {
-		l.host.DialFailed(d.Owned, engine.ErrFull)
+// delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It
+// reports false if that loop's queue is full; the dial must be retried then.
+func (l *Loop) delegateDial(request engine.Dial) (done bool) {
+	target := l.engine.leastLoadedLoop()
+	if target == nil {
+		l.host.DialFailed(request.Owned, engine.ErrFull)
 		return true
 	}
-	d.Count = 1
-	switch err := to.order(d); {
+	request.Count = 1
+	switch err := target.requestDial(request); {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.host.DialFailed(d.Owned, err)
+		l.host.DialFailed(request.Owned, err)
 	}
 	return true
 }

@@ -15,423 +15,422 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The bounds of one turn of a loop, so that none of its tasks starves another.
+// Limits of one turn of a loop, so that no task starves the others.
 const (
-	acceptBatch = 128
-	dialBatch   = 128
-	touchBatch  = 64
-	maxOrders   = 1024
-	// slice is how long a turn does what may take long: reading from bulk
-	// connections, and draining.
-	slice = time.Millisecond
+	acceptBatch       = 128
+	dialBatch         = 128
+	maxPendingActions = 64
+	maxQueuedRequests = 1024
+	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and
+	// draining.
+	maxTaskTime = time.Millisecond
 )
 
-// What a loop is told, growing.
+// The stages of stopping, in order.
 const (
-	serving int32 = iota
-	stopping
-	killing
+	stageServing int32 = iota
+	stageStopping
+	stageKilling
 )
 
-// Loop is one thread of an event-driven model. See the package comment for who
-// may touch what.
+// Loop is one thread of an event-driven model. The package comment defines who may access
+// which part of it.
 type Loop struct {
-	group    *group
-	host     engine.Host
-	counters engine.Counters
-	driver   Driver
-	acceptor sock.Acceptor
-	slab     slab
-	buffers  engine.FreeList
-	shared   engine.SharedBuffers // instead, where workers use them too
+	engine        *loopEngine
+	host          engine.Host
+	counters      engine.Counters
+	driver        Driver
+	acceptor      sock.Acceptor
+	conns         connTable
+	buffers       engine.FreeList
+	sharedBuffers engine.SharedBuffers // replaces buffers while workers use them, too
 
-	stage int32         // how far the loop has come with wanted
-	began time.Duration // the turn
-	alert int           // turns that are to be looked at closely
+	stopStage  int32         // the stage that the loop has reached; see requestedStage
+	turnStart  time.Duration // when the current turn began
+	timedTurns int           // turns left in which each handler call is timed
 
-	inTurn  bool   // a turn is under way, or a handler's Goexit has cut one short
-	behind  bool   // the driver has events left that it has not handled
-	alone   bool   // there is one processor
-	yielded uint64 // the host's Retained when the loop has last yielded
+	inTurn       bool   // a turn is in progress, or runtime.Goexit has cut it short
+	eventsLeft   bool   // the driver has unhandled events
+	singleCPU    bool   // GOMAXPROCS is 1
+	lastRetained uint64 // host.Retained at the last yield
 
-	inOrder   []duty // those below, in the order of a turn
-	accept    accept
-	dialling  dialling
-	post      post     // mail that has been taken and not given out
-	taken     []func() // chores that have been taken and not done
-	casts     casts
-	pacer     pacer
-	drain     drain
-	departure departure
-	arrivals  arrivals
-	sweep     sweep
-	trim      trim
-	budget    budget
-	auto      auto
-	bulk      deque[engine.Ref] // connections that wait to be read from
-	pipe      sock.Pipe         // for relays
-	spill     []byte            // what was in it and was not taken
-	waiting   waiting           // connections, for room in the pool
+	tasks        []loopTask // the tasks below, in the order of a turn
+	accept       acceptState
+	dials        dialQueue
+	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
+	runningCalls []func()     // remote calls that were taken and have not run
+	broadcasts   broadcastSender
+	pacer        pacer
+	drainer      connDrainer
+	exporter     connExporter
+	importer     connImporter
+	sweeper      connSweeper
+	trimmer      bufferTrimmer
+	budget       bufferBudget
+	placement    handlerPlacement
+	bulkReads    deque[engine.Ref] // connections that wait for the loop to read from them
+	relayPipe    sock.Pipe
+	spliceBuffer []byte          // for data that the destination of a relay has not accepted
+	submitQueue  poolSubmitQueue // connections that wait for capacity in the pool
 
-	// touched are connections to which the events of others, or Pace, have done
-	// something, and that are to be settled.
-	touched []*engine.Conn
+	// pendingActions are connections that other connections' events, or Pace, have changed.
+	pendingActions []*engine.Conn
 
-	// Of connections that are with workers:
-	busy       int                       // how many are, or wait for one
-	later      map[*engine.Conn][]later  // what is to be done when a worker gives it back
-	runs       map[*engine.Conn]*mailRun // the mail that is last among it
-	missed     map[*engine.Conn]int64    // broadcasts that those had no room for
-	takingBack []back                    // what is being taken back,
-	tookBack   int                       // of which so many have been
-	shed       []*engine.Conn            // of that, what the pool has shed and must wait
+	// The state of connections that are with workers:
+	busyConns        int                               // connections that are with a worker or wait for one
+	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
+	deferredMail     map[*engine.Conn]*connMailQueue   // the last of those actions, if it is mail
+	missedBroadcasts map[*engine.Conn]int64            // broadcasts for which the connection had no capacity
+	returnBatch      []returnedConn                    // returned connections that are being resumed
+	returnBatchDone  int                               // how many of them have been
+	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
 
-	// For everyone:
-	eventfd     sock.Eventfd
-	used        atomic.Int64 // slots of the slab
-	room        atomic.Int64 // of a shard: how many its table has room for
-	box         engine.Mailbox
-	wanted      atomic.Int32
-	doing       atomic.Int32 // for the watch
-	adopts      atomic.Int64 // connections that are to be adopted
-	asleep      atomic.Bool
-	hasOrders   atomic.Bool         // orders or chores are not empty
-	hasReturned atomic.Bool         // returned is not empty
-	mu          sync.Mutex          // guards what follows
-	returned    []back              // from the pool
-	orders      []engine.Dial       // dials that the loop has not taken yet
-	posted      []*engine.Broadcast // that the loop has not taken yet
-	chores      []func()            // what other loops ask of it; few, see listeners_linux.go
-	ended       bool                // nobody may leave anything any more
-	wakeMu      sync.Mutex          // guards what follows
-	wakeOver    bool                // nobody may wake the loop any more
+	// Safe for concurrent use:
+	eventfd           sock.Eventfd
+	connCount         atomic.Int64 // slots in use
+	capacity          atomic.Int64 // of a shard: how many connections fit into its descriptor table
+	mailbox           engine.Mailbox
+	requestedStage    atomic.Int32
+	phase             atomic.Int32 // what the loop is doing, for the watchdog
+	pendingAdoptions  atomic.Int64
+	asleep            atomic.Bool
+	hasRemoteRequests atomic.Bool    // dialRequests, newBroadcasts or remoteCalls is not empty
+	hasReturned       atomic.Bool    // returned is not empty
+	mu                sync.Mutex     // guards the fields below
+	returned          []returnedConn // connections that the pool has returned
+	dialRequests      []engine.Dial
+	newBroadcasts     []*engine.Broadcast
+	remoteCalls       []func()   // functions to call on the loop; few, see listeners_linux.go
+	closed            bool       // no more requests are accepted
+	wakeMu            sync.Mutex // guards wakeDisabled
+	wakeDisabled      bool       // the eventfd may be closed
 }
 
-func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
-	l := &Loop{group: g, eventfd: eventfd}
-	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
-	l.departure.loop, l.arrivals.loop, l.dialling.loop, l.waiting.loop = l, l, l, l
-	l.inOrder = l.duties()
-	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
-	l.box.Counters = &l.counters
-	l.buffers.SetMax(&g.cfg.Limits, g.cfg.Loops)
-	l.host.SetUp(&g.cfg, g.admission)
-	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
-	l.host.Entrances = g.entrances
+func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
+	l := &Loop{engine: e, eventfd: eventfd}
+	l.accept.loop, l.broadcasts.loop, l.drainer.loop, l.sweeper.loop, l.budget.loop, l.placement.loop = l, l, l, l, l, l
+	l.exporter.loop, l.importer.loop, l.dials.loop, l.submitQueue.loop = l, l, l, l
+	l.tasks = l.orderedTasks()
+	l.mailbox.Max, l.mailbox.MaxBytes = e.cfg.Limits.Mailbox(e.cfg.Loops)
+	l.mailbox.Counters = &l.counters
+	l.buffers.SetMax(&e.cfg.Limits, e.cfg.Loops)
+	l.host.SetUp(&e.cfg, e.admission)
+	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &e.sharedCounters
+	l.host.Entrances = e.listenerStats
 	l.host.Index, l.host.Loop = index, l
-	l.host.LocalAddr, l.host.Direct = local, direct
-	l.alone = runtime.GOMAXPROCS(0) == 1
-	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
-	l.sweep.period = l.host.SweepPeriod()
-	if g.cfg.Auto {
-		l.host.Times = &l.auto.times
+	l.host.LocalAddr, l.host.Direct = localAddr, sendDirect
+	l.singleCPU = runtime.GOMAXPROCS(0) == 1
+	l.host.NoDetach, l.host.NoFiles = e.cfg.Shard > 0, e.cfg.Shard > 0
+	l.sweeper.period = l.host.SweepPeriod()
+	if e.cfg.Auto {
+		l.host.Times = &l.placement.workerTimes
 	}
-	if g.cfg.Pool != nil {
-		l.auto.forWorkers()
+	if e.cfg.Pool != nil {
+		l.placement.callHandlersOnWorkers()
 	}
-	l.trim.buffers = &l.buffers
-	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Pace != nil {
-		l.pacer.at, l.pacer.touch = 0, l.touchOne
+	l.trimmer.buffers = &l.buffers
+	if l.pacer = (pacer{loop: l, nextAt: never}); e.cfg.Pace != nil {
+		l.pacer.nextAt, l.pacer.nudge = 0, l.nudgeConn
 	}
-	l.slab.host = &l.host
-	l.room.Store(int64(g.cfg.Shard))
+	l.conns.host = &l.host
+	l.capacity.Store(int64(e.cfg.Shard))
 	return l
 }
 
-// Log is where a driver writes what an operator has to know.
+// Log returns the logger for what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// direct is Host.Direct. What is wrong with the connection the next send tells.
-func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
+// sendDirect implements Host.Direct. Errors surface on the next send.
+func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
+	return sock.SendAll(c.FD(), first, rest)
+}
 
-// Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
+// Eventfd returns the eventfd that ends the loop's wait. Drivers watch it and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 // Conn implements engine.Loop.
-func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
+func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
 
 // HasConn implements engine.Loop.
 func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 
-// AcceptBlocking makes accepted and dialled descriptors blocking ones.
-func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }
+// UseBlockingSockets makes accepted and dialled sockets blocking.
+func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// run runs the loop on a thread of its own.
-func (l *Loop) run(started chan<- error) {
-	if l.group.cfg.Shard > 0 {
-		sock.OwnThread(func() { l.runShard(started) })
+// runOnThread serves on a thread of its own until the loop has stopped. It sends one result
+// of the start to started.
+func (l *Loop) runOnThread(started chan<- error) {
+	if l.engine.cfg.Shard > 0 {
+		sock.OwnThread(func() { l.runWithPrivateFDTable(started) })
 		return
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := l.serve(started); err != nil {
-		for i, fd := range l.group.listeners {
-			if l.group.ownerOf(i) == l.host.Index {
+	if err := l.runUntilStopped(started); err != nil {
+		for i, fd := range l.engine.listenerFDs {
+			if l.engine.homeLoop(i) == l.host.Index {
 				sock.Close(fd)
 			}
 		}
 	}
 }
 
-// runShard gives the thread a descriptor table first.
-func (l *Loop) runShard(started chan<- error) {
-	keep := make(map[int32]bool)
-	for _, fd := range l.group.listeners {
-		keep[fd] = true
+// runWithPrivateFDTable unshares the thread's descriptor table before it serves.
+func (l *Loop) runWithPrivateFDTable(started chan<- error) {
+	keptFDs := make(map[int32]bool)
+	for _, fd := range l.engine.listenerFDs {
+		keptFDs[fd] = true
 	}
-	release, err := sock.PrivateTable(keep)
+	release, err := sock.PrivateTable(keptFDs)
 	if err != nil {
-		l.abandon()
+		l.closeUnstarted()
 		started <- err
 		return
 	}
 	defer release()
-	_ = l.serve(started) // the thread's end closes the listeners
+	_ = l.runUntilStopped(started) // the end of the thread closes the listeners
 }
 
-// serve turns until the loop is told to stop and the last connection is
-// finished. It first says how opening the driver went.
-func (l *Loop) serve(started chan<- error) error {
+// runUntilStopped opens the driver, sends the result to started, and runs turns until the
+// loop is told to stop and its last connection has closed.
+func (l *Loop) runUntilStopped(started chan<- error) error {
 	thread := unix.Gettid()
-	threads.Store(thread, l)
-	defer threads.Delete(thread)
+	loopsByThread.Store(thread, l)
+	defer loopsByThread.Delete(thread)
 	if err := l.driver.Open(); err != nil {
-		l.abandon()
+		l.closeUnstarted()
 		started <- err
 		return err
 	}
-	for i, fd := range l.group.listeners {
-		if l.group.ownerOf(i) == l.host.Index {
-			l.watch(fd)
+	for i, fd := range l.engine.listenerFDs {
+		if l.engine.homeLoop(i) == l.host.Index {
+			l.startAcceptingFrom(fd)
 		}
 	}
 	started <- nil
-	if l.pacer.touch != nil {
+	if l.pacer.nudge != nil {
 		defer sock.SharpTimers()()
 	}
-	defer func() { engine.Outlive(l.failDials) }()
+	defer func() { engine.Outlive(l.failQueuedDials) }()
 	engine.Outlive(func() {
-		for !l.finished() {
-			l.turn()
+		for !l.isFinished() {
+			l.runTurn()
 		}
-		l.end()
+		l.closeRemaining()
 	})
 	return nil
 }
 
-// abandon ends a loop that could not begin.
-func (l *Loop) abandon() {
+// closeUnstarted marks a loop as closed that could not start.
+func (l *Loop) closeUnstarted() {
 	l.mu.Lock()
-	l.ended = true
+	l.closed = true
 	l.mu.Unlock()
-	l.closeWakeups()
+	l.disableWakeups()
 }
 
-func (l *Loop) finished() bool {
-	return l.stage >= stopping && !l.inTurn && l.slab.used == 0 && l.departure.done == nil && !l.hasOrders.Load() && len(l.dialling.queue) == 0
+func (l *Loop) isFinished() bool {
+	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// turn handles the events that are there, waits if there are none, and runs each duty
-// once, in order. A busy loop never waits.
+// runTurn handles pending events, or waits for some if there are none, and then runs each
+// task once. A busy loop never waits.
 //
-// A handler's runtime.Goexit cuts a turn short. The next one goes on with what is left: no work
-// that others wait for is in variables alone while a handler is called.
-func (l *Loop) turn() {
+// A handler's runtime.Goexit cuts a turn short; the next one continues with the rest. So work
+// that others wait for is never in local variables alone while a handler is called.
+func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
-	l.beginTurn()
-	if !l.poll() && !cutShort && l.idle() && !l.spin() {
-		if !l.yield() {
-			l.wait()
+	l.startTurn()
+	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForEvents() {
+		if !l.yieldToGoroutines() {
+			l.waitForEvents()
 		}
-		l.poll()
+		l.handleEvents()
 	}
-	l.takeBack()
-	l.takeMail()
-	l.doing.Store(upkeep)
-	l.applyStop()
-	l.takeOrders()
-	l.runDuties()
+	l.resumeReturned()
+	l.deliverMail()
+	l.phase.Store(phaseTasks)
+	l.applyRequestedStage()
+	l.takeRemoteRequests()
+	l.runTasks()
 	if cutShort {
-		l.arrivals.receive() // which confirms what has come
+		l.importer.receiveConns() // confirms what was received
 	}
-	l.slab.recycle()
-	l.departure.giveBack()
+	l.conns.recycleReleased()
+	l.exporter.freeExportedMemory()
 	l.inTurn = false
 }
 
-// idle reports whether nothing is left over from the last turn.
-func (l *Loop) idle() bool {
-	return !l.post.left() && l.nextDuty() > l.host.Clock()
+// isIdle reports whether the last turn has left nothing to do.
+func (l *Loop) isIdle() bool {
+	return !l.mailQueues.hasUndelivered() && l.nextTaskDue() > l.host.Clock()
 }
 
-// beginTurn sets the clock, and sees how long the last turn took.
-func (l *Loop) beginTurn() {
+// startTurn finishes the last turn and sets the clock.
+func (l *Loop) startTurn() {
 	now := engine.Since()
-	l.endTurn(now)
-	l.began = now
+	l.finishTurn(now)
+	l.turnStart = now
 	l.host.SetClock(now)
-	l.doing.Store(events)
+	l.phase.Store(phaseEvents)
 }
 
-func (l *Loop) endTurn(now time.Duration) {
-	if l.began == 0 {
+func (l *Loop) finishTurn(now time.Duration) {
+	if l.turnStart == 0 {
 		return
 	}
-	took := now - l.began
+	took := now - l.turnStart
 	l.counters.Turn(took)
 	if took >= engine.MinSlice {
-		l.extendTimes(now, took, (*engine.Conn).ExtendTimes)
+		l.extendDeadlines(now, took, (*engine.Conn).ExtendTimes)
 	}
 	switch slow := l.host.Limits.HandlerTime; {
 	case slow > 0 && took >= slow:
-		l.alert, l.host.Timing = alertTurns, true
-	case l.alert > 0:
-		l.alert--
-		l.host.Timing = l.alert > 0
+		l.timedTurns, l.host.Timing = timedTurnsAfterSlow, true
+	case l.timedTurns > 0:
+		l.timedTurns--
+		l.host.Timing = l.timedTurns > 0
 	}
 }
 
-// extendTimes moves the peers' limits of time on by a time in which nobody has read.
-func (l *Loop) extendTimes(now, took time.Duration, extend func(*engine.Conn, time.Duration)) {
+// extendDeadlines moves the peers' deadlines by a time in which the loop has not read.
+func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
-	l.Each(func(c *engine.Conn) {
+	l.ForEachConn(func(c *engine.Conn) {
 		if c.Armed()&Busy == 0 {
-			extend(c, took)
+			extend(c, by)
 		}
 	})
 }
 
-// alertTurns is for how many turns each call of a handler is timed when a turn
-// has taken as long as none of them should: a handler that does it again is then
-// found by name.
-const alertTurns = 10_000
+// timedTurnsAfterSlow is the number of turns in which each handler call is timed after a
+// slow turn, to find the handler that causes it.
+const timedTurnsAfterSlow = 10_000
 
-// poll handles the events that are there, and sees how long that takes where
-// it matters.
-func (l *Loop) poll() bool {
-	if l.group.cfg.Auto && !l.host.OnWorkers {
-		return l.auto.poll()
+// handleEvents handles pending events and reports whether there were any. Under Auto it
+// measures how long that takes.
+func (l *Loop) handleEvents() bool {
+	if l.engine.cfg.Auto && !l.host.OnWorkers {
+		return l.placement.handleEventsTimed()
 	}
-	return l.events()
+	return l.handleDriverEvents()
 }
 
-// events handles the events that are there, and reads from bulk connections unless
-// buffers hold too much already.
-func (l *Loop) events() bool {
-	some, more := l.driver.Poll()
-	l.behind = more
-	l.settleTouched()
-	if l.bulk.n == 0 || l.budget.over {
-		return some
+// handleDriverEvents handles pending events, and reads from bulk connections unless all
+// buffers together exceed their limit. It reports whether there was anything to do.
+func (l *Loop) handleDriverEvents() bool {
+	handled, left := l.driver.HandleEvents()
+	l.eventsLeft = left
+	l.performPendingActions()
+	if l.bulkReads.n == 0 || l.budget.exceeded {
+		return handled
 	}
-	l.readBulk()
+	l.readBulkConns()
 	return true
 }
 
-// spin looks for events for a while, if that is wanted, and says whether there
-// was something to do.
-func (l *Loop) spin() bool {
-	spin := l.group.cfg.Spin
-	if spin == 0 {
+// spinForEvents polls for events without blocking for up to Config.Spin. It reports whether
+// there is something to do.
+func (l *Loop) spinForEvents() bool {
+	spinTime := l.engine.cfg.Spin
+	if spinTime == 0 {
 		return false
 	}
-	for end := engine.Since() + spin; engine.Since() < end; {
-		if l.poll() || l.hasRequests() {
+	for end := engine.Since() + spinTime; engine.Since() < end; {
+		if l.handleEvents() || l.hasRemoteWork() {
 			return true
 		}
 		l.host.SetClock(engine.Since())
-		if l.nextDuty() <= l.host.Clock() {
+		if l.nextTaskDue() <= l.host.Clock() {
 			return true
 		}
 	}
 	return false
 }
 
-// hasRequests reports whether other goroutines have left work for the loop.
-func (l *Loop) hasRequests() bool {
-	return l.box.Waiting() || l.hasOrders.Load() || l.hasReturned.Load() || l.wanted.Load() > l.stage
+// hasRemoteWork reports whether other goroutines have queued work for the loop.
+func (l *Loop) hasRemoteWork() bool {
+	return l.mailbox.Waiting() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStage.Load() > l.stopStage
 }
 
-// wait waits for events, unless there is something else to do.
-func (l *Loop) wait() {
+// waitForEvents blocks until there are events, remote work, or a task that is due.
+func (l *Loop) waitForEvents() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
-	if l.hasRequests() {
+	if l.hasRemoteWork() {
 		return
 	}
 	now := engine.Since()
-	l.endTurn(now)
-	most := time.Duration(-1) // without a limit
-	if next := l.nextDuty(); next != never {
-		most = max(next-now, 0)
+	l.finishTurn(now)
+	limit := time.Duration(-1) // no limit
+	if next := l.nextTaskDue(); next != never {
+		limit = max(next-now, 0)
 	}
-	l.driver.Wait(most)
-	l.waited(now, most)
+	l.driver.WaitForEvents(limit)
+	l.startTurnAfterWait(now, limit)
 }
 
-// waited begins a turn after a wait.
-func (l *Loop) waited(since, most time.Duration) {
-	l.began = engine.Since()
-	l.host.SetClock(l.began)
-	if late := l.began - since - most; most >= 0 && late >= engine.MinSlice {
-		l.extendTimes(l.began, late, (*engine.Conn).ProcessStopped) // or had no CPU
+// startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit,
+// the process was stopped or had no CPU, and the deadlines of peers move by that time.
+func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
+	l.turnStart = engine.Since()
+	l.host.SetClock(l.turnStart)
+	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSlice {
+		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ProcessStopped)
 	}
 }
 
-// yield waits instead, where there is one processor, until those goroutines have had it that
-// this turn has given something to do, and says whether there were any. While the thread
-// sleeps in the kernel they would get it only when Go's monitor finds that out, 20 µs to 10 ms
-// later, and then each answer would have to end that sleep.
-func (l *Loop) yield() bool {
+// yieldToGoroutines lets goroutines run that this turn has given work, if there is only one
+// processor. It reports whether it has yielded. If the thread blocked in the kernel instead,
+// they would run only when Go's monitor notices, 20 µs to 10 ms later, and each answer would
+// have to end that wait.
+func (l *Loop) yieldToGoroutines() bool {
 	retained := l.host.Retained.Load()
-	if !l.alone || l.yielded == retained {
+	if !l.singleCPU || l.lastRetained == retained {
 		return false
 	}
-	l.yielded = retained
+	l.lastRetained = retained
 	now := engine.Since()
-	l.endTurn(now)
+	l.finishTurn(now)
 	runtime.Gosched()
-	l.waited(now, 0)
+	l.startTurnAfterWait(now, 0)
 	return true
 }
 
-// AddUrgent counts one more or, with -1, one less reason to sweep the slab.
-func (l *Loop) AddUrgent(n int) {
-	if l.sweep.urgent += n; n > 0 && l.sweep.urgent == n {
-		l.sweep.at = min(l.sweep.at, l.host.Clock()+engine.MinSlice) // sooner than it was
+// TrackFastSweep adds delta to the number of reasons for sweeping fast.
+func (l *Loop) TrackFastSweep(delta int) {
+	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
+		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSlice)
 	}
 }
 
-// TrackExpiry sees to it that a connection that has a Due is expired. Drivers call it
-// when the connection waits.
+// TrackExpiry schedules c for expiry if it has a deadline. Drivers call it when c waits.
 func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.Due(); {
 	case due && c.Armed()&Expiring == 0:
 		c.SetArmed(c.Armed() | Expiring)
-		l.AddUrgent(1)
+		l.TrackFastSweep(1)
 	case !due:
 		l.untrackExpiry(c)
 	}
 }
 
-// untrackExpiry undoes TrackExpiry.
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.Armed()&Expiring != 0 {
 		c.SetArmed(c.Armed() &^ Expiring)
-		l.AddUrgent(-1)
+		l.TrackFastSweep(-1)
 	}
 }
 
-// Receive receives once from a connection, without waiting, and says how many bytes have
-// come.
-func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
-	n, errno := sock.Recv(c.FD(), room)
+// ReceiveOnce receives once into buf without blocking. It returns the number of bytes.
+func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
+	n, errno := sock.Recv(c.FD(), buf)
 	switch {
 	case errno == 0 && n > 0:
-		c.Arrived(room[:n])
-		l.NoteRead(c, n)
-		if n < len(room) {
+		c.Arrived(buf[:n])
+		l.QueueIfBulk(c, n)
+		if n < len(buf) {
 			c.Empty()
 		}
 		return n
@@ -445,15 +444,16 @@ func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
 	return 0
 }
 
-// SendFile has the kernel send a file by a call, as far as it can. At its end, and whatever
-// is wrong, it is read instead: that tells, or the next send does.
-func (l *Loop) SendFile(c *engine.Conn, send func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
+// SendFile sends the next part of c's file by the system call sendfile. At the end of the
+// file, and after any error, the core reads the file instead: that reports the cause, or the
+// next send does.
+func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.File()
 	if f == nil {
 		c.Load()
 		return
 	}
-	switch n, errno := send(c.FD(), f, offset, n); {
+	switch n, errno := sendfile(c.FD(), f, offset, n); {
 	case errno == 0 && n > 0:
 		c.Sent(n)
 	case errno == syscall.EAGAIN:
@@ -463,94 +463,94 @@ func (l *Loop) SendFile(c *engine.Conn, send func(fd int32, f *os.File, offset i
 	}
 }
 
-// Resets says whether the connection is to be closed with a reset.
-func (l *Loop) Resets(c *engine.Conn) bool { return c.Outbound() && l.group.cfg.Reset }
+// ClosesWithReset reports whether c is to be closed with a reset.
+func (l *Loop) ClosesWithReset(c *engine.Conn) bool { return c.Outbound() && l.engine.cfg.Reset }
 
-// Shut shuts the sending direction. A connection that is to be reset is closed
-// at once: its end, if it came first, would leave it in TIME_WAIT.
-func (l *Loop) Shut(c *engine.Conn) {
-	if l.Resets(c) {
+// ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset
+// is closed at once: a FIN sent first would leave it in TIME_WAIT.
+func (l *Loop) ShutdownWrite(c *engine.Conn) {
+	if l.ClosesWithReset(c) {
 		c.PeerClosed()
 	} else {
-		// An error means that the peer has gone; reading will tell.
+		// An error means that the peer has gone; the next read reports that.
 		_ = sock.ShutWrite(c.FD())
 	}
 	c.ShutDone()
 }
 
-// Finish closes the descriptor of an open connection, finishes it, and frees
-// its slot, with workers when one of them has called Closed. Nothing of it may
-// be under way.
-func (l *Loop) Finish(c *engine.Conn) {
+// CloseConn closes the descriptor of an open connection, calls Closed, on a worker if
+// handlers run on workers, and frees the slot. No operation of c may be in progress.
+func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	if l.host.OnWorkers && !c.Greets() {
 		c.DeferClosed()
 		c.SetArmed(c.Armed() | ClosePending)
-		l.handOver(c)
+		l.submitToPool(c)
 		return
 	}
-	l.finish(c)
+	l.callClosedAndFree(c)
 }
 
-// finish calls Closed, and frees the slot whatever that does.
-func (l *Loop) finish(c *engine.Conn) {
-	defer l.free(c)
+// callClosedAndFree calls Closed and frees the slot, even if the handler panics.
+func (l *Loop) callClosedAndFree(c *engine.Conn) {
+	defer l.freeConn(c)
 	c.Finish()
 }
 
-// Forget closes the descriptor of a dial that has failed, and frees its slot.
-func (l *Loop) Forget(c *engine.Conn) {
+// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed
+// dial, and frees its slot.
+func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	l.free(c)
+	l.freeConn(c)
 }
 
-// Detach makes a connection one of package net, which has a descriptor of its own for it.
-// Nothing of it may be under way, or watched.
-func (l *Loop) Detach(c *engine.Conn) {
+// DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is
+// being exported. No operation of c may be in progress, and c may not be watched.
+func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.Leaving() {
-		l.departure.atRest(c)
+		l.exporter.handleQuiescentConn(c)
 	} else {
 		c.Detached(sock.NetConn(c.FD()))
 	}
 }
 
-func (l *Loop) free(c *engine.Conn) {
+func (l *Loop) freeConn(c *engine.Conn) {
 	c.SetArmed(0)
-	l.slab.put(c)
-	l.used.Add(-1)
-	l.group.admission.Release()
-	if l.accept.outOfDescriptors {
-		l.accept.resume = 0
+	l.conns.releaseConn(c)
+	l.connCount.Add(-1)
+	l.engine.admission.Release()
+	if l.accept.outOfResources {
+		l.accept.resumeAt = 0
 	}
-	if l.accept.passedOn {
+	if l.accept.delegated {
 		l.reclaimListeners()
 	}
 }
 
-// end closes what the loop still holds. Mail that came too late is taken, so
+// closeRemaining releases what the loop still holds. It delivers mail that came too late, so
 // that its reservations are released.
-func (l *Loop) end() {
-	l.box.Close()
+func (l *Loop) closeRemaining() {
+	l.mailbox.Close()
 	for l.hasMail() {
-		l.takeMail()
+		l.deliverMail()
 	}
 	l.mu.Lock()
-	l.ended = true
-	l.dialling.queue = l.orders // that came between the last look and now
-	for _, c := range l.casts.all {
+	l.closed = true
+	l.dials.requests = l.dialRequests // queued since the last turn
+	for _, c := range l.broadcasts.active {
 		c.Done()
 	}
-	for _, c := range l.posted {
+	for _, c := range l.newBroadcasts {
 		c.Done()
 	}
-	chores := l.chores
+	calls := l.remoteCalls
 	l.mu.Unlock()
-	l.closeWakeups()
-	for _, do := range chores { // that came between the last look and now
+	l.disableWakeups()
+	for _, do := range calls { // queued since the last turn
 		do()
 	}
 	l.driver.Close()
-	l.pipe.Close()
+	l.relayPipe.Close()
 }

@@ -8,144 +8,140 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is what an operator may do to loops that run.
+// Operations of an administrator on a running engine.
 //
-// That nothing is to be accepted is a flag of the group, at which each loop looks
-// once a turn, and before each connection that it accepts. A loop that has seen it
-// turns away from its listeners; it counts as Holding then.
+// Pausing accept is a flag of the engine that each loop checks once a turn and before each
+// accept. A loop that has seen it stops watching its listeners and counts as Holding.
 //
-// To close the connections of a peer each loop goes through its slab, so many slots
-// a turn, as a chore that leaves itself for the next turn. No more than maxExpels
-// are under way, so there are no more chores than that for each loop. The core forgets
-// where a connection comes from when a proxy tells whose it is; so where there are
-// proxies the kernel is asked for that, in a call for each connection.
+// Expel closes the connections of a peer. Each loop walks its slots, a limited number a turn,
+// as a remote call that enqueues itself for the next turn. At most maxActiveExpels run, which
+// limits the calls of each loop. Once a proxy has told a connection's peer, the core no longer
+// knows its source address; with proxies, the kernel is asked for it, in a call for each
+// connection.
 
-// maxExpels is how many calls of Expel may be under way.
-const maxExpels = 16
+const maxActiveExpels = 16
 
-// walkBatch is how many slots a turn looks at for one: a chunk of the slab.
-const walkBatch = chunkSize
+const walkSlotsPerTurn = chunkSize
 
-func (g *group) Hold(on bool) error {
+func (e *loopEngine) Hold(paused bool) error {
 	switch {
-	case g.stopping.Load():
+	case e.stopping.Load():
 		return engine.ErrClosed
-	case len(g.listeners) == 0:
+	case len(e.listenerFDs) == 0:
 		return nil
 	}
-	g.acceptPaused.Store(on)
-	for _, l := range g.loops {
+	e.acceptPaused.Store(paused)
+	for _, l := range e.loops {
 		l.wake()
 	}
 	return nil
 }
 
-// pauseAccept turns away from the listeners, or to them again.
-func (l *Loop) pauseAccept(on bool) {
-	if on && !l.accept.paused {
-		for _, fd := range l.accept.watched {
-			l.driver.Unlisten(fd)
+// setOperatorPause pauses or resumes accepting.
+func (l *Loop) setOperatorPause(paused bool) {
+	if paused && !l.accept.paused {
+		for _, fd := range l.accept.watchedFDs {
+			l.driver.UnwatchListener(fd)
 		}
 	}
-	if l.accept.byOperator = on; !on {
-		l.Relisten()
+	if l.accept.pausedByOperator = paused; !paused {
+		l.WatchListeners()
 	}
-	if l.wanted.Load() < stopping {
-		l.counters.SetFlag(engine.Holding, on)
+	if l.requestedStage.Load() < stageStopping {
+		l.counters.SetFlag(engine.Holding, paused)
 	}
 }
 
-// slabWalk is work on all connections of all loops, some in a turn: a chore of each loop
-// that leaves itself for the next turn.
-type slabWalk struct {
-	some func(l *Loop, from uint32) (next uint32) // on slots from one on
-	done func()
-	left atomic.Int32 // loops that have not done it
+// connWalk visits all connections of all loops, some in each turn.
+type connWalk struct {
+	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
+	onDone    func()
+	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// walk starts one, unless all loops have ended.
-func (g *group) walk(some func(l *Loop, from uint32) (next uint32), done func()) error {
+// walkConns starts a walk, unless all loops have ended. It calls onDone at the end.
+func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
-	case <-g.done:
+	case <-e.done:
 		return engine.ErrClosed
 	default:
 	}
-	w := &slabWalk{some: some, done: done}
-	w.left.Store(int32(len(g.loops)))
-	for _, l := range g.loops {
-		l.walkNext(w, 0)
+	w := &connWalk{visitFrom: visitFrom, onDone: onDone}
+	w.loopsLeft.Store(int32(len(e.loops)))
+	for _, l := range e.loops {
+		l.enqueueWalkStep(w, 0)
 	}
 	return nil
 }
 
-// walkNext leaves the slots from one on for another turn.
-func (l *Loop) walkNext(w *slabWalk, from uint32) {
-	left := l.addChore(func() {
-		if next := w.some(l, from); next < l.slab.made {
-			l.walkNext(w, next)
+// enqueueWalkStep continues a walk in the next turn.
+func (l *Loop) enqueueWalkStep(w *connWalk, fromSlot uint32) {
+	enqueued := l.enqueueCall(func() {
+		if next := w.visitFrom(l, fromSlot); next < l.conns.slotCount {
+			l.enqueueWalkStep(w, next)
 		} else {
-			w.end()
+			w.finishLoop()
 		}
 	})
-	if !left {
-		w.end()
+	if !enqueued {
+		w.finishLoop()
 	}
 }
 
-func (w *slabWalk) end() {
-	if w.left.Add(-1) == 0 {
-		w.done()
+func (w *connWalk) finishLoop() {
+	if w.loopsLeft.Add(-1) == 0 {
+		w.onDone()
 	}
 }
 
-func (g *group) Expel(peer netip.AddrPort) error {
-	if g.expelling.Add(1) > maxExpels {
-		g.expelling.Add(-1)
+func (e *loopEngine) Expel(peer netip.AddrPort) error {
+	if e.activeExpels.Add(1) > maxActiveExpels {
+		e.activeExpels.Add(-1)
 		return engine.ErrFull
 	}
-	err := g.walk(func(l *Loop, from uint32) (next uint32) {
-		next = from + walkBatch
-		l.slab.each(from, next, func(c *engine.Conn) {
-			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
-				l.Abort(c, engine.ErrExpelled)
+	err := e.walkConns(func(l *Loop, from uint32) (next uint32) {
+		next = from + walkSlotsPerTurn
+		l.conns.forEach(from, next, func(c *engine.Conn) {
+			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.hasSourceAddr(c, peer)) {
+				l.AbortConn(c, engine.ErrExpelled)
 			}
 		})
 		return next
-	}, func() { g.expelling.Add(-1) })
+	}, func() { e.activeExpels.Add(-1) })
 	if err != nil {
-		g.expelling.Add(-1)
+		e.activeExpels.Add(-1)
 	}
 	return err
 }
 
-// Visit implements engine.Visitor: it leaves mail for connections, as much as there is
-// room for.
-func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
-	return g.walk(func(l *Loop, from uint32) (next uint32) {
-		end := min(from+walkBatch, l.slab.made)
+// Visit implements engine.Visitor: it queues mail for connections, as far as there is
+// capacity.
+func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
+		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {
-			c := l.slab.at(next)
+			c := l.conns.conn(next)
 			if c.FD() < 0 || c.Armed()&(Connecting|ClosePending) != 0 {
 				continue
 			}
-			put()
-			if err := l.box.PutShared(c, engine.MailDo, s); err != nil {
+			beforePut()
+			if err := l.mailbox.PutShared(c, engine.MailDo, s); err != nil {
 				s.Lost()
 				if err == engine.ErrFull {
-					break // until there is room
+					break // until there is capacity
 				}
 			}
 		}
 		return next
-	}, func() { done(0) })
+	}, func() { onDone(0) })
 }
 
-// comesFrom says whether a connection that a proxy may have told another address of comes
-// from this one.
-func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
-	if l.group.cfg.Proxied == nil {
+// hasSourceAddr reports whether a connection comes from addr, if its proxy may have told
+// another address.
+func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
+	if l.engine.cfg.Proxied == nil {
 		return false
 	}
 	at := sock.Peer(c.FD())
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == from
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == addr
 }

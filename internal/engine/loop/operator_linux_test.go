@@ -8,17 +8,17 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// No more than maxExpels are under way; when the loops have done them there is room
-// again, and a loop that has ended has done its part.
+// At most maxActiveExpels run; when the loops have finished them, more may start. A loop that
+// has ended counts as finished.
 func TestExpelIsBounded(t *testing.T) {
-	g := &group{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
+	g := &loopEngine{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
 	g.admission = engine.NewAdmission(&g.cfg)
 	for i := range 2 {
 		g.loops = append(g.loops, newLoop(g, i, sock.Eventfd{}))
 	}
 	peer := netip.MustParseAddrPort("192.0.2.1:80")
 	for round := range 2 {
-		for i := range maxExpels {
+		for i := range maxActiveExpels {
 			if err := g.Expel(peer); err != nil {
 				t.Fatalf("round %d, %d: %v", round, i, err)
 			}
@@ -27,16 +27,16 @@ func TestExpelIsBounded(t *testing.T) {
 			t.Errorf("round %d, one too many: %v, want %v", round, err, engine.ErrFull)
 		}
 		for _, l := range g.loops {
-			if n := len(l.chores); n > maxExpels {
-				t.Errorf("round %d: %d chores are left for a loop", round, n)
+			if n := len(l.remoteCalls); n > maxActiveExpels {
+				t.Errorf("round %d: %d calls queued for a loop", round, n)
 			}
-			l.takeOrders()
+			l.takeRemoteRequests()
 		}
 	}
 	for _, l := range g.loops {
-		l.ended = true
+		l.closed = true
 	}
-	for range maxExpels + 1 {
+	for range maxActiveExpels + 1 {
 		if err := g.Expel(peer); err != nil {
 			t.Fatalf("with loops that have ended: %v", err)
 		}

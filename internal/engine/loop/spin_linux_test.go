@@ -13,38 +13,37 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// rest is a driver to whom nothing happens. It counts.
-type rest struct {
-	Driver // nil: nothing else of it is called
+// idleDriver is a driver without events. It counts calls.
+type idleDriver struct {
+	Driver // nil: no other method is called
 	poll   *sock.Poll
 	loop   *Loop
 
 	polls, waits atomic.Int64
 }
 
-func (r *rest) Open() (err error) {
+func (r *idleDriver) Open() (err error) {
 	if r.poll, err = sock.NewPoll(1); err == nil {
 		r.poll.Add(r.loop.Eventfd().FD, 0, sock.In)
 	}
 	return err
 }
 
-func (r *rest) Close() { r.poll.Close() }
+func (r *idleDriver) Close() { r.poll.Close() }
 
-func (r *rest) Poll() (some, more bool) {
+func (r *idleDriver) HandleEvents() (handled, left bool) {
 	r.polls.Add(1)
 	return false, false
 }
 
-func (r *rest) Wait(most time.Duration) {
+func (r *idleDriver) WaitForEvents(limit time.Duration) {
 	r.waits.Add(1)
-	r.poll.Wait(most)
+	r.poll.Wait(limit)
 }
 
-// A loop that spins looks for events without blocking, and sees that it is told
-// to stop; one that has spun for its time blocks, and so does one that does not
-// spin, after one look.
-func TestSpin(t *testing.T) {
+// A loop that spins polls for events without blocking, and notices that it must stop. After
+// its spin time it blocks; a loop that does not spin blocks after one poll.
+func TestSpinForEvents(t *testing.T) {
 	for _, test := range []struct {
 		spin         time.Duration
 		least, waits int64 // before it is stopped
@@ -53,7 +52,7 @@ func TestSpin(t *testing.T) {
 		{time.Millisecond, 10, 1},
 		{time.Hour, 1000, 0},
 	} {
-		r := &rest{}
+		r := &idleDriver{}
 		e, err := Start(engine.Config{Loops: 1, Spin: test.spin, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
 			r.loop = l
 			return r
@@ -62,10 +61,10 @@ func TestSpin(t *testing.T) {
 			t.Fatal(err)
 		}
 		testkit.WaitForFunc(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
-			return fmt.Sprintf("spin %v: %d looks and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
+			return fmt.Sprintf("spin %v: %d polls and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
 		})
 		if waits := r.waits.Load(); waits != test.waits {
-			t.Errorf("spin %v: it waited %d times before it was stopped, want %d", test.spin, waits, test.waits)
+			t.Errorf("spin %v: %d waits before it was stopped, want %d", test.spin, waits, test.waits)
 		}
 		if err := e.Stop(context.Background()); err != nil {
 			t.Error(err)

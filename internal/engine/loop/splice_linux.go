@@ -7,58 +7,58 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file moves what a bulk connection of a relay receives to the other connection
-// within the kernel (splice(2)), by way of one pipe that each loop has: it is empty
-// between two calls, so that a relay costs neither descriptors nor memory. What the other
-// connection does not take at once is read from the pipe, and waits as other output does.
+// Relaying within the kernel by splice(2). What a bulk connection of a relay receives moves to
+// its partner through one pipe per loop. The pipe is empty between two calls, so a relay costs
+// neither descriptors nor memory. What the partner does not accept at once is read from the
+// pipe and queued like other output.
 
-// readOnce reads once from a connection that is bulk.
-func (l *Loop) readOnce(c *engine.Conn) {
-	o := c.SpliceTo()
-	if o == nil || !l.driver.MayRead(c) || !l.pipe.Open() {
-		l.driver.Read(c)
+// readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
+func (l *Loop) readOrSplice(c *engine.Conn) {
+	partner := c.SpliceTo()
+	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {
+		l.driver.ReadOnce(c)
 		return
 	}
 	if l.acceptor.Blocking {
-		defer sock.NonBlocking(c.FD(), o.FD())()
+		defer sock.NonBlocking(c.FD(), partner.FD())()
 	}
-	n, errno := l.pipe.Fill(c.FD(), engine.ReadSize)
+	n, errno := l.relayPipe.Fill(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
 		c.Empty()
-	case errno == syscall.EINVAL: // of a socket that can't
-		l.driver.Read(c)
+	case errno == syscall.EINVAL: // the socket does not support splice
+		l.driver.ReadOnce(c)
 	case errno != 0:
 		c.Failed(errno)
 	case n == 0:
 		c.PeerClosed()
 	default:
-		l.passOnFromPipe(c, o, n)
-		l.NoteRead(c, n)
+		l.sendFromPipe(c, partner, n)
+		l.QueueIfBulk(c, n)
 	}
 }
 
-// passOnFromPipe moves what is in the pipe to the other connection.
-func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
-	moved, errno := l.pipe.Empty(o.FD(), n)
-	c.Spliced(moved)
+// sendFromPipe moves n bytes from the pipe to the partner of a relay.
+func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
+	moved, errno := l.relayPipe.Empty(partner.FD(), n)
+	source.Spliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
-		l.pipe.Close() // with what is in it
-		o.Failed(errno)
-		l.SettleLater(o)
+		l.relayPipe.Close() // together with its content
+		partner.Failed(errno)
+		l.SettleLater(partner)
 		return
 	}
-	if l.spill == nil && moved < n {
-		l.spill = make([]byte, engine.ReadSize)
+	if l.spliceBuffer == nil && moved < n {
+		l.spliceBuffer = make([]byte, engine.ReadSize)
 	}
 	for moved < n {
-		m, errno := l.pipe.Read(l.spill)
+		m, errno := l.relayPipe.Read(l.spliceBuffer)
 		if errno != 0 || m == 0 {
-			l.pipe.Close()
-			c.Failed(syscall.EIO) // what was in the pipe is lost
+			l.relayPipe.Close()
+			source.Failed(syscall.EIO) // the content of the pipe is lost
 			return
 		}
-		c.Arrived(l.spill[:m])
+		source.Arrived(l.spliceBuffer[:m])
 		moved += m
 	}
 }

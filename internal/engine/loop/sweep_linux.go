@@ -6,82 +6,80 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a loop finds the connections whose time has come: it looks at
-// a slice of the slab at a time. Where some connections are about to end, or a
-// driver has asked for it, it goes through all of them in 400 ms; otherwise in the
-// time that the limits need, and not at all where there are none.
+// Finding connections that are due. A sweep visits all slots, some chunks at a time. It takes
+// 400 ms if some connections are about to expire or a driver has asked for it; otherwise as
+// long as the limits permit. Without limits there are no sweeps.
 
-// sweep is how far that has come.
-type sweep struct {
-	loop   *Loop
-	period time.Duration // what the limits need; 0 for nothing
-	urgent int           // connections that are about to be expired: sweeps are quick
-	at     time.Duration // when the next slice is due
-	chunk  int           // the next chunk
-	left   int           // chunks of this slice that are left
-	paused int           // turns since the last chunk
+type connSweeper struct {
+	loop             *Loop
+	period           time.Duration // the longest that the limits permit; 0 without limits
+	fastSweepReasons int           // such as connections that are about to expire
+	nextAt           time.Duration // when the next slice is due
+	nextChunk        int
+	chunksLeft       int // chunks left of this slice
+	turnsPaused      int // turns since the last chunk
 }
 
-// active reports whether the slab is swept.
-func (s *sweep) active() bool { return s.urgent > 0 || s.period > 0 && s.loop.slab.used > 0 }
+func (s *connSweeper) isActive() bool {
+	return s.fastSweepReasons > 0 || s.period > 0 && s.loop.conns.used > 0
+}
 
-func (s *sweep) next() (at time.Duration, ok bool) { return s.at, s.active() }
+func (s *connSweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
 
-// run looks at the next slice.
-func (s *sweep) run(now time.Duration) {
-	if !s.active() || now < s.at {
+// runIfDue sweeps the next slice.
+func (s *connSweeper) runIfDue(now time.Duration) {
+	if !s.isActive() || now < s.nextAt {
 		return
 	}
-	if s.paused++; s.left > 0 && s.loop.behind && s.paused < sweepPause {
+	if s.turnsPaused++; s.chunksLeft > 0 && s.loop.eventsLeft && s.turnsPaused < maxSweepPause {
 		return
 	}
-	s.paused = 0
+	s.turnsPaused = 0
 	period := s.period
-	if s.urgent > 0 {
+	if s.fastSweepReasons > 0 {
 		period = engine.UrgentSweepPeriod
 	}
-	every, n := engine.Slice(period, len(s.loop.slab.chunks))
-	if s.left == 0 {
-		s.at, s.left = now+every, n
+	interval, n := engine.Slice(period, len(s.loop.conns.chunks))
+	if s.chunksLeft == 0 {
+		s.nextAt, s.chunksLeft = now+interval, n
 	}
-	for acts := 0; s.left > 0 && acts < sweepActs; s.left-- {
-		acts += s.loop.sweepChunk(now)
+	for actions := 0; s.chunksLeft > 0 && actions < maxSweepActions; s.chunksLeft-- {
+		actions += s.loop.sweepNextChunk(now)
 	}
-	if s.left > 0 {
-		s.at = now // goes on in the next turn, or when the driver has caught up
+	if s.chunksLeft > 0 {
+		s.nextAt = now // continues in the next turn, or when the driver has caught up
 	}
 }
 
-// Connections that came together may all be due together. After sweepActs for which it had
-// something to do, a slice is left for the next turn in which the driver has handled all
-// events, or for the sweepPause-th: io_uring's sends hold a buffer each until their
-// completions are handled, and heartbeats bring as many answers.
+// Connections that came together may be due together. After maxSweepActions the rest of a
+// slice waits until the driver has handled all events, at most maxSweepPause turns: io_uring's
+// sends hold a buffer each until their completions are handled, and heartbeats bring as many
+// answers.
 const (
-	sweepActs  = 512
-	sweepPause = 16
+	maxSweepActions = 512
+	maxSweepPause   = 16
 )
 
-// sweepChunk looks at the next chunk, and says for how many connections there was
-// something to do.
-func (l *Loop) sweepChunk(now time.Duration) (acts int) {
-	s := &l.sweep
-	from := uint32(s.chunk) * chunkSize
-	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
+// sweepNextChunk visits the connections of the next chunk and returns how many were due.
+func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
+	s := &l.sweeper
+	from := uint32(s.nextChunk) * chunkSize
+	l.conns.forEach(from, from+chunkSize, func(c *engine.Conn) {
 		if c.Armed()&(Connecting|DialTimedOut) == Connecting {
 			if due, ok := c.Due(); ok && now >= due {
-				acts++
-				l.dialLate(c)
+				actions++
+				l.timeOutDial(c)
 			}
 		} else if c.Armed()&Busy == 0 && c.Expire(now) {
-			acts++
-			l.driver.Settle(c)
+			actions++
+			l.driver.PerformActions(c)
 		}
 		if c.FD() >= 0 {
-			l.driver.Sweep(c)
+			l.driver.SweepConn(c)
 		}
 	})
-	if s.chunk++; s.chunk >= len(l.slab.chunks) {
-		s.chunk = 0
+	if s.nextChunk++; s.nextChunk >= len(l.conns.chunks) {
+		s.nextChunk = 0
 	}
-	return acts
+	return actions
 }

@@ -12,8 +12,8 @@ import (
 // The buffers that the kernel fills. A few are enough while each is emptied at
 // once; when they run out, more are given, up to all.
 const (
-	bufferSize = 64 << 10
-	fewBuffers = 8
+	bufferSize     = 64 << 10
+	initialBuffers = 8
 )
 
 // bufferEntry is struct io_uring_buf. The tail of the ring lies over the last
@@ -31,13 +31,13 @@ type bufferEntry struct {
 // (IOU_PBUF_RING_INC, Linux 6.12): then small messages take little room, and
 // large ones find a large buffer.
 type bufferRing struct {
-	ring   []byte
-	memory []byte
-	filled [mostBuffers]int // bytes of each buffer that have been handed out
-	given  int              // buffers that the kernel has been given at all
-	tail   uint16
-	inc    bool
-	used   bool // since the memory was given back
+	ring        []byte
+	memory      []byte
+	consumed    [maxBuffers]int // bytes of each buffer that have been handed out
+	provided    int             // buffers that the kernel has been given at all
+	tail        uint16
+	incremental bool
+	used        bool // since the memory was given back
 }
 
 // bufferRegistration is struct io_uring_buf_reg.
@@ -52,34 +52,34 @@ func newBufferRing(r *ring) (*bufferRing, error) {
 	p := &bufferRing{}
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
 	var err error
-	if p.ring, err = unix.Mmap(-1, 0, mostBuffers*int(unsafe.Sizeof(bufferEntry{})), prot, flags); err != nil {
+	if p.ring, err = unix.Mmap(-1, 0, maxBuffers*int(unsafe.Sizeof(bufferEntry{})), prot, flags); err != nil {
 		return nil, fmt.Errorf("io_uring: memory for the ring of buffers: %w", err)
 	}
-	if p.memory, err = unix.Mmap(-1, 0, mostBuffers*bufferSize, prot, flags); err != nil {
+	if p.memory, err = unix.Mmap(-1, 0, maxBuffers*bufferSize, prot, flags); err != nil {
 		_ = unix.Munmap(p.ring)
 		return nil, fmt.Errorf("io_uring: memory for buffers: %w", err)
 	}
-	if err := p.register(r); err != nil {
+	if err := p.registerWith(r); err != nil {
 		p.close()
 		return nil, err
 	}
-	p.giveMore()
+	p.provideMoreBuffers()
 	return p, nil
 }
 
-func (p *bufferRing) register(r *ring) error {
+func (p *bufferRing) registerWith(r *ring) error {
 	for _, flags := range []uint16{bufRingIncremental, 0} {
-		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: mostBuffers, flags: flags}
+		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: maxBuffers, flags: flags}
 		errno := retryNoMemory(func() syscall.Errno {
 			_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
 			return errno
 		})
 		switch {
 		case errno == 0:
-			p.inc = flags != 0
+			p.incremental = flags != 0
 			return nil
 		case errno == unix.ENOMEM:
-			return setupError(errno)
+			return describeSetupError(errno)
 		case errno != unix.EINVAL:
 			return fmt.Errorf("io_uring: registering buffers: %w", errno)
 		}
@@ -93,59 +93,59 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// giveMore gives the kernel twice as many buffers, up to all, and says whether it had
+// provideMoreBuffers gives the kernel twice as many buffers, up to all, and says whether it had
 // not been given all.
-func (p *bufferRing) giveMore() (more bool) {
-	more = p.given < mostBuffers
-	for most := min(max(fewBuffers, 2*p.given), mostBuffers); p.given < most; p.given++ {
-		p.give(uint16(p.given))
+func (p *bufferRing) provideMoreBuffers() (more bool) {
+	more = p.provided < maxBuffers
+	for most := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < most; p.provided++ {
+		p.provideBuffer(uint16(p.provided))
 	}
-	p.publish()
+	p.publishTail()
 	return more
 }
 
-// give puts an empty buffer at the end of the ring.
-func (p *bufferRing) give(id uint16) {
-	p.filled[id] = 0
-	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%mostBuffers)*unsafe.Sizeof(bufferEntry{})]))
+// provideBuffer puts an empty buffer at the end of the ring.
+func (p *bufferRing) provideBuffer(id uint16) {
+	p.consumed[id] = 0
+	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%maxBuffers)*unsafe.Sizeof(bufferEntry{})]))
 	e.addr = uint64(uintptr(unsafe.Pointer(&p.memory[int(id)*bufferSize])))
 	e.len, e.id = bufferSize, id
 	p.tail++
 }
 
-// publish shows the kernel the buffers that were given. The tail shares a word
+// publishTail shows the kernel the buffers that were given. The tail shares a word
 // with the number of the first entry, which only this thread writes.
-func (p *bufferRing) publish() {
+func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
 }
 
-// bytes are what a completion has brought.
-func (p *bufferRing) bytes(c cqe) []byte {
+// receivedBytes are what a completion has brought.
+func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	p.used = true
-	id := int(c.flags >> bufferBits)
-	start := id*bufferSize + p.filled[id]
-	return p.memory[start : start+int(c.res)]
+	id := int(completion.flags >> bufferBits)
+	start := id*bufferSize + p.consumed[id]
+	return p.memory[start : start+int(completion.res)]
 }
 
-// full says whether a receive has filled its buffer to the end.
-func (p *bufferRing) full(c cqe) bool {
-	if p.inc {
-		return c.flags&cqeBufMore == 0
+// filledBuffer says whether a receive has filled its buffer to the end.
+func (p *bufferRing) filledBuffer(completion cqe) bool {
+	if p.incremental {
+		return completion.flags&cqeBufMore == 0
 	}
-	return c.res == bufferSize
+	return completion.res == bufferSize
 }
 
-// recycle takes the completion's bytes as used: the buffer is filled on, or given
+// recycleBuffer takes the completion's bytes as used: the buffer is filled on, or given
 // anew.
-func (p *bufferRing) recycle(c cqe) {
-	id := uint16(c.flags >> bufferBits)
-	if p.inc && c.flags&cqeBufMore != 0 {
-		p.filled[id] += int(c.res)
+func (p *bufferRing) recycleBuffer(completion cqe) {
+	id := uint16(completion.flags >> bufferBits)
+	if p.incremental && completion.flags&cqeBufMore != 0 {
+		p.consumed[id] += int(completion.res)
 		return
 	}
-	p.give(id)
-	p.publish()
+	p.provideBuffer(id)
+	p.publishTail()
 }
 
 // releasePages gives the memory back to the system: the buffers stay where they are, and

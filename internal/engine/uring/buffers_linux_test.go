@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resident counts the pages of memory that are there.
-func resident(t *testing.T, memory []byte) (n int) {
+// countResidentPages counts the pages of memory that are there.
+func countResidentPages(t *testing.T, memory []byte) (n int) {
 	t.Helper()
 	pages := make([]byte, len(memory)/unix.Getpagesize())
 	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&memory[0])), uintptr(len(memory)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
@@ -21,23 +21,23 @@ func resident(t *testing.T, memory []byte) (n int) {
 }
 
 // The memory of buffers that have been used goes back when nothing is under way, once.
-func TestBuffersAreReleased(t *testing.T) {
-	memory, err := unix.Mmap(-1, 0, mostBuffers*bufferSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+func TestReleasePages(t *testing.T) {
+	memory, err := unix.Mmap(-1, 0, maxBuffers*bufferSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(memory)
 	p := &bufferRing{memory: memory}
-	copy(p.bytes(cqe{res: 5, flags: 3 << bufferBits}), "hello")
-	if n := resident(t, memory); n == 0 {
+	copy(p.receivedBytes(cqe{res: 5, flags: 3 << bufferBits}), "hello")
+	if n := countResidentPages(t, memory); n == 0 {
 		t.Fatal("no page is there after a byte was written")
 	}
 	p.releasePages()
-	if n := resident(t, memory); n != 0 || p.used {
+	if n := countResidentPages(t, memory); n != 0 || p.used {
 		t.Errorf("%d pages are there after the release", n)
 	}
 	memory[0] = 1 // as nothing was used, there is nothing to release
-	if p.releasePages(); resident(t, memory) == 0 {
+	if p.releasePages(); countResidentPages(t, memory) == 0 {
 		t.Error("released again though nothing was used")
 	}
 }

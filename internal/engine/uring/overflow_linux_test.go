@@ -16,8 +16,8 @@ import (
 // What the queue of completions has no room for, the kernel keeps and puts there
 // later. These tests fill it: no completion is taken until it has overflown.
 
-// ringForTest is a ring of the test's thread.
-func ringForTest(t *testing.T) *ring {
+// newTestRing is a ring of the test's thread.
+func newTestRing(t *testing.T) *ring {
 	t.Helper()
 	if err := Model.Available(); err != nil {
 		t.Skip(err)
@@ -32,22 +32,22 @@ func ringForTest(t *testing.T) *ring {
 	return r
 }
 
-// fillNops fills n submissions that complete as soon as they are submitted, with
+// submitNops fills n submissions that complete as soon as they are submitted, with
 // the user data 0..n-1.
-func fillNops(r *ring, n int) {
+func submitNops(r *ring, n int) {
 	for i := range n {
-		r.next().user = uint64(i) // operation 0 does nothing
+		r.nextSubmission().user = uint64(i) // operation 0 does nothing
 	}
 }
 
-// takeAll takes completions until there are no more, neither in the queue nor
+// consumeCompletions takes completions until there are no more, neither in the queue nor
 // with the kernel.
-func takeAll(t *testing.T, r *ring, each func(cqe)) {
+func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	t.Helper()
 	const most = 4 * cqEntries
 	for taken := uint32(0); ; {
 		r.enter(enterGetEvents, 0)
-		n := r.completions()
+		n := r.completionCount()
 		taken += n
 		switch {
 		case r.broken != 0:
@@ -58,48 +58,48 @@ func takeAll(t *testing.T, r *ring, each func(cqe)) {
 			return
 		}
 		for range n {
-			each(r.take())
+			each(r.nextCompletion())
 		}
 	}
 }
 
 // A kernel that is busy, or has no memory just now, has taken nothing: the next
 // enter gives it the same again.
-func TestKernelIsBusy(t *testing.T) {
-	r := ringForTest(t)
+func TestTransientEnterErrors(t *testing.T) {
+	r := newTestRing(t)
 	const nops = 5
 	for _, errno := range []syscall.Errno{unix.EBUSY, unix.EAGAIN, unix.EINTR, unix.ENOMEM} {
-		fillNops(r, nops)
-		r.entered(0, errno)
+		submitNops(r, nops)
+		r.handleEnterResult(0, errno)
 		if left := r.tail - r.submitted; left != nops || r.broken != 0 {
 			t.Fatalf("after %v %d submissions are left, want %d; broken: %d", errno, left, nops, r.broken)
 		}
 		came := 0
-		if takeAll(t, r, func(cqe) { came++ }); came != nops {
+		if consumeCompletions(t, r, func(cqe) { came++ }); came != nops {
 			t.Errorf("after %v %d completions came, want %d", errno, came, nops)
 		}
 	}
 	// It had no memory to keep a completion, which is lost for good.
-	if r.entered(0, unix.EBADR); r.broken != unix.EBADR {
+	if r.handleEnterResult(0, unix.EBADR); r.broken != unix.EBADR {
 		t.Errorf("after a lost completion broken is %d, want EBADR", r.broken)
 	}
 }
 
 // What happens while the kernel has no room to say so is seen to all the same:
 // bytes are echoed, and the eventfd can be signalled again.
-func TestLoopOverflow(t *testing.T) {
+func TestCompletionQueueOverflow(t *testing.T) {
 	h := &handler{}
 	full := make(chan net.Addr) // takes the talker's address when it is
 	h.received = func(in []byte) {
 		switch string(in) {
 		case "flood":
-			flood(t, h.driver, full)
+			overflowCompletionQueue(t, h.driver, full)
 		case "ring":
-			wantEventfd(t, h.driver)
+			checkEventfdWatched(t, h.driver)
 		}
 	}
-	e := start(t, h)
-	flooding, talking := dial(t, e), dial(t, e)
+	e := startTestEngine(t, h)
+	flooding, talking := dialEngine(t, e), dialEngine(t, e)
 	talking.Exchange("hello", "hello")
 	flooding.Send("flood")
 	full <- talking.LocalAddr()
@@ -108,23 +108,23 @@ func TestLoopOverflow(t *testing.T) {
 	flooding.Expect("flood")
 	flooding.Send("ring")
 	flooding.Expect("ring")
-	dial(t, e).Exchange("hello", "hello")
+	dialEngine(t, e).Exchange("hello", "hello")
 	if n := len(h.closed); n != 0 {
 		t.Errorf("%d connections were closed: %v", n, <-h.closed)
 	}
 }
 
-// flood fills the queue, on the loop, signals the eventfd, and has the kernel receive
+// overflowCompletionQueue fills the queue, on the loop, signals the eventfd, and has the kernel receive
 // what the talker sends.
-func flood(t *testing.T, d *driver, full <-chan net.Addr) {
+func overflowCompletionQueue(t *testing.T, d *driver, talkerAddr <-chan net.Addr) {
 	for range 2 * cqEntries {
-		d.cancel(12345) // of nothing: answered at once
+		d.submitCancel(12345) // of nothing: answered at once
 	}
 	d.ring.enter(0, 0)
 	d.loop.Eventfd().Signal()
-	talker := (<-full).String()
+	talker := (<-talkerAddr).String()
 	var c *engine.Conn
-	d.loop.Each(func(each *engine.Conn) {
+	d.loop.ForEachConn(func(each *engine.Conn) {
 		if each.Peer().String() == talker {
 			c = each
 		}
@@ -138,23 +138,23 @@ func flood(t *testing.T, d *driver, full <-chan net.Addr) {
 		_, _, err := unix.Recvfrom(int(c.FD()), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return err == unix.EAGAIN
 	})
-	if n := d.ring.completions(); n != cqEntries {
+	if n := d.ring.completionCount(); n != cqEntries {
 		t.Errorf("%d completions, want %d: there was room", n, cqEntries)
 	}
 }
 
-// wantEventfd checks, on the loop, that the ring watches the eventfd.
-func wantEventfd(t *testing.T, d *driver) {
+// checkEventfdWatched checks, on the loop, that the ring watches the eventfd.
+func checkEventfdWatched(t *testing.T, d *driver) {
 	d.ring.enter(enterGetEvents, 0)
-	before := d.ring.completions()
+	before := d.ring.completionCount()
 	d.loop.Eventfd().Signal()
-	enterUntil(t, d.ring, "the eventfd is heard", func() bool { return d.ring.completions() > before })
+	enterUntil(t, d.ring, "the eventfd is heard", func() bool { return d.ring.completionCount() > before })
 }
 
 // enterUntil runs what has completed until a condition holds.
-func enterUntil(t *testing.T, r *ring, what string, so func() bool) {
+func enterUntil(t *testing.T, r *ring, what string, condition func() bool) {
 	for end := time.Now().Add(testkit.Timeout); ; {
-		if r.enter(enterGetEvents, 0); so() {
+		if r.enter(enterGetEvents, 0); condition() {
 			return
 		}
 		if time.Now().After(end) {

@@ -11,31 +11,31 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// received takes the completion of a receive. Bytes for a connection that is
+// handleRecvCompletion takes the completion of a receive. Bytes for a connection that is
 // busy are kept, and the receive is ended so that not many come.
-func (d *driver) received(c *engine.Conn, e cqe) {
-	d.takeCompletion(c, e)
-	d.Settle(c)
+func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
+	d.consumeRecvCompletion(c, completion)
+	d.PerformActions(c)
 }
 
-// takeCompletion gives the completion's buffer back whatever the handler does.
-func (d *driver) takeCompletion(c *engine.Conn, e cqe) {
-	if e.flags&cqeBuffer != 0 {
-		defer d.buffers.recycle(e)
+// consumeRecvCompletion gives the completion's buffer back whatever the handler does.
+func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
+	if completion.flags&cqeBuffer != 0 {
+		defer d.buffers.recycleBuffer(completion)
 	}
-	if e.flags&cqeMore == 0 {
-		d.clear(c, receiving|canceling)
+	if completion.flags&cqeMore == 0 {
+		d.clearOps(c, receiving|canceling)
 	}
 	switch armed := c.Armed(); {
 	case armed&loop.Busy != 0:
-		d.keepCompletion(c, e)
-	case armed&dying == 0:
+		d.deferRecvCompletion(c, completion)
+	case armed&closing == 0:
 		var in []byte
-		if e.res > 0 {
-			in = d.buffers.bytes(e)
+		if completion.res > 0 {
+			in = d.buffers.receivedBytes(completion)
 		}
-		d.take(c, e.res, in)
-		d.noteSize(c, e)
+		d.handleRecvResult(c, completion.res, in)
+		d.classifyReceive(c, completion)
 	}
 }
 
@@ -45,83 +45,83 @@ func (d *driver) takeCompletion(c *engine.Conn, e cqe) {
 // without a buffer of the ring where those may not be enough for all.
 const multishotMax = 8 << 10
 
-// noteSize notes whether the connection sends much: more than there was room for, too.
-func (d *driver) noteSize(c *engine.Conn, e cqe) {
+// classifyReceive notes whether the connection sends much: more than there was room for, too.
+func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
 	switch armed := c.Armed(); {
-	case e.res >= multishotMax, e.res > 0 && d.buffers.full(e):
-		c.SetArmed(armed &^ small)
-		d.stopReceiving(c)
-	case e.res > 0:
-		c.SetArmed(armed | small)
+	case completion.res >= multishotMax, completion.res > 0 && d.buffers.filledBuffer(completion):
+		c.SetArmed(armed &^ smallReceives)
+		d.cancelReceive(c)
+	case completion.res > 0:
+		c.SetArmed(armed | smallReceives)
 	}
 }
 
-// take gives the core what a receive has brought.
-func (d *driver) take(c *engine.Conn, res int32, in []byte) {
+// handleRecvResult gives the core what a receive has brought.
+func (d *driver) handleRecvResult(c *engine.Conn, result int32, received []byte) {
 	switch {
-	case res > 0:
-		c.SetArmed(c.Armed() | active)
-		c.Arrived(in)
-		d.loop.NoteRead(c, int(res))
-	case res == 0:
+	case result > 0:
+		c.SetArmed(c.Armed() | recentlyActive)
+		c.Arrived(received)
+		d.loop.QueueIfBulk(c, int(result))
+	case result == 0:
 		c.PeerClosed()
-	case res == -int32(unix.ENOBUFS):
-		if !d.buffers.giveMore() {
+	case result == -int32(unix.ENOBUFS):
+		if !d.buffers.provideMoreBuffers() {
 			d.loop.QueueRead(c)
 		}
-	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
+	case result == -int32(unix.ECANCELED), result == -int32(unix.EAGAIN), result == -int32(unix.EINTR):
 	default:
-		c.Failed(syscall.Errno(-res))
+		c.Failed(syscall.Errno(-result))
 	}
 }
 
-// keepCompletion keeps a receive's completion until the connection is back.
-func (d *driver) keepCompletion(c *engine.Conn, e cqe) {
-	var in []byte
-	if e.res > 0 {
-		in = slices.Clone(d.buffers.bytes(e))
+// deferRecvCompletion keeps a receive's completion until the connection is back.
+func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
+	var received []byte
+	if completion.res > 0 {
+		received = slices.Clone(d.buffers.receivedBytes(completion))
 	}
-	d.loop.Later(c, func() { d.take(c, e.res, in) })
-	d.stopReceiving(c)
+	d.loop.DeferUntilReturned(c, func() { d.handleRecvResult(c, completion.res, received) })
+	d.cancelReceive(c)
 }
 
-// stopReceiving ends the receive that is under way, if there is one.
-func (d *driver) stopReceiving(c *engine.Conn) {
+// cancelReceive ends the receive that is under way, if there is one.
+func (d *driver) cancelReceive(c *engine.Conn) {
 	if armed := c.Armed(); armed&(receiving|canceling) == receiving {
 		c.SetArmed(armed | canceling)
-		d.cancel(ofRecv | uint64(c.Slot()))
+		d.submitCancel(tagRecv | uint64(c.Slot()))
 	}
 }
 
-// cancelAll has all that is under way to receive end.
-func (d *driver) cancelAll(c *engine.Conn) {
+// cancelInputOps has all that is under way to receive end.
+func (d *driver) cancelInputOps(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
-	d.stopReceiving(c)
+	d.cancelReceive(c)
 	if c.Armed()&polling != 0 {
-		d.cancel(ofPoll | uint64(c.Slot()))
+		d.submitCancel(tagPoll | uint64(c.Slot()))
 	}
 }
 
-// MayRead says whether nothing that is under way reads from the connection.
-func (d *driver) MayRead(c *engine.Conn) bool { return c.Armed()&(dying|receiving) == 0 }
+// CanRead says whether nothing that is under way reads from the connection.
+func (d *driver) CanRead(c *engine.Conn) bool { return c.Armed()&(closing|receiving) == 0 }
 
-// Read receives what is there, unless a receive is under way, which has been given
+// ReadOnce receives what is there, unless a receive is under way, which has been given
 // earlier bytes or will be.
-func (d *driver) Read(c *engine.Conn) bool {
-	if !d.MayRead(c) {
+func (d *driver) ReadOnce(c *engine.Conn) bool {
+	if !d.CanRead(c) {
 		return false
 	}
-	if d.input == nil {
-		d.input = make([]byte, engine.ReadSize)
+	if d.readBuffer == nil {
+		d.readBuffer = make([]byte, engine.ReadSize)
 	}
-	n, errno := sock.Recv(c.FD(), d.input)
+	n, errno := sock.Recv(c.FD(), d.readBuffer)
 	switch {
 	case errno == 0 && n > 0:
-		d.take(c, int32(n), d.input[:n])
-		if c.SetArmed(c.Armed() &^ small); n < multishotMax {
-			c.SetArmed(c.Armed() | small)
+		d.handleRecvResult(c, int32(n), d.readBuffer[:n])
+		if c.SetArmed(c.Armed() &^ smallReceives); n < multishotMax {
+			c.SetArmed(c.Armed() | smallReceives)
 		}
-		if n < len(d.input) {
+		if n < len(d.readBuffer) {
 			c.Empty()
 		}
 		return true
@@ -135,17 +135,17 @@ func (d *driver) Read(c *engine.Conn) bool {
 	return false
 }
 
-// receive submits a receive: one that goes on until it is canceled or fails, if the
+// submitReceive submits a receive: one that goes on until it is canceled or fails, if the
 // last was small.
-func (d *driver) receive(c *engine.Conn) {
+func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.Armed()
 	c.SetArmed(armed | receiving)
-	d.receives++
-	d.loop.AddUrgent(1)
-	s := d.ring.next()
+	d.pendingReceives++
+	d.loop.TrackFastSweep(1)
+	s := d.ring.nextSubmission()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
-	if armed&small != 0 {
+	if armed&smallReceives != 0 {
 		s.ioprio = recvMultishot
 	}
-	s.user = ofRecv | uint64(c.Slot())
+	s.user = tagRecv | uint64(c.Slot())
 }

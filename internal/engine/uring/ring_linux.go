@@ -59,9 +59,9 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// params is struct io_uring_params. In sq, a to c are flags, dropped and array;
+// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array;
 // in cq, a and b are overflow and cqes.
-type params struct {
+type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
 	sq, cq                                               ringOffsets
@@ -120,26 +120,26 @@ type waitArg struct {
 }
 
 func newRing() (*ring, error) {
-	p := params{cqEntries: cqEntries}
+	p := setupParams{cqEntries: cqEntries}
 	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupTaskrunFlag | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
 	var fd uintptr
 	if errno := retryNoMemory(func() (errno syscall.Errno) {
 		fd, _, errno = syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
 		return errno
 	}); errno != 0 {
-		return nil, setupError(errno)
+		return nil, describeSetupError(errno)
 	}
 	r := &ring{file: int(fd), fd: fd}
 	if err := r.mapQueues(&p); err != nil {
 		unix.Close(r.file)
 		return nil, fmt.Errorf("io_uring: mapping the queues: %w", err)
 	}
-	r.register()
+	r.registerFD()
 	return r, nil
 }
 
-// setupError says what the kernel's refusal means.
-func setupError(errno syscall.Errno) error {
+// describeSetupError says what the kernel's refusal means.
+func describeSetupError(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS:
 		return fmt.Errorf("the kernel has no io_uring, or a seccomp filter hides it: %w", errno)
@@ -148,13 +148,13 @@ func setupError(errno syscall.Errno) error {
 	case unix.EINVAL:
 		return fmt.Errorf("the kernel's io_uring is too old: it needs Linux 6.6: %w", errno)
 	case unix.ENOMEM:
-		return fmt.Errorf("%s: %w", noMemory(), errno)
+		return fmt.Errorf("%s: %w", lockedMemoryAdvice(), errno)
 	}
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// noMemory says how many loops the limit of locked memory is enough for, and what to do.
-func noMemory() string {
+// lockedMemoryAdvice says how many loops the limit of locked memory is enough for, and what to do.
+func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
 		return "no memory for an io_uring"
@@ -167,20 +167,20 @@ func noMemory() string {
 // The kernel frees a ring, and what it has locked, some time after it has been closed or its
 // process has ended. So a call that finds no memory is repeated for a while.
 const (
-	noMemoryPatience = 250 * time.Millisecond
-	noMemoryRetry    = 5 * time.Millisecond
+	noMemoryTimeout       = 250 * time.Millisecond
+	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
-// retryNoMemory repeats a call for as long as it finds no memory, up to noMemoryPatience.
+// retryNoMemory repeats a call for as long as it finds no memory, up to noMemoryTimeout.
 func retryNoMemory(call func() syscall.Errno) syscall.Errno {
-	for end := time.Now().Add(noMemoryPatience); ; time.Sleep(noMemoryRetry) {
+	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
 			return errno
 		}
 	}
 }
 
-func (r *ring) mapQueues(p *params) (err error) {
+func (r *ring) mapQueues(p *setupParams) (err error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
 	size := int(p.cq.b) + int(p.cqEntries)*int(unsafe.Sizeof(cqe{}))
 	if r.queues, err = unix.Mmap(r.file, offSQRing, size, prot, flags); err != nil {
@@ -199,15 +199,15 @@ func (r *ring) mapQueues(p *params) (err error) {
 	return nil
 }
 
-// registration is struct io_uring_rsrc_update, for the ring's own descriptor.
-type registration struct {
+// fdRegistration is struct io_uring_rsrc_update, for the ring's own descriptor.
+type fdRegistration struct {
 	offset, reserved uint32
 	data             uint64
 }
 
-// register saves the kernel a look-up in each enter, if it can.
-func (r *ring) register() {
-	up := registration{offset: ^uint32(0), data: uint64(r.file)}
+// registerFD saves the kernel a look-up in each enter, if it can.
+func (r *ring) registerFD() {
+	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
 	if errno == 0 && n == 1 {
 		r.fd, r.flags = uintptr(up.offset), enterRegistered
@@ -218,7 +218,7 @@ func (r *ring) register() {
 func (r *ring) close() {
 	if r.flags != 0 {
 		// The thread outlives the ring and would hold it.
-		up := registration{offset: uint32(r.fd)}
+		up := fdRegistration{offset: uint32(r.fd)}
 		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), unregisterRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
 	}
 	_ = unix.Munmap(r.entries)
@@ -226,14 +226,14 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFruitless is how often in a row the kernel may take nothing of a full queue:
+// maxFullQueueRetries is how often in a row the kernel may take nothing of a full queue:
 // some 0.1 s of trying.
-const maxFruitless = 1 << 18
+const maxFullQueueRetries = 1 << 18
 
-// next gives an empty submission to fill.
-func (r *ring) next() *sqe {
-	for fruitless := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; fruitless++ {
-		if r.enter(0, 0); r.broken == 0 && fruitless == maxFruitless {
+// nextSubmission gives an empty submission to fill.
+func (r *ring) nextSubmission() *sqe {
+	for retries := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; retries++ {
+		if r.enter(0, 0); r.broken == 0 && retries == maxFullQueueRetries {
 			r.broken = unix.EBUSY
 		}
 		if r.broken != 0 {
@@ -248,46 +248,48 @@ func (r *ring) next() *sqe {
 
 // enter submits what has been filled and, with enterGetEvents, runs what has
 // completed. It does not block.
-func (r *ring) enter(flags uintptr, least uintptr) {
+func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
-	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), least, r.flags|flags, 0, 0)
-	r.entered(n, errno)
+	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
+	r.handleEnterResult(n, errno)
 }
 
-// entered takes what an enter has answered. Errors that no later call could mend
+// handleEnterResult takes what an enter has answered. Errors that no later call could mend
 // mean that the ring is of no more use.
-func (r *ring) entered(n uintptr, errno syscall.Errno) {
+func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	switch errno {
 	case 0:
-		r.submitted += uint32(n)
+		r.submitted += uint32(submitted)
 	case unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ETIME, unix.ENOMEM:
 	default:
 		r.broken = errno
 	}
 }
 
-// wait is enter that blocks until there is a completion or the time is over; a
+// enterAndWait is enter that blocks until there is a completion or the time is over; a
 // negative one never is. It tells the scheduler.
-func (r *ring) wait(most time.Duration) {
+func (r *ring) enterAndWait(limit time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
-	if most >= 0 {
-		r.time = kernelTime{int64(most / time.Second), int64(most % time.Second)}
+	if limit >= 0 {
+		r.time = kernelTime{int64(limit / time.Second), int64(limit % time.Second)}
 		r.arg.ts = uint64(uintptr(unsafe.Pointer(&r.time)))
 	}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
 		r.flags|enterGetEvents|enterExtArg, uintptr(unsafe.Pointer(&r.arg)), unsafe.Sizeof(r.arg))
-	r.entered(n, errno)
+	r.handleEnterResult(n, errno)
 }
 
-// completions is how many there are to take.
-func (r *ring) completions() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
+// completionCount is how many there are to take.
+func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// deferred says whether the kernel has work for the next enter with enterGetEvents.
-func (r *ring) deferred() bool { return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0 }
+// hasDeferredWork says whether the kernel has work for the next enter with enterGetEvents.
+func (r *ring) hasDeferredWork() bool {
+	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
+}
 
-// take takes the next completion.
-func (r *ring) take() cqe {
+// nextCompletion takes the next completion.
+func (r *ring) nextCompletion() cqe {
 	head := *r.cqHead
 	c := r.cqes[head&r.cqMask]
 	atomic.StoreUint32(r.cqHead, head+1)

@@ -11,34 +11,34 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sent takes the completion of a send.
-func (d *driver) sent(c *engine.Conn, e cqe) {
-	d.clear(c, sending)
+// handleSendCompletion takes the completion of a send.
+func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
+	d.clearOps(c, sending)
 	if c.Armed()&loop.Busy != 0 {
-		d.loop.Later(c, func() { d.took(c, e.res) })
+		d.loop.DeferUntilReturned(c, func() { d.handleSendResult(c, completion.res) })
 		return
 	}
-	d.took(c, e.res)
-	d.Settle(c)
+	d.handleSendResult(c, completion.res)
+	d.PerformActions(c)
 }
 
-// writable takes the completion of a poll for room.
-func (d *driver) writable(c *engine.Conn) {
-	d.clear(c, sending)
+// handleWritable takes the completion of a poll for room.
+func (d *driver) handleWritable(c *engine.Conn) {
+	d.clearOps(c, sending)
 	if c.Armed()&loop.Busy != 0 {
-		d.loop.Later(c, c.Room)
+		d.loop.DeferUntilReturned(c, c.Room)
 		return
 	}
 	c.Room()
-	d.Settle(c)
+	d.PerformActions(c)
 }
 
-// took tells the core what a send has taken.
-func (d *driver) took(c *engine.Conn, res int32) {
-	c.Sent(int(max(res, 0)))
+// handleSendResult tells the core what a send has taken.
+func (d *driver) handleSendResult(c *engine.Conn, result int32) {
+	c.Sent(int(max(result, 0)))
 	c.Room()
-	if res < 0 && c.Armed()&dying == 0 {
-		switch errno := syscall.Errno(-res); errno {
+	if result < 0 && c.Armed()&closing == 0 {
+		switch errno := syscall.Errno(-result); errno {
 		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
 		default:
 			c.Failed(errno)
@@ -46,21 +46,21 @@ func (d *driver) took(c *engine.Conn, res int32) {
 	}
 }
 
-// send submits what is owed. The connection keeps it until it is sent.
-func (d *driver) send(c *engine.Conn) {
+// submitSend submits what is owed. The connection keeps it until it is sent.
+func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
 	c.Offered()
 	c.SetArmed(c.Armed() | sending)
-	s := d.ring.next()
+	s := d.ring.nextSubmission()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
-	s.user = ofSend | uint64(c.Slot())
+	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFile has the kernel send a file: the ring has no operation for that.
-func (d *driver) sendFile(c *engine.Conn) {
+// sendFileOutput has the kernel send a file: the ring has no operation for that.
+func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendFile(c, sock.SendFileNow); c.WantsRoom() {
 		c.SetArmed(c.Armed() | sending)
-		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
+		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}
 }

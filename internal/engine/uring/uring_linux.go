@@ -36,14 +36,14 @@ import (
 var Model = engine.Model{
 	Name:      "uring",
 	Loops:     true,
-	Available: sync.OnceValue(probe),
+	Available: sync.OnceValue(probeRing),
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
 	},
 }
 
-// probe tries what a loop needs, on a thread of its own that ends with it.
-func probe() (err error) {
+// probeRing tries what a loop needs, on a thread of its own that ends with it.
+func probeRing() (err error) {
 	sock.OwnThread(func() {
 		var r *ring
 		if r, err = newRing(); err != nil {
@@ -52,9 +52,9 @@ func probe() (err error) {
 		var p *bufferRing
 		if p, err = newBufferRing(r); err == nil {
 			defer p.close()
-			r.next().op = opNop
+			r.nextSubmission().op = opNop
 			if r.enter(enterGetEvents, 1); r.broken != 0 {
-				err = setupError(r.broken)
+				err = describeSetupError(r.broken)
 			}
 		}
 		r.close()
@@ -62,57 +62,57 @@ func probe() (err error) {
 	return err
 }
 
-// turnBatch is the most completions that are handled in one turn, of which those of
+// completionsPerTurn is the most completions that are handled in one turn, of which those of
 // sends count a quarter: the sends that they cause each hold a buffer until the next.
 // And a turn in which every handler takes long is to end soon, for Auto to see it.
-const turnBatch = 64
+const completionsPerTurn = 64
 
-// mostDeferred is the most pieces of deferred work that a round asks for.
-const mostDeferred = 4 * turnBatch
+// maxDeferredPerRound is the most pieces of deferred work that a round asks for.
+const maxDeferredPerRound = 4 * completionsPerTurn
 
 // What a completion is of, in the upper half of its user data; the lower is the
 // connection's slot.
 const (
-	ofRecv uint64 = iota << 32
-	ofSend
-	ofRoom
-	ofPoll
-	ofListener
-	ofEventfd
-	ofNothing
+	tagRecv uint64 = iota << 32
+	tagSend
+	tagWritable
+	tagPoll
+	tagListener
+	tagEventfd
+	tagIgnored
 )
 
 // What is under way for a connection, in Conn.Armed.
 const (
-	receiving uint16 = 1 << (loop.DriverBits + iota) // a multishot receive
-	polling                                          // a poll
-	sending                                          // a send, or a poll for room for a file
-	canceling                                        // the end of the receive has been asked for
-	dying                                            // to be closed when nothing is under way
-	active                                           // has received since the last sweep
-	small                                            // its last receive was small
+	receiving      uint16 = 1 << (loop.DriverBits + iota) // a multishot receive
+	polling                                               // a poll
+	sending                                               // a send, or a poll for room for a file
+	canceling                                             // the end of the receive has been asked for
+	closing                                               // to be closed when nothing is under way
+	recentlyActive                                        // has received since the last sweep
+	smallReceives                                         // its last receive was small
 
-	underWay = receiving | polling | sending
+	pendingOps = receiving | polling | sending
 )
 
 // driver is the part of a loop that is io_uring's.
 type driver struct {
-	loop     *loop.Loop
-	ring     *ring
-	buffers  *bufferRing
-	accepts  *sock.Poll    // watches the listener
-	input    []byte        // for Read
-	revived  time.Duration // when the ring was last made anew
-	left     uint32        // completions of this round that are not handled
-	receives int           // connections with a receive under way
+	loop            *loop.Loop
+	ring            *ring
+	buffers         *bufferRing
+	listenerPoll    *sock.Poll    // watches the listener
+	readBuffer      []byte        // for Read
+	lastRecreated   time.Duration // when the ring was last made anew
+	roundLeft       uint32        // completions of this round that are not handled
+	pendingReceives int           // connections with a receive under way
 }
 
 func (d *driver) Open() error {
-	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
-	return d.setUp()
+	d.loop.UseBlockingSockets() // the ring would not wait on a non-blocking one
+	return d.openRing()
 }
 
-func (d *driver) setUp() (err error) {
+func (d *driver) openRing() (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
 	}
@@ -120,217 +120,217 @@ func (d *driver) setUp() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.accepts, err = sock.NewPoll(1); err != nil {
+	if d.listenerPoll, err = sock.NewPoll(1); err != nil {
 		d.ring.close()
 		d.buffers.close()
 		return err
 	}
-	d.poll(d.loop.Eventfd().FD, ofEventfd, unix.POLLIN, pollMultishot)
-	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
+	d.submitPoll(d.loop.Eventfd().FD, tagEventfd, unix.POLLIN, pollMultishot)
+	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
 	d.ring.close()
 	d.buffers.close()
-	d.accepts.Close()
+	d.listenerPoll.Close()
 }
 
-func (d *driver) Listen(fd int32) { d.accepts.Add(fd, 0, sock.In) }
+func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD, 0, sock.In) }
 
-func (d *driver) Unlisten(fd int32) { d.accepts.Remove(fd) }
+func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// Poll handles completions in rounds. Only when those of a round are handled it has
+// HandleEvents handles completions in rounds. Only when those of a round are handled it has
 // the kernel run what it has deferred, or they would pile up, and with them the
 // buffers that they hold. But then it always does: what completes at once when it
 // is submitted belongs to the next round, or else connections whose sends and
 // receives always do would keep all others from being heard.
-func (d *driver) Poll() (some, more bool) {
+func (d *driver) HandleEvents() (handled, left bool) {
 	switch {
-	case d.left == 0:
-		d.newRound()
+	case d.roundLeft == 0:
+		d.startRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
-	some = d.handle()
-	return some, d.left > 0
+	handled = d.handleCompletions()
+	return handled, d.roundLeft > 0
 }
 
-// newRound has the kernel run what it has deferred. It does so some 20 pieces at a
+// startRound has the kernel run what it has deferred. It does so some 20 pieces at a
 // time; as many are wanted as what completes at once, so that connections that wait
 // for it get an even share, but no more than a few turns can handle: the sends that they
 // cause complete behind the round, and hold a buffer each until then.
-func (d *driver) newRound() {
-	atOnce := d.ring.completions() + d.ring.tail - d.ring.submitted
-	more := min(atOnce, mostDeferred)
+func (d *driver) startRound() {
+	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
+	more := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
-	for n := uint32(0); n < more && d.ring.completions() < atOnce+more && d.ring.deferred() && d.ring.broken == 0; n++ {
+	for n := uint32(0); n < more && d.ring.completionCount() < immediate+more && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
 	}
-	d.left = d.ring.completions()
+	d.roundLeft = d.ring.completionCount()
 }
 
-// Wait gives the memory of the buffers back when none is in use: no receive is under
+// WaitForEvents gives the memory of the buffers back when none is in use: no receive is under
 // way, and none has left anything.
-func (d *driver) Wait(most time.Duration) {
-	if d.receives == 0 && d.ring.completions() == 0 {
+func (d *driver) WaitForEvents(limit time.Duration) {
+	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.releasePages()
 	}
-	d.ring.wait(most)
-	d.left = d.ring.completions()
+	d.ring.enterAndWait(limit)
+	d.roundLeft = d.ring.completionCount()
 }
 
-// reviveEvery is the least time between two rings.
-const reviveEvery = 100 * time.Millisecond
+// recreateInterval is the least time between two rings.
+const recreateInterval = 100 * time.Millisecond
 
-// revive makes a new ring when the old one is of no more use. Nothing that was
+// recreateRing makes a new ring when the old one is of no more use. Nothing that was
 // under way in that will be reported any more: its connections are closed. The
 // listener waits for the new one. A ring that fails at once again has nothing
 // under way, and waits for its turn.
-func (d *driver) revive() {
+func (d *driver) recreateRing() {
 	errno := d.ring.broken
-	time.Sleep(d.revived + reviveEvery - engine.Since())
-	d.revived, d.left = engine.Since(), 0
+	time.Sleep(d.lastRecreated + recreateInterval - engine.Since())
+	d.lastRecreated, d.roundLeft = engine.Since(), 0
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
 	d.Close()
-	if err := d.setUp(); err != nil {
+	if err := d.openRing(); err != nil {
 		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
 	}
-	d.loop.Relisten()
-	d.loop.Each(func(c *engine.Conn) {
-		d.clear(c, underWay|canceling)
-		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 && !c.IsOpen() {
+	d.loop.WatchListeners()
+	d.loop.ForEachConn(func(c *engine.Conn) {
+		d.clearOps(c, pendingOps|canceling)
+		if d.loop.AbortConn(c, engine.Reason(errno)); c.Armed()&closing != 0 && !c.IsOpen() {
 			d.closeWhenIdle(c)
 		}
 	})
 }
 
-// handle handles the completions of the round that are left, up to a batch.
-func (d *driver) handle() bool {
+// handleCompletions handles the completions of the round that are left, up to a batch.
+func (d *driver) handleCompletions() bool {
 	if d.ring.broken != 0 {
-		d.revive()
+		d.recreateRing()
 		return true
 	}
-	some := d.left > 0
-	for n := 0; d.left > 0 && n < 4*turnBatch; {
-		e := d.ring.take()
-		d.left-- // now: a handler may end the goroutine
+	handled := d.roundLeft > 0
+	for n := 0; d.roundLeft > 0 && n < 4*completionsPerTurn; {
+		completion := d.ring.nextCompletion()
+		d.roundLeft-- // now: a handler may end the goroutine
 		n += 4
-		switch e.user &^ (1<<32 - 1) {
-		case ofRecv:
-			d.received(d.loop.Conn(uint32(e.user)), e)
-		case ofSend:
+		switch completion.user &^ (1<<32 - 1) {
+		case tagRecv:
+			d.handleRecvCompletion(d.loop.Conn(uint32(completion.user)), completion)
+		case tagSend:
 			n -= 3
-			d.sent(d.loop.Conn(uint32(e.user)), e)
-		case ofRoom:
-			d.writable(d.loop.Conn(uint32(e.user)))
-		case ofPoll:
-			d.polled(d.loop.Conn(uint32(e.user)))
-		case ofListener:
-			d.accept()
-		case ofEventfd:
+			d.handleSendCompletion(d.loop.Conn(uint32(completion.user)), completion)
+		case tagWritable:
+			d.handleWritable(d.loop.Conn(uint32(completion.user)))
+		case tagPoll:
+			d.handlePollCompletion(d.loop.Conn(uint32(completion.user)))
+		case tagListener:
+			d.acceptConns()
+		case tagEventfd:
 			d.loop.Eventfd().Clear()
-			if e.flags&cqeMore == 0 {
-				d.poll(d.loop.Eventfd().FD, ofEventfd, unix.POLLIN, pollMultishot)
+			if completion.flags&cqeMore == 0 {
+				d.submitPoll(d.loop.Eventfd().FD, tagEventfd, unix.POLLIN, pollMultishot)
 			}
 		}
 	}
-	return some
+	return handled
 }
 
-// accept accepts what waits, and goes on to watch the listener, whatever handlers do.
-func (d *driver) accept() {
-	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
-	d.loop.Accept()
+// acceptConns accepts what waits, and goes on to watch the listener, whatever handlers do.
+func (d *driver) acceptConns() {
+	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
+	d.loop.AcceptConns()
 }
 
-// polled takes the completion of a poll: a silent connection talks, or a dial
+// handlePollCompletion takes the completion of a poll: a silent connection talks, or a dial
 // has ended.
-func (d *driver) polled(c *engine.Conn) {
-	d.clear(c, polling)
+func (d *driver) handlePollCompletion(c *engine.Conn) {
+	d.clearOps(c, polling)
 	switch {
-	case c.Armed()&dying != 0:
-		d.Settle(c)
+	case c.Armed()&closing != 0:
+		d.PerformActions(c)
 	case c.Armed()&loop.Connecting != 0:
-		d.loop.Connected(c)
+		d.loop.FinishDial(c)
 	default:
 		was := c.Armed()
-		c.SetArmed(was | active)
+		c.SetArmed(was | recentlyActive)
 		switch {
-		case was&(small|loop.Busy) != 0 || !c.WantsInput():
-		case was&active != 0: // it has sent much a moment ago
+		case was&(smallReceives|loop.Busy) != 0 || !c.WantsInput():
+		case was&recentlyActive != 0: // it has sent much a moment ago
 			d.loop.QueueRead(c)
 		default:
-			d.Read(c)
+			d.ReadOnce(c)
 		}
-		d.Settle(c)
+		d.PerformActions(c)
 	}
 }
 
-// Watch begins with a poll: for input, or while connecting for room.
-func (d *driver) Watch(c *engine.Conn) syscall.Errno {
+// WatchConn begins with a poll: for input, or while connecting for room.
+func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.Armed()&loop.Connecting != 0 {
 		events = unix.POLLOUT
 	}
 	c.SetArmed(c.Armed() | polling)
-	d.poll(c.FD(), ofPoll|uint64(c.Slot()), events, 0)
+	d.submitPoll(c.FD(), tagPoll|uint64(c.Slot()), events, 0)
 	return 0
 }
 
-func (d *driver) Established(c *engine.Conn) syscall.Errno {
+func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 	if errno := sock.SetBlocking(c.FD()); errno != 0 {
 		return errno
 	}
-	return d.Watch(c)
+	return d.WatchConn(c)
 }
 
-func (d *driver) Drop(c *engine.Conn) { d.closeWhenIdle(c) }
+func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenIdle(c) }
 
-func (d *driver) Settle(c *engine.Conn) {
+func (d *driver) PerformActions(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&loop.Busy != 0:
 		return
-	case armed&dying != 0:
+	case armed&closing != 0:
 		d.closeWhenIdle(c)
 		return
 	}
 	for {
 		switch c.Next() {
 		case engine.Send:
-			d.send(c)
+			d.submitSend(c)
 		case engine.SendFile:
-			d.sendFile(c)
+			d.sendFileOutput(c)
 		case engine.Deliver:
-			if !d.loop.Deliver(c) {
+			if !d.loop.CallHandler(c) {
 				return
 			}
 		case engine.Detach:
-			if c.Armed()&underWay != 0 {
+			if c.Armed()&pendingOps != 0 {
 				if c.Leaving() && c.Armed()&sending != 0 {
-					d.cancel(ofSend | uint64(c.Slot()))
+					d.submitCancel(tagSend | uint64(c.Slot()))
 				}
-				d.cancelAll(c)
+				d.cancelInputOps(c)
 				return
 			}
-			d.loop.Detach(c)
+			d.loop.DetachConn(c)
 		case engine.Shut:
-			d.loop.Shut(c)
+			d.loop.ShutdownWrite(c)
 		case engine.Close:
 			d.closeWhenIdle(c)
 			return
 		case engine.Read:
 			switch {
 			case c.Armed()&receiving != 0:
-				d.stopReceiving(c)
-			case !d.loop.ReadQueued(c):
-				d.Read(c)
+				d.cancelReceive(c)
+			case !d.loop.IsReadQueued(c):
+				d.ReadOnce(c)
 				continue
 			}
 			fallthrough
 		case engine.Wait:
-			d.arm(c)
+			d.watchInput(c)
 			return
 		}
 	}
@@ -341,73 +341,73 @@ func (d *driver) Settle(c *engine.Conn) {
 func (d *driver) closeWhenIdle(c *engine.Conn) {
 	armed := c.Armed()
 	switch {
-	case armed&underWay == 0:
+	case armed&pendingOps == 0:
 		if c.IsOpen() {
-			d.loop.Finish(c)
+			d.loop.CloseConn(c)
 		} else {
-			d.loop.Forget(c)
+			d.loop.CloseUnopened(c)
 		}
-	case armed&dying == 0:
-		c.SetArmed(armed | dying)
+	case armed&closing == 0:
+		c.SetArmed(armed | closing)
 		c.Discard(armed&sending == 0)
-		d.shutdown(c)
+		d.shutdownConn(c)
 	}
 }
 
-// shutdown ends the connection but not its descriptor, so that all that is under way
+// shutdownConn ends the connection but not its descriptor, so that all that is under way
 // completes, and the descriptor can be closed. To cancel what is under way on a
 // descriptor would have the kernel look at all that is on the ring, and so closing
 // many would take time by the square of their number.
-func (d *driver) shutdown(c *engine.Conn) {
-	if !d.loop.Resets(c) || !sock.Disconnect(c.FD()) {
+func (d *driver) shutdownConn(c *engine.Conn) {
+	if !d.loop.ClosesWithReset(c) || !sock.Disconnect(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// arm watches the connection for input if it wants some. Room is what the
+// watchInput watches the connection for input if it wants some. Room is what the
 // completion of its send tells.
-func (d *driver) arm(c *engine.Conn) {
+func (d *driver) watchInput(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	armed := c.Armed()
-	switch wants := c.WantsInput() && !d.loop.ReadQueued(c); {
+	switch wants := c.WantsInput() && !d.loop.IsReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
-		if armed&active != 0 && (armed&small != 0 || d.receives < mostBuffers) {
-			d.receive(c)
+		if armed&recentlyActive != 0 && (armed&smallReceives != 0 || d.pendingReceives < maxBuffers) {
+			d.submitReceive(c)
 		} else {
 			c.SetArmed(armed | polling)
-			d.poll(c.FD(), ofPoll|uint64(c.Slot()), unix.POLLIN, 0)
+			d.submitPoll(c.FD(), tagPoll|uint64(c.Slot()), unix.POLLIN, 0)
 		}
 	case !wants:
-		d.stopReceiving(c)
+		d.cancelReceive(c)
 	}
 }
 
-// Sweep ends the receive of a connection that has been silent since the last
+// SweepConn ends the receive of a connection that has been silent since the last
 // sweep: a poll costs the kernel less.
-func (d *driver) Sweep(c *engine.Conn) {
-	if armed := c.Armed(); armed&active != 0 {
-		c.SetArmed(armed &^ active)
+func (d *driver) SweepConn(c *engine.Conn) {
+	if armed := c.Armed(); armed&recentlyActive != 0 {
+		c.SetArmed(armed &^ recentlyActive)
 	} else {
-		d.stopReceiving(c)
+		d.cancelReceive(c)
 	}
 }
 
-// clear takes back what is no longer under way.
-func (d *driver) clear(c *engine.Conn, bits uint16) {
+// clearOps takes back what is no longer under way.
+func (d *driver) clearOps(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
-		d.receives--
-		d.loop.AddUrgent(-1)
+		d.pendingReceives--
+		d.loop.TrackFastSweep(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)
 }
 
-func (d *driver) poll(fd int32, user uint64, events, flags uint32) {
-	s := d.ring.next()
-	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, user
+func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {
+	s := d.ring.nextSubmission()
+	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, userData
 }
 
-// cancel ends what was submitted with such user data.
-func (d *driver) cancel(user uint64) {
-	s := d.ring.next()
-	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, user, ofNothing
+// submitCancel ends what was submitted with such user data.
+func (d *driver) submitCancel(userData uint64) {
+	s := d.ring.nextSubmission()
+	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, userData, tagIgnored
 }

@@ -45,8 +45,8 @@ func (h *handler) Ended(_ *engine.Conn, rest []byte) int { return len(rest) }
 
 func (h *handler) Closed(_ *engine.Conn, why error) { h.closed <- why }
 
-// start starts one loop.
-func start(t *testing.T, h *handler) engine.Engine {
+// startTestEngine starts one loop.
+func startTestEngine(t *testing.T, h *handler) engine.Engine {
 	t.Helper()
 	if err := Model.Available(); err != nil {
 		t.Skip(err)
@@ -61,34 +61,34 @@ func start(t *testing.T, h *handler) engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { kill(e) })
+	t.Cleanup(func() { killEngine(e) })
 	return e
 }
 
-// kill stops an engine at once.
-func kill(e engine.Engine) {
+// killEngine stops an engine at once.
+func killEngine(e engine.Engine) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	e.Stop(ctx)
 	e.Wait()
 }
 
-func dial(t *testing.T, e engine.Engine) *testkit.Conn {
+func dialEngine(t *testing.T, e engine.Engine) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, e.Addr().String())
 }
 
 // A loop whose ring fails closes its connections, says why, and serves on with
 // a new one.
-func TestRingFails(t *testing.T) {
+func TestRingIsRecreated(t *testing.T) {
 	h := &handler{}
 	h.received = func(in []byte) {
 		if string(in) == "break" {
 			h.driver.ring.broken = unix.EBADFD
 		}
 	}
-	e := start(t, h)
-	idle, talking := dial(t, e), dial(t, e)
+	e := startTestEngine(t, h)
+	idle, talking := dialEngine(t, e), dialEngine(t, e)
 	idle.Exchange("hello", "hello")
 	talking.Exchange("hello", "hello")
 	talking.Send("break")
@@ -97,18 +97,18 @@ func TestRingFails(t *testing.T) {
 			t.Errorf("closed with %v, want EBADFD", why)
 		}
 	}
-	dial(t, e).Exchange("hello again", "hello again")
+	dialEngine(t, e).Exchange("hello again", "hello again")
 }
 
 // When many connections send more than the first buffers hold, more are given,
 // up to all, and no byte is lost.
-func TestBuffersRunOut(t *testing.T) {
+func TestMoreBuffersAreProvided(t *testing.T) {
 	h := &handler{}
-	e := start(t, h)
+	e := startTestEngine(t, h)
 	message := strings.Repeat("0123456789abcdef", 64<<10/16)
 	var all []*testkit.Conn
 	for range 100 {
-		all = append(all, dial(t, e))
+		all = append(all, dialEngine(t, e))
 	}
 	for range 5 {
 		var writing sync.WaitGroup
@@ -120,24 +120,24 @@ func TestBuffersRunOut(t *testing.T) {
 		}
 		writing.Wait()
 	}
-	kill(e)
-	if h.driver.buffers.given < fewBuffers || h.driver.buffers.given > mostBuffers {
-		t.Errorf("%d buffers were given, want %d to %d", h.driver.buffers.given, fewBuffers, mostBuffers)
+	killEngine(e)
+	if h.driver.buffers.provided < initialBuffers || h.driver.buffers.provided > maxBuffers {
+		t.Errorf("%d buffers were given, want %d to %d", h.driver.buffers.provided, initialBuffers, maxBuffers)
 	}
-	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.given, h.driver.buffers.inc)
+	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.provided, h.driver.buffers.incremental)
 }
 
 // More submissions than the queue holds are submitted early; all are done.
-func TestSubmissionsOverflow(t *testing.T) {
+func TestSubmissionQueueOverflow(t *testing.T) {
 	h := &handler{}
 	h.received = func(in []byte) {
 		if string(in) == "many" {
 			for range 3 * sqEntries {
-				h.driver.cancel(12345) // of nothing: answered at once
+				h.driver.submitCancel(12345) // of nothing: answered at once
 			}
 		}
 	}
-	c := dial(t, start(t, h))
+	c := dialEngine(t, startTestEngine(t, h))
 	c.Send("many")
 	c.Expect("many")
 	c.Exchange("hello", "hello")
@@ -146,7 +146,7 @@ func TestSubmissionsOverflow(t *testing.T) {
 // LockedMemory is what the kernel has mapped for a ring, and enough for 200 loops with the usual
 // limit of 8 MiB.
 func TestLockedMemory(t *testing.T) {
-	r := ringForTest(t)
+	r := newTestRing(t)
 	p, err := newBufferRing(r)
 	if err != nil {
 		t.Fatal(err)

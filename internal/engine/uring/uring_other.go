@@ -10,12 +10,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-var errNotHere = errors.New("I/O model uring needs Linux; this is " + runtime.GOOS)
+var errUnsupported = errors.New("I/O model uring needs Linux; this is " + runtime.GOOS)
 
 // Model can't run here.
 var Model = engine.Model{
 	Name:      "uring",
 	Loops:     true,
-	Available: func() error { return errNotHere },
-	Start:     func(engine.Config) (engine.Engine, error) { return nil, errNotHere },
+	Available: func() error { return errUnsupported },
+	Start:     func(engine.Config) (engine.Engine, error) { return nil, errUnsupported },
 }

@@ -1,0 +1,74 @@
+package goroutine
+
+import (
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// chunkSize is how many entries a table grows by.
+const chunkSize = 512
+
+// connTable holds connections by slot. It grows by chunks: copying a large table
+// would leave its old room as garbage. The group's lock guards it.
+type connTable struct {
+	chunks  []*chunk
+	free    []uint32
+	used    int
+	proxied map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
+}
+
+// chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
+// how many it had before.
+type chunk struct {
+	conns       [chunkSize]*conn
+	generations [chunkSize]uint32
+}
+
+// addConn gives a connection the first free slot.
+func (t *connTable) addConn(c *conn, h *engine.Host) {
+	if len(t.free) == 0 {
+		first := uint32(len(t.chunks)) * chunkSize
+		t.chunks = append(t.chunks, new(chunk))
+		for i := uint32(chunkSize); i > 0; i-- {
+			t.free = append(t.free, first+i-1)
+		}
+	}
+	last := len(t.free) - 1
+	slot := t.free[last]
+	t.free = t.free[:last]
+	t.used++
+	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
+	c.Bind(h, slot, chunk.generations[i])
+	chunk.conns[i] = c
+}
+
+// conn finds who has a slot now; nil if nobody has.
+func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
+
+// removeConn frees a slot.
+func (t *connTable) removeConn(slot uint32) {
+	delete(t.proxied, t.conn(slot))
+	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
+	chunk.conns[i] = nil
+	chunk.generations[i]++
+	t.free = append(t.free, slot)
+	t.used--
+}
+
+// allConns lists the connections.
+func (t *connTable) allConns() []*conn {
+	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
+}
+
+// appendChunkConns appends those in the chunks from..to-1 to a list.
+func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
+	for _, chunk := range t.chunks[fromChunk:endChunk] {
+		for _, c := range chunk.conns {
+			if c != nil {
+				conns = append(conns, c)
+			}
+		}
+	}
+	return conns
+}

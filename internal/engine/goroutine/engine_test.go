@@ -1,0 +1,63 @@
+package goroutine
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// recordingHandler uses all input up, and tells what comes and goes.
+type recordingHandler struct {
+	opened chan engine.Ref
+	closed chan error
+}
+
+func newHandler() *recordingHandler {
+	return &recordingHandler{opened: make(chan engine.Ref, 1000), closed: make(chan error, 1000)}
+}
+
+func (h *recordingHandler) Opened(c *engine.Conn)                  { h.opened <- c.Ref() }
+func (h *recordingHandler) Received(_ *engine.Conn, in []byte) int { return len(in) }
+func (h *recordingHandler) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
+func (h *recordingHandler) Closed(_ *engine.Conn, why error)       { h.closed <- why }
+
+// startTestEngine starts a group that is stopped when the test ends.
+func startTestEngine(t *testing.T, h engine.Handler, change func(*engine.Config)) *goroutineEngine {
+	t.Helper()
+	cfg := engine.Config{
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Log: slog.New(slog.DiscardHandler),
+		Limits: engine.Limits{
+			MaxConns: 1000, MaxMessage: 64 << 10, MaxUnsent: 1 << 20, MaxMail: 1024, MaxMailBytes: 16 << 20,
+			CloseTimeout: 10 * testkit.Timeout, Linger: 10 * testkit.Timeout,
+		},
+	}
+	change(&cfg)
+	e, err := startEngine(cfg)
+	if err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = e.Stop(ctx) // it says that it has cut connections off
+		e.Wait()
+	})
+	return e.(*goroutineEngine)
+}
+
+// dialEngine connects to the group; the connection is closed when the test ends.
+func dialEngine(t *testing.T, g *goroutineEngine) *testkit.Conn {
+	t.Helper()
+	return testkit.Dial(t, g.Addr().String())
+}
+
+// A conn fits the allocator's class of 192 bytes; the next is 208.
+func TestConnSize(t *testing.T) {
+	if got := unsafe.Sizeof(conn{}); got > 192 {
+		t.Errorf("a connection's driver entry is %d bytes, want at most 192", got)
+	}
+}

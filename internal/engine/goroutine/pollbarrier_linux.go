@@ -1,0 +1,53 @@
+package goroutine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollBarrier sees to it that Go's poller looks at the network: it waits there for an
+// event of its own, behind all that have come before. It is for one goroutine at a
+// time.
+type pollBarrier struct {
+	event             *os.File // an eventfd
+	raw               syscall.RawConn
+	signalOrClearFunc func(fd uintptr) bool
+	signalled         bool
+}
+
+func (v *pollBarrier) open() error {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	v.event, v.signalOrClearFunc = os.NewFile(uintptr(fd), "eventfd"), v.signalOrClear
+	if v.raw, err = v.event.SyscallConn(); err != nil {
+		v.event.Close()
+	}
+	return err
+}
+
+// waitForPoll returns when the events that the network has now have been reported.
+func (v *pollBarrier) waitForPoll() {
+	v.signalled = false
+	_ = v.raw.Read(v.signalOrClearFunc) // it fails when it is closed
+}
+
+// signalOrClear signals the event when the poller has been told that somebody waits for it,
+// and clears it when it has been reported.
+func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
+	word := binary.NativeEndian.AppendUint64(nil, 1)
+	if done = v.signalled; done {
+		_, _ = unix.Read(int(eventFD), word)
+	} else {
+		_, err := unix.Write(int(eventFD), word)
+		v.signalled, done = true, err != nil
+	}
+	return done
+}
+
+func (v *pollBarrier) close() { v.event.Close() }

@@ -1,0 +1,40 @@
+//go:build !linux && !windows
+
+package goroutine
+
+import (
+	"net"
+	"syscall"
+)
+
+// readWaiter waits until a connection is readable: it looks whether bytes are
+// there, without taking them, because Go's poller reports only changes.
+type readWaiter struct{ raw syscall.RawConn }
+
+func (w *readWaiter) init(nc net.Conn) (err error) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return syscall.ENOTSOCK
+	}
+	w.raw, err = sc.SyscallConn()
+	return err
+}
+
+func (w *readWaiter) waitUntilReadable() error {
+	var one [1]byte
+	var seen error // to look at it takes it away
+	err := w.raw.Read(func(fd uintptr) bool {
+		_, _, seen = syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK)
+		return seen != syscall.EAGAIN && seen != syscall.EINTR
+	})
+	if err == nil {
+		err = seen
+	}
+	return err
+}
+
+// waitUntil waits until done, which is asked whenever there is something to read, or
+// until the deadline.
+func (w *readWaiter) waitUntil(done func() bool) error {
+	return w.raw.Read(func(uintptr) bool { return done() })
+}

@@ -1,0 +1,38 @@
+package goroutine
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// readWaiter waits until a connection is readable. On Windows RawConn.Read waits
+// by a read of no bytes, which ends when some are there.
+type readWaiter struct{ raw syscall.RawConn }
+
+func (w *readWaiter) init(nc net.Conn) (err error) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return syscall.EINVAL
+	}
+	w.raw, err = sc.SyscallConn()
+	return err
+}
+
+func (w *readWaiter) waitUntilReadable() error {
+	waited := false
+	return w.raw.Read(func(uintptr) bool {
+		done := waited
+		waited = true
+		return done
+	})
+}
+
+// waitUntil waits a little. Here a wait that does not read ends at once when there is
+// something to read.
+func (w *readWaiter) waitUntil(done func() bool) error {
+	if !done() {
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package goroutine
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// mustNotBlockConn is a connection on which nobody is to wait.
+type mustNotBlockConn struct {
+	*net.TCPConn
+	t *testing.T
+}
+
+func (p mustNotBlockConn) Read([]byte) (int, error) {
+	p.t.Error("turning away waits for input")
+	return 0, io.EOF
+}
+
+func (p mustNotBlockConn) Write(b []byte) (int, error) {
+	p.t.Error("turning away waits for room")
+	return len(b), nil
+}
+
+// The acceptor waits for nobody whom it turns away, and each gets the answer.
+func TestRejectConnDoesNotBlock(t *testing.T) {
+	const answer = "no\n"
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, said := range []string{"", "may I?"} {
+		client := testkit.Dial(t, ln.Addr().String())
+		nc, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.Send(said) // on the loopback it is there at once
+		rejectConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
+		client.ExpectEOF(answer)
+	}
+}

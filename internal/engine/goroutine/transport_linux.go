@@ -1,0 +1,229 @@
+package goroutine
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// sendRejection answers a connection that is turned away, without waiting: this is the
+// acceptor. Input that has come is thrown away: otherwise the kernel would send a
+// reset, which can destroy the answer.
+func sendRejection(netConn net.Conn, answer []byte) {
+	sc, ok := netConn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_, _ = sock.Send(int32(fd), answer) // what it does not take is lost
+		_ = sock.ShutWrite(int32(fd))
+		var unread [4096]byte
+		_, _ = sock.Recv(int32(fd), unread[:])
+	})
+}
+
+// transport reads and writes a connection through its RawConn: it tries the
+// call first, which cannot block, and waits in Go's poller when it has to. The
+// function given to RawConn is made once, because making it anew would cost an
+// allocation each time. Every field costs an idle connection its bytes.
+type transport struct {
+	runOpFunc func(fd uintptr) bool
+	raw       syscall.RawConn
+	n         int32 // what the last step has read, or written so far
+	errno     int16
+	op        operation
+}
+
+// operation is what the next step does.
+type operation uint8
+
+const (
+	opRead operation = iota
+	opTryRead
+	opWaitForMail
+	opWrite
+	opSendFile
+)
+
+func (c *conn) initTransport() error {
+	sc, ok := c.netConn.(syscall.Conn)
+	if !ok {
+		return syscall.ENOTSOCK
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	c.io.raw, c.io.runOpFunc = raw, c.runOp
+	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
+}
+
+// sendDirect is Host.Direct. The descriptor is open, because it is the connection's own
+// goroutine that closes it, and that calls the handler.
+func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
+	return sock.SendAll(c.FD(), first, rest)
+}
+
+// runOp is called by RawConn, at first and whenever there may be more to do; it
+// answers whether it is done.
+func (c *conn) runOp(fd uintptr) bool {
+	switch c.io.op {
+	case opWrite:
+		return c.tryWriteOutput(int32(fd))
+	case opSendFile:
+		return c.tryWriteFile(int32(fd))
+	case opTryRead:
+		c.receiveOnce(int32(fd))
+		return true
+	case opWaitForMail:
+		return c.parkOrFindRequests()
+	}
+	if !c.waitForReadPermit() {
+		c.io.errno = int16(syscall.EAGAIN)
+		return true // and not parkOrFindRequests: the poller has reported the input already
+	}
+	tried, done := c.spliceToPartner(int32(fd))
+	if !tried {
+		done = c.receiveOnce(int32(fd))
+		c.releaseReadPermit()
+	}
+	return done || c.parkOrFindRequests()
+}
+
+// receiveOnce tries to read. Where nothing is there it gives the buffer back and says
+// so.
+func (c *conn) receiveOnce(fd int32) bool {
+	n, errno := sock.Recv(fd, c.acquireReadBuffer())
+	c.io.n, c.io.errno = int32(n), int16(errno)
+	if errno == syscall.EAGAIN {
+		c.releaseReadBuffer()
+		return false
+	}
+	return true
+}
+
+// parkBlockedSend is parkOrFindRequests for output of which nothing is taken.
+func (c *conn) parkBlockedSend() bool {
+	c.writeBlocked = true
+	c.SendBlocked(c.engine.readClock())
+	return c.parkOrFindRequests()
+}
+
+// waitAndRead waits for input and reads once. It returns nothing when mail came just
+// before the wait.
+func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
+
+// tryRead reads what is there and does not wait.
+func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
+
+func (c *conn) runReadOp(op operation) ([]byte, error) {
+	c.io.op = op
+	err := c.io.raw.Read(c.io.runOpFunc)
+	c.parked.Store(false)
+	switch errno := syscall.Errno(c.io.errno); {
+	case err != nil:
+		return nil, err
+	case errno == syscall.EAGAIN:
+		return nil, nil
+	case errno != 0:
+		return nil, errno
+	case c.io.n == 0:
+		return nil, io.EOF
+	}
+	return c.recordRead(int(c.io.n)), nil
+}
+
+// waitForMail waits for mail and does not read.
+func (c *conn) waitForMail() error {
+	c.io.op = opWaitForMail
+	err := c.io.raw.Read(c.io.runOpFunc)
+	c.parked.Store(false)
+	return err
+}
+
+// writeOutput writes all output. It waits for room, unless mail comes, if none is taken,
+// and otherwise returns, so that the core knows what is left. It says how much was
+// taken.
+func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
+
+func (c *conn) runWriteOp(op operation) (int, error) {
+	c.io.op, c.io.n, c.io.errno = op, 0, 0
+	err := c.io.raw.Write(c.io.runOpFunc)
+	c.parked.Store(false)
+	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
+		err = errno
+	}
+	return int(c.io.n), err
+}
+
+// startWritableWait has a goroutine wait until the kernel takes output again, while the owner
+// reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
+// owner is woken, which is mostly in vain, and when the connection is closed.
+func (c *conn) startWritableWait() bool {
+	if c.awaitingWritable {
+		return true
+	}
+	c.awaitingWritable = true
+	c.SendBlocked(c.engine.readClock())
+	c.engine.running.Go(func() {
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
+		c.requestAndWake(requestWritable)
+	})
+	return true
+}
+
+// sendFile has the kernel send a file, as far as it can, and waits like write. At its
+// end, and whatever is wrong, it is read instead: that tells, or the next write does.
+func (c *conn) sendFile() {
+	if f, _, _ := c.File(); f == nil {
+		c.Load()
+		return
+	}
+	c.publishSweepState()
+	n, err := c.runWriteOp(opSendFile)
+	if c.writeBlocked {
+		c.writeBlocked = false
+		c.updateClock()
+	}
+	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
+		c.Load()
+		return
+	}
+	c.Sent(n)
+	c.handleSendResult(err)
+}
+
+func (c *conn) tryWriteFile(fd int32) bool {
+	f, offset, n := c.File()
+	n, errno := sock.SendFile(fd, f, offset, n)
+	c.io.n, c.io.errno = int32(n), int16(errno)
+	return errno != syscall.EAGAIN || c.parkBlockedSend()
+}
+
+func (c *conn) tryWriteOutput(fd int32) bool {
+	if c.bulk && c.writeBlocked {
+		c.engine.readLimiter.acquireToken()
+		defer c.engine.readLimiter.releaseToken()
+	}
+	for out := c.Output()[c.io.n:]; len(out) > 0; {
+		n, errno := sock.Send(fd, out)
+		c.io.errno = int16(errno)
+		if errno == syscall.EAGAIN {
+			return c.io.n > 0 || c.ReadsOn() || c.parkBlockedSend()
+		}
+		if errno != 0 {
+			break
+		}
+		c.io.n += int32(n)
+		out = out[n:]
+	}
+	return true
+}

@@ -1,0 +1,128 @@
+package loop
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// The limit of all buffers together. Each loop counts its own. If the sum exceeds
+// Limits.MaxBuffered, each loop above its even share closes the connections with the largest
+// buffers until an eighth of the limit is free; at least one loop is above its share. So a
+// loop checks the others only when it is above its share. Connections are classified by the
+// power of two of the bytes that wait, which needs no sorting. The capacity of the buffers
+// does not count, because one with little output may have been given a large buffer. No
+// connection is closed that holds less than the average: the large ones may be with workers
+// and are found when they return. Only mail that is deferred for them is dropped before.
+
+// After a pass that could not free enough, the next one follows after budgetRetryInterval, or
+// when buffers have grown by another eighth of the limit: mail that was in no connection's
+// buffers may be in them by then.
+const budgetRetryInterval = 50 * time.Millisecond
+
+// bufferBudget closes connections while buffers exceed their limit.
+type bufferBudget struct {
+	loop          *Loop
+	exceeded      bool          // at the last check
+	failedAt      time.Duration // when a pass could not free enough; 0 if the last one could
+	heldAtFailure int64         // bytes of all buffers then
+}
+
+func (b *bufferBudget) nextDue() (at time.Duration, ok bool) {
+	return b.failedAt + budgetRetryInterval, b.exceeded
+}
+
+// runIfDue closes the connections with the largest buffers if all buffers together exceed
+// their limit.
+func (b *bufferBudget) runIfDue(now time.Duration) {
+	l := b.loop
+	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
+		return
+	}
+	limit := int64(l.engine.cfg.Limits.MaxBuffered)
+	held := l.engine.bufferedBytes()
+	if b.exceeded = held > limit; !b.exceeded || now-b.failedAt < budgetRetryInterval && held-b.heldAtFailure < limit/8 {
+		return
+	}
+	excess := min(held-limit*7/8, l.counters.Get(engine.Buffered)-l.engine.bufferShare*7/8)
+	if b.exceeded = excess > 0; !b.exceeded {
+		return // other loops must free memory
+	}
+	var classes [64]int64 // bytes held by each size class
+	l.forEachWithBuffers(func(c *engine.Conn, n int) {
+		if c.Armed()&Busy == 0 && c.Aborted() {
+			excess -= int64(n) // it will be free soon
+		} else {
+			classes[l.waitingSizeClass(c)] += int64(n)
+		}
+	})
+	class, sum := len(classes)-1, int64(0)
+	for ; class > 0 && sum+classes[class] < excess; class-- {
+		sum += classes[class]
+	}
+	l.closeLargest(class+1, &excess)
+	for ; class >= 0 && excess > 0; class-- { // those with much room may have little waiting
+		if classes[class] > 0 {
+			l.closeLargest(class, &excess)
+		}
+	}
+	if b.failedAt, b.heldAtFailure = 0, 0; excess > 0 {
+		b.failedAt, b.heldAtFailure = now, held
+	}
+}
+
+// closeLargest closes connections of minClass and above until excess is gone.
+func (l *Loop) closeLargest(minClass int, excess *int64) {
+	unassigned := int64(l.mailbox.Memory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
+	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
+	l.forEachWithBuffers(func(c *engine.Conn, n int) {
+		busy, minBytes := c.Armed()&Busy != 0, average
+		if busy {
+			minBytes /= 2 // its total is not known here
+		}
+		switch {
+		case *excess <= 0 || !busy && c.Aborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
+		case busy:
+			*excess -= int64(n)
+			l.dropDeferredMailAndClose(c)
+		default:
+			*excess -= int64(n)
+			c.Abort(engine.ErrOverBudget)
+			l.driver.PerformActions(c)
+		}
+	})
+}
+
+// waitingSizeClass returns the number of bits of c's waiting bytes.
+func (l *Loop) waitingSizeClass(c *engine.Conn) int {
+	if c.Armed()&Busy != 0 {
+		return bits.Len(uint(l.deferredMailBytes(c)))
+	}
+	return bits.Len(uint(c.Waiting()))
+}
+
+// forEachWithBuffers calls visit with every connection that holds buffers, and their bytes. For
+// a busy connection, these are the mail deferred for it.
+func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
+	l.ForEachConn(func(c *engine.Conn) {
+		n := 0
+		if c.Armed()&Busy != 0 {
+			n = l.deferredMailBytes(c)
+		} else if c.IsOpen() {
+			n = c.Holds()
+		}
+		if n > 0 {
+			visit(c, n)
+		}
+	})
+}
+
+// bufferedBytes returns the bytes that the buffers of all loops hold.
+func (e *loopEngine) bufferedBytes() (sum int64) {
+	sum = e.sharedCounters.Get(engine.Buffered)
+	for _, l := range e.loops {
+		sum += l.counters.Get(engine.Buffered)
+	}
+	return sum
+}

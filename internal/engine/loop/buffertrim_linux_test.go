@@ -1,0 +1,62 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// waitRecorder is an idleDriver that reports the limit of each wait.
+type waitRecorder struct {
+	idleDriver
+	sleeps chan time.Duration
+}
+
+func (s *waitRecorder) WaitForEvents(limit time.Duration) {
+	s.sleeps <- limit
+	s.idleDriver.WaitForEvents(limit)
+	s.loop.Eventfd().Clear()
+}
+
+// A loop that sleeps after a burst wakes to free the buffers, and then sleeps without a limit.
+func TestTrimAfterBurst(t *testing.T) {
+	s := &waitRecorder{sleeps: make(chan time.Duration, 100)}
+	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+		s.loop = l
+		return s
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitSleep := func() time.Duration { return testkit.Receive(t, s.sleeps, "a wait of the loop") }
+	if most := awaitSleep(); most >= 0 {
+		t.Errorf("a loop without buffers waits for %v, want no limit", most)
+	}
+	spare := make(chan bool, 1)
+	s.loop.enqueueCall(func() {
+		taken := make([]*engine.Buffer, 1000)
+		for i := range taken {
+			taken[i] = s.loop.buffers.Get(0)
+		}
+		for _, b := range taken {
+			s.loop.buffers.Put(b)
+		}
+		spare <- s.loop.buffers.Spare()
+	})
+	if !<-spare {
+		t.Error("no spare buffers after the burst")
+	}
+	for most := awaitSleep(); most >= 0; most = awaitSleep() {
+	}
+	s.loop.enqueueCall(func() { spare <- s.loop.buffers.Spare() })
+	if <-spare {
+		t.Error("the loop waits without a limit although it has spare buffers")
+	}
+	if err := e.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,165 @@
+package loop
+
+import (
+	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// chunkSize is the number of connections that a table grows by: 512 of 96 bytes fill six
+// pages of Go's allocator and are too large for its 8-byte header. Entries that were never
+// used take no memory, because their pages have not been written to.
+const chunkSize = 512
+
+// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so
+// a Ref may point to it forever.
+type connTable struct {
+	host         *engine.Host
+	chunks       []*chunk
+	freedChunks  []freedChunk
+	freeList     slotLink // the first free entry
+	releasedList slotLink // the first entry released since the last recycleReleased
+	releasedTail slotLink // the last of them
+	used         int      // slots in use
+	slotCount    uint32   // slots below have been used at least once
+}
+
+type chunk [chunkSize]engine.Conn
+
+// freedChunk is a chunk whose memory was freed. generation is the last that any of its slots
+// has had; when the chunk is restored, its slots continue there.
+type freedChunk struct {
+	index      int
+	generation uint32
+}
+
+// emptyChunk stands in for each freed chunk. It is never written to.
+var emptyChunk = sync.OnceValue(func() *chunk {
+	n := new(chunk)
+	for i := range n {
+		n[i].SetFD(endOfList)
+	}
+	return n
+})
+
+// slotLink is the slot of an entry plus one; 0 is none. Free entries are linked through their
+// descriptor fields, so that a list takes no memory.
+type slotLink uint32
+
+// endOfList is the descriptor field of the last entry of a list. Other entries have endOfList
+// minus the link to the next one.
+const endOfList = -1
+
+// pushFree adds an entry to the front of a list.
+func pushFree(list *slotLink, c *engine.Conn) {
+	c.SetFD(endOfList - int32(*list))
+	*list = slotLink(c.Slot() + 1)
+}
+
+// acquireConn returns a free entry.
+func (s *connTable) acquireConn() *engine.Conn {
+	s.used++
+	if s.freeList == 0 && len(s.freedChunks) > 0 {
+		s.restoreChunk()
+	}
+	if s.freeList == 0 {
+		return s.appendConn()
+	}
+	c := s.conn(uint32(s.freeList) - 1)
+	s.freeList = slotLink(endOfList - c.FD())
+	return c
+}
+
+// appendConn returns an entry that was never used.
+func (s *connTable) appendConn() *engine.Conn {
+	if int(s.slotCount) == len(s.chunks)*chunkSize {
+		s.chunks = append(s.chunks, new(chunk))
+	}
+	c := s.conn(s.slotCount)
+	c.Bind(s.host, s.slotCount, 0)
+	c.SetFD(endOfList)
+	s.slotCount++
+	return c
+}
+
+// conn returns the entry of a slot that acquireConn has returned.
+func (s *connTable) conn(slot uint32) *engine.Conn {
+	return &s.chunks[slot/chunkSize][slot%chunkSize]
+}
+
+// releaseConn frees an entry. It is not reused before recycleReleased, so that events
+// reported for it in the same batch find it closed.
+func (s *connTable) releaseConn(c *engine.Conn) {
+	s.used--
+	pushFree(&s.releasedList, c)
+	if s.releasedTail == 0 {
+		s.releasedTail = s.releasedList
+	}
+}
+
+// recycleReleased makes released entries available, the last one first.
+func (s *connTable) recycleReleased() {
+	if s.releasedList == 0 {
+		return
+	}
+	s.conn(uint32(s.releasedTail) - 1).SetFD(endOfList - int32(s.freeList))
+	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
+}
+
+// freeUnusedChunks frees chunks without a connection and returns their number. Released
+// entries count as used until recycleReleased.
+func (s *connTable) freeUnusedChunks() (n int) {
+	for i, c := range s.chunks {
+		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.inUse() {
+			continue
+		}
+		maxGeneration := uint32(0)
+		for k := range c {
+			maxGeneration = max(maxGeneration, c[k].Generation())
+		}
+		s.chunks[i] = emptyChunk()
+		s.freedChunks = append(s.freedChunks, freedChunk{i, maxGeneration})
+		n++
+	}
+	if n == 0 {
+		return 0
+	}
+	s.freeList = 0
+	for slot := s.slotCount; slot > 0; slot-- {
+		if c := s.conn(slot - 1); c.FD() < 0 && s.chunks[(slot-1)/chunkSize] != emptyChunk() {
+			pushFree(&s.freeList, c)
+		}
+	}
+	return n
+}
+
+func (c *chunk) inUse() bool {
+	for i := range c {
+		if c[i].FD() >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreChunk allocates the last freed chunk again.
+func (s *connTable) restoreChunk() {
+	last := len(s.freedChunks) - 1
+	freed := s.freedChunks[last]
+	s.freedChunks = s.freedChunks[:last]
+	c := new(chunk)
+	s.chunks[freed.index] = c
+	for i := chunkSize - 1; i >= 0; i-- {
+		c[i].Bind(s.host, uint32(freed.index*chunkSize+i), freed.generation)
+		pushFree(&s.freeList, &c[i])
+	}
+}
+
+// forEach calls visit for every entry in use with a slot in [fromSlot, endSlot).
+func (s *connTable) forEach(fromSlot, endSlot uint32, visit func(*engine.Conn)) {
+	for slot := fromSlot; slot < min(endSlot, s.slotCount); slot++ {
+		if c := s.conn(slot); c.FD() >= 0 {
+			visit(c)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+// Package loop contains what the event-driven models share: loops that own their
+// connections. A model adds a [Driver], which watches descriptors and moves bytes.
+//
+// # Ownership
+//
+// A loop is a goroutine locked to its thread. It alone accesses its listeners, its driver, its
+// connections and its free buffers. Loops share only atomic counts of connections, and
+// nothing that is needed for each byte. With Config.Shard each loop is a shard: its thread
+// has a descriptor table of its own; listeners_linux.go describes the consequences for
+// listeners.
+//
+// Other goroutines reach a loop in three ways, all safe for concurrent use: its mailbox (mail
+// for connections), its requests (dials, broadcasts, calls, stopping), and its eventfd, which
+// ends a wait. A loop sets asleep before it waits and then checks mailbox and requests once
+// more. A sender checks asleep after it has queued something, and signals the eventfd if it
+// is set. So nothing is missed, and a busy loop is never woken.
+//
+// A loop ends when it has been told to stop and its last connection has closed. Stop waits
+// for all loops.
+package loop
+
+import (
+	"context"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/admission"
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/handover"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// acceptRetryInterval is how long a loop that has no descriptors or memory left waits before
+// it accepts again, unless one of its connections closes earlier.
+const acceptRetryInterval = 50 * time.Millisecond
+
+// loopEngine implements engine.Engine with loops.
+type loopEngine struct {
+	cfg              engine.Config
+	loops            []*Loop
+	listenerFDs      []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
+	listenerIndexes  []int             // the engine.Listener of each descriptor
+	listenerConfigs  []engine.Listener // empty if the engine only dials
+	listenerStats    []*engine.Entrance
+	admission        *admission.Controller // counts connections and dials of all loops
+	bufferShare      int64                 // one loop's share of MaxBuffered
+	acceptPaused     atomic.Bool           // by the operator
+	activeExpels     atomic.Int64
+	broadcastTracker engine.BroadcastTracker
+	sharedCounters   engine.Counters // for messages to several connections
+	nextLoop         atomic.Uint64
+	stopping         atomic.Bool
+	stuckLoops       atomic.Int64   // loops that the watchdog has found stuck
+	adoptions        sync.WaitGroup // goroutines of Adopt
+	listenersShared  atomic.Bool    // another process uses the listeners, too
+	freedMemory      engine.Given   // of connections that were handed over
+	receiver         handover.Receiver
+	done             chan struct{} // closed when all loops have ended
+
+	poolClosedLogged sync.Once
+
+	mu             sync.Mutex
+	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
+}
+
+// Start starts cfg.Loops loops, each with a driver of its own.
+func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
+	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
+	e.broadcastTracker.Counters = &e.sharedCounters
+	e.acceptPaused.Store(cfg.Held)
+	e.listenersShared.Store(cfg.Held)
+	if limit := cfg.Limits.MaxBuffered; limit > 0 {
+		e.bufferShare = int64(limit / cfg.Loops)
+	}
+	if err := e.openListeners(); err != nil {
+		return nil, err
+	}
+	if err := e.createLoops(newDriver); err != nil {
+		e.closeListeners()
+		return nil, err
+	}
+	if err := e.startLoops(); err != nil {
+		// Loops that have started may have accepted connections already.
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = e.Stop(ctx) // reports only that ctx is done
+		return nil, err
+	}
+	return e, nil
+}
+
+// createLoops creates the loops and their eventfds. It does so before any loop has a
+// descriptor table of its own, so that all of them have every eventfd.
+func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
+	for i := range e.cfg.Loops {
+		eventfd, err := sock.NewEventfd()
+		if err != nil {
+			e.closeEventfds()
+			return err
+		}
+		l := newLoop(e, i, eventfd)
+		l.driver = newDriver(l)
+		e.loops = append(e.loops, l)
+	}
+	for i := range e.listenerFDs {
+		e.acceptingLoops = append(e.acceptingLoops, e.homeLoop(i))
+	}
+	return nil
+}
+
+// startLoops starts the loops and waits until they serve.
+func (e *loopEngine) startLoops() (err error) {
+	var runningLoops sync.WaitGroup
+	started := make(chan error, len(e.loops))
+	for _, l := range e.loops {
+		runningLoops.Go(func() { l.runOnThread(started) })
+	}
+	for range e.loops {
+		if e := <-started; e != nil {
+			err = e
+		}
+	}
+	if e.cfg.Shard > 0 {
+		e.closeListeners() // the loops have their own descriptors
+	}
+	ended, watchdogDone := make(chan struct{}), make(chan struct{})
+	go func() {
+		e.watchForStuckTurns(ended)
+		close(watchdogDone)
+	}()
+	go func() {
+		runningLoops.Wait()
+		e.adoptions.Wait()
+		close(ended)
+		<-watchdogDone
+		e.closeEventfds()
+		close(e.done)
+	}()
+	return err
+}
+
+func (e *loopEngine) closeListeners() {
+	for _, fd := range e.listenerFDs {
+		sock.Close(fd)
+	}
+}
+
+func (e *loopEngine) closeEventfds() {
+	for _, l := range e.loops {
+		l.eventfd.Close()
+	}
+}
+
+// openListeners opens all listeners, with at least one socket for each loop.
+func (e *loopEngine) openListeners() error {
+	e.listenerConfigs = e.cfg.Where()
+	for _, l := range e.listenerConfigs {
+		if err := e.openListener(l); err != nil {
+			e.closeListeners()
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *loopEngine) openListener(listener engine.Listener) error {
+	sockets, err := listener.Bind(e.cfg.Loops, e.cfg.SocketOptions(false))
+	if err != nil {
+		return err
+	}
+	defer engine.CloseAll(sockets)
+	fds, err := duplicateFDs(sockets)
+	for _, fd := range fds {
+		sock.SetUserTimeout(fd, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+	}
+	e.listenerFDs = append(e.listenerFDs, fds...)
+	e.listenerIndexes = append(e.listenerIndexes, slices.Repeat([]int{len(e.listenerStats)}, len(fds))...)
+	e.listenerStats = append(e.listenerStats, engine.NewEntrance(listener, sockets[0].Addr()))
+	return err
+}
+
+// duplicateFDs returns a descriptor of each listener. The caller closes them.
+func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
+	for _, l := range listeners {
+		fd, err := sock.Detach(l)
+		if err != nil {
+			sock.Close(fds...)
+			return nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func (e *loopEngine) Addr() net.Addr {
+	if all := e.Listening(); len(all) > 0 {
+		return all[0].Addr
+	}
+	return nil
+}
+
+func (e *loopEngine) Listening() []engine.Listening { return e.loops[0].host.Listening() }
+
+func (e *loopEngine) Loops() int { return len(e.loops) }
+
+func (e *loopEngine) Counters() (sum engine.Counts) {
+	for _, l := range e.loops {
+		l.counters.AddTo(&sum)
+	}
+	e.sharedCounters.AddTo(&sum)
+	e.broadcastTracker.Count(&sum)
+	return sum
+}
+
+// Dial passes the request to d.Loop, or to the loops in turn.
+func (e *loopEngine) Dial(request engine.Dial) error {
+	if err := request.Check(); err != nil {
+		return err
+	}
+	if request.Loop > 0 && request.Loop <= len(e.loops) {
+		return e.loops[request.Loop-1].requestDial(request)
+	}
+	return e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))].requestDial(request)
+}
+
+func (e *loopEngine) Stop(ctx context.Context) error {
+	e.mu.Lock()
+	e.stopping.Store(true) // no more adoptions
+	e.mu.Unlock()
+	e.broadcastTracker.End()
+	for _, l := range e.loops {
+		l.requestStage(stageStopping)
+	}
+	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
+		for _, l := range e.loops {
+			l.requestStage(stageKilling)
+		}
+	})
+}
+
+func (e *loopEngine) Wait() { <-e.done }

@@ -1,0 +1,370 @@
+package loop
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/handover"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Handing connections over to another process; see package handover. Each loop is a sender of
+// its own, with copies of its channels in its own descriptor table.
+//
+// Each turn requests the export of some connections, in the order of their slots, up to the
+// credit of the channels. Connections without an operation in progress are sent in batches.
+// Rounds repeat for connections that could not be exported, until a round finds none. While
+// the loop has no credit, it serves its connections as usual.
+
+const (
+	// maxExporting limits the connections of a loop that are being exported and thus not served.
+	maxExporting       = handover.MaxBatch
+	exportSlotsPerTurn = 8 * chunkSize
+	// exportRoundInterval is the time between two rounds, and the longest wait of a loop while
+	// connections are being exported.
+	exportRoundInterval = 5 * time.Millisecond
+	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
+	freeMemoryEvery = 8 * chunkSize
+)
+
+// connExporter is a loop's part of a hand-over.
+type connExporter struct {
+	sender            handover.Sender
+	loop              *Loop
+	onDone            func(engine.Handover, error) // nil if no hand-over is in progress
+	broadcastsBefore  uint64                       // broadcasts that must reach all connections first
+	nextSlot          uint32                       // the next connection to request
+	requestAt         time.Duration                // when to request more
+	wakeAt            time.Duration                // when the loop must continue at the latest
+	needsAnotherRound bool                         // some connections can be exported, now or later
+	exporting         []engine.Ref                 // connections being exported, in order of their slots
+	exportedSinceFree int                          // connections exported since chunks were last freed
+
+	batchFDs     []int
+	batchConns   []*engine.Conn
+	batchRecords []byte
+}
+
+// HandOver implements engine.Migrator.
+func (e *loopEngine) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+	if len(channels) < len(e.loops) {
+		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
+	}
+	defer e.freedMemory.GiveBack()()
+	var mu sync.Mutex
+	var pending sync.WaitGroup
+	pending.Add(len(e.loops))
+	onDone := func(result engine.Handover, e error) {
+		mu.Lock()
+		defer mu.Unlock()
+		moved.Gone += result.Gone
+		moved.Unknown += result.Unknown
+		err = cmp.Or(err, e)
+		pending.Done()
+	}
+	for i, l := range e.loops {
+		var fds []int32
+		for k := i; k < len(channels); k += len(e.loops) {
+			fds = append(fds, int32(channels[k].Fd()))
+		}
+		if !l.enqueueCall(func() { l.exporter.start(fds, onDone) }) {
+			onDone(engine.Handover{}, engine.ErrClosed)
+		}
+	}
+	stopped := context.AfterFunc(ctx, func() {
+		for _, l := range e.loops {
+			l.enqueueCall(func() { l.exporter.sender.Fail(context.Cause(ctx)) })
+		}
+	})
+	pending.Wait()
+	stopped()
+	return moved, err
+}
+
+// Ends implements engine.Migrator.
+func (e *loopEngine) Ends() int { return len(e.loops) }
+
+// Sockets implements engine.Migrator.
+func (e *loopEngine) Sockets() []int {
+	return engine.CountSockets(e.listenerIndexes, len(e.listenerConfigs))
+}
+
+// SendListeners implements engine.Migrator. Every loop has all listeners in its table.
+func (e *loopEngine) SendListeners(control *os.File, word string) error {
+	result := make(chan error, 1)
+	l := e.loops[0]
+	if !l.enqueueCall(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
+		return engine.ErrClosed
+	}
+	return <-result
+}
+
+func (l *Loop) sendListeners(controlFD int32, word string) error {
+	controlCopy, err := l.duplicateFD(controlFD)
+	if err != nil {
+		return err
+	}
+	defer sock.Close(controlCopy)
+	var fds []int
+	for _, fd := range l.engine.listenerFDs {
+		fds = append(fds, int(fd))
+	}
+	return sock.SendListeners(controlCopy, word, fds)
+}
+
+// ShareListeners implements engine.Migrator.
+func (e *loopEngine) ShareListeners(shared bool) { e.listenersShared.Store(shared) }
+
+// start copies the channels and starts the hand-over. It calls onDone with the result.
+func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, error)) {
+	l := d.loop
+	if d.onDone != nil {
+		onDone(engine.Handover{}, errors.New("a hand-over is in progress already; wait for its end"))
+		return
+	}
+	var copies []int32
+	var err error
+	for _, fd := range channelFDs {
+		channelCopy, copyErr := l.duplicateFD(fd)
+		if copyErr != nil {
+			err = fmt.Errorf("duplicating the hand-over channel: %w", copyErr)
+			break
+		}
+		copies = append(copies, channelCopy)
+		l.driver.WatchListener(channelCopy)
+	}
+	*d = connExporter{sender: handover.NewSender(copies), loop: l, onDone: onDone, broadcastsBefore: l.broadcasts.finishedCount + uint64(len(l.broadcasts.active)), exportedSinceFree: d.exportedSinceFree}
+	if err != nil {
+		d.sender.Fail(err)
+	}
+}
+
+// duplicateFD copies a descriptor of the process's table into the loop's table.
+func (l *Loop) duplicateFD(processFD int32) (int32, error) {
+	if l.engine.cfg.Shard > 0 {
+		return sock.Fetch(processFD)
+	}
+	return sock.Duplicate(processFD)
+}
+
+// abort ends the hand-over at once.
+func (d *connExporter) abort(err error) {
+	if d.onDone != nil {
+		d.sender.Abort(err)
+		d.closeAndReport()
+	}
+}
+
+// cancelExports keeps all connections here whose export was requested.
+func (d *connExporter) cancelExports() {
+	for len(d.exporting) > 0 {
+		r := d.exporting[0]
+		d.exporting = d.exporting[1:]
+		d.cancelExport(r, false)
+	}
+}
+
+// cancelExport keeps one connection here; permanent excludes it from later rounds, too.
+func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
+	if c := ref.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
+		c.Stay(permanent)
+		d.loop.driver.PerformActions(c)
+	}
+}
+
+// closeAndReport closes the channels and calls onDone.
+func (d *connExporter) closeAndReport() {
+	d.cancelExports()
+	for _, o := range d.sender.Channels {
+		if !o.Ended {
+			d.loop.driver.UnwatchListener(o.FD)
+		}
+		sock.Close(o.FD)
+	}
+	done, left := d.onDone, d.exportedSinceFree
+	result, err := d.sender.Result()
+	*d = connExporter{loop: d.loop, exportedSinceFree: left}
+	done(result, err)
+}
+
+func (d *connExporter) nextDue() (at time.Duration, ok bool) { return d.wakeAt, d.onDone != nil }
+
+func (d *connExporter) runIfDue(now time.Duration) {
+	if d.onDone == nil {
+		return
+	}
+	d.wakeAt = now + exportRoundInterval
+	if d.sender.Asking() && now >= d.requestAt {
+		if d.loop.broadcasts.finishedCount >= d.broadcastsBefore {
+			d.requestExports(now)
+		}
+		d.sendBatches(now)
+	}
+	if d.sender.Asking() && d.canRequestExports() {
+		d.wakeAt = d.requestAt
+	}
+	over := d.sender.Step()
+	if !d.sender.Asking() {
+		d.cancelExports()
+	}
+	if over {
+		d.closeAndReport()
+	}
+}
+
+// canRequestExports reports whether there is credit for further exports, and the round is not
+// waiting for its last connections.
+func (d *connExporter) canRequestExports() bool {
+	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
+		return false
+	}
+	return len(d.exporting) < min(maxExporting, d.sender.Credit())
+}
+
+// requestExports requests the export of further connections.
+func (d *connExporter) requestExports(now time.Duration) {
+	l := d.loop
+	limit, end := min(maxExporting, d.sender.Credit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
+	for ; d.nextSlot < end && len(d.exporting) < limit; d.nextSlot++ {
+		c := l.conns.conn(d.nextSlot)
+		if c.FD() < 0 || c.Armed()&ClosePending != 0 {
+			continue
+		}
+		err := engine.ErrNotNow
+		if c.Armed()&(Busy|Connecting) == 0 {
+			err = c.Leave()
+		}
+		if err == nil {
+			d.exporting = append(d.exporting, c.Ref())
+			l.driver.PerformActions(c)
+		}
+		d.needsAnotherRound = d.needsAnotherRound || err != engine.ErrStays
+	}
+	switch {
+	case len(d.exporting) > 0 || d.nextSlot < l.conns.slotCount:
+	case d.needsAnotherRound:
+		d.nextSlot, d.needsAnotherRound, d.requestAt = 0, false, now+exportRoundInterval
+	default:
+		d.sender.Stop()
+	}
+}
+
+// handleQuiescentConn marks c as ready for export, or keeps it if the hand-over has ended.
+func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
+	c.AtRest()
+	if d.onDone == nil || !d.sender.Asking() {
+		c.Stay(false)
+	}
+}
+
+// sendBatches sends connections that are ready, as far as there is credit.
+func (d *connExporter) sendBatches(now time.Duration) {
+	for len(d.exporting) > 0 {
+		channel, credit := d.sender.Next()
+		if channel == nil || !d.sendBatch(channel, credit, now) {
+			return
+		}
+	}
+}
+
+// sendBatch sends one batch and reports whether it did.
+func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.Duration) (sent bool) {
+	defer func() {
+		if !sent { // or a handler's Save has called runtime.Goexit
+			d.unpackBatch()
+		}
+		clear(d.batchConns)
+	}()
+	d.packBatch(credit)
+	if len(d.batchConns) == 0 {
+		return false
+	}
+	if !d.sender.Send(channel, d.batchRecords, d.batchFDs) {
+		d.requestAt = now + exportRoundInterval
+		return false
+	}
+	sent = true
+	d.exportedSinceFree += len(d.batchConns)
+	for _, c := range d.batchConns {
+		c.Left()
+		d.loop.SettleLater(c)
+	}
+	d.loop.performPendingActions()
+	return true
+}
+
+// packBatch makes the records of one batch. Connections that are not ready, or that have mail
+// queued, wait.
+func (d *connExporter) packBatch(credit int) {
+	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
+	limit := min(credit, handover.MaxBatch)
+	n, notReady := 0, d.exporting[:0]
+	defer func() { d.exporting = append(notReady, d.exporting[n:]...) }() // also after a runtime.Goexit in Save
+	for n < len(d.exporting) && len(d.batchConns) < limit && len(d.batchRecords) < handover.MaxBatchBytes {
+		ref := d.exporting[n]
+		n++
+		c := ref.On(&d.loop.host)
+		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
+			continue
+		}
+		err := engine.ErrNotNow
+		var r engine.Record
+		if c.Armed()&Busy == 0 {
+			r, err = c.Pack()
+		}
+		switch {
+		case err == nil:
+			d.batchRecords = r.Append(d.batchRecords)
+			d.batchFDs = append(d.batchFDs, int(c.FD()))
+			d.batchConns = append(d.batchConns, c)
+		case errors.Is(err, engine.ErrNotNow):
+			notReady = append(notReady, ref)
+		case c.Aborted(): // Save has panicked
+			d.loop.driver.PerformActions(c)
+		case errors.Is(err, engine.ErrSaveLater):
+			d.cancelExport(ref, false)
+			d.needsAnotherRound = true
+		default:
+			d.cancelExport(ref, true)
+		}
+	}
+}
+
+// unpackBatch makes packed connections wait again that could not be sent.
+func (d *connExporter) unpackBatch() {
+	for _, c := range d.batchConns {
+		c.Unpack()
+		d.exporting = append(d.exporting, c.Ref())
+	}
+}
+
+// readChannels reads the receivers' confirmations and credit.
+func (d *connExporter) readChannels() {
+	for _, o := range d.sender.Channels {
+		if o.Ended {
+			continue
+		}
+		if d.sender.Receive(o) != nil {
+			d.closeAndReport()
+			return
+		}
+		if o.Ended {
+			d.loop.driver.UnwatchListener(o.FD)
+		}
+	}
+}
+
+// freeExportedMemory frees chunks of exported connections once there are enough of them.
+func (d *connExporter) freeExportedMemory() {
+	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
+		d.exportedSinceFree = 0
+		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeUnusedChunks()) * int64(unsafe.Sizeof(chunk{})))
+	}
+}

@@ -1,0 +1,173 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/handover"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Taking over connections from another engine; see package handover. The loop watches its
+// channels as it watches listeners.
+
+// connImporter receives connections from a loop's channels.
+type connImporter struct {
+	loop     *Loop
+	channels []*handover.Inlet
+	buffer   []byte
+}
+
+// TakeOver implements engine.Migrator.
+func (e *loopEngine) TakeOver(channels []*os.File) error {
+	var added sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for i, f := range channels {
+		l := e.loops[i%len(e.loops)]
+		added.Add(1)
+		call := func() {
+			defer added.Done()
+			if err := l.importer.addChannel(int32(f.Fd())); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = err
+			}
+		}
+		if !l.enqueueCall(call) {
+			added.Done()
+			failed = engine.ErrClosed
+		}
+	}
+	added.Wait()
+	for _, f := range channels {
+		_ = f.Close() // the loops have copies
+	}
+	return failed
+}
+
+func (a *connImporter) addChannel(channelFD int32) error {
+	l := a.loop
+	channelCopy, err := l.duplicateFD(channelFD)
+	if err != nil {
+		return fmt.Errorf("duplicating the takeover channel: %w", err)
+	}
+	if l.requestedStage.Load() >= stageStopping {
+		sock.Close(channelCopy)
+		return engine.ErrClosed
+	}
+	in := l.engine.receiver.NewInlet(channelCopy, a)
+	a.channels = append(a.channels, in)
+	l.driver.WatchListener(channelCopy)
+	in.Confirm()
+	return nil
+}
+
+// ConfirmLater implements handover.Owner.
+func (a *connImporter) ConfirmLater(in *handover.Inlet) {
+	a.loop.enqueueCall(func() {
+		if slices.Contains(a.channels, in) {
+			in.Confirm()
+		}
+	})
+}
+
+// closeChannels closes all channels. Connections that were not received stay with the sender.
+func (a *connImporter) closeChannels() {
+	for len(a.channels) > 0 {
+		a.closeChannel(a.channels[0])
+	}
+	a.buffer = nil
+}
+
+func (a *connImporter) closeChannel(channel *handover.Inlet) {
+	a.loop.driver.UnwatchListener(channel.FD)
+	sock.Close(channel.FD)
+	a.channels = slices.DeleteFunc(a.channels, func(other *handover.Inlet) bool { return other == channel })
+	channel.Close()
+}
+
+// Promise implements handover.Owner.
+func (a *connImporter) Promise(n int) int {
+	l, claimed := a.loop, 0
+	if l.engine.cfg.Shard > 0 { // capacity and descriptors of this table
+		for _, in := range a.channels {
+			claimed += in.Credit()
+		}
+		n = min(n, max(int(l.capacity.Load()-l.connCount.Load())-claimed, 0))
+	}
+	n = l.engine.admission.Promise(n)
+	if claimed += n; l.engine.cfg.Shard == 0 {
+		claimed = l.engine.admission.Promised()
+	}
+	short := min(sock.DescriptorsShort(claimed), n)
+	a.Unpromise(short)
+	return n - short
+}
+
+// Unpromise implements handover.Owner.
+func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.Unpromise(n) }
+
+// receiveConns receives waiting connections, about a batch from each channel.
+func (a *connImporter) receiveConns() {
+	if len(a.channels) == 0 {
+		return
+	}
+	if a.buffer == nil {
+		a.buffer = make([]byte, sock.MaxRightsMessage)
+	}
+	for _, in := range slices.Clone(a.channels) {
+		some, err := in.Receive(a.buffer, a.loop.importConn)
+		switch {
+		case err == nil && some:
+			in.Confirm()
+		case err != nil && err != io.EOF:
+			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
+				"connections lost in hand-over", slog.String("error", err.Error()))
+			fallthrough
+		case err == io.EOF:
+			a.closeChannel(in)
+		}
+	}
+	if len(a.channels) == 0 {
+		a.buffer = nil
+	}
+}
+
+// importConn serves a connection whose place Promise has reserved.
+func (l *Loop) importConn(fd int32, record *engine.Record) {
+	l.engine.admission.AcquirePromised()
+	if fd >= engine.MaxFD {
+		sock.Close(fd)
+		l.engine.admission.Release()
+		l.pauseAcceptOnError(syscall.EMFILE)
+		return
+	}
+	if record.Listener >= len(l.host.Entrances) {
+		record.Listener = l.host.Adopted()
+	}
+	if err := l.host.AdmitMoved(record); err != nil {
+		l.rejectConn(fd, record.Peer, err)
+		return
+	}
+	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
+	c := l.addConn(fd)
+	if errno := l.driver.WatchConn(c); errno != 0 {
+		l.host.DisownMoved(record)
+		l.driver.DropUnopened(c)
+		l.pauseAcceptOnError(errno)
+		return
+	}
+	c.SetListener(record.Listener)
+	c.Join(record)
+	l.driver.PerformActions(c)
+}

@@ -1,0 +1,206 @@
+package loop
+
+import (
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Delivering mail. The loop takes mail from the mailbox and distributes it to a queue for each
+// connection; the queues are served in turn. So all mail that is waiting for a connection goes
+// out in one send, and few connections hold an output buffer at a time. A turn delivers mail
+// for maxTaskTime; what arrives meanwhile joins the queue of its connection. The queues have
+// the limits of the mailbox: if they are full, mail stays there. The memory of mail is counted
+// until it is in the output of its connection, which is counted itself.
+
+const (
+	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is how many
+	// messages a connection gets between two looks at the clock.
+	mailDistributedPerTurn = 16 << 10
+	mailConnsPerTurn       = 256
+	mailClockCheck         = 32
+	// maxMailQueues limits the queues, so that a message to a million connections takes memory
+	// only for those that are served soon. As many empty ones are kept, each with capacity for
+	// at most maxSpareMail messages and maxSpareData bytes.
+	maxMailQueues = 1 << 10
+	maxSpareMail  = 16
+	maxSpareData  = 256
+)
+
+// mailQueueSet contains mail that was taken from the mailbox and is not delivered.
+type mailQueueSet struct {
+	unsorted      []engine.Mail // mail that is not in a queue yet
+	unsortedData  []byte        // its bytes
+	nextRecipient int           // of the first unsorted message, if that has several
+	batchMail     []engine.Mail // the memory of unsorted
+	batchData     []byte        // the memory of unsortedData
+
+	byConn map[*engine.Conn]*connMailQueue
+	ready  deque[*connMailQueue] // queues with mail, in order of their last turn
+	spare  []*connMailQueue
+	count  int // messages in queues
+	bytes  int // their bytes, without shared ones
+	// queueMemory is the memory of the queues, deferredMemory that of mail for connections with
+	// workers. countedMemory is how much of both the loop's counters contain.
+	queueMemory, deferredMemory, countedMemory int
+}
+
+func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.unsorted) > 0 }
+
+// connMailQueue contains mail for one connection.
+type connMailQueue struct {
+	conn       *engine.Conn
+	mail       []engine.Mail
+	data       []byte
+	delivered  int // messages at the start of mail that were delivered
+	dataOffset int // their bytes in data
+}
+
+// dequeue returns the next message and its bytes.
+func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
+	m = r.mail[r.delivered]
+	r.delivered++
+	data = r.data[r.dataOffset : r.dataOffset+int(m.Size)]
+	r.dataOffset += int(m.Size)
+	return m, data
+}
+
+// enqueue appends a message and returns by how much the queue's memory has grown.
+func (r *connMailQueue) enqueue(m engine.Mail, data []byte) (addedBytes int) {
+	before := r.memoryBytes()
+	r.mail = append(r.mail, m)
+	r.data = append(r.data, data...)
+	return r.memoryBytes() - before
+}
+
+func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
+
+// distributeMail moves mail from the mailbox to the queues of its connections.
+func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
+	if len(p.unsorted) == 0 {
+		if p.count >= mailbox.Max || p.bytes >= mailbox.MaxBytes {
+			return
+		}
+		p.batchMail, p.batchData = mailbox.Take()
+		p.unsorted, p.unsortedData = p.batchMail, p.batchData
+	}
+	if p.byConn == nil {
+		p.byConn = make(map[*engine.Conn]*connMailQueue)
+	}
+	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.n < maxMailQueues; {
+		n := p.count
+		if p.nextRecipient = p.unsorted[0].Some(p.nextRecipient, min(limit, maxMailQueues), p.enqueue); p.nextRecipient == 0 {
+			p.unsorted = p.unsorted[1:]
+		}
+		limit -= max(p.count-n, 1)
+	}
+	if len(p.unsorted) == 0 {
+		p.countedMemory += mailbox.Done(p.batchMail, p.batchData) // the mailbox no longer counts it
+		p.batchMail, p.batchData, p.unsortedData = nil, nil, nil
+	}
+}
+
+// enqueue appends a message to the queue of its connection.
+func (p *mailQueueSet) enqueue(m engine.Mail) {
+	queue := p.byConn[m.Conn]
+	if queue == nil {
+		if n := len(p.spare) - 1; n >= 0 {
+			queue, p.spare[n] = p.spare[n], nil // a queue that grows too large is not kept
+			p.spare = p.spare[:n]
+		} else {
+			queue = new(connMailQueue)
+		}
+		queue.conn = m.Conn
+		p.queueMemory += queue.memoryBytes()
+		p.byConn[m.Conn] = queue
+		p.ready.pushBack(queue)
+	}
+	p.queueMemory += queue.enqueue(m, p.unsortedData[:m.Size])
+	p.unsortedData = p.unsortedData[m.Size:]
+	p.count++
+	p.bytes += int(m.Size)
+}
+
+// dequeueConn returns the queue whose turn it is.
+func (p *mailQueueSet) dequeueConn() *connMailQueue {
+	queue := p.ready.front()
+	p.ready.popFront()
+	return queue
+}
+
+// requeueOrRelease puts a queue with mail at the end, and releases an empty one.
+func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
+	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
+	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
+		queue.data, queue.dataOffset = queue.data[:copy(queue.data, queue.data[queue.dataOffset:])], 0
+	}
+	if len(queue.mail) > 0 {
+		p.ready.pushBack(queue)
+		return
+	}
+	delete(p.byConn, queue.conn)
+	queue.conn = nil
+	p.queueMemory -= queue.memoryBytes()
+	if len(p.spare) < maxMailQueues && cap(queue.mail) <= maxSpareMail && cap(queue.data) <= maxSpareData {
+		p.spare = append(p.spare, queue)
+	}
+	if p.ready.n == 0 && len(p.ready.ring) > 4*maxMailQueues {
+		p.ready, p.byConn = deque[*connMailQueue]{}, nil
+	}
+}
+
+func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.Waiting() }
+
+// countMailMemory counts the memory of undelivered mail.
+func (l *Loop) countMailMemory() {
+	p := &l.mailQueues
+	if n := p.queueMemory + p.deferredMemory - p.countedMemory; n != 0 {
+		l.counters.Add(engine.Buffered, int64(n))
+		p.countedMemory += n
+	}
+}
+
+// deliverMail delivers mail until the turn's time is used up, and performs each connection's
+// actions after its mail.
+func (l *Loop) deliverMail() {
+	p := &l.mailQueues
+	if !l.hasMail() {
+		return
+	}
+	l.phase.Store(phaseMail)
+	defer l.countMailMemory()
+	if len(p.unsorted) > 0 || l.mailbox.Waiting() {
+		p.distributeMail(&l.mailbox)
+	}
+	end := engine.Since() + maxTaskTime
+	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
+		queue := p.dequeueConn()
+		c := queue.conn
+		over := l.deliverConnMail(queue, end)
+		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
+			l.driver.PerformActions(c)
+		}
+		if over || engine.Since() >= end {
+			return
+		}
+	}
+}
+
+// deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It
+// reports whether the deadline has passed.
+func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (over bool) {
+	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
+	for c := queue.conn; queue.delivered < len(queue.mail) && !over; {
+		m, data := queue.dequeue()
+		l.mailQueues.count--
+		l.mailQueues.bytes -= int(m.Size)
+		if c.Armed()&Busy == 0 || m.Late() {
+			c.Mailed(m, data)
+		} else {
+			l.deferMail(m, data)
+		}
+		over = queue.delivered%mailClockCheck == 0 && engine.Since() >= deadline
+	}
+	return over
+}

@@ -1,0 +1,164 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Placement of handlers under Config.Auto.
+//
+// Handlers start on workers until they have proved quick. Otherwise a first call that blocks
+// forever would freeze its loop, and nothing can replace a loop within a call: its ring and a
+// shard's descriptors belong to its thread. A handler that was quick and then blocks forever
+// still freezes its loop. The watchdog then moves the handlers of the other loops, and none
+// return while a loop is stuck.
+//
+// A turn is slow if it has taken long and its reads have taken long on average: many quick
+// calls do not make it slow. The thread may also have waited for a CPU. So the turns after a
+// slow one are measured, and count only if the thread has worked that long, or has slept. A
+// few slow turns in a row move the handlers of a loop to workers; one with very slow reads is
+// enough, because the next could take a second. On workers the time of each call is counted,
+// and quick handlers return to the loop. With each move the time on workers doubles, up to
+// maxTimeOnWorkers.
+const (
+	slowTurnTime       = 2 * time.Millisecond
+	slowReadTime       = 100 * time.Microsecond
+	slowTurnsToMove    = 3
+	verySlowTurnTime   = 50 * time.Millisecond
+	verySlowReadTime   = time.Millisecond
+	quickCallTime      = 20 * time.Microsecond
+	quickCallsToReturn = 1000
+	minReviewInterval  = 100 * time.Millisecond
+	minTimeOnWorkers   = time.Second
+	maxTimeOnWorkers   = time.Minute
+)
+
+// handlerPlacement decides for one loop where its handlers run. Only the loop uses it, except
+// for workerTimes, to which workers add.
+type handlerPlacement struct {
+	loop           *Loop
+	lastTurnSlow   bool
+	slowTurnsInRow int
+	reviewAt       time.Duration // when to check whether handlers can return
+	timeOnWorkers  time.Duration // how long handlers stay on workers at least
+	quickReviews   int           // consecutive reviews with quick calls
+	quickCalls     int64         // calls in these reviews
+	workerTimes    engine.RunTimes
+}
+
+// handleEventsTimed handles pending events, and moves handlers to workers if they hold up the
+// loop. It reports whether there was anything to do.
+func (a *handlerPlacement) handleEventsTimed() bool {
+	l := a.loop
+	var workBefore sock.ThreadWork
+	if a.lastTurnSlow {
+		workBefore = sock.Worked()
+	}
+	start, before := engine.Since(), l.counters.Get(engine.Reads)
+	handled := l.handleDriverEvents()
+	reads := time.Duration(l.counters.Get(engine.Reads) - before)
+	if reads == 0 {
+		return handled // no handler was called for input
+	}
+	took := engine.Since() - start
+	switch {
+	case took < slowTurnTime || took < slowReadTime*reads:
+		a.lastTurnSlow, a.slowTurnsInRow = false, 0
+	case !a.lastTurnSlow:
+		a.lastTurnSlow = true
+	default:
+		a.evaluateSlowTurn(took, reads, sock.Worked().Since(workBefore))
+	}
+	return handled
+}
+
+// evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread
+// has worked or slept.
+func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadWork) {
+	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
+		a.slowTurnsInRow = 0
+		return // it has mostly waited for a CPU
+	}
+	a.slowTurnsInRow++
+	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*reads {
+		a.moveHandlersToWorkers(took / reads)
+	}
+}
+
+// moveHandlersToWorkers makes workers call the handlers from now on. It logs timePerRead.
+func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
+	l := a.loop
+	a.lastTurnSlow, a.slowTurnsInRow = false, 0
+	a.timeOnWorkers = min(max(2*a.timeOnWorkers, minTimeOnWorkers), maxTimeOnWorkers)
+	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.timeOnWorkers/2, 0, 0
+	a.workerTimes.Take()
+	a.callHandlersOnWorkers()
+	l.counters.Add(engine.Moved, 1)
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to workers: they held up their event loop",
+		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
+}
+
+// nextDue reports false: the task depends on events.
+func (a *handlerPlacement) nextDue() (at time.Duration, ok bool) { return 0, false }
+
+// runIfDue returns handlers from workers, or makes the loop use its own buffers again.
+func (a *handlerPlacement) runIfDue(now time.Duration) {
+	switch {
+	case !a.loop.engine.cfg.Auto:
+	case a.loop.host.OnWorkers:
+		a.moveHandlersBackIfQuick(now)
+	default:
+		a.useLoopBuffers()
+	}
+}
+
+// moveHandlersBackIfQuick makes the loop call the handlers again if their calls were short:
+// quickCallsToReturn of them, and one more review that finds no earlier call still running.
+func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
+	l := a.loop
+	if now < a.reviewAt {
+		return
+	}
+	a.reviewAt = now + max(a.timeOnWorkers/2, minReviewInterval)
+	calls, took, stuck := a.workerTimes.Take()
+	switch {
+	case stuck, l.engine.stuckLoops.Load() > 0, calls > 0 && took/time.Duration(calls) > quickCallTime:
+		a.quickReviews, a.quickCalls = 0, 0
+		return
+	case calls == 0:
+		return
+	}
+	enough := a.quickCalls >= quickCallsToReturn
+	a.quickCalls += calls
+	if a.quickReviews++; a.quickReviews < 2 || !enough {
+		return // calls in progress may be slow; the next review tells
+	}
+	l.host.OnWorkers = false
+	l.counters.Set(engine.LoopsOnWorkers, 0)
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to their event loop: their calls are quick",
+		slog.Int("loop", l.host.Index))
+}
+
+// useLoopBuffers switches from the shared buffers to the loop's own once no connection is
+// with a worker.
+func (a *handlerPlacement) useLoopBuffers() {
+	l := a.loop
+	if l.busyConns == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
+		l.host.Buffers, l.host.Direct = &l.buffers, sendDirect
+	}
+}
+
+// callHandlersOnWorkers makes workers call the handlers, with buffers that are safe for
+// concurrent use.
+func (a *handlerPlacement) callHandlersOnWorkers() {
+	l := a.loop
+	l.host.OnWorkers = true
+	l.counters.Set(engine.LoopsOnWorkers, 1)
+	if l.host.Buffers != engine.Buffers(&l.sharedBuffers) { // otherwise workers may be reading it
+		l.host.Buffers, l.host.Direct = &l.sharedBuffers, nil
+	}
+}

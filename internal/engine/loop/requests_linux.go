@@ -1,0 +1,277 @@
+package loop
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Requests of other goroutines to a loop, and dials.
+
+func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
+	if err := l.mailbox.Put(c, gen, r); err != nil {
+		return err
+	}
+	l.wake()
+	return nil
+}
+
+func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
+	t := l.mailbox.PutMany(to, s)
+	if t.Sent() > 0 {
+		l.wake()
+	}
+	return t
+}
+
+// requestStage requests a stage of stopping, unless a later one was requested already.
+func (l *Loop) requestStage(stage int32) {
+	for current := l.requestedStage.Load(); current < stage; current = l.requestedStage.Load() {
+		l.requestedStage.CompareAndSwap(current, stage)
+	}
+	l.wake()
+}
+
+// requestDial queues a dial and wakes the loop.
+func (l *Loop) requestDial(request engine.Dial) error {
+	if err := l.enqueueDial(request); err != nil {
+		return err
+	}
+	l.wake()
+	return nil
+}
+
+func (l *Loop) enqueueDial(request engine.Dial) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed || l.requestedStage.Load() >= stageStopping:
+		return engine.ErrClosed
+	case len(l.dialRequests) >= maxQueuedRequests:
+		return engine.ErrFull
+	}
+	l.dialRequests = append(l.dialRequests, request)
+	l.hasRemoteRequests.Store(true)
+	return nil
+}
+
+// enqueueCall queues a function for the loop to call. It reports false if the loop has ended.
+func (l *Loop) enqueueCall(call func()) (ok bool) {
+	l.mu.Lock()
+	if ok = !l.closed; ok {
+		l.remoteCalls = append(l.remoteCalls, call)
+		l.hasRemoteRequests.Store(true)
+	}
+	l.mu.Unlock()
+	l.wake()
+	return ok
+}
+
+// wake ends the loop's wait. wakeMu guards the eventfd, which is closed when the loop has
+// ended.
+func (l *Loop) wake() {
+	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
+		return
+	}
+	l.wakeMu.Lock()
+	defer l.wakeMu.Unlock()
+	if !l.wakeDisabled {
+		l.eventfd.Signal()
+	}
+}
+
+// disableWakeups makes further wakeups do nothing.
+func (l *Loop) disableWakeups() {
+	l.wakeMu.Lock()
+	defer l.wakeMu.Unlock()
+	l.wakeDisabled = true
+}
+
+// SettleLater implements engine.Loop: c's actions are performed later in the turn, because the
+// caller is within an event.
+func (l *Loop) SettleLater(c *engine.Conn) {
+	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
+		l.pendingActions = append(l.pendingActions, c)
+	}
+}
+
+// performPendingActions performs the actions of connections that others have changed. That may
+// change further ones.
+func (l *Loop) performPendingActions() {
+	for i := 0; i < len(l.pendingActions); i++ {
+		if c := l.pendingActions[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
+			l.driver.PerformActions(c)
+		}
+	}
+	clear(l.pendingActions)
+	l.pendingActions = l.pendingActions[:0]
+}
+
+// ForEachConn calls visit for every connection and every dial.
+func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conns.slotCount, visit) }
+
+// AbortConn closes a connection in this turn, or when it returns from a worker, and fails a
+// dial.
+func (l *Loop) AbortConn(c *engine.Conn, reason error) {
+	switch {
+	case c.Armed()&Connecting != 0:
+		l.failDial(c, reason)
+	case c.Armed()&Busy != 0:
+		l.DeferUntilReturned(c, func() { c.Abort(reason) })
+	case c.IsOpen():
+		c.Abort(reason)
+		l.SettleLater(c)
+	}
+}
+
+// takeRemoteRequests takes queued dials and broadcasts, and runs queued calls.
+func (l *Loop) takeRemoteRequests() {
+	if l.hasRemoteRequests.Load() {
+		l.mu.Lock()
+		l.dials.requests = append(l.dials.requests, l.dialRequests...)
+		for _, c := range l.newBroadcasts {
+			l.broadcasts.active = append(l.broadcasts.active, activeBroadcast{Broadcast: c})
+		}
+		clear(l.newBroadcasts)
+		l.runningCalls = append(l.runningCalls, l.remoteCalls...)
+		l.dialRequests, l.newBroadcasts, l.remoteCalls = l.dialRequests[:0], l.newBroadcasts[:0], nil
+		l.hasRemoteRequests.Store(false)
+		l.mu.Unlock()
+	}
+	for len(l.runningCalls) > 0 {
+		do := l.runningCalls[0]
+		l.runningCalls = l.runningCalls[1:]
+		do()
+	}
+	l.runningCalls = nil
+}
+
+// dialQueue starts the requested dials.
+type dialQueue struct {
+	loop     *Loop
+	requests []engine.Dial // taken by the loop and not started
+}
+
+// runIfDue starts up to a batch of dials.
+func (q *dialQueue) runIfDue(time.Duration) {
+	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
+		if request := q.dequeueDial(); !q.loop.startDial(request) {
+			q.requests = slices.Insert(q.requests, 0, request)
+			return
+		}
+	}
+}
+
+func (q *dialQueue) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
+
+// dequeueDial removes one connection from the first request.
+func (q *dialQueue) dequeueDial() engine.Dial {
+	d := q.requests[0]
+	if d.Count == 1 {
+		q.requests = q.requests[1:]
+	} else {
+		q.requests[0].Count--
+	}
+	d.Count = 1
+	return d
+}
+
+func (l *Loop) failQueuedDials() {
+	for len(l.dials.requests) > 0 {
+		l.host.DialFailed(l.dials.dequeueDial().Owned, engine.ErrClosed)
+	}
+}
+
+// startDial starts one dial, delegates it to another loop, or fails it. It reports false if
+// the queue of the other loop is full.
+func (l *Loop) startDial(request engine.Dial) (done bool) {
+	if l.requestedStage.Load() >= stageStopping {
+		l.host.DialFailed(request.Owned, engine.ErrClosed)
+		return true
+	}
+	if l.isFull() {
+		return l.delegateDial(request)
+	}
+	if !l.engine.admission.Acquire() {
+		l.host.DialFailed(request.Owned, engine.ErrFull)
+		return true
+	}
+	start := engine.Since()
+	fd, err := l.startConnect(request)
+	if err == nil && fd >= engine.MaxFD {
+		sock.Close(fd)
+		err = syscall.EMFILE
+	}
+	if err != nil {
+		l.engine.admission.Release()
+		if errors.Is(err, syscall.EMFILE) && l.lowerCapacityToUsed() {
+			return l.delegateDial(request)
+		}
+		l.host.DialFailed(request.Owned, err)
+		return true
+	}
+	c := l.addConn(fd)
+	c.SetArmed(Connecting)
+	c.Dialling(request.Target, start)
+	if request.Owned != nil {
+		c.SetOwned(request.Owned)
+	}
+	if request.Timeout > 0 {
+		c.DialTimeout(start + request.Timeout)
+	}
+	if errno := l.driver.WatchConn(c); errno != 0 {
+		l.failDial(c, errno)
+	} else {
+		l.TrackExpiry(c)
+	}
+	return true
+}
+
+// timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as
+// failed.
+func (l *Loop) timeOutDial(c *engine.Conn) {
+	c.SetArmed(c.Armed() | DialTimedOut)
+	sock.Shutdown(c.FD())
+}
+
+// startConnect starts to connect and returns the descriptor.
+func (l *Loop) startConnect(request engine.Dial) (int32, error) {
+	options := l.engine.cfg.SocketOptions(true)
+	if request.Path != "" {
+		return sock.DialUnix(request.Path, options)
+	}
+	return sock.Dial(request.Target, request.Source, options)
+}
+
+// FinishDial opens the connection of a dial, or fails the dial if the socket has an error.
+func (l *Loop) FinishDial(c *engine.Conn) {
+	errno := sock.SocketError(c.FD())
+	if c.Armed()&DialTimedOut != 0 {
+		errno = syscall.ETIMEDOUT
+	}
+	if errno == 0 {
+		c.SetArmed(c.Armed() &^ Connecting)
+		errno = l.driver.WatchEstablished(c)
+	}
+	if errno != 0 {
+		l.failDial(c, errno)
+		return
+	}
+	c.Open(c.Peer(), true)
+	l.driver.PerformActions(c)
+}
+
+// failDial fails a dial that has a descriptor.
+func (l *Loop) failDial(c *engine.Conn, err error) {
+	if c.Armed()&DialTimedOut != 0 {
+		err = engine.ErrDialTimeout
+	}
+	c.SetArmed(c.Armed() &^ Connecting)
+	owned := c.Abandon()
+	l.driver.DropUnopened(c)
+	l.host.DialFailed(owned, err)
+}

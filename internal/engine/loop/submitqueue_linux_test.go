@@ -1,0 +1,88 @@
+package loop
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// limitedPool is a pool that accepts capacity connections and keeps them.
+type limitedPool struct {
+	capacity int
+	taken    []*engine.Conn
+}
+
+var errFull = errors.New("full")
+
+func (p *limitedPool) TrySubmit(c *engine.Conn) error {
+	if p.capacity == 0 {
+		return errFull
+	}
+	p.capacity--
+	p.taken = append(p.taken, c)
+	return nil
+}
+
+func (p *limitedPool) Closed(error) bool { return false }
+
+// noopHandler is a handler that consumes no input.
+type noopHandler struct{}
+
+func (noopHandler) Opened(*engine.Conn)               {}
+func (noopHandler) Received(*engine.Conn, []byte) int { return 0 }
+func (noopHandler) Ended(*engine.Conn, []byte) int    { return 0 }
+func (noopHandler) Closed(*engine.Conn, error)        {}
+
+// Sheddable input does not enter the pool before a connection that must wait, even while
+// submissions are throttled. So waiting connections make progress under any load.
+func TestSheddableInputDoesNotOvertake(t *testing.T) {
+	p := &limitedPool{}
+	shed := 0
+	cfg := engine.Config{Handler: noopHandler{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
+		Limits: engine.Limits{MaxConns: 100, MaxMessage: 100, MaxUnsent: 100},
+		Shed:   func(_ *engine.Conn, in []byte, _ error) int { shed++; return len(in) }}
+	l := newLoop(&loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})
+	l.host.SetClock(time.Second)
+	fresh := func() *engine.Conn {
+		c := l.conns.acquireConn()
+		c.Open(netip.AddrPort{}, false)
+		return c
+	}
+	input := func() *engine.Conn {
+		c := fresh()
+		c.Deliver()
+		c.Arrived([]byte("x"))
+		if !c.MayShed() {
+			t.Fatal("MayShed is false, want true")
+		}
+		return c
+	}
+	var waits []*engine.Conn
+	for range 3 {
+		waits = append(waits, fresh())
+		if l.submitToPool(waits[len(waits)-1]) {
+			t.Fatal("a new connection was not queued")
+		}
+	}
+	l.submitQueue.lastShedAt = l.host.Clock()
+
+	p.capacity = 1
+	if here := l.submitToPool(input()); !here || shed != 1 {
+		t.Errorf("capacity 1: input shed %d times, want 1, and a waiting connection in the pool", shed)
+	}
+	p.capacity = 2
+	last := input()
+	if here := l.submitToPool(last); here || shed != 1 {
+		t.Errorf("capacity 2: input shed %d times more, want it in the pool behind a waiting connection", shed-1)
+	}
+	p.capacity = 1
+	l.submitToPool(input())
+	if want := []*engine.Conn{waits[0], waits[1], last, waits[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
+		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.n)
+	}
+}

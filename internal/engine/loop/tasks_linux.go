@@ -1,0 +1,44 @@
+package loop
+
+import (
+	"math"
+	"time"
+)
+
+// loopTask is work of a loop other than handling events of its connections. Its state belongs
+// to the loop's thread.
+type loopTask interface {
+	// runIfDue does what is due. It is called once in each turn.
+	runIfDue(now time.Duration)
+	// nextDue returns when something will be due; the time may be in the past. It reports false
+	// if that depends on an event.
+	nextDue() (at time.Duration, ok bool)
+}
+
+// orderedTasks returns the tasks in the order in which a turn runs them.
+func (l *Loop) orderedTasks() []loopTask {
+	return []loopTask{&l.dials, &l.broadcasts, &l.pacer, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
+}
+
+// runTasks runs each task once. Actions that a task causes are performed before the next one.
+func (l *Loop) runTasks() {
+	for _, d := range l.tasks {
+		d.runIfDue(l.host.Clock())
+		if len(l.pendingActions) > 0 {
+			l.performPendingActions()
+		}
+	}
+}
+
+const never = time.Duration(math.MaxInt64)
+
+// nextTaskDue returns when the first task is due, or never if all of them depend on events.
+func (l *Loop) nextTaskDue() time.Duration {
+	first := never
+	for _, d := range l.tasks {
+		if at, ok := d.nextDue(); ok {
+			first = min(first, at)
+		}
+	}
+	return first
+}

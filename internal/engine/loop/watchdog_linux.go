@@ -1,0 +1,102 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before
+// the turn ends. Under Auto it then moves the handlers of the other loops to workers, because
+// they may block on the same resource.
+
+// minWatchInterval is the shortest time between two checks.
+const minWatchInterval = 100 * time.Millisecond
+
+// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that
+// is awake sets its clock in each turn.
+func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
+	limit := e.cfg.Limits.HandlerTime
+	if limit == 0 {
+		return
+	}
+	ticker := time.NewTicker(max(limit, minWatchInterval))
+	defer ticker.Stop()
+	turns := make([]observedTurn, len(e.loops))
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		for i, l := range e.loops {
+			l.reportStuckTurn(&turns[i])
+		}
+	}
+}
+
+// The phases of a turn.
+const (
+	phaseEvents int32 = iota
+	phaseMail
+	phaseBroadcasts
+	phasePacing
+	phaseTasks
+)
+
+// phaseNames contains the phases as they are logged.
+var phaseNames = [...]string{
+	phaseEvents:     "events: a handler has not returned, or there was no CPU",
+	phaseMail:       "mail: a handler has not returned, or there was no CPU",
+	phaseBroadcasts: "broadcasts",
+	phasePacing:     "planned calls",
+	phaseTasks:      "upkeep",
+}
+
+// observedTurn is the turn that was in progress at the last check.
+type observedTurn struct {
+	clock     time.Duration // the loop's clock
+	firstSeen time.Duration
+	reported  bool
+}
+
+// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for
+// at least Limits.HandlerTime.
+func (l *Loop) reportStuckTurn(seen *observedTurn) {
+	clock, now := l.host.Clock(), engine.Since()
+	if l.asleep.Load() || seen.clock != clock {
+		if seen.reported {
+			l.engine.stuckLoops.Add(-1)
+		}
+		*seen = observedTurn{clock: clock, firstSeen: now}
+		return
+	}
+	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.HandlerTime {
+		seen.reported = true
+		l.engine.stuckLoops.Add(1)
+		l.engine.moveOtherHandlersToWorkers(l, held)
+		phase := l.phase.Load()
+		if phase != phaseBroadcasts && phase != phaseTasks {
+			l.counters.Add(engine.Slow, 1)
+		}
+		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
+			"event loop stuck in a turn: its other connections wait",
+			slog.String("phase", phaseNames[phase]),
+			slog.Int("loop", l.host.Index), slog.Duration("duration", held), slog.Int64("connections", l.connCount.Load()))
+	}
+}
+
+// moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
+func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
+	for _, l := range e.loops {
+		if e.cfg.Auto && l != except {
+			l.enqueueCall(func() {
+				if !l.host.OnWorkers {
+					l.placement.moveHandlersToWorkers(held)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package loop
+
+import (
+	"slices"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Calling handlers on workers.
+//
+// A connection whose handler must be called is submitted to the pool and belongs to the worker
+// until it returns through Loop.returned. Meanwhile, or while it waits for the pool, it is
+// Busy: the loop and its driver access only its bits, slot and descriptor. Events of the
+// connection are deferred until it returns, in order. The driver makes sure that it is not
+// read from.
+
+// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
+// reports whether c still belongs to the loop.
+func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
+	if !l.host.OnWorkers || c.Relayed() {
+		c.Deliver()
+		return true
+	}
+	return l.submitToPool(c)
+}
+
+// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be
+// shed. It reports whether c still belongs to the loop.
+func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
+	if l.submitQueue.closeReason == engine.ErrPoolClosed {
+		return l.closeWithoutWorker(c)
+	}
+	c.HandedOver()
+	c.SetArmed(c.Armed() | Busy)
+	l.busyConns++
+	rejection := l.submitInOrder(c)
+	switch {
+	case rejection == nil:
+		return false
+	case l.submitQueue.closeReason != nil:
+		l.reclaimFromWorker(c)
+		return l.closeWithoutWorker(c)
+	case c.MayShed():
+		l.reclaimFromWorker(c)
+		c.Shed(rejection)
+		return true
+	}
+	l.submitQueue.pushBack(c)
+	return false
+}
+
+// reclaimFromWorker makes a busy connection the loop's again.
+func (l *Loop) reclaimFromWorker(c *engine.Conn) {
+	c.SetArmed(c.Armed() &^ Busy)
+	l.busyConns--
+	c.TakenBack()
+}
+
+// DeferUntilReturned runs action when a busy connection returns.
+func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
+	l.addDeferred(c, deferredAction{do: action})
+}
+
+// deferredAction runs when a busy connection returns. Mail is delivered even if the connection
+// has closed: that releases what was reserved for it and tells those that wait.
+type deferredAction struct {
+	do   func()
+	mail *connMailQueue // nil if the action is not mail
+}
+
+func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
+	if l.deferred == nil {
+		l.deferred = make(map[*engine.Conn][]deferredAction)
+	}
+	l.deferred[c] = append(l.deferred[c], action)
+	delete(l.deferredMail, c) // later mail must not overtake the action
+}
+
+// deferMail keeps mail for a busy connection, in one queue unless another action was deferred
+// in between. Bytes for a connection that will be closed are dropped.
+func (l *Loop) deferMail(m engine.Mail, data []byte) {
+	if m.Conn.Armed()&CloseOnReturn != 0 && m.Drop() {
+		return
+	}
+	queue := l.deferredMail[m.Conn]
+	if queue == nil {
+		queue = new(connMailQueue)
+		l.addDeferred(m.Conn, deferredAction{queue.deliverAll, queue})
+		if l.deferredMail == nil {
+			l.deferredMail = make(map[*engine.Conn]*connMailQueue)
+		}
+		l.deferredMail[m.Conn] = queue
+	}
+	l.mailQueues.deferredMemory += queue.enqueue(m, data)
+}
+
+// deferredMailBytes returns the memory of mail that is kept for a busy connection.
+func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
+	for _, kept := range l.deferred[c] {
+		if kept.mail != nil {
+			n += kept.mail.memoryBytes()
+		}
+	}
+	return n
+}
+
+// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when
+// it returns.
+func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
+	for _, kept := range l.deferred[c] {
+		if run := kept.mail; run != nil {
+			l.mailQueues.deferredMemory -= run.memoryBytes()
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
+			l.mailQueues.deferredMemory += run.memoryBytes()
+		}
+	}
+	l.countMailMemory()
+	l.closeWhenReturned(c, engine.ErrOverBudget)
+}
+
+// closeWhenReturned closes a busy connection when it returns.
+func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
+	if c.Armed()&CloseOnReturn == 0 {
+		c.SetArmed(c.Armed() | CloseOnReturn)
+		l.DeferUntilReturned(c, func() { c.Abort(reason) })
+	}
+}
+
+// forgetDeferred removes the deferred actions of a connection.
+func (l *Loop) forgetDeferred(c *engine.Conn) {
+	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
+	delete(l.deferred, c)
+	delete(l.deferredMail, c)
+	l.countMailMemory()
+}
+
+// deliverAll delivers all mail. If a handler calls runtime.Goexit, the rest is released.
+func (r *connMailQueue) deliverAll() {
+	defer r.deliverRemaining()
+	r.deliverRemaining()
+}
+
+func (r *connMailQueue) deliverRemaining() {
+	for r.delivered < len(r.mail) {
+		m, data := r.dequeue()
+		m.Conn.Mailed(m, data)
+	}
+}
+
+// returnedConn is a connection that the pool has returned.
+type returnedConn struct {
+	conn      *engine.Conn
+	rejection error // why no worker has run it; nil if one has
+}
+
+// TakeBack implements engine.Loop.
+func (l *Loop) TakeBack(c *engine.Conn, rejection error) {
+	l.mu.Lock()
+	l.returned = append(l.returned, returnedConn{c, rejection})
+	l.hasReturned.Store(true)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// resumeReturned resumes the connections that the pool has returned. Those that have not run,
+// and may not be shed, stay busy and wait.
+func (l *Loop) resumeReturned() {
+	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
+		if !l.hasReturned.Load() {
+			return
+		}
+		l.mu.Lock()
+		l.returned, l.returnBatch, l.returnBatchDone = l.returnBatch[:0], l.returned, 0
+		l.hasReturned.Store(false)
+		l.mu.Unlock()
+	}
+	ran := 0
+	for l.returnBatchDone < len(l.returnBatch) {
+		returned := l.returnBatch[l.returnBatchDone]
+		l.returnBatch[l.returnBatchDone] = returnedConn{}
+		l.returnBatchDone++
+		if returned.rejection == nil {
+			ran++
+		} else if l.recordPoolRejection(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.MayShed() {
+			l.shedConns = append(l.shedConns, returned.conn)
+			continue
+		}
+		l.resumeConn(returned.conn, returned.rejection)
+	}
+	l.requeueShedAndSubmit(ran, l.shedConns, l.host.Clock())
+	clear(l.shedConns)
+	l.shedConns = l.shedConns[:0]
+}
+
+// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and
+// runs its deferred actions. That happens even if a handler calls runtime.Goexit: the
+// connection has failed then, and no handler is called any more.
+func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
+	l.reclaimFromWorker(c)
+	c.Miss(l.missedBroadcasts[c])
+	delete(l.missedBroadcasts, c)
+	kept := l.deferred[c]
+	if c.ClosedDeferred() {
+		if rejection != nil {
+			c.UndeferClosed()
+		}
+		kept = slices.DeleteFunc(kept, func(k deferredAction) bool { return k.mail == nil })
+		defer l.freeConn(c)
+		defer l.forgetDeferred(c)
+		defer runDeferred(&kept)
+		c.Finish()
+		return
+	}
+	settled := false
+	defer func() {
+		if !settled {
+			runDeferred(&kept)
+			l.forgetDeferred(c)
+		}
+	}()
+	switch {
+	case rejection == nil:
+	case l.submitQueue.closeReason != nil:
+		c.CloseWith(l.submitQueue.closeReason)
+	default:
+		c.Shed(rejection)
+	}
+	runDeferred(&kept)
+	l.forgetDeferred(c)
+	settled = true
+	l.driver.PerformActions(c)
+}
+
+func runDeferred(actions *[]deferredAction) {
+	for len(*actions) > 0 {
+		run := (*actions)[0].do
+		*actions = (*actions)[1:]
+		run()
+	}
+}
