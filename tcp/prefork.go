@@ -21,14 +21,14 @@ const maxProcesses = 1024
 // as it does in the first process; what is to run only once, such as a listener
 // of its own or a handler of signals, belongs where ok is false.
 func WorkerProcess() (index int, ok bool) {
-	if w := supervisor.Own(); w != nil {
+	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
 	}
 	return 0, false
 }
 
 // preforks says whether this process is to start workers, not to be one.
-func (s *Server) preforks() bool { return s.Processes > 1 && supervisor.Own() == nil }
+func (s *Server) preforks() bool { return s.Processes > 1 && supervisor.CurrentWorker() == nil }
 
 // checkProcesses says what is wrong with Processes.
 func (s *Server) checkProcesses() error {
@@ -94,8 +94,8 @@ func (s *Server) processes() (running int, restarts int64) {
 // startProcesses starts worker processes in place of an engine.
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
-		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
-		Sockets: handedOver(cfg.Listeners), Succeeds: s.predecessor != nil,
+		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
+		Sockets: handedOver(cfg.Listeners), IsSuccessor: s.predecessor != nil,
 	})
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func awaitWorkers(e engine.Engine, p *upgrade.Predecessor) error {
 	if !ok {
 		return nil
 	}
-	if err := p.Starting(w.Started()); err != nil {
+	if err := p.WaitStarted(w.Started()); err != nil {
 		return err
 	}
 	return w.Serving()
@@ -152,8 +152,8 @@ func (s *Server) work(ctx context.Context, where []Listener) error {
 	if err != nil {
 		return err
 	}
-	w := supervisor.Own()
-	all, err := w.Take(addresses(cfg.Listeners), s.Processes)
+	w := supervisor.CurrentWorker()
+	all, err := w.ClaimListeners(addresses(cfg.Listeners), s.Processes)
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}

@@ -177,8 +177,8 @@ type Server struct {
 	where  []Listener    // where it listens
 	worker relay         // in a worker process: passes broadcasts on
 	model  string
-	own    *pool.Pool   // Auto's, nil without
-	gate   *secure.Gate // nil without TLS
+	own    *pool.Pool               // Auto's, nil without
+	gate   *secure.HandshakeLimiter // nil without TLS
 	names  names
 	calls  sync.WaitGroup // of a Blocking handler's functions
 	limits Limits
@@ -313,7 +313,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	cfg, done, err := s.open(where)
 	if err != nil {
 		if s.predecessor != nil {
-			_ = s.predecessor.Fail(err)
+			_ = s.predecessor.ReportFailure(err)
 		}
 		return err
 	}
@@ -321,7 +321,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	e, err := s.start(cfg, where)
 	if err != nil {
 		if s.predecessor != nil {
-			_ = s.predecessor.Fail(err)
+			_ = s.predecessor.ReportFailure(err)
 		}
 		return err
 	}
@@ -536,7 +536,7 @@ func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) 
 	if !m.Loops {
 		most = 0
 	}
-	need, shard, err := sock.Shards(conns, loops, most)
+	need, shard, err := sock.PlanLoops(conns, loops, most)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+

@@ -61,7 +61,7 @@ func certified(c *tls.Config) bool {
 // can't be loaded leaves the old one in use and is logged once; log is slog.Default() if it
 // is nil. What it returns is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	r, err := secure.Reload(certFile, keyFile, log)
+	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
@@ -77,15 +77,15 @@ func checkTLS(of string, c *tls.Config) error {
 }
 
 // handshakes bounds the handshakes of all connections.
-func (s *Server) handshakes() *secure.Gate {
+func (s *Server) handshakes() *secure.HandshakeLimiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.handshakesLocked(s.limits)
 }
 
-func (s *Server) handshakesLocked(l Limits) *secure.Gate {
+func (s *Server) handshakesLocked(l Limits) *secure.HandshakeLimiter {
 	if s.gate == nil {
-		s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+		s.gate = secure.NewHandshakeLimiter(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
 	}
 	return s.gate
 }
@@ -94,7 +94,7 @@ func (s *Server) handshakesLocked(l Limits) *secure.Gate {
 // listener that they have come by.
 func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 	all, some, proxies := make([]layers.Config, len(where)), false, false
-	s.tickets = make(map[*Listener]*secure.Tickets)
+	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
 	for i, at := range where {
 		if len(at.TrustedProxies) > 0 {
 			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
@@ -106,7 +106,7 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 		if h, ok := extension[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&where[i]]); t != nil {
+		if t := secure.NewTicketKeyRing(all[i].TLS, s.ticketKeys[&where[i]]); t != nil {
 			all[i].Tickets, s.tickets[&where[i]] = t, t
 		}
 	}

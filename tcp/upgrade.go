@@ -120,7 +120,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	defer s.upgrading.Store(false)
 	_, _ = Notify(activation.Reloading()) // without a service manager there is nobody to tell
 	if u, err = s.upgrade(ctx, e, m, where); err != nil {
-		upgrade.Serves()
+		upgrade.ReportServing()
 		_, _ = Notify("READY=1")
 		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
@@ -156,11 +156,11 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.Stays(); err != nil {
+		if err = upgrade.KeepFirstProcess(); err != nil {
 			return u, err
 		}
 	}
-	next, err := upgrade.Start(cmd, upgradePatience)
+	next, err := upgrade.StartSuccessor(cmd, upgradePatience)
 	if err != nil {
 		return u, err
 	}
@@ -170,10 +170,10 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.SendHello(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.ListenersMessage) }); err != nil {
 		return u, err
 	}
-	ready, err := next.AwaitReady(ctx)
+	ready, err := next.WaitReady(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -183,7 +183,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, err
 	}
 	defer func() { d.end(err == nil) }()
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	channels, err := next.OpenChannels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
 	if err != nil {
 		return u, err
 	}
@@ -191,19 +191,19 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	moved, took, err := handOver(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
 	if err == nil {
-		err = next.Done(d.done())
+		err = next.SendDone(d.done())
 	}
-	if err != nil && next.Died() {
+	if err != nil && next.KillIfHung() {
 		u.Lost = moved.Gone
 		m.ShareListeners(false)
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done(d.done())
+		_ = next.SendDone(d.done())
 		s.log().Warn("not all connections could be handed over", "error", err)
 		err = nil
 	}
-	if s.keeper = next.Keep(); s.keeper != nil {
+	if s.keeper = next.StartReaper(); s.keeper != nil {
 		u.Stays = true
 	}
 	return u, nil
@@ -288,7 +288,7 @@ func (s *Server) stay(err error) error {
 		s.log().Warn("the old process has ended, and stays", "error", err)
 	}
 	debug.FreeOSMemory()
-	if err = s.keeper.Wait(); err != nil {
+	if err = s.keeper.WaitServerExit(); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil
@@ -304,7 +304,7 @@ func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upg
 	m.ShareListeners(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
-	watching.Go(func() { next.Watch(during) })
+	watching.Go(func() { next.MonitorAlive(during) })
 	start := time.Now()
 	if err = e.Hold(true); err == nil {
 		moved, err = m.HandOver(ctx, channels)
@@ -346,7 +346,7 @@ func listenerKey(l *Listener, at net.Addr) string {
 
 // inherit finds the process whose place this one takes, if there is one.
 func (s *Server) inherit() error {
-	p, err := upgrade.Take()
+	p, err := upgrade.ClaimPredecessor()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
@@ -389,13 +389,13 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		if ok {
 			err = awaitWorkers(e, p)
 		}
-		failed := err != nil && !upgrade.Aborted(err)
+		failed := err != nil && !upgrade.IsAborted(err)
 		if failed {
-			_ = p.Fail(err)
+			_ = p.ReportFailure(err)
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
+			err = p.AnnounceReady(m.Ends(), s.arrive, m.TakeOver)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this one has ended
@@ -423,11 +423,11 @@ type migration struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves at the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
-	keeper      *upgrade.Keeper                  // if this process stays; set before handedOver
+	keeper      *upgrade.Reaper                  // if this process stays; set before handedOver
 	aborted     error                            // why this process is not to take its place
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
-	tickets     map[*Listener]*secure.Tickets
+	tickets     map[*Listener]*secure.TicketKeyRing
 	broadcasts  atomic.Pointer[publish.Gate]
 	travels
 }

@@ -83,7 +83,7 @@ func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	if d.state, err = s.saveState(); err != nil {
 		s.log().Error("the handler's state is lost", "error", err)
 	}
-	pair, err := upgrade.LinkPair()
+	pair, err := upgrade.NewBroadcastSocketpair()
 	if err == nil {
 		d.theirs = pair[1]
 		d.link, err = publish.NewLink(pair[0], s.maxHeld(), false)
@@ -170,7 +170,7 @@ func (s *Server) baseOf(l *Listener, at net.Addr) upgrade.ListenerCounts {
 
 // awaitDone takes what the old process has counted, when it has handed everything over.
 func (s *Server) awaitDone(p *upgrade.Predecessor) {
-	d, err := p.Wait()
+	d, err := p.WaitDone()
 	if err != nil {
 		return // it has gone, or this server has ended
 	}
@@ -304,7 +304,7 @@ func (s *Server) saveState() (f *os.File, err error) {
 	if !ok || s.preforks() {
 		return nil, nil
 	}
-	if f, err = upgrade.StateFile(); err != nil {
+	if f, err = upgrade.NewStateFile(); err != nil {
 		return nil, err
 	}
 	defer func() {

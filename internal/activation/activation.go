@@ -68,7 +68,7 @@ var listeners = sync.OnceValues(func() ([]Named, error) {
 	case err == nil && names != nil:
 		files, err = adopt(names)
 	case err == nil:
-		names, files, err = upgrade.Activated()
+		names, files, err = upgrade.InheritedActivationSockets()
 	}
 	var l []Named
 	if err == nil {

@@ -14,9 +14,9 @@ import (
 // them: those that crypto/tls makes itself can't be read. It follows the times of crypto/tls: a
 // ticket is written with a key of at most a day, and read for a week. Its methods are safe for
 // concurrent use.
-type Tickets struct {
-	cfg *tls.Config
-	due atomic.Int64 // when a new key is to be made, in Unix nanoseconds
+type TicketKeyRing struct {
+	cfg     *tls.Config
+	renewAt atomic.Int64 // when a new key is to be made, in Unix nanoseconds
 
 	mu   sync.Mutex
 	keys []TicketKey // the newest first
@@ -32,21 +32,21 @@ const (
 	ticketKeyUse  = 24 * time.Hour
 	ticketKeyLife = 7 * ticketKeyUse
 	ticketKeySize = 32
-	// MostTicketKeys is the most that there are at a time.
-	MostTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
+	// MaxTicketKeys is the most that there are at a time.
+	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTickets makes those of a configuration, which is the caller's own, with the keys of another
+// NewTicketKeyRing makes those of a configuration, which is the caller's own, with the keys of another
 // process, if there are any. It gives nil where the user has made keys or tickets himself, or
 // wants none, and where clients may have to show certificates: another process may trust others,
 // and asks for them anew.
-func NewTickets(cfg *tls.Config, keys []TicketKey) *Tickets {
+func NewTicketKeyRing(cfg *tls.Config, keys []TicketKey) *TicketKeyRing {
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeys(cfg) ||
 		cfg.ClientAuth != tls.NoClientCert || cfg.GetConfigForClient != nil {
 		return nil
 	}
-	t := &Tickets{cfg: cfg, keys: slices.Clone(keys)}
-	t.renew(time.Now())
+	t := &TicketKeyRing{cfg: cfg, keys: slices.Clone(keys)}
+	t.renewKeys(time.Now())
 	return t
 }
 
@@ -58,14 +58,14 @@ func hasTicketKeys(cfg *tls.Config) bool {
 	return set.Kind() != reflect.Slice || set.Len() > 0
 }
 
-// Renew makes a new key if it is time for that. It is to be called before each handshake.
-func (t *Tickets) Renew() {
-	if now := time.Now(); now.UnixNano() >= t.due.Load() {
-		t.renew(now)
+// RenewIfDue makes a new key if it is time for that. It is to be called before each handshake.
+func (t *TicketKeyRing) RenewIfDue() {
+	if now := time.Now(); now.UnixNano() >= t.renewAt.Load() {
+		t.renewKeys(now)
 	}
 }
 
-func (t *Tickets) renew(now time.Time) {
+func (t *TicketKeyRing) renewKeys(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.keys = slices.DeleteFunc(t.keys, func(k TicketKey) bool {
@@ -76,17 +76,17 @@ func (t *Tickets) renew(now time.Time) {
 		_, _ = rand.Read(key) // which does not fail
 		t.keys = slices.Insert(t.keys, 0, TicketKey{key, now})
 	}
-	t.keys = t.keys[:min(len(t.keys), MostTicketKeys)]
+	t.keys = t.keys[:min(len(t.keys), MaxTicketKeys)]
 	var all [][ticketKeySize]byte
 	for _, k := range t.keys {
 		all = append(all, [ticketKeySize]byte(k.Key))
 	}
 	t.cfg.SetSessionTicketKeys(all)
-	t.due.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
+	t.renewAt.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
 }
 
 // Keys gives the keys for another process.
-func (t *Tickets) Keys() []TicketKey {
+func (t *TicketKeyRing) Keys() []TicketKey {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.keys)

@@ -384,8 +384,8 @@ func (l *live) talkerSection() page.Section {
 			in, out = format.Bytes(one.inRate), format.Bytes(one.outRate)
 		}
 		bytes := func(n int64) string { return format.Bytes(float64(n)) }
-		table.Add(one.Remote.String(), in, out, bytes(one.In), bytes(one.Out), bytes(one.Unsent),
-			format.Seconds(one.RTT.Seconds()), format.Seconds(one.Heard.Seconds())+" ago")
+		table.Add(one.Remote.String(), in, out, bytes(one.BytesIn), bytes(one.BytesOut), bytes(one.Unsent),
+			format.Seconds(one.RTT.Seconds()), format.Seconds(one.SinceInput.Seconds())+" ago")
 		if l.buttons {
 			table.Actions = append(table.Actions, closeAction(one.Remote))
 		}

@@ -360,7 +360,7 @@ func (c Config) shards() (loops, each int, err error) {
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {
 		most = 0
 	}
-	return sock.Shards(c.maxOpen(), c.Loops, most)
+	return sock.PlanLoops(c.maxOpen(), c.Loops, most)
 }
 
 // messageSize returns the size of the longest message in bytes.

@@ -125,7 +125,7 @@ func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, a
 }
 
 func (r *run) toSelf() bool {
-	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
+	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
 // pressure is the share of the window in which some program of the machine, the

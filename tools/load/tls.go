@@ -42,7 +42,7 @@ type encryption struct {
 // are under way have places in a gate; the others wait for theirs. They compute
 // off the loops, on half of the processors, like a server's.
 func newEncryption(cfg *tls.Config, most time.Duration, failed func(error)) *encryption {
-	gate := secure.NewGate(halfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
+	gate := secure.NewHandshakeLimiter(halfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &encryption{layers: layers.Config{TLS: cfg, Gate: gate}, most: most, failed: failed}
 }
 

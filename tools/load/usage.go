@@ -129,7 +129,7 @@ func listeners(target string) []int {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // where the kernel connects to
 	case addr.IsUnspecified():
 		addr = netip.IPv6Loopback()
-	case !sock.IsLocal(addr):
+	case !sock.IsLocalAddr(addr):
 		return nil // somebody else may listen on the port here
 	}
 	pids, _ := procfs.Listener(at.Port(), addr)

@@ -75,7 +75,7 @@ func (d *driver) Poll() (some, more bool) {
 	n := d.waited
 	d.waited = 0
 	if n == 0 {
-		n = d.poll.Look()
+		n = d.poll.TryWait()
 	}
 	return d.handle(n), false
 }
@@ -124,7 +124,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 			d.detach(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
-			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
+			c.Failed(cmp.Or(sock.TakeSocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.Settle(c)

@@ -59,7 +59,7 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	defer a.locked(a.inlet.Close)
-	buffer := make([]byte, sock.MaxRightsMessage)
+	buffer := make([]byte, sock.MaxFDMessageSize)
 	var joined sync.WaitGroup
 	join := func(fd int32, r *engine.Record) {
 		joined.Add(1)
@@ -98,7 +98,7 @@ func (a *arrivals) ConfirmLater(in *handover.Inlet) {
 func (a *arrivals) Promise(n int) int {
 	g := a.group
 	n = g.admission.Promise(n)
-	short := min(sock.DescriptorsShort(g.admission.Promised()), n)
+	short := min(sock.MissingDescriptors(g.admission.Promised()), n)
 	g.admission.Unpromise(short)
 	return n - short
 }

@@ -66,7 +66,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 		}
 	}()
 	for _, f := range channels {
-		own, err := sock.Duplicate(int32(f.Fd()))
+		own, err := sock.DupFD(int32(f.Fd()))
 		if err != nil {
 			return moved, fmt.Errorf("a channel to hand connections over by: %w", err)
 		}
@@ -242,14 +242,14 @@ func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.ho
 func (g *group) SendListeners(control *os.File, word string) error {
 	var fds []int
 	for _, l := range g.lns {
-		fd, err := sock.Detach(l)
+		fd, err := sock.DupConnDescriptor(l)
 		if err != nil {
 			return err
 		}
 		defer sock.Close(fd)
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(int32(control.Fd()), word, fds)
+	return sock.SendFDsInChunks(int32(control.Fd()), word, fds)
 }
 
 // ShareListeners implements engine.Migrator: listeners are closed here, never stopped.

@@ -85,17 +85,17 @@ func (g *group) dial(d engine.Dial) {
 // connect makes a connection of package net.
 func (g *group) connect(d engine.Dial) (net.Conn, error) {
 	options := g.cfg.SocketOptions(true)
-	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.Control}
+	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.DialControl}
 	if d.Path != "" {
 		return dialer.DialContext(g.stop, "unix", d.Path)
 	}
 	if d.Source.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.Source, 0))
 		dialer.Control = func(network, address string, raw syscall.RawConn) error {
-			if err := options.Control(network, address, raw); err != nil {
+			if err := options.DialControl(network, address, raw); err != nil {
 				return err
 			}
-			return sock.LatePort(network, address, raw)
+			return sock.SetBindNoPort(network, address, raw)
 		}
 	}
 	nc, err := dialer.DialContext(g.stop, "tcp", d.Target.String())

@@ -157,7 +157,7 @@ func (g *group) listen() error {
 			return err
 		}
 		for _, socket := range all {
-			sock.SetListenerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+			sock.SetDeadPeerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
 			g.lns = append(g.lns, socket)
 			g.numbers = append(g.numbers, len(g.host.Entrances))
 		}

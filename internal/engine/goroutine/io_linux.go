@@ -24,7 +24,7 @@ func sendRefusal(nc net.Conn, answer []byte) {
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_, _ = sock.Send(int32(fd), answer) // what it does not take is lost
-		_ = sock.ShutWrite(int32(fd))
+		_ = sock.ShutdownWrite(int32(fd))
 		var unread [4096]byte
 		_, _ = sock.Recv(int32(fd), unread[:])
 	})
@@ -68,7 +68,9 @@ func (c *conn) initIO() error {
 
 // direct is Host.Direct. The descriptor is open, because it is the connection's own
 // goroutine that closes it, and that calls the handler.
-func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
+func direct(c *engine.Conn, p []byte, behind [][]byte) int {
+	return sock.SendBuffers(c.FD(), p, behind)
+}
 
 // step is called by RawConn, at first and whenever there may be more to do; it
 // answers whether it is done.
@@ -172,7 +174,7 @@ func (c *conn) awaitRoom() bool {
 	c.awaitingRoom = true
 	c.SendBlocked(c.group.now())
 	c.group.running.Go(func() {
-		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // an error the next Send tells
 		c.request(writable)
 	})
 	return true

@@ -47,7 +47,7 @@ func (c *conn) splice(fd int32) (tried, done bool) {
 	got := 0
 	c.Bypass(func(o *engine.Conn) {
 		var errno syscall.Errno
-		got, errno = pipe.Fill(fd, engine.ReadSize)
+		got, errno = pipe.SpliceFrom(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL is of a socket that can't
 		c.io.n, c.io.errno = int32(got), int16(errno)
 		if got > 0 {
@@ -62,9 +62,9 @@ func (c *conn) splice(fd int32) (tried, done bool) {
 }
 
 // passOn moves what is in a pipe to the partner.
-func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
+func (c *conn) passOn(pipe *sock.SplicePipe, to *engine.Conn, n int) {
 	moved := 0
-	c.group.control(to, func(fd uintptr) { moved, _ = pipe.Empty(int32(fd), n) })
+	c.group.control(to, func(fd uintptr) { moved, _ = pipe.SpliceTo(int32(fd), n) })
 	c.Spliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
@@ -80,24 +80,24 @@ func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
 }
 
 // pipes are those of a group that nobody uses.
-type pipes struct{ idle chan *sock.Pipe }
+type pipes struct{ idle chan *sock.SplicePipe }
 
 // open makes room for as many as there are turns, and has relays use them.
 func (p *pipes) open(g *group) {
-	p.idle = make(chan *sock.Pipe, cap(g.turns.places))
+	p.idle = make(chan *sock.SplicePipe, cap(g.turns.places))
 	g.host.Pass = g.pass
 }
 
-func (p *pipes) take() *sock.Pipe {
+func (p *pipes) take() *sock.SplicePipe {
 	select {
 	case pipe := <-p.idle:
 		return pipe
 	default:
-		return new(sock.Pipe)
+		return new(sock.SplicePipe)
 	}
 }
 
-func (p *pipes) put(pipe *sock.Pipe) {
+func (p *pipes) put(pipe *sock.SplicePipe) {
 	select {
 	case p.idle <- pipe:
 	default:

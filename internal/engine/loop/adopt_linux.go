@@ -57,7 +57,7 @@ func (l *Loop) adopt(nc net.Conn, listener int, read []byte, fetched chan struct
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		peer = a.AddrPort()
 	}
-	fd, err = sock.Detach(nc)
+	fd, err = sock.DupConnDescriptor(nc)
 	if err == nil && !l.addChore(func() { l.receive(fd, listener, peer, read, fetched) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
@@ -72,7 +72,7 @@ func (l *Loop) adopt(nc net.Conn, listener int, read []byte, fetched chan struct
 func (l *Loop) receive(fd int32, listener int, peer netip.AddrPort, read []byte, fetched chan struct{}) {
 	l.adopts.Add(-1)
 	if fetched != nil { // and who waits for that closes fd, which is not in this table
-		own, err := sock.Fetch(fd)
+		own, err := sock.CopyFromProcessTable(fd)
 		close(fetched)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)
@@ -87,7 +87,7 @@ func (l *Loop) receive(fd int32, listener int, peer netip.AddrPort, read []byte,
 		return
 	}
 	_ = sock.PrepareConn(fd) // without its options it serves all the same
-	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.KeepaliveTimeout))
+	sock.SetDeadPeerTimeoutFD(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}

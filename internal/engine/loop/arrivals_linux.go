@@ -109,7 +109,7 @@ func (a *arrivals) Promise(n int) int {
 	if claimed += n; l.group.cfg.Shard == 0 {
 		claimed = l.group.admission.Promised()
 	}
-	short := min(sock.DescriptorsShort(claimed), n)
+	short := min(sock.MissingDescriptors(claimed), n)
 	a.Unpromise(short)
 	return n - short
 }
@@ -123,7 +123,7 @@ func (a *arrivals) receive() {
 		return
 	}
 	if a.buffer == nil {
-		a.buffer = make([]byte, sock.MaxRightsMessage)
+		a.buffer = make([]byte, sock.MaxFDMessageSize)
 	}
 	for _, in := range slices.Clone(a.inlets) {
 		some, err := in.Receive(a.buffer, a.loop.join)

@@ -54,9 +54,9 @@ type auto struct {
 // poll polls, and moves handlers that hold the loop onto workers.
 func (a *auto) poll() bool {
 	l := a.loop
-	var work sock.ThreadWork
+	var work sock.ThreadUsage
 	if a.alert {
-		work = sock.Worked()
+		work = sock.CurrentThreadUsage()
 	}
 	start, before := engine.Since(), l.counters.Get(engine.Reads)
 	some := l.events()
@@ -71,13 +71,13 @@ func (a *auto) poll() bool {
 	case !a.alert:
 		a.alert = true
 	default:
-		a.slowTurn(took, reads, sock.Worked().Since(work))
+		a.slowTurn(took, reads, sock.CurrentThreadUsage().Since(work))
 	}
 	return some
 }
 
 // slowTurn judges a turn that looked slow, as did the one before it.
-func (a *auto) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
+func (a *auto) slowTurn(took, reads time.Duration, did sock.ThreadUsage) {
 	if did.Sleeps == 0 && (did.CPU < slowTurn || did.CPU < slowRead*reads) {
 		a.slow = 0
 		return // it has waited for a CPU, most of the time

@@ -116,7 +116,7 @@ func (l *Loop) sendListeners(control int32, word string) error {
 	for _, fd := range l.group.listeners {
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(own, word, fds)
+	return sock.SendFDsInChunks(own, word, fds)
 }
 
 // ShareListeners implements engine.Migrator.
@@ -149,9 +149,9 @@ func (d *departure) begin(fds []int32, done func(engine.Handover, error)) {
 // ownCopy gives the loop a descriptor of its own for one of the process's table.
 func (l *Loop) ownCopy(fd int32) (int32, error) {
 	if l.group.cfg.Shard > 0 {
-		return sock.Fetch(fd)
+		return sock.CopyFromProcessTable(fd)
 	}
-	return sock.Duplicate(fd)
+	return sock.DupFD(fd)
 }
 
 // abort ends it at once.

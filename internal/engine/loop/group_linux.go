@@ -179,7 +179,7 @@ func (g *group) bind(l engine.Listener) error {
 	defer engine.CloseAll(all)
 	fds, err := detach(all)
 	for _, fd := range fds {
-		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+		sock.SetDeadPeerTimeoutFD(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
 	}
 	g.listeners = append(g.listeners, fds...)
 	g.numbers = append(g.numbers, slices.Repeat([]int{len(g.entrances)}, len(fds))...)
@@ -190,7 +190,7 @@ func (g *group) bind(l engine.Listener) error {
 // detach takes a descriptor from each listener, which the caller closes.
 func detach(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
-		fd, err := sock.Detach(l)
+		fd, err := sock.DupConnDescriptor(l)
 		if err != nil {
 			sock.Close(fds...)
 			return nil, err

@@ -161,7 +161,7 @@ func (l *Loop) turnAway(fd int32, peer netip.AddrPort, why error) {
 	defer sock.Close(fd)
 	if answer := l.host.Answer(peer, why); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what it does not take is lost
-		_ = sock.ShutWrite(fd)
+		_ = sock.ShutdownWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:])
 	}

@@ -69,7 +69,7 @@ type Loop struct {
 	budget    budget
 	auto      auto
 	bulk      deque[engine.Ref] // connections that wait to be read from
-	pipe      sock.Pipe         // for relays
+	pipe      sock.SplicePipe   // for relays
 	spill     []byte            // what was in it and was not taken
 	waiting   waiting           // connections, for room in the pool
 
@@ -142,7 +142,9 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // direct is Host.Direct. What is wrong with the connection the next send tells.
-func direct(c *engine.Conn, p []byte, behind [][]byte) int { return sock.SendAll(c.FD(), p, behind) }
+func direct(c *engine.Conn, p []byte, behind [][]byte) int {
+	return sock.SendBuffers(c.FD(), p, behind)
+}
 
 // Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
@@ -159,7 +161,7 @@ func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }
 // run runs the loop on a thread of its own.
 func (l *Loop) run(started chan<- error) {
 	if l.group.cfg.Shard > 0 {
-		sock.OwnThread(func() { l.runShard(started) })
+		sock.RunOnNewThread(func() { l.runShard(started) })
 		return
 	}
 	runtime.LockOSThread()
@@ -179,7 +181,7 @@ func (l *Loop) runShard(started chan<- error) {
 	for _, fd := range l.group.listeners {
 		keep[fd] = true
 	}
-	release, err := sock.PrivateTable(keep)
+	release, err := sock.UnshareDescriptorTable(keep)
 	if err != nil {
 		l.abandon()
 		started <- err
@@ -207,7 +209,7 @@ func (l *Loop) serve(started chan<- error) error {
 	}
 	started <- nil
 	if l.pacer.touch != nil {
-		defer sock.SharpTimers()()
+		defer sock.SetPreciseTimers()()
 	}
 	defer func() { engine.Outlive(l.failDials) }()
 	engine.Outlive(func() {
@@ -473,7 +475,7 @@ func (l *Loop) Shut(c *engine.Conn) {
 		c.PeerClosed()
 	} else {
 		// An error means that the peer has gone; reading will tell.
-		_ = sock.ShutWrite(c.FD())
+		_ = sock.ShutdownWrite(c.FD())
 	}
 	c.ShutDone()
 }
@@ -512,7 +514,7 @@ func (l *Loop) Detach(c *engine.Conn) {
 	if c.Leaving() {
 		l.departure.atRest(c)
 	} else {
-		c.Detached(sock.NetConn(c.FD()))
+		c.Detached(sock.NewNetConn(c.FD()))
 	}
 }
 

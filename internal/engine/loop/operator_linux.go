@@ -146,6 +146,6 @@ func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
 	if l.group.cfg.Proxied == nil {
 		return false
 	}
-	at := sock.Peer(c.FD())
+	at := sock.PeerAddr(c.FD())
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == from
 }

@@ -242,14 +242,14 @@ func (l *Loop) dialLate(c *engine.Conn) {
 func (l *Loop) connect(d engine.Dial) (int32, error) {
 	options := l.group.cfg.SocketOptions(true)
 	if d.Path != "" {
-		return sock.DialUnix(d.Path, options)
+		return sock.StartDialUnix(d.Path, options)
 	}
-	return sock.Dial(d.Target, d.Source, options)
+	return sock.StartDial(d.Target, d.Source, options)
 }
 
 // Connected ends a dial, well or not.
 func (l *Loop) Connected(c *engine.Conn) {
-	errno := sock.SocketError(c.FD())
+	errno := sock.TakeSocketError(c.FD())
 	if c.Armed()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}

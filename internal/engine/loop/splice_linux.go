@@ -20,9 +20,9 @@ func (l *Loop) readOnce(c *engine.Conn) {
 		return
 	}
 	if l.acceptor.Blocking {
-		defer sock.NonBlocking(c.FD(), o.FD())()
+		defer sock.SetNonblockTemporarily(c.FD(), o.FD())()
 	}
-	n, errno := l.pipe.Fill(c.FD(), engine.ReadSize)
+	n, errno := l.pipe.SpliceFrom(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
 		c.Empty()
@@ -40,7 +40,7 @@ func (l *Loop) readOnce(c *engine.Conn) {
 
 // passOnFromPipe moves what is in the pipe to the other connection.
 func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
-	moved, errno := l.pipe.Empty(o.FD(), n)
+	moved, errno := l.pipe.SpliceTo(o.FD(), n)
 	c.Spliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.pipe.Close() // with what is in it

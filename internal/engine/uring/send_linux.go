@@ -59,7 +59,7 @@ func (d *driver) send(c *engine.Conn) {
 
 // sendFile has the kernel send a file: the ring has no operation for that.
 func (d *driver) sendFile(c *engine.Conn) {
-	if d.loop.SendFile(c, sock.SendFileNow); c.WantsRoom() {
+	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsRoom() {
 		c.SetArmed(c.Armed() | sending)
 		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
 	}

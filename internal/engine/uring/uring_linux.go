@@ -44,7 +44,7 @@ var Model = engine.Model{
 
 // probe tries what a loop needs, on a thread of its own that ends with it.
 func probe() (err error) {
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		var r *ring
 		if r, err = newRing(); err != nil {
 			return
@@ -359,7 +359,7 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 // descriptor would have the kernel look at all that is on the ring, and so closing
 // many would take time by the square of their number.
 func (d *driver) shutdown(c *engine.Conn) {
-	if !d.loop.Resets(c) || !sock.Disconnect(c.FD()) {
+	if !d.loop.Resets(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
