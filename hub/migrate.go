@@ -61,7 +61,7 @@ func (s *savedClient) append(to []byte) []byte {
 // readClient reads what append has written, of a client that has one of some formats, up to the
 // subscriptions.
 func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err error) {
-	r := saved.Read(state)
+	r := saved.NewReader(state)
 	version := r.Byte()
 	s.client = client{format: format(r.Byte()), ordered: r.Byte() != 0}
 	s.more = r.Byte()
@@ -69,7 +69,7 @@ func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err e
 	s.name = r.String()
 	s.rest = r
 	switch {
-	case version != stateVersion || !r.OK() || s.format < first || s.format > last:
+	case version != stateVersion || !r.Complete() || s.format < first || s.format > last:
 		return s, errState
 	case user != "":
 		if s.user = h.named(user); s.user == nil {
@@ -84,10 +84,10 @@ func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err e
 func (h *Hub) rejoin(c *client, ref tcp.Ref, r *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
-	for len(r.Rest()) > 0 {
+	for len(r.Remaining()) > 0 {
 		k := Kind(r.Byte())
 		name := r.String()
-		if !r.OK() || k >= kinds || c.subscribed(k, name) {
+		if !r.Complete() || k >= kinds || c.subscribed(k, name) {
 			return errState
 		}
 		t, err := h.join(c, ref, k, name, limits)

@@ -318,13 +318,13 @@ type Histogram struct {
 
 // Bound is the upper bound of bucket i: a microsecond for the first, and twice the one
 // before for each other.
-func Bound(i int) time.Duration { return histogram.Bound(i) }
+func Bound(i int) time.Duration { return histogram.UpperBound(i) }
 
 // add counts a duration.
 func (h *Histogram) add(d time.Duration) {
 	h.Count++
 	h.Sum += d
-	h.Buckets[histogram.Bucket(d, Buckets)]++
+	h.Buckets[histogram.BucketIndex(d, Buckets)]++
 }
 
 func (h *Histogram) merge(o *Histogram) {

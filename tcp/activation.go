@@ -7,7 +7,7 @@ import (
 )
 
 // NamedListener is a listener with the name that a service manager has for it.
-type NamedListener = activation.Named
+type NamedListener = activation.NamedListener
 
 // ActivatedListeners are the listeners that a service manager such as systemd has
 // opened for this process (LISTEN_FDS, sd_listen_fds(3)), or for the one whose place it takes

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 )
 
 // Broadcast is a message of Server.Broadcast.
@@ -31,7 +31,7 @@ type BroadcastHandler interface {
 }
 
 // Held is the number of receivers of a broadcast that waits for connections that move.
-const Held = publish.Held
+const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or has the BroadcastHandler send it to
 // those of a group, on this goroutine. It returns at once, with the number that SendToGroup returns;
@@ -73,11 +73,11 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case worker != nil:
 			return 0, named(worker.Broadcast(b.Message))
 		}
-	} else if len(b.Group) > publish.MaxGroup {
+	} else if len(b.Group) > broadcastlog.MaxGroupName {
 		return 0, ErrTooLarge
 	}
 	if g := s.broadcasts.Load(); g != nil {
-		return g.Broadcast(publish.Broadcast(b))
+		return g.Broadcast(broadcastlog.Broadcast(b))
 	}
 	return s.sendToGroup(b) // before the start
 }
@@ -98,7 +98,7 @@ var errNoGroups = badUse("Broadcast to a group: the Handler is no BroadcastHandl
 // then do itself, for less: its SaveState must wait for calls whose check of Upgrading came first.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
-	return g != nil && g.Upgrading()
+	return g != nil && g.IsUpgrading()
 }
 
 // maxHeld is the most bytes that are held in an upgrade.
@@ -108,20 +108,20 @@ func (s *Server) maxHeld() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 // over.
 func (s *Server) addBroadcasts(e engine.Engine, l Limits) {
 	log := s.log()
-	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeld()}
-	g.Run = func(b publish.Broadcast) (int, error) {
+	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeld()}
+	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
 			return 0, named(e.Broadcast(b.Message))
 		}
 		return s.sendToGroup(Broadcast(b))
 	}
-	g.Failed = func(err error) {
+	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // then nobody is there to miss it
 			log.Error("a broadcast that was made during an upgrade is lost here", "error", err)
 		}
 	}
 	if s.predecessor != nil {
-		_ = g.Hold(context.Background()) // nobody broadcasts yet
+		_ = g.Pause(context.Background()) // nobody broadcasts yet
 	}
 	s.broadcasts.Store(g)
 }

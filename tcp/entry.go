@@ -49,7 +49,7 @@ func (s *Server) addEntry(cfg *engine.Config, l Limits) {
 // sockets have, is this machine's, and is.
 func proxied(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
-	return func(a netip.Addr) bool { return !a.IsValid() || set.Contain(a) }
+	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }
 }
 
 // netAddr is an address as package net has it.

@@ -440,7 +440,7 @@ func (s *Server) log() *slog.Logger {
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), "loop", "limit", "handler"))
+	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
 // addHandler tells the engine what to call.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/activation"
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
@@ -118,7 +118,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 		return u, err
 	}
 	defer s.upgrading.Store(false)
-	_, _ = Notify(activation.Reloading()) // without a service manager there is nobody to tell
+	_, _ = Notify(activation.ReloadingState()) // without a service manager there is nobody to tell
 	if u, err = s.upgrade(ctx, e, m, where); err != nil {
 		upgrade.ReportServing()
 		_, _ = Notify("READY=1")
@@ -274,7 +274,7 @@ func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upg
 		}
 		hello.Listeners = append(hello.Listeners, l)
 	}
-	hello.Activated, hello.Files = activation.Kept()
+	hello.Activated, hello.Files = activation.KeptSockets()
 	return hello
 }
 
@@ -428,6 +428,6 @@ type migration struct {
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.TicketKeyRing
-	broadcasts  atomic.Pointer[publish.Gate]
+	broadcasts  atomic.Pointer[broadcastlog.Log]
 	travels
 }

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -35,12 +35,12 @@ var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // travels is a Server's part in that.
 type travels struct {
-	base      engine.Counts            // of processes before; guarded by Server.mu, as the others
-	listeners []upgrade.ListenerCounts // of them
-	told      engine.Counts            // what the new process was told
-	onward    *publish.Link            // to the new process; nil if there is none
-	links     map[*publish.Link]bool   // those that are read
-	ended     bool                     // there are to be no more
+	base      engine.Counts               // of processes before; guarded by Server.mu, as the others
+	listeners []upgrade.ListenerCounts    // of them
+	told      engine.Counts               // what the new process was told
+	onward    *broadcastlog.Peer          // to the new process; nil if there is none
+	links     map[*broadcastlog.Peer]bool // those that are read
+	ended     bool                        // there are to be no more
 	reading   sync.WaitGroup
 	released  sync.Once     // broadcasts, after a predecessor
 	here      chan struct{} // closed when a predecessor has handed everything over; nil without
@@ -51,7 +51,7 @@ type travels struct {
 type departure struct {
 	s             *Server
 	state, theirs *os.File // nil if there is none
-	link          *publish.Link
+	link          *broadcastlog.Peer
 	released      sync.Once
 	late          *time.Timer // releases after holdTimeout
 }
@@ -76,7 +76,7 @@ func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	d = &departure{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
-	if err = s.broadcasts.Load().Hold(waiting); err != nil {
+	if err = s.broadcasts.Load().Pause(waiting); err != nil {
 		d.end(false)
 		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
 	}
@@ -86,7 +86,7 @@ func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	pair, err := upgrade.NewBroadcastSocketpair()
 	if err == nil {
 		d.theirs = pair[1]
-		d.link, err = publish.NewLink(pair[0], s.maxHeld(), false)
+		d.link, err = broadcastlog.NewPeer(pair[0], s.maxHeld(), false)
 		_ = pair[0].Close()
 	}
 	if err != nil {
@@ -102,14 +102,14 @@ func (d *departure) begin() {
 }
 
 // release lets broadcasts go on.
-func (d *departure) release(to *publish.Link) {
+func (d *departure) release(to *broadcastlog.Peer) {
 	d.released.Do(func() {
 		if to != nil && !d.s.addLink(to, true) {
 			to = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().Release(ctx, to)
+		d.s.broadcasts.Load().Resume(ctx, to)
 	})
 }
 
@@ -190,7 +190,7 @@ func (s *Server) arrive(state, socket *os.File) {
 	if socket == nil {
 		return
 	}
-	l, err := publish.NewLink(socket, s.maxHeld(), true)
+	l, err := broadcastlog.NewPeer(socket, s.maxHeld(), true)
 	if err != nil {
 		s.log().Error("broadcasts of the old process do not come here", "error", err)
 		return
@@ -210,17 +210,17 @@ func (s *Server) arrived() {
 }
 
 // release runs what was held here until what was held in the old process has come.
-func (s *Server) release(to *publish.Link) {
+func (s *Server) release(to *broadcastlog.Peer) {
 	s.released.Do(func() {
 		defer close(s.caughtUp)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().Release(ctx, to)
+		s.broadcasts.Load().Resume(ctx, to)
 	})
 }
 
 // addLink reads what comes by a link, to a successor or from a predecessor, until it ends.
-func (s *Server) addLink(l *publish.Link, successor bool) bool {
+func (s *Server) addLink(l *broadcastlog.Peer, successor bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -228,7 +228,7 @@ func (s *Server) addLink(l *publish.Link, successor bool) bool {
 		return false
 	}
 	if s.links == nil {
-		s.links = make(map[*publish.Link]bool)
+		s.links = make(map[*broadcastlog.Peer]bool)
 	}
 	s.links[l] = true
 	if successor {
@@ -238,23 +238,23 @@ func (s *Server) addLink(l *publish.Link, successor bool) bool {
 	return true
 }
 
-func (s *Server) readLink(l *publish.Link, successor bool) {
+func (s *Server) readLink(l *broadcastlog.Peer, successor bool) {
 	g, ahead := s.broadcasts.Load(), !successor
-	err := l.Receive(publish.Receiver{
-		Message: func(m publish.Broadcast) {
+	err := l.ReceiveFrames(broadcastlog.FrameHandler{
+		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
-				g.RunNow(m)
+				g.DeliverNow(m)
 			} else {
-				g.Forwarded(m, l)
+				g.BroadcastFromPeer(m, l)
 			}
 		},
-		Released: func() {
+		OnResumed: func() {
 			if ahead {
 				ahead = false
 				s.release(l)
 			}
 		},
-		Counters: func(p []byte) {
+		OnCounters: func(p []byte) {
 			var counters map[string]int64
 			if json.Unmarshal(p, &counters) == nil {
 				s.addBase(counters)
@@ -267,7 +267,7 @@ func (s *Server) readLink(l *publish.Link, successor bool) {
 	if !successor {
 		s.release(nil) // it has died before
 	}
-	g.Unlink(l)
+	g.RemovePeer(l)
 	l.Close()
 	s.mu.Lock()
 	delete(s.links, l)
@@ -287,7 +287,7 @@ func (s *Server) endLinks() {
 		p, _ := json.Marshal(since.Named()) // numbers by name can be written
 		s.onward.SendCounters(p)
 	}
-	var all []*publish.Link
+	var all []*broadcastlog.Peer
 	for l := range s.links {
 		all = append(all, l)
 	}

@@ -57,11 +57,11 @@ func (h *frameHead) control() bool { return h.op&8 != 0 }
 // readFrameHead reads the head that in begins with; n is 0 if it is not whole.
 func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
-	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
+	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
+	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!compressed || h.control() || h.op == opMore):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
@@ -76,7 +76,7 @@ func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 func unmask(b, masked []byte, mask [4]byte, at int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	wsframe.Mask(b[start:], masked, mask, at)
+	wsframe.ApplyMask(b[start:], masked, mask, at)
 	return b
 }
 

@@ -85,10 +85,10 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, erro
 // RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections on to an
 // HTTP calls it in its own RestoreHandler.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
-	r := saved.Read(state)
+	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()
 	switch {
-	case version != savedVersion || !r.OK() || what > savedStream:
+	case version != savedVersion || !r.Complete() || what > savedStream:
 		return errSaved
 	case what == savedHTTP:
 		return c.SetHandler(h)
@@ -167,7 +167,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	k := variantKey{r.String(), flags&savedDeflate != 0}
 	v := ws.variant(k)
 	switch {
-	case !r.OK():
+	case !r.Complete():
 		return errSaved
 	case v == nil:
 		return fmt.Errorf("web: a socket of the subprotocol %q has come from another process; expected one of %q", k.protocol, ws.Subprotocols)
@@ -183,7 +183,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 		reserve(c, partialMemory+cap(m.message), true)
 	}
 	if m, ok := ws.Handler.(SocketMigrator); ok {
-		if err := m.Restore(Socket{c, v}, r.Rest()); err != nil {
+		if err := m.Restore(Socket{c, v}, r.Remaining()); err != nil {
 			v.fail(c, err)
 		}
 	}
@@ -201,7 +201,7 @@ func (v *variant) restorePartial(r *saved.Reader) (*partial, error) {
 	left := r.Uvarint()
 	m.message = append([]byte(nil), r.Bytes()...)
 	switch most := v.most(); {
-	case !r.OK(), m.kind != Text && m.kind != Binary, m.deflate && !v.deflate:
+	case !r.Complete(), m.kind != Text && m.kind != Binary, m.deflate && !v.deflate:
 		return nil, errSaved
 	case len(m.message) > most || left > uint64(most-len(m.message)):
 		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", most)}
@@ -232,12 +232,12 @@ func (h *HTTP) saveStream(c *tcp.Conn, e *Events, to []byte) ([]byte, error) {
 
 // restore makes the connection a stream again.
 func (e *Events) restore(c *tcp.Conn, r *saved.Reader) error {
-	if !r.OK() {
+	if !r.Complete() {
 		return errSaved
 	}
 	_ = c.SetHandler(stream{e}) // in a call of a handler
 	if e.Restore != nil {
-		if err := e.Restore(c, r.Rest()); err != nil {
+		if err := e.Restore(c, r.Remaining()); err != nil {
 			c.CloseWith(err)
 		}
 	}

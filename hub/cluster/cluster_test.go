@@ -87,7 +87,7 @@ func (p *place) dial(t *testing.T) *client {
 // do sends a command.
 func (c *client) do(t *testing.T, args ...string) {
 	t.Helper()
-	c.Send(testkit.Command(args...))
+	c.Send(testkit.RESPCommand(args...))
 }
 
 // reads reads one answer, as words.

@@ -144,16 +144,16 @@ var errState = errors.New("cluster: the state of a node is cut off or of another
 func (g *gaps) restore(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := saved.Read(state)
-	for len(r.Rest()) > 0 {
+	r := saved.NewReader(state)
+	for len(r.Remaining()) > 0 {
 		t := g.find(r.String())
 		t.origins = nil
-		for n := r.Uvarint(); n > 0 && r.OK() && len(t.origins) < maxOrigins; n-- {
+		for n := r.Uvarint(); n > 0 && r.Complete() && len(t.origins) < maxOrigins; n-- {
 			o := originNumber{origin: r.String(), number: r.Uvarint()}
 			o.period = g.period - uint32(r.Byte())
 			t.origins = append(t.origins, o)
 		}
-		if !r.OK() {
+		if !r.Complete() {
 			return errState
 		}
 	}

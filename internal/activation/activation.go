@@ -28,16 +28,16 @@ const (
 	firstFD = 3
 	// maxFDs is the most descriptors that are taken.
 	maxFDs = 1024
-	// unnamed is the name of a descriptor without one, as sd_listen_fds_with_names
+	// unknownName is the name of a descriptor without one, as sd_listen_fds_with_names
 	// has it.
-	unnamed = "unknown"
+	unknownName = "unknown"
 )
 
-// Named is a listener, a *net.TCPListener or *net.UnixListener, with the name
+// NamedListener is a listener, a *net.TCPListener or *net.UnixListener, with the name
 // that the service manager has for it: FileDescriptorName= in its .socket unit, by
 // default the unit's name. Several can have one name; without a name it is
 // "unknown". Closing it leaves the file of a unix socket, which is the manager's.
-type Named struct {
+type NamedListener struct {
 	Name string
 	net.Listener
 }
@@ -53,54 +53,54 @@ type Named struct {
 // socket that listens, and there are 1 to 1,024; anything else is an error that
 // names it, and leaves all descriptors as they are. Those that are taken are not
 // inherited by processes that this one starts (close-on-exec). It needs Linux.
-func Listeners() ([]Named, error) {
+func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
 }
 
-var listeners = sync.OnceValues(func() ([]Named, error) {
-	names, err := parse(os.Getenv, os.Getpid())
+var listeners = sync.OnceValues(func() ([]NamedListener, error) {
+	names, err := parseEnv(os.Getenv, os.Getpid())
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		err = errors.Join(err, os.Unsetenv(name))
 	}
 	var files []*os.File
 	switch {
 	case err == nil && names != nil:
-		files, err = adopt(names)
+		files, err = adoptDescriptors(names)
 	case err == nil:
 		names, files, err = upgrade.InheritedActivationSockets()
 	}
-	var l []Named
+	var l []NamedListener
 	if err == nil {
-		l, err = listen(names, files)
+		l, err = toListeners(names, files)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket activation: %w", err)
 	}
-	kept.Store(&sockets{names, files})
+	keptSockets.Store(&socketSet{names, files})
 	return l, nil
 })
 
-// sockets are those of the manager.
-type sockets struct {
+// socketSet are those of the manager.
+type socketSet struct {
 	names []string
 	files []*os.File
 }
 
-// kept are those that were taken, nil before.
-var kept atomic.Pointer[sockets]
+// keptSockets are those that were taken, nil before.
+var keptSockets atomic.Pointer[socketSet]
 
-// Kept are the sockets that Listeners has taken, and their names. They stay open, as with the
+// KeptSockets are the sockets that Listeners has taken, and their names. They stay open, as with the
 // manager, so that the process that takes this one's place finds them; nobody closes them.
-func Kept() (names []string, files []*os.File) {
-	if k := kept.Load(); k != nil {
+func KeptSockets() (names []string, files []*os.File) {
+	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
 	}
 	return nil, nil
 }
 
-// listen makes listeners of files.
-func listen(names []string, files []*os.File) (all []Named, err error) {
+// toListeners makes listeners of files.
+func toListeners(names []string, files []*os.File) (all []NamedListener, err error) {
 	for i, f := range files {
 		l, err := net.FileListener(f) // on a descriptor of its own
 		if err != nil {
@@ -109,15 +109,15 @@ func listen(names []string, files []*os.File) (all []Named, err error) {
 			}
 			return nil, fmt.Errorf("descriptor %d (%.60q) can't be taken: %w", f.Fd(), names[i], err)
 		}
-		all = append(all, Named{names[i], l})
+		all = append(all, NamedListener{names[i], l})
 	}
 	return all, nil
 }
 
-// parse reads the variables: the names of the descriptors that are for the
+// parseEnv reads the variables: the names of the descriptors that are for the
 // process pid, nil if there are none. An empty variable is none.
-func parse(get func(name string) string, pid int) (names []string, err error) {
-	forPid, count, list := get("LISTEN_PID"), get("LISTEN_FDS"), get("LISTEN_FDNAMES")
+func parseEnv(getenv func(name string) string, pid int) (names []string, err error) {
+	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {
 	case forPid == "" && count == "":
 		return nil, nil
@@ -126,19 +126,19 @@ func parse(get func(name string) string, pid int) (names []string, err error) {
 	case count == "":
 		return nil, fmt.Errorf("LISTEN_PID is %.20q, but LISTEN_FDS is not set; expected both or none", forPid)
 	}
-	p, ok := number(forPid)
+	p, ok := parseCanonicalInt(forPid)
 	if !ok || p < 1 {
 		return nil, fmt.Errorf("LISTEN_PID is %.20q; expected the number of a process", forPid)
 	}
 	if p != pid {
 		return nil, nil
 	}
-	n, ok := number(count)
+	n, ok := parseCanonicalInt(count)
 	if !ok || n < 1 || n > maxFDs {
 		return nil, fmt.Errorf("LISTEN_FDS is %.20q; expected a number of 1 to %d", count, maxFDs)
 	}
 	if list == "" {
-		return slices.Repeat([]string{unnamed}, n), nil
+		return slices.Repeat([]string{unknownName}, n), nil
 	}
 	names = strings.Split(list, ":")
 	if len(names) != n {
@@ -147,8 +147,8 @@ func parse(get func(name string) string, pid int) (names []string, err error) {
 	return names, nil
 }
 
-// number is a number in the one way to write it.
-func number(s string) (n int, ok bool) {
+// parseCanonicalInt is a number in the one way to write it.
+func parseCanonicalInt(s string) (n int, ok bool) {
 	n, err := strconv.Atoi(s)
 	return n, err == nil && strconv.Itoa(n) == s
 }

@@ -20,9 +20,9 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// Reloading is the state of a program that takes up a new configuration, or is about to be
+// ReloadingState is the state of a program that takes up a new configuration, or is about to be
 // another one, until READY=1 (Type=notify-reload).
-func Reloading() string { return "RELOADING=1" + monotonic() }
+func ReloadingState() string { return "RELOADING=1" + formatMonotonicTime() }
 
 // Notify tells the service manager a state, such as "READY=1" when the program
 // serves, "STOPPING=1" when it ends, "RELOADING=1", "WATCHDOG=1" or "STATUS=12
@@ -35,13 +35,13 @@ func Notify(state string) (sent bool, err error) {
 	if socket == "" {
 		return false, nil
 	}
-	if err := notify(socket, state, notifyTimeout); err != nil {
+	if err := sendState(socket, state, notifyTimeout); err != nil {
 		return false, fmt.Errorf("notifying the service manager: %w", err)
 	}
 	return true, nil
 }
 
-func notify(socket, state string, timeout time.Duration) error {
+func sendState(socket, state string, timeout time.Duration) error {
 	switch {
 	case state == "":
 		return errors.New(`state is empty; expected one such as "READY=1"`)

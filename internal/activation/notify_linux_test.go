@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// manager listens where a service manager does.
-func manager(t *testing.T, name string) *net.UnixConn {
+// newFakeManager listens where a service manager does.
+func newFakeManager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
@@ -25,7 +25,7 @@ func manager(t *testing.T, name string) *net.UnixConn {
 
 func TestNotify(t *testing.T) {
 	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), fmt.Sprintf("@myriad-test-notify-%d", os.Getpid())} {
-		m := manager(t, name)
+		m := newFakeManager(t, name)
 		t.Setenv("NOTIFY_SOCKET", name)
 		for _, state := range []string{"READY=1", "STOPPING=1\nSTATUS=so long", strings.Repeat("x", maxState)} {
 			if sent, err := Notify(state); !sent || err != nil {
@@ -70,9 +70,9 @@ func TestNotifyRefuses(t *testing.T) {
 // wait for room is bounded.
 func TestNotifyWaits(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "notify")
-	manager(t, name)
+	newFakeManager(t, name)
 	for range 1 << 16 {
-		if err := notify(name, "READY=1", 10*time.Millisecond); err != nil {
+		if err := sendState(name, "READY=1", 10*time.Millisecond); err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal(err)
 			}

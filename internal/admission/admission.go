@@ -48,14 +48,14 @@ type Controller struct {
 	sources     *sources // nil without a bound
 	bucket      *bucket  // nil without a bound
 
-	_      [128]byte    // places change all the time; what is above is read by all threads
-	places atomic.Int64 // in the lower half how many are open, in the upper one how many are promised
-	_      [128]byte
+	_     [128]byte    // places change all the time; what is above is read by all threads
+	slots atomic.Int64 // in the lower half how many are open, in the upper one how many are promised
+	_     [128]byte
 }
 
-// New makes a Controller. It panics if a number is out of its range or a prefix is
+// NewController makes a Controller. It panics if a number is out of its range or a prefix is
 // not valid; the caller has checked what came from outside.
-func New(c Config) *Controller {
+func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no number below zero, and a SourcePrefix of 128 at most", c))
 	}
@@ -69,46 +69,46 @@ func New(c Config) *Controller {
 	return a
 }
 
-// promise is one place that is promised.
-const promise = 1 << 32
+// reservedUnit is one place that is promised.
+const reservedUnit = 1 << 32
 
 // Acquire counts a connection, unless MaxConns are open or promised. It never counts more,
 // not for a moment.
-func (c *Controller) Acquire() bool { return c.take(1, 1) == 1 }
+func (c *Controller) Acquire() bool { return c.acquireSlots(1, 1) == 1 }
 
-// Promise keeps up to n places free for connections that come from another process, and says
+// Reserve keeps up to n places free for connections that come from another process, and says
 // how many.
-func (c *Controller) Promise(n int) int { return c.take(n, promise) }
+func (c *Controller) Reserve(n int) int { return c.acquireSlots(n, reservedUnit) }
 
-// take takes up to n of the places that are free, for so much each.
-func (c *Controller) take(n int, each int64) int {
+// acquireSlots takes up to n of the places that are free, for so much each.
+func (c *Controller) acquireSlots(n int, unit int64) int {
 	for {
-		v := c.places.Load()
+		v := c.slots.Load()
 		n = max(min(n, int(c.max-int64(uint32(v))-v>>32)), 0)
-		if n == 0 || c.places.CompareAndSwap(v, v+int64(n)*each) {
+		if n == 0 || c.slots.CompareAndSwap(v, v+int64(n)*unit) {
 			return n
 		}
 	}
 }
 
-// AcquirePromised counts a connection that has a place by Promise.
-func (c *Controller) AcquirePromised() { c.places.Add(1 - promise) }
+// AcquireReserved counts a connection that has a place by Promise.
+func (c *Controller) AcquireReserved() { c.slots.Add(1 - reservedUnit) }
 
-// Promised is how many places are kept free.
-func (c *Controller) Promised() int { return int(c.places.Load() >> 32) }
+// Reserved is how many places are kept free.
+func (c *Controller) Reserved() int { return int(c.slots.Load() >> 32) }
 
-// Unpromise takes back what Promise has said of n places.
-func (c *Controller) Unpromise(n int) { c.places.Add(-promise * int64(n)) }
+// CancelReserved takes back what Promise has said of n places.
+func (c *Controller) CancelReserved(n int) { c.slots.Add(-reservedUnit * int64(n)) }
 
 // Release gives back what Acquire has counted.
 func (c *Controller) Release() {
-	if int32(c.places.Add(-1)) < 0 {
+	if int32(c.slots.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
 }
 
-// Open is how many connections are counted.
-func (c *Controller) Open() int64 { return int64(uint32(c.places.Load())) }
+// OpenConns is how many connections are counted.
+func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
 // MaxPerSource is the most connections from one source; 0 without a bound.
 func (c *Controller) MaxPerSource() int {
@@ -118,14 +118,14 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// Allowed reports whether Allow and Deny let an address in. Its zone does not matter.
+// IsAllowed reports whether Allow and Deny let an address in. Its zone does not matter.
 // An invalid address, as a unix socket has, is let in. The time it takes grows
 // with the logarithm of the lists' lengths.
-func (c *Controller) Allowed(source netip.Addr) bool {
+func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
 	}
-	return !c.deny.Contain(source) && (c.allow.empty() || c.allow.Contain(source))
+	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
 // AcquireSource counts a connection from a source, unless there are MaxPerSource of
@@ -134,13 +134,13 @@ func (c *Controller) AcquireSource(source netip.Addr) bool {
 	if c.sources == nil || !source.IsValid() {
 		return true
 	}
-	return c.sources.add(source)
+	return c.sources.acquire(source)
 }
 
 // ReleaseSource gives back what AcquireSource has counted for the same address.
 func (c *Controller) ReleaseSource(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
-		c.sources.remove(source)
+		c.sources.release(source)
 	}
 }
 
@@ -153,50 +153,50 @@ func (c *Controller) TakeToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
 	}
-	return c.bucket.take(now)
+	return c.bucket.takeToken(now)
 }
 
 // A token in the bucket is so many units, so that a nanosecond brings a whole
 // number of them, the rate, and none are lost by rounding.
-const token = int64(time.Second)
+const unitsPerToken = int64(time.Second)
 
 // maxRate keeps the sums of units in 64 bits.
 const maxRate = 1e9
 
-// setBack is how far a clock goes back before it is followed. A thread that is
+// maxClockLag is how far a clock goes back before it is followed. A thread that is
 // late by so much does not come; if it does, the cost is one burst.
-const setBack = time.Minute
+const maxClockLag = time.Minute
 
 // bucket is a token bucket, as in RFC 2697 (the one called C there). Full, it
 // holds a second's worth.
 type bucket struct {
 	rate int64
 
-	mu    sync.Mutex
-	units int64
-	last  time.Duration // when units was right
+	mu      sync.Mutex
+	units   int64
+	updated time.Duration // when units was right
 }
 
 func newBucket(rate int) *bucket {
 	r := int64(min(rate, maxRate))
-	return &bucket{rate: r, units: r * token}
+	return &bucket{rate: r, units: r * unitsPerToken}
 }
 
-// take takes a token, or says when there is one.
-func (b *bucket) take(now time.Duration) (wait time.Duration) {
+// takeToken takes a token, or says when there is one.
+func (b *bucket) takeToken(now time.Duration) (wait time.Duration) {
 	now = max(now, 0) // so that no difference overflows
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch passed := now - b.last; {
+	switch passed := now - b.updated; {
 	case passed > 0:
-		b.units = min(b.units+b.rate*int64(min(passed, time.Second)), b.rate*token)
-		b.last = now
-	case passed < -setBack:
-		b.last = now
+		b.units = min(b.units+b.rate*int64(min(passed, time.Second)), b.rate*unitsPerToken)
+		b.updated = now
+	case passed < -maxClockLag:
+		b.updated = now
 	}
-	if b.units >= token {
-		b.units -= token
+	if b.units >= unitsPerToken {
+		b.units -= unitsPerToken
 		return 0
 	}
-	return time.Duration((token - b.units + b.rate - 1) / b.rate)
+	return time.Duration((unitsPerToken - b.units + b.rate - 1) / b.rate)
 }

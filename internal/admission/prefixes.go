@@ -11,10 +11,10 @@ import (
 // change, so it is safe for concurrent use. A prefix of IPv4 is about IPv4 addresses in
 // the form of IPv6 too, and one of IPv6 (::/0) about none of them; those within
 // ::ffff:0:0/96 are prefixes of IPv4.
-type Prefixes struct{ spans []span }
+type Prefixes struct{ ranges []addrRange }
 
-// span is a range of addresses of one family, its ends included.
-type span struct{ first, last netip.Addr }
+// addrRange is a range of addresses of one family, its ends included.
+type addrRange struct{ first, last netip.Addr }
 
 // NewPrefixes makes a set of all addresses that are in one of the prefixes. It
 // panics if one is not valid; the caller has checked what came from outside.
@@ -28,24 +28,24 @@ func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
 		if !x.IsValid() {
 			panic(fmt.Sprintf("admission: %s[%d] is no valid prefix", name, i))
 		}
-		p.spans = append(p.spans, spanOf(x))
+		p.ranges = append(p.ranges, toAddrRange(x))
 	}
-	slices.SortFunc(p.spans, func(a, b span) int { return a.first.Compare(b.first) })
-	merged := p.spans[:0]
-	for _, s := range p.spans {
+	slices.SortFunc(p.ranges, func(a, b addrRange) int { return a.first.Compare(b.first) })
+	merged := p.ranges[:0]
+	for _, s := range p.ranges {
 		if n := len(merged) - 1; n < 0 || merged[n].last.Less(s.first) {
 			merged = append(merged, s)
 		} else if merged[n].last.Less(s.last) {
 			merged[n].last = s.last
 		}
 	}
-	p.spans = slices.Clip(merged)
+	p.ranges = slices.Clip(merged)
 	return p
 }
 
-// spanOf is the addresses of a prefix.
-func spanOf(x netip.Prefix) span {
-	a, bits := x.Addr().WithZone(""), x.Bits()
+// toAddrRange is the addresses of a prefix.
+func toAddrRange(prefix netip.Prefix) addrRange {
+	a, bits := prefix.Addr().WithZone(""), prefix.Bits()
 	if a.Is4In6() && bits >= 96 { // what is larger is a prefix of IPv6, wherever it begins
 		a, bits = a.Unmap(), bits-96
 	}
@@ -55,17 +55,17 @@ func spanOf(x netip.Prefix) span {
 		last[bit/8] |= 0x80 >> (bit % 8)
 	}
 	end, _ := netip.AddrFromSlice(last) // of the length of an address
-	return span{first, end}
+	return addrRange{first, end}
 }
 
-// Contain says whether an address is in the set; its zone does not matter. An
+// Contains says whether an address is in the set; its zone does not matter. An
 // invalid one, as a unix socket has, is in none. The time it takes grows with the
 // logarithm of the number of ranges.
-func (p *Prefixes) Contain(a netip.Addr) bool {
+func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a
-	i, _ := slices.BinarySearchFunc(p.spans, a, func(s span, a netip.Addr) int { return s.last.Compare(a) })
-	return i < len(p.spans) && a.IsValid() && p.spans[i].first.Compare(a) <= 0
+	i, _ := slices.BinarySearchFunc(p.ranges, a, func(s addrRange, a netip.Addr) int { return s.last.Compare(a) })
+	return i < len(p.ranges) && a.IsValid() && p.ranges[i].first.Compare(a) <= 0
 }
 
-func (p *Prefixes) empty() bool { return len(p.spans) == 0 }
+func (p *Prefixes) isEmpty() bool { return len(p.ranges) == 0 }

@@ -24,8 +24,8 @@ type Limit struct {
 	From, File string
 }
 
-// room is what is left.
-func (l Limit) room() int64 { return l.Max - l.Used }
+// headroom is what is left.
+func (l Limit) headroom() int64 { return l.Max - l.Used }
 
 // Limits are those of the groups that a process is in. A group has what all groups
 // below it have, so each limit is the one of theirs that leaves the least room.
@@ -40,20 +40,20 @@ type Limits struct {
 	Tasks Limit
 }
 
-// Read reads the limits of a process. Groups that are not mounted below /sys/fs/cgroup
+// ReadLimits reads the limits of a process. Groups that are not mounted below /sys/fs/cgroup
 // are not seen.
-func Read(pid int) (Limits, error) { return read("", strconv.Itoa(pid)) }
+func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
-// read is Read with files below root, of a process by its number or "self".
-func read(root, process string) (Limits, error) {
+// readLimits is Read with files below root, of a process by its number or "self".
+func readLimits(root, process string) (Limits, error) {
 	g, err := readGroups(root, process)
 	if err != nil {
 		return Limits{}, err
 	}
 	return Limits{
-		Memory:       least(root, memoryControllers(g)),
-		SocketMemory: least(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
-		Tasks:        least(root, taskControllers(g)),
+		Memory:       tightestLimit(root, memoryControllers(g)),
+		SocketMemory: tightestLimit(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
+		Tasks:        tightestLimit(root, taskControllers(g)),
 	}, nil
 }
 
@@ -64,33 +64,33 @@ func read(root, process string) (Limits, error) {
 // elsewhere than on Linux only Go's own limit is known. It takes some tens of
 // microseconds; limits can change while a process runs.
 func MemoryLimit() (limit int64, from string) {
-	limit, from = memoryLimit("")
+	limit, from = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
 	}
 	return limit, from
 }
 
-// memoryLimit is MemoryLimit without Go's own, with files below root.
-func memoryLimit(root string) (limit int64, from string) {
+// readMemoryLimit is MemoryLimit without Go's own, with files below root.
+func readMemoryLimit(root string) (limit int64, from string) {
 	limit, from = math.MaxInt64, "none known"
 	if g, err := readGroups(root, "self"); err == nil {
 		for _, c := range memoryControllers(g) {
-			c.each(root, func(l Limit, _ string) {
+			c.forEachLimit(root, func(l Limit, _ string) {
 				if l.Max > 0 && l.Max < limit {
 					limit, from = l.Max, l.From
 				}
 			})
 		}
 	}
-	if total := machineMemory(root); total > 0 && total < limit {
+	if total := readMachineMemory(root); total > 0 && total < limit {
 		return total, "the machine's memory"
 	}
 	return limit, from
 }
 
-// machineMemory is the machine's memory, 0 if it is not known.
-func machineMemory(root string) int64 {
+// readMachineMemory is the machine's memory, 0 if it is not known.
+func readMachineMemory(root string) int64 {
 	b, err := os.ReadFile(root + "/proc/meminfo")
 	if err != nil {
 		return 0
@@ -114,14 +114,14 @@ type controller struct {
 }
 
 // Version 2 is mounted at one of these: the second where both versions are in use.
-const unified, hybrid = "", "/unified"
+const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g groups) []controller {
 	limits, droppable := []string{"memory.max", "memory.high"}, []string{"inactive_file", "active_file"}
 	return []controller{
 		{"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
-		{unified, g.unified, limits, "memory.current", droppable},
-		{hybrid, g.unified, limits, "memory.current", droppable},
+		{unifiedMount, g.unified, limits, "memory.current", droppable},
+		{hybridMount, g.unified, limits, "memory.current", droppable},
 	}
 }
 
@@ -129,25 +129,25 @@ func taskControllers(g groups) []controller {
 	limits := []string{"pids.max"}
 	return []controller{
 		{"/pids", g.pids, limits, "pids.current", nil},
-		{unified, g.unified, limits, "pids.current", nil},
-		{hybrid, g.unified, limits, "pids.current", nil},
+		{unifiedMount, g.unified, limits, "pids.current", nil},
+		{hybridMount, g.unified, limits, "pids.current", nil},
 	}
 }
 
-// noLimit and more is none: version 1 writes none as the largest number of whole pages.
-const noLimit = 1 << 62
+// unlimitedFrom and more is none: version 1 writes none as the largest number of whole pages.
+const unlimitedFrom = 1 << 62
 
-// each calls do with each limit, without Used, of a group and those above it up to the
+// forEachLimit calls do with each limit, without Used, of a group and those above it up to the
 // mount, and with the group's directory. In a container without a namespace of its own
 // for cgroups the group's path is the host's, which is not below the mount; the
 // container's limit is then found at the mount itself, where the walk ends. The empty
 // group is none. Files that are not there, or can't be read, set no limit.
-func (c *controller) each(root string, do func(l Limit, dir string)) {
+func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
 		for _, file := range c.limits {
 			name := path.Join(dir, file)
-			if most, err := readNumber(root + name); err == nil && most < noLimit {
+			if most, err := readNumber(root + name); err == nil && most < unlimitedFrom {
 				do(Limit{Max: most, From: "cgroup " + group + " " + file, File: name}, root+dir)
 			}
 		}
@@ -157,11 +157,11 @@ func (c *controller) each(root string, do func(l Limit, dir string)) {
 	}
 }
 
-// least finds the limit that leaves the least room.
-func least(root string, controllers []controller) (found Limit) {
+// tightestLimit finds the limit that leaves the least room.
+func tightestLimit(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
-		c.each(root, func(l Limit, dir string) {
-			if l.Used = c.usage(dir); found.File == "" || l.room() < found.room() {
+		c.forEachLimit(root, func(l Limit, dir string) {
+			if l.Used = c.readUsage(dir); found.File == "" || l.headroom() < found.headroom() {
 				found = l
 			}
 		})
@@ -169,8 +169,8 @@ func least(root string, controllers []controller) (found Limit) {
 	return found
 }
 
-// usage is what a group has without what can be dropped, 0 where that is not known.
-func (c *controller) usage(dir string) int64 {
+// readUsage is what a group has without what can be dropped, 0 where that is not known.
+func (c *controller) readUsage(dir string) int64 {
 	used, err := readNumber(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {
 		return used

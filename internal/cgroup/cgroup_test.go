@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// tree makes files below a new directory.
-func tree(t *testing.T, files map[string]string) (root string) {
+// writeTree makes files below a new directory.
+func writeTree(t *testing.T, files map[string]string) (root string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("no /proc")
@@ -91,7 +91,7 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "-5\n", "sys/fs/cgroup/a/memory.high": "many\n", "sys/fs/cgroup/memory.max": "0\n",
 		}, math.MaxInt64, "none known"},
 	} {
-		if limit, from := memoryLimit(tree(t, c.files)); limit != c.limit || from != c.from {
+		if limit, from := readMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
 			t.Errorf("%s: got %d, %q; want %d, %q", name, limit, from, c.limit, c.from)
 		}
 	}
@@ -144,11 +144,11 @@ func TestRead(t *testing.T) {
 			"sys/fs/cgroup/memory.current": "3\n", "sys/fs/cgroup/memory.stat": "active_file many\n",
 		}, Limits{Memory: Limit{5, 3, "cgroup / memory.max", "/sys/fs/cgroup/memory.max"}}},
 	} {
-		if got, err := read(tree(t, c.files), "7"); err != nil || got != c.want {
+		if got, err := readLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}
-	if got, err := read(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
+	if got, err := readLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such process: got %+v, %v", got, err)
 	}
 }

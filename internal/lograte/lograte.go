@@ -25,12 +25,12 @@ const (
 	MaxMessages = 1024
 )
 
-// New returns a handler that passes on to next one of equal records each Interval.
+// NewHandler returns a handler that passes on to next one of equal records each Interval.
 // Records are equal if their level, text and the values of keys are; keys are those of
 // attributes outside of groups. A record that passes after others were suppressed has
 // the attribute Suppressed with their number, inside the open group if there is one. It
 // is safe for concurrent use as far as next is.
-func New(next slog.Handler, keys ...string) slog.Handler {
+func NewHandler(next slog.Handler, keys ...string) slog.Handler {
 	return &handler{next: next, keys: keys, table: &table{entries: make(map[message]*entry)}}
 }
 
@@ -52,10 +52,10 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	m := message{r.Level, r.Message, h.values}
 	r.Attrs(func(a slog.Attr) bool {
-		m.values += h.value(a)
+		m.values += h.keyValue(a)
 		return true
 	})
-	passes, suppressed := h.table.take(m, time.Now())
+	passes, suppressed := h.table.admit(m, time.Now())
 	if !passes {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
-		derived.values += h.value(a)
+		derived.values += h.keyValue(a)
 	}
 	return &derived
 }
@@ -84,8 +84,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &derived
 }
 
-// value is an attribute with its value if it is one of keys.
-func (h *handler) value(a slog.Attr) string {
+// keyValue is an attribute with its value if it is one of keys.
+func (h *handler) keyValue(a slog.Attr) string {
 	if h.grouped || !slices.Contains(h.keys, a.Key) {
 		return ""
 	}
@@ -100,10 +100,10 @@ type message struct {
 
 // table remembers when each message was last written.
 type table struct {
-	mu      sync.Mutex
-	entries map[message]*entry // at most MaxMessages
-	shared  entry              // of all messages beyond
-	swept   time.Time
+	mu        sync.Mutex
+	entries   map[message]*entry // at most MaxMessages
+	shared    entry              // of all messages beyond
+	lastSweep time.Time
 }
 
 type entry struct {
@@ -111,26 +111,26 @@ type entry struct {
 	suppressed int64 // since then
 }
 
-// recent reports whether the message may not be written again yet.
-func (e *entry) recent(now time.Time) bool {
+// isRecent reports whether the message may not be written again yet.
+func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// take reports whether a message may be written now, and how many were suppressed before.
-func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
+// admit reports whether a message may be written now, and how many were suppressed before.
+func (t *table) admit(m message, now time.Time) (write bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[m]
 	if e == nil {
-		if len(t.entries) >= MaxMessages && now.Sub(t.swept) >= Interval {
-			t.sweep(now)
+		if len(t.entries) >= MaxMessages && now.Sub(t.lastSweep) >= Interval {
+			t.removeOldEntries(now)
 		}
 		if e = &t.shared; len(t.entries) < MaxMessages {
 			e = new(entry)
 			t.entries[m] = e
 		}
 	}
-	if e.recent(now) {
+	if e.isRecent(now) {
 		e.suppressed++
 		return false, 0
 	}
@@ -138,12 +138,12 @@ func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
 	return true, suppressed
 }
 
-// sweep forgets the messages that have not been written for an interval. What they have
+// removeOldEntries forgets the messages that have not been written for an interval. What they have
 // suppressed is added to the shared entry.
-func (t *table) sweep(now time.Time) {
-	t.swept = now
+func (t *table) removeOldEntries(now time.Time) {
+	t.lastSweep = now
 	for m, e := range t.entries {
-		if !e.recent(now) {
+		if !e.isRecent(now) {
 			t.shared.suppressed += e.suppressed
 			delete(t.entries, m)
 		}

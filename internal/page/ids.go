@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// identify gives each section and each chart an ID that no other has: what it was given, or
+// assignIDs gives each section and each chart an ID that no other has: what it was given, or
 // else its title, in small letters, digits and dashes.
-func (p *Page) identify() {
+func (p *Page) assignIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {
 		const most = 56 // leaves room for a number
@@ -36,9 +36,9 @@ func (p *Page) identify() {
 	}
 }
 
-// check says what of the page can't be written: tables and series whose columns are not of
+// validate says what of the page can't be written: tables and series whose columns are not of
 // the same length.
-func (p *Page) check() error {
+func (p *Page) validate() error {
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
 			if t := part.Table; t != nil {

@@ -121,8 +121,8 @@ const (
 	Faint Tone = "faint"
 )
 
-// mark is the sign of a tone, which says the same as its colour.
-func (t Tone) mark() string {
+// symbol is the sign of a tone, which says the same as its colour.
+func (t Tone) symbol() string {
 	switch t {
 	case Good:
 		return "✓"
@@ -134,8 +134,8 @@ func (t Tone) mark() string {
 	return ""
 }
 
-// word is what a tone says where it has neither colour nor sign.
-func (t Tone) word() string {
+// label is what a tone says where it has neither colour nor sign.
+func (t Tone) label() string {
 	switch t {
 	case Good:
 		return "good"

@@ -23,24 +23,24 @@ type Table struct {
 	Actions []Action
 }
 
-// words says whether a column is words.
-func (t *Table) words(column int) bool {
+// isTextColumn says whether a column is words.
+func (t *Table) isTextColumn(column int) bool {
 	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
 }
 
-// action is the button at the end of a line, nil if it has none.
-func (t *Table) action(line int) *Action {
-	if line >= len(t.Actions) || t.Actions[line].Label == "" {
+// rowAction is the button at the end of a line, nil if it has none.
+func (t *Table) rowAction(row int) *Action {
+	if row >= len(t.Actions) || t.Actions[row].Label == "" {
 		return nil
 	}
-	return &t.Actions[line]
+	return &t.Actions[row]
 }
 
-// Add adds a line; the first is that of the headings.
-func (t *Table) Add(cells ...string) { t.Lines = append(t.Lines, cells) }
+// AddRow adds a line; the first is that of the headings.
+func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
-// SetTone gives the cell of the last line in a column a tone.
-func (t *Table) SetTone(column int, tone Tone) {
+// SetLastRowTone gives the cell of the last line in a column a tone.
+func (t *Table) SetLastRowTone(column int, tone Tone) {
 	line := len(t.Lines) - 1
 	for len(t.Tones) <= line {
 		t.Tones = append(t.Tones, nil)
@@ -52,11 +52,11 @@ func (t *Table) SetTone(column int, tone Tone) {
 }
 
 // Tone is that of a cell.
-func (t *Table) Tone(line, column int) Tone {
-	if line >= len(t.Tones) || column >= len(t.Tones[line]) {
+func (t *Table) Tone(row, column int) Tone {
+	if row >= len(t.Tones) || column >= len(t.Tones[row]) {
 		return Plain
 	}
-	return t.Tones[line][column]
+	return t.Tones[row][column]
 }
 
 // WriteText writes the table without its caption, indented by two spaces.
@@ -71,7 +71,7 @@ func (t *Table) WriteText(w io.Writer) error {
 		var out strings.Builder
 		for i, cell := range line {
 			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if t.words(i) {
+			if t.isTextColumn(i) {
 				out.WriteString("  " + cell + fill)
 			} else {
 				out.WriteString("  " + fill + cell)

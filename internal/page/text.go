@@ -22,16 +22,16 @@ func (p *Page) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", title)
 	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for _, s := range withoutCharts(p.Sections) {
+	for _, s := range removeCharts(p.Sections) {
 		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// withoutCharts leaves charts out, headings that stand above nothing else, and sections of
+// removeCharts leaves charts out, headings that stand above nothing else, and sections of
 // nothing else.
-func withoutCharts(sections []Section) (all []Section) {
+func removeCharts(sections []Section) (all []Section) {
 	for _, s := range sections {
 		var parts []Part // from behind
 		for i := len(s.Parts) - 1; i >= 0; i-- {
@@ -70,7 +70,7 @@ func (s *Section) writeText(b *strings.Builder) {
 		fmt.Fprintf(b, "\n%s\n%s\n", s.Title, strings.Repeat("=", utf8.RuneCountInString(s.Title)))
 	}
 	if s.Lead != "" {
-		wrap(b, s.Lead)
+		writeWrapped(b, s.Lead)
 	}
 	headed := false // the part before is a heading
 	for _, part := range s.Parts {
@@ -85,14 +85,14 @@ func (s *Section) writeText(b *strings.Builder) {
 func (p Part) writeText(b *strings.Builder) {
 	switch {
 	case p.Text != "":
-		wrap(b, p.Text)
+		writeWrapped(b, p.Text)
 	case p.Heading != "":
 		fmt.Fprintf(b, "\n%s\n", p.Heading)
 	case p.Bars != nil:
 		p.Bars.writeText(b)
 	case p.Table != nil:
 		if p.Table.Caption != "" {
-			wrap(b, p.Table.Caption)
+			writeWrapped(b, p.Table.Caption)
 		}
 		_ = p.Table.WriteText(b) // a builder takes everything
 	}
@@ -101,8 +101,8 @@ func (p Part) writeText(b *strings.Builder) {
 	}
 }
 
-// wrap writes a paragraph, indented by two spaces and broken between words.
-func wrap(b *strings.Builder, text string) {
+// writeWrapped writes a paragraph, indented by two spaces and broken between words.
+func writeWrapped(b *strings.Builder, text string) {
 	column := 0
 	for _, word := range strings.Fields(text) {
 		n := utf8.RuneCountInString(word)

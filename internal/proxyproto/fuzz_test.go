@@ -10,10 +10,10 @@ import (
 // second is a header that comes behind another.
 var second = string(appendHeader(nil, six, 2))
 
-// checkPieces checks what must hold for any bytes: an answer for the beginning
+// checkParsePrefixes checks what must hold for any bytes: an answer for the beginning
 // of b holds whatever follows, and is not that it is incomplete when it can't be
 // completed.
-func checkPieces(t *testing.T, b []byte) {
+func checkParsePrefixes(t *testing.T, b []byte) {
 	t.Helper()
 	whole, size, err := Parse(b)
 	if size < 0 || size > len(b) || size > MaxSize || err != nil && size != 0 {
@@ -51,8 +51,8 @@ func checkPieces(t *testing.T, b []byte) {
 	}
 }
 
-// checkMeaning checks a good header against netip and Append.
-func checkMeaning(t *testing.T, b []byte, h Header) {
+// checkRoundTrip checks a good header against netip and Append.
+func checkRoundTrip(t *testing.T, b []byte, h Header) {
 	t.Helper()
 	if addresses := h.Source.IsValid() && h.Destination.IsValid(); addresses == (h.Local || h.Unix) || h.Local && h.Unix {
 		t.Fatalf("%q gives %+v", b, h)
@@ -79,16 +79,16 @@ func checkMeaning(t *testing.T, b []byte, h Header) {
 
 // FuzzParse has good headers of both versions as seeds in testdata, and these.
 func FuzzParse(f *testing.F) {
-	for _, c := range bad {
+	for _, c := range invalidHeaders {
 		f.Add([]byte(c.in))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 400 { // checkPieces takes the square of it
+		if len(b) > 400 { // checkParsePrefixes takes the square of it
 			b = b[:400]
 		}
-		checkPieces(t, b)
+		checkParsePrefixes(t, b)
 		if h, n, err := Parse(b); n > 0 && err == nil {
-			checkMeaning(t, b[:n], h)
+			checkRoundTrip(t, b[:n], h)
 		}
 	})
 }

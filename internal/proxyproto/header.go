@@ -133,13 +133,13 @@ func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
 const (
-	headSize = 16 // of version 2: signature, version and command, family and protocol, length
+	headerSize = 16 // of version 2: signature, version and command, family and protocol, length
 
 	unspec, inet, inet6, unix, families = 0, 1, 2, 3, 4
 	stream, dgram                       = 1, 2
 
-	typeCRC32C = 0x03
-	tlvHead    = 3 // a byte of type, two of length
+	typeCRC32C    = 0x03
+	tlvHeaderSize = 3 // a byte of type, two of length
 )
 
 // addressSize is how many bytes the addresses of each family take.
@@ -150,11 +150,11 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
 		return h, 0, err
 	}
-	if len(b) < headSize {
+	if len(b) < headerSize {
 		return h, 0, errIncomplete
 	}
 	command, family, protocol := b[12], int(b[13]>>4), b[13]&0xf
-	n = headSize + int(binary.BigEndian.Uint16(b[14:]))
+	n = headerSize + int(binary.BigEndian.Uint16(b[14:]))
 	switch {
 	case command != 0x20 && command != 0x21:
 		return h, 0, fmt.Errorf("version and command are %#02x; expected 0x20 (version 2, LOCAL) or 0x21 (version 2, PROXY)", command)
@@ -173,11 +173,11 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 	if family == unspec {
 		return Header{Local: true}, n, nil
 	}
-	block, size := b[headSize:n], addressSize[family]
+	block, size := b[headerSize:n], addressSize[family]
 	if len(block) < size {
 		return h, 0, fmt.Errorf("length is %d; expected at least %d for the addresses of family %d", len(block), size, family)
 	}
-	if err := checkTLVs(b[:n], headSize+size); err != nil {
+	if err := checkTLVs(b[:n], headerSize+size); err != nil {
 		return h, 0, err
 	}
 	switch family {
@@ -185,43 +185,43 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 		h.Unix = true
 	default:
 		half := (size - 4) / 2
-		h.Source = addrPort(block[:half], block[2*half:])
-		h.Destination = addrPort(block[half:2*half], block[2*half+2:])
+		h.Source = toAddrPort(block[:half], block[2*half:])
+		h.Destination = toAddrPort(block[half:2*half], block[2*half+2:])
 	}
 	return h, n, nil
 }
 
-func addrPort(ip, port []byte) netip.AddrPort {
+func toAddrPort(ip, port []byte) netip.AddrPort {
 	a, _ := netip.AddrFromSlice(ip) // of 4 or 16 bytes
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
 // checkTLVs checks that the header b ends with whole TLVs, from the one at i on, and its
 // checksum if there is one.
-func checkTLVs(b []byte, i int) error {
+func checkTLVs(b []byte, start int) error {
 	sum := 0 // where the checksum is
-	for i < len(b) {
-		if len(b)-i < tlvHead {
-			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-i)
+	for start < len(b) {
+		if len(b)-start < tlvHeaderSize {
+			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-start)
 		}
-		kind, size := b[i], int(binary.BigEndian.Uint16(b[i+1:]))
-		i += tlvHead
+		kind, size := b[start], int(binary.BigEndian.Uint16(b[start+1:]))
+		start += tlvHeaderSize
 		switch {
-		case size > len(b)-i:
-			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-i)
+		case size > len(b)-start:
+			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-start)
 		case kind == typeCRC32C && size != crc32.Size:
 			return fmt.Errorf("CRC32C has %d bytes; expected %d", size, crc32.Size)
 		case kind == typeCRC32C && sum != 0:
 			return errors.New("CRC32C is there twice; expected one")
 		case kind == typeCRC32C:
-			sum = i
+			sum = start
 		}
-		i += size
+		start += size
 	}
 	if sum == 0 {
 		return nil
 	}
-	if got, want := binary.BigEndian.Uint32(b[sum:]), checksum(b, sum); got != want {
+	if got, want := binary.BigEndian.Uint32(b[sum:]), computeChecksum(b, sum); got != want {
 		return fmt.Errorf("CRC32C is %08x; expected %08x", got, want)
 	}
 	return nil
@@ -229,9 +229,9 @@ func checkTLVs(b []byte, i int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is that of the header b with zeros in the place of the checksum.
-func checksum(b []byte, at int) uint32 {
-	sum := crc32.Update(0, castagnoli, b[:at])
+// computeChecksum is that of the header b with zeros in the place of the checksum.
+func computeChecksum(b []byte, offset int) uint32 {
+	sum := crc32.Update(0, castagnoli, b[:offset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))
-	return crc32.Update(sum, castagnoli, b[at+crc32.Size:])
+	return crc32.Update(sum, castagnoli, b[offset+crc32.Size:])
 }

@@ -11,52 +11,52 @@ func AppendString[T string | []byte](to []byte, s T) []byte {
 
 // Reader reads what was appended. From the first thing that is cut off, it gives zero values.
 type Reader struct {
-	rest   []byte
-	failed bool
+	remaining []byte
+	truncated bool
 }
 
-// Read gives a Reader of p.
-func Read(p []byte) Reader { return Reader{rest: p} }
+// NewReader gives a Reader of p.
+func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
-// OK says that nothing was cut off.
-func (r *Reader) OK() bool { return !r.failed }
+// Complete says that nothing was cut off.
+func (r *Reader) Complete() bool { return !r.truncated }
 
-// Rest is what has not been read; nil if something was cut off.
-func (r *Reader) Rest() []byte { return r.rest }
+// Remaining is what has not been read; nil if something was cut off.
+func (r *Reader) Remaining() []byte { return r.remaining }
 
-func (r *Reader) fail() { r.rest, r.failed = nil, true }
+func (r *Reader) markTruncated() { r.remaining, r.truncated = nil, true }
 
 // Byte reads a byte.
 func (r *Reader) Byte() byte {
-	if len(r.rest) == 0 {
-		r.fail()
+	if len(r.remaining) == 0 {
+		r.markTruncated()
 		return 0
 	}
-	b := r.rest[0]
-	r.rest = r.rest[1:]
+	b := r.remaining[0]
+	r.remaining = r.remaining[1:]
 	return b
 }
 
 // Uvarint reads a number as package encoding/binary appends it.
 func (r *Reader) Uvarint() uint64 {
-	n, size := binary.Uvarint(r.rest)
+	n, size := binary.Uvarint(r.remaining)
 	if size <= 0 {
-		r.fail()
+		r.markTruncated()
 		return 0
 	}
-	r.rest = r.rest[size:]
+	r.remaining = r.remaining[size:]
 	return n
 }
 
 // Bytes reads a string, which is part of what is read.
 func (r *Reader) Bytes() []byte {
 	n := r.Uvarint()
-	if n > uint64(len(r.rest)) {
-		r.fail()
+	if n > uint64(len(r.remaining)) {
+		r.markTruncated()
 		return nil
 	}
-	p := r.rest[:n:n]
-	r.rest = r.rest[n:]
+	p := r.remaining[:n:n]
+	r.remaining = r.remaining[n:]
 	return p
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAllocs counts the allocations of a message of 64 bytes.
+// TestAllocs counts the allocations for a message of 64 bytes.
 func TestAllocs(t *testing.T) {
 	if poolDropsItems() {
 		t.Log("with the race detector sync.Pool forgets at random, and crypto/tls allocates: nothing is looked at")
@@ -44,15 +44,15 @@ func TestAllocs(t *testing.T) {
 					t.Fatal(n, err)
 				}
 			})
-			if both > 1 { // crypto/tls makes a reader of 24 bytes for each record
+			if both > 1 { // crypto/tls allocates a reader of 24 bytes for each record
 				t.Errorf("Write and Read: %v allocations, want at most 1", both)
 			}
 		})
 	}
 }
 
-// TestPartialRecordMemory looks at what is kept of an incomplete record: little for little, a
-// buffer of the pool for much, and nothing when the record is whole.
+// TestPartialRecordMemory checks what is kept of an incomplete record: a small slice for a small part, a
+// pooled buffer for a large one, and nothing after a complete record.
 func TestPartialRecordMemory(t *testing.T) {
 	server, client := newIdlePair(t, tls.VersionTLS13)
 	msg, buf := make([]byte, 16<<10), make([]byte, 64<<10)
@@ -95,7 +95,7 @@ func TestPartialRecordMemory(t *testing.T) {
 	}
 }
 
-// poolDropsItems says whether a sync.Pool loses what was put just before.
+// poolDropsItems reports whether a sync.Pool drops items that were just added.
 func poolDropsItems() bool {
 	made := 0
 	p := sync.Pool{New: func() any { made++; return new(int) }}
@@ -105,7 +105,7 @@ func poolDropsItems() bool {
 	return made > 10
 }
 
-// newIdlePair is two open sessions with nothing under way.
+// newIdlePair returns two open sessions with nothing in flight.
 func newIdlePair(t testing.TB, version uint16) (server, client *testPeer) {
 	serverCfg, clientCfg := newConfigs(version)
 	server, client, p := newOpenPair(t, serverCfg, clientCfg)

@@ -15,8 +15,7 @@ import (
 	"testing"
 )
 
-// A forger writes records as a peer would, also such that crypto/tls has no call
-// for. It knows the secrets from a KeyLogWriter.
+// A forger produces records that crypto/tls has no calls for. It knows the secrets from a KeyLogWriter.
 type forger struct {
 	t      *testing.T
 	hash   func() hash.Hash
@@ -27,7 +26,7 @@ type forger struct {
 	seq    uint64
 }
 
-// secretFromKeyLog is the secret with the label in a key log.
+// secretFromKeyLog returns the secret with the given label.
 func secretFromKeyLog(t *testing.T, log, label string) []byte {
 	t.Helper()
 	for line := range strings.Lines(log) {
@@ -43,7 +42,7 @@ func secretFromKeyLog(t *testing.T, log, label string) []byte {
 	return nil
 }
 
-// newForger forges records of TLS 1.3 with the traffic secret, from the first.
+// newForger returns a forger of TLS 1.3 records with the traffic secret, starting at sequence 0.
 func newForger(t *testing.T, suite uint16, secret []byte) *forger {
 	f := &forger{t: t, secret: secret, hash: sha256.New, keyLen: 16}
 	switch suite {
@@ -86,13 +85,13 @@ func newGCM(t *testing.T, key []byte) cipher.AEAD {
 	return aead
 }
 
-// updateKey goes on to the next traffic secret.
+// updateKey switches to the next traffic secret.
 func (f *forger) updateKey() {
 	f.secret = f.expandLabel("traffic upd", f.hash().Size())
 	f.deriveKeys()
 }
 
-// sealRecord is a record of the type with the content.
+// sealRecord returns an encrypted record.
 func (f *forger) sealRecord(kind byte, content []byte) []byte {
 	inner := append(bytes.Clone(content), kind)
 	head := []byte{23, 3, 3}
@@ -100,7 +99,7 @@ func (f *forger) sealRecord(kind byte, content []byte) []byte {
 	return f.aead.Seal(head, f.nonce(), inner, head)
 }
 
-// openRecord is the content of a record and its type.
+// openRecord decrypts a record and returns its type and content.
 func (f *forger) openRecord(record []byte) (kind byte, content []byte) {
 	f.t.Helper()
 	inner, err := f.aead.Open(nil, f.nonce(), record[headerLen:], record[:headerLen])
@@ -122,12 +121,12 @@ func (f *forger) nonce() []byte {
 	return n
 }
 
-// newForgedServer is an open server and forgers of both its directions.
+// newForgedServer returns an open server session and forgers for both directions.
 func newForgedServer(t *testing.T) (server *testPeer, in, out *forger) {
 	var log bytes.Buffer
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.KeyLogWriter = &log
-	serverCfg.SessionTicketsDisabled = true // so that the sequence begins at 0
+	serverCfg.SessionTicketsDisabled = true // so that the sequence starts at 0
 	server, _, p := newOpenPair(t, serverCfg, clientCfg)
 	for p.moveOnce() {
 	}
@@ -136,8 +135,8 @@ func newForgedServer(t *testing.T) (server *testPeer, in, out *forger) {
 		newForger(t, suite, secretFromKeyLog(t, log.String(), "SERVER_TRAFFIC_SECRET_0"))
 }
 
-// TestKeyUpdate changes the client's key, and asks the server to change its own,
-// with the message whole and in two records, in pieces of all sizes.
+// TestKeyUpdate updates the client's key and requests an update of the server's, with the message in one
+// and in two records, in pieces of several sizes.
 func TestKeyUpdate(t *testing.T) {
 	for _, cut := range []int{5, 2} {
 		for _, piece := range []int{1, 1000} {

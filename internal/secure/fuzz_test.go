@@ -11,9 +11,8 @@ import (
 
 var fuzzHello = sync.OnceValue(func() []byte { return recordClientHello(new(testing.T)) })
 
-// FuzzSession feeds arbitrary bytes as ciphertext: to a server before its
-// handshake, in the middle of it and after it, and to a client in the middle and
-// after. Nothing may panic, hang, or leave a goroutine, and errors are final.
+// FuzzSession feeds arbitrary ciphertext to a server before, during and after its handshake, and to a
+// client during and after it. Nothing may panic, hang, or leave a goroutine, and errors are final.
 func FuzzSession(f *testing.F) {
 	for stage := range byte(10) {
 		f.Add(stage, byte(0), []byte("GET / HTTP/1.1\r\n\r\n"))
@@ -34,7 +33,7 @@ func FuzzSession(f *testing.F) {
 			in = in[n:]
 		}
 		d.endInput()
-		if len(d.pending) == 0 { // otherwise it was full: it has not read its end
+		if len(d.pending) == 0 { // otherwise its input was full and it has not read the end
 			testkit.WaitFor(t, "the end", func() bool { d.advance(); return d.err != nil })
 			was := d.err
 			d.endInput()
@@ -49,7 +48,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// newPeerAtStage is a session at a stage.
+// newPeerAtStage returns a session at a stage of its life.
 func newPeerAtStage(t *testing.T, stage byte, version uint16) (*testPeer, []*HandshakeLimiter) {
 	serverCfg, clientCfg := newConfigs(version)
 	g := NewHandshakeLimiter(1, 1)

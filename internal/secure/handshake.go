@@ -14,55 +14,53 @@ import (
 )
 
 const (
-	// InputPauseSize is how many bytes of input wait for a handshake before Full
-	// asks the owner to stop reading. A ClientHello that is not whole within
-	// them is an error.
+	// InputPauseSize is how many bytes may wait for a handshake before IsInputFull asks the owner
+	// to stop reading. A longer ClientHello is an error.
 	InputPauseSize = 64 << 10
-	// MaxHandshakeInput is how many bytes Feed keeps: InputPauseSize, and what was already on its
-	// way when reading stopped, which under io_uring is up to 32 pieces of 64 KiB.
+	// MaxHandshakeInput is how many bytes FeedHandshake keeps: InputPauseSize, and what was in
+	// flight when reading stopped, which with io_uring is up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput is how many bytes of a ClientHello are waited for: clients that
-	// offer much send some 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions
+	// send about 2 KiB.
 	maxHelloInput = 16 << 10
 )
 
-// A handshake is what the owner and the handshake's goroutine share.
+// A handshake is the state shared by the owner and the handshake's goroutine.
 type handshake struct {
-	// Set when it is made, or before it comes to the gate.
+	// Set before the handshake is queued.
 	limiter     *HandshakeLimiter
 	tls         *tls.Conn
 	owner       Owner
 	remote      net.Addr
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
-	inputSignal chan struct{} // there may be a whole record; holds one
+	inputSignal chan struct{} // signals a complete record; has space for one signal
 
-	// The owner's.
+	// Used by the owner only.
 	hello            helloScanner
 	isClient         bool
-	hasRequestedSlot bool // came before the gate
+	hasRequestedSlot bool
 
-	// The goroutine's.
+	// Used by the goroutine only.
 	hasCPU bool
 
-	// The gate's.
-	queued, stalled *list.Element // where it waits, nil for not
-	isEvicted       bool          // was told to give up its place
+	// Guarded by the limiter's lock.
+	queued, stalled *list.Element // its list element, nil if it is in neither list
+	isEvicted       bool          // must give up its slot
 
 	mu         sync.Mutex
 	in         []byte
-	consumed   int // bytes of in that crypto/tls has
-	recordLeft int // bytes of the record that crypto/tls is reading and has yet to get
+	consumed   int // bytes of in that crypto/tls has read
+	recordLeft int // bytes of the current record that crypto/tls has not read
 	out        []byte
-	isFull     bool // Feed has filled it; the owner wants to know when there is room
-	inputEnded bool // no more input will come
+	isFull     bool // the owner wants to know when there is space
+	inputEnded bool // the peer has closed its direction
 	isAborted  bool
 	isDone     bool
-	err        error // once over
+	err        error // the result, once done
 }
 
-// feedInput keeps input. When a server's ClientHello is whole the handshake enters
-// the gate.
+// feedInput keeps input. Once a server has a complete ClientHello, the handshake requests a slot.
 func (h *handshake) feedInput(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -70,7 +68,7 @@ func (h *handshake) feedInput(p []byte) error {
 	if h.hasRequestedSlot || h.isClient {
 		return nil
 	}
-	// Only the owner is here so far.
+	// Nobody else uses h.in yet.
 	isHello, err := h.hello.scan(h.in)
 	switch {
 	case err != nil:
@@ -79,18 +77,18 @@ func (h *handshake) feedInput(p []byte) error {
 		h.in = h.hello.splitRecords(h.in)
 		h.requestSlot()
 	case len(h.in) >= maxHelloInput:
-		return fmt.Errorf("secure: no whole ClientHello in %d bytes", len(h.in))
+		return fmt.Errorf("secure: no complete ClientHello in %d bytes", len(h.in))
 	}
 	return nil
 }
 
-// appendInput keeps input, and tells the goroutine of a whole record.
+// appendInput keeps input and signals a complete record.
 func (h *handshake) appendInput(p []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waiting := len(h.in) - h.consumed
 	if waiting+len(p) > MaxHandshakeInput {
-		return fmt.Errorf("secure: %d bytes of input wait for the handshake and %d more came, the most is %d", waiting, len(p), MaxHandshakeInput)
+		return fmt.Errorf("secure: %d bytes of input wait for the handshake and %d more arrived; expected at most %d", waiting, len(p), MaxHandshakeInput)
 	}
 	if h.consumed > 0 {
 		h.in = h.in[:copy(h.in, h.in[h.consumed:])]
@@ -104,21 +102,21 @@ func (h *handshake) appendInput(p []byte) error {
 	return nil
 }
 
-// inputMemory is Session.Held.
+// inputMemory implements Session.InputMemory.
 func (h *handshake) inputMemory() (memory int, partial bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return cap(h.in) + cap(h.out), !h.hasRequestedSlot && len(h.in) > 0
 }
 
-// isInputFull says whether the owner should stop reading for now.
+// isInputFull reports whether the owner should stop reading for now.
 func (h *handshake) isInputFull() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.isFull
 }
 
-// signalInput lets the goroutine look at its input again.
+// signalInput makes the goroutine check its input again.
 func (h *handshake) signalInput() {
 	select {
 	case h.inputSignal <- struct{}{}:
@@ -126,7 +124,6 @@ func (h *handshake) signalInput() {
 	}
 }
 
-// requestSlot asks the gate for a place.
 func (h *handshake) requestSlot() {
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	h.inputSignal = make(chan struct{}, 1)
@@ -134,8 +131,8 @@ func (h *handshake) requestSlot() {
 	h.limiter.startOrQueue(h)
 }
 
-// endInput takes note that no more input comes. If the handshake has no goroutine yet
-// it can't have an end any more, and the error says so.
+// endInput records that no more input comes. If the handshake cannot complete because it has no
+// goroutine, it returns an error.
 func (h *handshake) endInput() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -152,7 +149,7 @@ func (h *handshake) endInput() error {
 	return io.ErrUnexpectedEOF
 }
 
-// abort makes the goroutine end soon, if there is one.
+// abort makes the goroutine, if there is one, end soon.
 func (h *handshake) abort() {
 	h.mu.Lock()
 	h.isAborted = true
@@ -164,14 +161,13 @@ func (h *handshake) abort() {
 	}
 }
 
-// cancelContext ends the context.
 func (h *handshake) cancelContext() {
 	if h.cancel != nil {
 		h.cancel(nil)
 	}
 }
 
-// takeOutput takes the output so far, and says whether and how the handshake ended.
+// takeOutput returns and clears the output, and reports whether and how the handshake ended.
 func (h *handshake) takeOutput() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,7 +175,7 @@ func (h *handshake) takeOutput() (out []byte, isDone bool, err error) {
 	return out, h.isDone, h.err
 }
 
-// runHandshake is the goroutine.
+// runHandshake is the handshake's goroutine.
 func (h *handshake) runHandshake() {
 	defer h.limiter.releaseSlot(h)
 	err := errors.New("secure: a callback of the tls.Config ended the goroutine of the handshake")
@@ -199,11 +195,11 @@ func (h *handshake) runHandshake() {
 		return
 	}
 	if err = h.tls.HandshakeContext(h.ctx); err == io.EOF {
-		err = io.ErrUnexpectedEOF // something had come
+		err = io.ErrUnexpectedEOF // some input had arrived
 	}
 }
 
-// setResult leaves the result for the owner.
+// setResult stores the result for the owner.
 func (h *handshake) setResult(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,7 +207,7 @@ func (h *handshake) setResult(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner tells the owner, which must be there; the lock is held.
+// wakeOwner wakes the owner unless it has aborted. The lock must be held.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -230,7 +226,7 @@ func (h *handshake) releaseCPU() {
 	}
 }
 
-// readBlocking is crypto/tls's read: it waits for a record, without the token.
+// readBlocking implements Read for crypto/tls: it waits for a record without holding a CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeRecordBytes(p)
@@ -244,8 +240,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInput waits for input. It is false when the context ended first, or the
-// handshake has to give up its place.
+// waitInput waits for input. It reports false if the context ended or the handshake must give up its
+// slot.
 func (h *handshake) waitInput() bool {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow
@@ -273,8 +269,7 @@ func (h *handshake) waitInput() bool {
 	return false
 }
 
-// takeRecordBytes gives bytes of one record, once that is whole. It gives 0 bytes when there
-// is none.
+// takeRecordBytes copies bytes of one complete record. It returns 0 if there is none.
 func (h *handshake) takeRecordBytes(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -302,7 +297,7 @@ func (h *handshake) takeRecordBytes(p []byte) (int, error) {
 	return n, nil
 }
 
-// appendOutput is crypto/tls's write.
+// appendOutput implements Write for crypto/tls.
 func (h *handshake) appendOutput(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,49 +9,47 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server's handshake may wait for bytes from its client
-// and keep its place while others wait for one.
+// stallTimeout is how long a server's handshake may wait for input from its client and keep its slot
+// while others are queued.
 const stallTimeout = time.Second
 
-// errStalled ends a handshake that has stalled, for those that wait.
-var errStalled = errors.New("secure: the client let the handshake wait for a second or more, and others wait for its place")
+// errStalled ends a stalled handshake to make space for others.
+var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
-// DefaultMaxHandshakes is how many handshakes a Gate lets be under way by default.
-// One whose client stalls takes some 22 KiB, measured, until its owner aborts it;
-// with few places a few such clients would keep everybody else waiting.
+// DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about
+// 22 KiB (measured) until its owner aborts it; with few slots, a few such clients would block
+// everybody else.
 const DefaultMaxHandshakes = 4096
 
-// A Gate bounds handshakes: how many are under way, and so have a goroutine, and
-// how many of these compute at the same time. The others wait their turn, first
-// come first served; they cost no goroutine, and the queue is as long as there
-// are connections. While somebody waits, a handshake that has waited a second for
-// bytes from its client gives up its place, the one that has waited longest first:
-// so clients that stall keep others out for no more than that. A Gate serves one side only:
-// if the clients of the same process stood before it too, they could take the places that
-// their servers need.
+// A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of
+// them compute at the same time. The others wait in a FIFO queue without a goroutine; its length is
+// limited only by the number of connections.
 //
-// A handshake gives up its place by itself, in its goroutine, when its second is over
-// and somebody waits without a place on its way to him. If nobody does, it goes into
-// the list of those that have stalled, from which whoever comes to a full gate takes
-// the first, and ends its context. So while more wait than are on their way out,
-// nobody is in that list.
+// While handshakes are queued, a handshake that has waited a second for input from its client loses
+// its slot, the longest-waiting one first. So stalled clients block others for at most that long.
+// Servers and clients in a process need separate limiters: clients could otherwise take the slots
+// that their servers need.
+//
+// A handshake checks in its own goroutine, after its second, whether more are queued than slots are
+// being freed, and then gives up its slot. Otherwise it joins the list of stalled handshakes; whoever
+// arrives at a full limiter evicts the first of them. So that list is empty while more handshakes are
+// queued than are being evicted.
 //
 // It is safe for concurrent use.
 type HandshakeLimiter struct {
-	cpuTokens  chan struct{} // one for each that computes
+	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
 
 	mu         sync.Mutex
 	maxRunning int
 	running    int
-	evicting   int       // of running, those that were told to give up their places
-	queue      list.List // of handshakes, each in one of these at most
+	evicting   int       // how many of running are being evicted
+	queue      list.List // of handshakes; each is in at most one of these lists
 	stalled    list.List
 }
 
-// NewHandshakeLimiter is a gate with places for max handshakes, of which cpus compute at the
-// same time. Zero or less asks for the default: 4096 places, and as many that
-// compute as Go runs at the same time.
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxComputing compute at
+// the same time. Zero or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxComputing int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -62,25 +60,25 @@ func NewHandshakeLimiter(maxRunning, maxComputing int) *HandshakeLimiter {
 	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxComputing)}
 }
 
-// Counts says how many handshakes are under way and how many wait for a place.
+// Counts returns how many handshakes run and how many are queued.
 func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.running, g.queue.Len()
 }
 
-// Wait waits until no handshake has a goroutine. It is for the end, when no
-// session is made or fed any more and those in a handshake are aborted.
+// Wait waits until no handshake has a goroutine. No session may be created or fed any more, and
+// unfinished ones must have been aborted.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueue starts the handshake, or queues it.
+// startOrQueue starts the handshake, or queues it and may evict a stalled one.
 func (g *HandshakeLimiter) startOrQueue(h *handshake) {
 	if evicted := g.admitOrEvict(h); evicted != nil {
 		evicted.cancel(errStalled)
 	}
 }
 
-// admitOrEvict is enter, and says who is to give up its place for it.
+// admitOrEvict starts or queues h, and returns the stalled handshake to cancel, if any.
 func (g *HandshakeLimiter) admitOrEvict(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,15 +98,15 @@ func (g *HandshakeLimiter) admitOrEvict(h *handshake) (evicted *handshake) {
 	return evicted
 }
 
-// startGoroutine gives the handshake a place and its goroutine.
+// startGoroutine gives the handshake a slot and a goroutine.
 func (g *HandshakeLimiter) startGoroutine(h *handshake) {
 	g.running++
 	g.goroutines.Add(1)
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled is for a handshake whose second is over. It says whether it has to give up
-// its place now; otherwise it may be told so until it has called resume.
+// evictOrMarkStalled is called after stallTimeout. It reports whether h must give up its slot now.
+// Otherwise h may be evicted until it has called unmarkStalled.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +119,7 @@ func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	return false
 }
 
-// unmarkStalled ends a stall. It is false if the handshake was told to give up its place.
+// unmarkStalled ends a stall. It reports false if the handshake has been evicted.
 func (g *HandshakeLimiter) unmarkStalled(h *handshake) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,8 +130,7 @@ func (g *HandshakeLimiter) unmarkStalled(h *handshake) bool {
 	return !h.isEvicted
 }
 
-// releaseSlot gives a place back, for the next in the queue. The goroutine that had
-// it ends now.
+// releaseSlot passes the slot on to the next handshake in the queue. The goroutine of h ends now.
 func (g *HandshakeLimiter) releaseSlot(h *handshake) {
 	g.mu.Lock()
 	g.running--
@@ -149,7 +146,7 @@ func (g *HandshakeLimiter) releaseSlot(h *handshake) {
 	g.goroutines.Done()
 }
 
-// dequeue takes the handshake out of the queue, if it is there. If so it never
+// dequeue removes the handshake from the queue and reports whether it was queued. If so, it never
 // runs.
 func (g *HandshakeLimiter) dequeue(h *handshake) bool {
 	g.mu.Lock()
@@ -162,7 +159,7 @@ func (g *HandshakeLimiter) dequeue(h *handshake) bool {
 	return true
 }
 
-// acquireCPU waits for a token. It is false when the context ended first.
+// acquireCPU waits for a token. It reports false if ctx ends first.
 func (g *HandshakeLimiter) acquireCPU(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
@@ -175,5 +172,4 @@ func (g *HandshakeLimiter) acquireCPU(ctx context.Context) bool {
 	}
 }
 
-// releaseCPU gives a token back.
 func (g *HandshakeLimiter) releaseCPU() { <-g.cpuTokens }

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// recordClientHello is the client's first flight, from a session that then is aborted.
+// recordClientHello returns a client's first flight.
 func recordClientHello(t testing.TB) []byte {
 	t.Helper()
 	_, clientCfg := newConfigs(tls.VersionTLS13)
@@ -30,11 +30,11 @@ func recordClientHello(t testing.TB) []byte {
 	return c.out
 }
 
-// TestHandshakeLimits sends hundreds of clients through a gate of 4 places and 2
-// tokens. One goroutine serves them all, so that some wait for long: in a bubble no
-// time passes meanwhile, and nobody has to give way.
+// TestHandshakeLimits sends hundreds of clients through a limiter with 4 slots and 2 tokens. One
+// goroutine serves all of them, so some wait long; in a synctest bubble no time passes, so none is
+// evicted.
 func TestHandshakeLimits(t *testing.T) {
-	now := time.Now() // in which the certificate is valid
+	now := time.Now() // when the certificate is valid
 	synctest.Test(t, func(t *testing.T) { testLimits(t, now) })
 }
 
@@ -55,7 +55,7 @@ func testLimits(t *testing.T, now time.Time) {
 		return nil, nil
 	}
 	g, clients := NewHandshakeLimiter(places, cpus), NewHandshakeLimiter(64, 2)
-	woken := make(chan *pump, 100*sessions) // each is woken a few times
+	woken := make(chan *pump, 100*sessions) // each is woken several times
 	for range sessions {
 		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
 		p := &pump{t: t, piece: fixedPieceSize(500), a: server, b: client}
@@ -63,7 +63,7 @@ func testLimits(t *testing.T, now time.Time) {
 		client.onWake = server.onWake
 		p.moveOnce()
 		woken <- p // it may have been woken already
-	}
+	} // since the last one opened
 	late := time.NewTimer(testkit.Timeout) // since the last one has opened
 	defer late.Stop()
 	mostRunning, mostWaiting := 0, 0
@@ -98,9 +98,8 @@ func testLimits(t *testing.T, now time.Time) {
 	}
 }
 
-// TestQueueOrder fills the only place with a handshake that stalls: the others
-// wait, without a goroutine, and are served in the order they came. It is in a bubble,
-// where it has not stalled for too long before all have come.
+// TestQueueOrder occupies the only slot with a stalled handshake. The others wait without a goroutine
+// and are served in order. It runs in a bubble, so that the first one is not evicted too early.
 func TestQueueOrder(t *testing.T) {
 	synctest.Test(t, testQueueOrder)
 }
@@ -129,9 +128,9 @@ func testQueueOrder(t *testing.T) {
 	if running, waiting := g.Counts(); running != 1 || waiting != 4 {
 		t.Fatalf("%d run and %d wait, want 1 and 4", running, waiting)
 	}
-	all[2].session.Abort()    // from the middle of the queue
-	all[4].session.Abort()    // from its end
-	all[1].session.EndInput() // a peer that has gone can't have a handshake
+	all[2].session.Abort()
+	all[4].session.Abort()
+	all[1].session.EndInput() // a peer that has closed cannot complete a handshake
 	if open, err := all[1].session.AdvanceHandshake(); open || err != io.ErrUnexpectedEOF {
 		t.Errorf("Step after Ended in the queue: %v, %v", open, err)
 	}
@@ -151,8 +150,8 @@ func testQueueOrder(t *testing.T) {
 	}
 }
 
-// TestAborts aborts a server's session after each number of bytes, so at every
-// stage, and at once or a little later.
+// TestAborts aborts a server session after each number of bytes, so in every state, immediately or a
+// little later.
 func TestAborts(t *testing.T) {
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
@@ -190,8 +189,8 @@ func TestAborts(t *testing.T) {
 	}
 }
 
-// abortAfter runs a handshake until the server's side has had so many bytes, and
-// says whether it was over before.
+// abortAfter runs a handshake until the server has received stop bytes, and reports whether it opened
+// before.
 func abortAfter(t *testing.T, server, client *testPeer, stop int) (open bool) {
 	fed := 0
 	testkit.WaitFor(t, "the bytes", func() bool {
@@ -210,8 +209,8 @@ func abortAfter(t *testing.T, server, client *testPeer, stop int) (open bool) {
 	return fed < stop
 }
 
-// TestCallbacks lets a callback panic, and end its goroutine: the session fails,
-// and the place and the token are free again.
+// TestCallbacks has a callback panic or end its goroutine: the session fails, and the slot and the token
+// are released.
 func TestCallbacks(t *testing.T) {
 	hello := recordClientHello(t)
 	g := NewHandshakeLimiter(1, 1)
@@ -249,8 +248,8 @@ func TestAbortEndsContext(t *testing.T) {
 	g.Wait()
 }
 
-// TestInputFull lets a client send much while the server's handshake has no token: the
-// owner is told to stop, nothing is lost, and it is told when to go on.
+// TestInputFull has a client send much while the server's handshake has no token: the owner is asked to
+// pause, nothing is lost, and it is woken to resume.
 func TestInputFull(t *testing.T) {
 	t.Run("data", func(t *testing.T) {
 		data := randomBytes(1, 3*MaxHandshakeInput)
@@ -273,8 +272,8 @@ func TestInputFull(t *testing.T) {
 	})
 }
 
-// newServerWithFullInput is a server whose input was full during the handshake. It is done
-// when something has arrived and nothing is under way.
+// newServerWithFullInput returns a server whose input was full during the handshake, after it has
+// received all data.
 func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*testPeer)) *testPeer {
 	server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
 	send(client)
@@ -295,8 +294,8 @@ func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, send
 	return server
 }
 
-// newServerWithoutCPU is an open client, whose last flight is not on its way yet, and its
-// server, which can't go on until somebody takes the token out of its gate.
+// newServerWithoutCPU returns an open client whose last flight is not sent yet, and its server, which
+// cannot continue until the token is taken out of its limiter.
 func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server, client *testPeer, g *HandshakeLimiter) {
 	g = NewHandshakeLimiter(1, 1)
 	server = newServerPeer(t, serverCfg, g)
@@ -318,12 +317,12 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 		client.receive(answer)
 		return client.open
 	})
-	g.cpuTokens <- struct{}{} // when it waits, and so has given it back
+	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
 	return server, client, g
 }
 
-// TestEndedBeforeOpen ends the transport when all of the handshake and some data
-// has arrived, but before the server's turn.
+// TestEndedBeforeOpen ends the transport after the handshake and some data have arrived, but before the
+// server has processed them.
 func TestEndedBeforeOpen(t *testing.T) {
 	for _, isClosed := range []bool{false, true} {
 		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
@@ -375,11 +374,11 @@ func TestTooMuchInput(t *testing.T) {
 		t.Error("it still waits for a place")
 	}
 	first.session.Abort()
-	g.Wait() // though it never got a token
+	g.Wait() // although it never got a token
 	<-g.cpuTokens
 }
 
-// TestNoWakeAfterAbort is about what a slab of connections relies on.
+// TestNoWakeAfterAbort checks a guarantee that connection tables rely on.
 func TestNoWakeAfterAbort(t *testing.T) {
 	hello := recordClientHello(t)
 	serverCfg, _ := newConfigs(tls.VersionTLS13)

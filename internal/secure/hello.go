@@ -5,20 +5,19 @@ import (
 	"fmt"
 )
 
-// maxHello is the largest ClientHello that crypto/tls takes, in bytes.
+// maxHello is the size of the largest ClientHello that crypto/tls accepts, in bytes.
 const maxHello = 64 << 10
 
-// A hello is the search for the end of a ClientHello: a handshake message in one
-// record or more.
+// A helloScanner finds the end of a ClientHello, which is a handshake message in one or more records.
 type helloScanner struct {
 	offset     int     // where the next record begins
-	scanned    int     // bytes of the message in the records before
+	scanned    int     // bytes of the message in previous records
 	messageLen int     // bytes of the whole message, 0 until known
-	header     [4]byte // the first bytes of the message: its type and length
+	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scan looks at the input, which begins where it always began and has grown. It
-// says whether the ClientHello is whole. The error says that this is none.
+// scan continues to scan the input, which has grown since the last call, and reports whether the
+// ClientHello is complete. It returns an error if the input is not a ClientHello.
 func (h *helloScanner) scan(in []byte) (bool, error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -27,9 +26,9 @@ func (h *helloScanner) scan(in []byte) (bool, error) {
 		n := int(binary.BigEndian.Uint16(in[h.offset+3:]))
 		switch {
 		case in[h.offset] != typeHandshake:
-			return false, fmt.Errorf("secure: a record of type %d within the ClientHello, expected handshake (22)", in[h.offset])
+			return false, fmt.Errorf("secure: record of type %d within the ClientHello; expected handshake (22)", in[h.offset])
 		case n == 0 || n > maxPlain:
-			return false, fmt.Errorf("secure: a record of %d bytes within the ClientHello, expected 1 to %d", n, maxPlain)
+			return false, fmt.Errorf("secure: record of %d bytes within the ClientHello; expected 1 to %d", n, maxPlain)
 		}
 		body := in[h.offset+headerLen:]
 		isPart := len(body) < n
@@ -51,46 +50,44 @@ func (h *helloScanner) scan(in []byte) (bool, error) {
 	return false, nil
 }
 
-// parseHeader learns the message's type and length from the bytes behind those got.
+// parseHeader parses the type and length of the message from the bytes that follow those scanned.
 func (h *helloScanner) parseHeader(body []byte) error {
 	if h.scanned >= len(h.header) {
 		return nil
 	}
 	known := h.scanned + copy(h.header[h.scanned:], body)
 	if known > 0 && h.header[0] != typeClientHello {
-		return fmt.Errorf("secure: the first handshake message has type %d, expected a ClientHello (1)", h.header[0])
+		return fmt.Errorf("secure: the first handshake message has type %d; expected a ClientHello (1)", h.header[0])
 	}
 	if known < len(h.header) {
 		return nil
 	}
 	n := int(h.header[1])<<16 | int(h.header[2])<<8 | int(h.header[3])
 	if n > maxHello {
-		return fmt.Errorf("secure: a ClientHello of %d bytes, the most is %d", n, maxHello)
+		return fmt.Errorf("secure: ClientHello has %d bytes; expected at most %d", n, maxHello)
 	}
 	h.messageLen = len(h.header) + n
 	return nil
 }
 
-// checkTLSPrefix is an error if no TLS connection begins like this.
+// checkTLSPrefix returns an error if no TLS connection starts with in.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
 	}
-	return fmt.Errorf("secure: the client began with %q, expected a TLS handshake record", in[:min(len(in), 8)])
+	return fmt.Errorf("secure: the client began with %q; expected a TLS handshake record", in[:min(len(in), 8)])
 }
 
-// maxSmallBody is the most that a record may carry that crypto/tls takes without
-// growing its first buffer of 576 bytes.
+// maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
 const maxSmallBody = 576 - headerLen
 
-// splitRecords is the input with its ClientHello, found whole by scan, in records that
-// are small: crypto/tls keeps a buffer as large as the largest record it saw.
-// Nothing protects the bounds of these records, only the message in them, so
-// they may be moved. Their number is a power of two, which suits the other buffer
-// that crypto/tls keeps, for the message: it grows by doubling.
+// splitRecords returns the input with its complete ClientHello split into small records, because
+// crypto/tls keeps a buffer as large as the largest record. Only the message is authenticated, not
+// the record boundaries. The number of records is a power of two, which suits crypto/tls's message
+// buffer: that grows by doubling.
 func (h *helloScanner) splitRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
-		return in // another message begins in the last record: leave that alone
+		return in // another message starts in the last record
 	}
 	count := 1
 	for (h.messageLen+count-1)/count > maxSmallBody {
@@ -99,7 +96,7 @@ func (h *helloScanner) splitRecords(in []byte) []byte {
 	each := (h.messageLen + count - 1) / count
 	out := make([]byte, 0, h.messageLen+count*headerLen+len(in)-h.offset)
 	version := binary.BigEndian.Uint16(in[1:])
-	room := 0 // left in the record that is being written
+	room := 0 // space in the current record
 	left := h.messageLen
 	for at := 0; at < h.offset; {
 		n := int(binary.BigEndian.Uint16(in[at+3:]))

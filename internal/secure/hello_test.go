@@ -11,20 +11,20 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestNotTLS begins with what is no ClientHello: an error at once, which names
-// it, and no goroutine.
+// TestNotTLS checks that input other than a ClientHello fails immediately, with a description and without
+// a goroutine.
 func TestNotTLS(t *testing.T) {
 	tests := []struct{ name, in, want string }{
-		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT", expected a TLS handshake record`},
+		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT"; expected a TLS handshake record`},
 		{"SSL 2", "\x80\x2e\x01\x00\x02", "expected a TLS handshake record"},
 		{"zeros", "\x00\x00\x00\x00", "expected a TLS handshake record"},
 		{"an alert", "\x15\x03\x01\x00\x02\x02\x28", "expected a TLS handshake record"},
 		{"a version from the future", "\x16\x04\x00", "expected a TLS handshake record"},
-		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2, expected a ClientHello"},
-		{"an empty record", "\x16\x03\x01\x00\x00", "a record of 0 bytes"},
-		{"a large record", "\x16\x03\x01\x40\x01", "a record of 16385 bytes"},
-		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "a ClientHello of 65537 bytes, the most is 65536"},
-		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "a record of type 23 within"},
+		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2; expected a ClientHello"},
+		{"an empty record", "\x16\x03\x01\x00\x00", "record of 0 bytes"},
+		{"a large record", "\x16\x03\x01\x40\x01", "record of 16385 bytes"},
+		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "ClientHello has 65537 bytes; expected at most 65536"},
+		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "record of type 23 within"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestNotTLS(t *testing.T) {
 	}
 }
 
-// TestSlowClientHello sends nothing, which is plain io.EOF, and a ClientHello by the byte: no goroutine before the last.
+// TestSlowClientHello closes without input (io.EOF), and sends a ClientHello byte by byte: no goroutine starts before the last.
 func TestSlowClientHello(t *testing.T) {
 	silent := newServerPeer(t, &tls.Config{}, NewHandshakeLimiter(1, 1))
 	if silent.endInput(); silent.err != io.EOF {
@@ -73,7 +73,7 @@ func TestSlowClientHello(t *testing.T) {
 	g.Wait()
 }
 
-// TestEndlessHello fills the bound with a ClientHello in records of a byte each.
+// TestEndlessHello exceeds the limit with a ClientHello in single-byte records.
 func TestEndlessHello(t *testing.T) {
 	d := newServerPeer(t, &tls.Config{}, NewHandshakeLimiter(1, 1))
 	message := []byte{1, 0, 0xff, 0xff}
@@ -85,12 +85,12 @@ func TestEndlessHello(t *testing.T) {
 		}
 		d.receive([]byte{22, 3, 1, 0, 1, b})
 	}
-	if fed*6 > maxHelloInput+6 || !strings.Contains(d.err.Error(), "no whole ClientHello") {
+	if fed*6 > maxHelloInput+6 || !strings.Contains(d.err.Error(), "no complete ClientHello") {
 		t.Errorf("%v after %d bytes", d.err, fed*6)
 	}
 }
 
-// splitMessage is the message in records of n bytes.
+// splitMessage puts the message into records of n bytes.
 func splitMessage(message []byte, n int) (out []byte) {
 	for len(message) > 0 {
 		k := min(n, len(message))
@@ -102,7 +102,7 @@ func splitMessage(message []byte, n int) (out []byte) {
 	return out
 }
 
-// joinRecords is the message in the records.
+// joinRecords returns the message in the records.
 func joinRecords(t *testing.T, in []byte) (message []byte, largest int) {
 	for len(in) > 0 {
 		n := recordLen(in)
@@ -116,14 +116,14 @@ func joinRecords(t *testing.T, in []byte) (message []byte, largest int) {
 	return message, largest
 }
 
-// TestSplitRecords cuts ClientHellos of many sizes, in records of many sizes.
+// TestSplitRecords splits ClientHellos of many sizes in records of many sizes.
 func TestSplitRecords(t *testing.T) {
 	for _, size := range []int{1, 40, 570, 571, 572, 1500, 2284, 2285, 16000, 40000} {
 		body := randomBytes(uint64(size), size)
 		message := append([]byte{1, 0, byte(size >> 8), byte(size)}, body...)
 		for _, n := range []int{3, 100, 1400, maxPlain} {
 			if in := splitMessage(message, n); len(in) < InputPauseSize {
-				in = append(in, 20, 3, 3, 0, 1, 1) // what follows stays as it is
+				in = append(in, 20, 3, 3, 0, 1, 1) // what follows must not change
 				var h helloScanner
 				whole, err := h.scan(in)
 				if !whole || err != nil {
@@ -143,7 +143,7 @@ func TestSplitRecords(t *testing.T) {
 	}
 }
 
-// TestSplitRecordsKeepsNextMessage keeps the records when another message begins in the last.
+// TestSplitRecordsKeepsNextMessage checks that records remain if another message begins in the last one.
 func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	in := splitMessage(append([]byte{1, 0, 0, 2, 9, 9}, 14, 0, 0, 0), maxPlain)
 	var h helloScanner
@@ -155,7 +155,7 @@ func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	}
 }
 
-// TestFragmented takes a ClientHello that the client itself has cut.
+// TestFragmented checks a ClientHello that the client has fragmented.
 func TestFragmented(t *testing.T) {
 	hello := recordClientHello(t)
 	message, _ := joinRecords(t, hello)

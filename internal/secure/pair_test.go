@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	siteCert() // before any test makes it in a bubble, where the year is another
+	siteCert() // before a test does it in a bubble with another date
 	testkit.Main(m)
 }
 
@@ -64,7 +64,7 @@ func newCertTemplate(name string) *x509.Certificate {
 	}
 }
 
-// issueCert makes a certificate for the name, as PEM and ready for use.
+// issueCert returns a certificate for name, also as PEM.
 func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 	a, key := rootAuthority(), newKey()
 	der, err := x509.CreateCertificate(rand.Reader, newCertTemplate(name), a.cert, &key.PublicKey, a.key)
@@ -85,7 +85,7 @@ func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 
 var siteCert = sync.OnceValue(func() tls.Certificate { c, _, _ := issueCert("site.test"); return c })
 
-// newConfigs are those of a server and a client that speak one version.
+// newConfigs returns configurations of a server and a client for one TLS version.
 func newConfigs(version uint16) (server, client *tls.Config) {
 	server = &tls.Config{Certificates: []tls.Certificate{siteCert()}, MinVersion: version, MaxVersion: version}
 	client = &tls.Config{RootCAs: rootAuthority().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
@@ -94,17 +94,17 @@ func newConfigs(version uint16) (server, client *tls.Config) {
 
 var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 
-// A side is a Session with its owner.
+// A testPeer is a Session with its owner.
 type testPeer struct {
 	t       testing.TB
 	session *Session
 	out     []byte
-	pending []byte // arrived while the handshake was full
+	pending []byte // received while the handshake's input was full
 	got     []byte // plaintext
 	open    bool
-	err     error // of Step, Feed or Read
+	err     error // of AdvanceHandshake, FeedHandshake or Read
 	buf     []byte
-	onText  func() // after plaintext has come
+	onText  func() // called after plaintext has arrived
 	onWake  func()
 }
 
@@ -202,20 +202,20 @@ func (d *testPeer) writePlaintext(p []byte) {
 	}
 }
 
-// A pump moves bytes between two ends, in pieces.
+// A pump moves bytes between two peers, in pieces.
 type pump struct {
 	t     testing.TB
 	a, b  *testPeer
 	piece func() int
 }
 
-// randomPieceSizes is pieces of 1 to n bytes.
+// randomPieceSizes returns a function that returns sizes of 1 to n bytes.
 func randomPieceSizes(seed uint64, n int) func() int {
 	r := mrand.New(mrand.NewPCG(seed, 1))
 	return func() int { return 1 + r.IntN(n) }
 }
 
-// fixedPieceSize is pieces of n bytes.
+// fixedPieceSize returns a function that always returns n.
 func fixedPieceSize(n int) func() int { return func() int { return n } }
 
 // pumpUntil pumps until the condition holds.
@@ -228,7 +228,7 @@ func (p *pump) pumpUntil(what string, done func() bool) {
 	})
 }
 
-// moveOnce moves what there is, once, and says whether there was something.
+// moveOnce moves the available bytes once and reports whether there were any.
 func (p *pump) moveOnce() (moved bool) {
 	for _, ends := range [2][2]*testPeer{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
@@ -237,7 +237,7 @@ func (p *pump) moveOnce() (moved bool) {
 			n := min(p.piece(), len(out))
 			piece := bytes.Clone(out[:n])
 			to.receive(piece)
-			clear(piece) // it was valid during the call
+			clear(piece) // it is valid only during the call
 			out = out[n:]
 			moved = true
 		}
@@ -245,7 +245,7 @@ func (p *pump) moveOnce() (moved bool) {
 	return moved
 }
 
-// randomBytes is n bytes, the same for the same seed.
+// randomBytes returns n bytes that depend on the seed only.
 func randomBytes(seed uint64, n int) []byte {
 	r := mrand.New(mrand.NewPCG(seed, 2))
 	b := make([]byte, n)
@@ -255,7 +255,7 @@ func randomBytes(seed uint64, n int) []byte {
 	return b
 }
 
-// newOpenPair is two sessions of which both are open.
+// newOpenPair returns two open sessions.
 func newOpenPair(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *testPeer, p *pump) {
 	t.Helper()
 	server = newServerPeer(t, serverCfg, NewHandshakeLimiter(4, 2))

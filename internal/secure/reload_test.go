@@ -25,7 +25,7 @@ func newPairDir(t *testing.T) *pairDir {
 	return &pairDir{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 }
 
-// replaceFile replaces a file, as it should be done: by renaming.
+// replaceFile replaces a file atomically, by renaming.
 func (d *pairDir) replaceFile(file string, data []byte) {
 	d.t.Helper()
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
@@ -36,7 +36,7 @@ func (d *pairDir) replaceFile(file string, data []byte) {
 	}
 }
 
-// writePair puts a pair for the name.
+// writePair writes a pair for the name.
 func (d *pairDir) writePair(name string) {
 	_, cert, key := issueCert(name)
 	d.replaceFile(d.cert, cert)
@@ -52,7 +52,7 @@ func (d *pairDir) newReloader() *Reloader {
 	return r
 }
 
-// checkCert checks which certificate is in use and how many lines were logged.
+// checkCert checks the current certificate and the number of logged lines.
 func (d *pairDir) checkCert(r *Reloader, name string, errors, infos int) {
 	d.t.Helper()
 	c, err := r.GetCertificate(nil)
@@ -68,8 +68,8 @@ func (d *pairDir) checkCert(r *Reloader, name string, errors, infos int) {
 	}
 }
 
-// TestReload looks at the files once a second, and at once with Again, and keeps the pair that it has
-// where they are not one.
+// TestReload checks that the files are read once a second and by ReloadNow, and that an invalid pair does
+// not replace the current one.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPairDir(t)
@@ -78,7 +78,7 @@ func TestReload(t *testing.T) {
 		d.checkCert(r, "one", 0, 0)
 
 		d.writePair("two")
-		d.checkCert(r, "one", 0, 0) // a second has not passed
+		d.checkCert(r, "one", 0, 0) // less than a second later
 		time.Sleep(checkInterval)
 		d.checkCert(r, "two", 0, 1)
 
@@ -86,10 +86,10 @@ func TestReload(t *testing.T) {
 		time.Sleep(checkInterval)
 		d.checkCert(r, "two", 1, 1)
 		time.Sleep(checkInterval)
-		d.checkCert(r, "two", 1, 1) // once for each change
+		d.checkCert(r, "two", 1, 1) // logged once for each change
 
 		_, cert, key := issueCert("three")
-		d.replaceFile(d.cert, cert) // half of it: the key does not match
+		d.replaceFile(d.cert, cert) // the key does not match yet
 		time.Sleep(checkInterval)
 		d.checkCert(r, "two", 2, 1)
 		d.replaceFile(d.key, key)
@@ -131,14 +131,13 @@ func TestReloadErrors(t *testing.T) {
 	}
 }
 
-// TestReloadConcurrent asks from many goroutines while the pair changes, through
-// real handshakes too.
+// TestReloadConcurrent asks from many goroutines, also through handshakes, while the pair changes.
 func TestReloadConcurrent(t *testing.T) {
 	d := newPairDir(t)
 	d.writePair("site.test")
 	r := d.newReloader()
 	r.mu.Lock()
-	r.lastCheck = time.Time{} // the next look is due
+	r.lastCheck = time.Time{} // the next check is due
 	r.mu.Unlock()
 	d.writePair("site.test")
 	var all sync.WaitGroup

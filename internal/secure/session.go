@@ -8,22 +8,20 @@ import (
 	"sync/atomic"
 )
 
-// Owner is what a Session needs of whoever drives it.
+// Owner is the owner of a Session.
 type Owner interface {
-	// Emit appends ciphertext to the output. p is valid during the call. It
-	// is called within calls of the Session's methods only, so on the owner.
-	// It must not call the Session.
+	// Emit appends ciphertext to the output. p is valid during the call. It is called only within
+	// calls of the Session's methods and must not call the Session.
 	Emit(p []byte)
-	// Wake asks the owner to call Step soon. It is called from a goroutine
-	// of the handshake, with a lock held, and must not wait or call the
-	// Session; nor may the owner call the Session with a lock held that Wake
-	// takes. If it can't reach the owner it may do nothing; so an owner with
-	// a session in a handshake should also call Step now and then.
+	// Wake asks the owner to call AdvanceHandshake soon. It is called from the handshake's goroutine
+	// with a lock held. It must not block or call the Session, and the owner must not call the
+	// Session with a lock held that Wake takes. If Wake cannot reach the owner it may do nothing, so
+	// the owner should call AdvanceHandshake regularly during a handshake.
 	Wake()
 }
 
-// ErrAgain is what Read says when there is no plaintext now. It is temporary, in
-// the sense of a [net.Error].
+// ErrAgain is returned by Read if there is no plaintext now. It is temporary in the sense of a
+// [net.Error].
 var ErrAgain error = againError{}
 
 type againError struct{}
@@ -32,40 +30,38 @@ func (againError) Error() string   { return "secure: nothing to read now" }
 func (againError) Timeout() bool   { return true }
 func (againError) Temporary() bool { return true }
 
-var errHandshaking = errors.New("secure: the handshake is not over; call this after Step has said that it is")
+var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
-// A Session is one side of one TLS connection. The owner moves the bytes: what
-// has arrived goes in with Feed during the handshake and with Read afterwards,
-// and what is to be sent comes out with Emit. No method waits. All are for the
-// owner alone.
+// A Session is one end of a TLS connection. The owner moves the bytes: it passes received ciphertext
+// to FeedHandshake during the handshake and to Read afterwards, and gets ciphertext to send through
+// Emit. No method blocks. Only the owner may call them.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
-	hs    atomic.Pointer[handshake] // nil once it is over
+	hs    atomic.Pointer[handshake] // nil when it is done
 
-	// What follows is for the time after the handshake.
-	input         []byte // what Read was given and has not used; nil between calls
-	partial       []byte // input that was kept, of which off bytes are used
-	err           error  // what Read says from now on
+	// Used after the handshake.
+	input         []byte // unused ciphertext of the current Read; nil between calls
+	partial       []byte // kept input, of which partialOffset bytes are used
+	err           error  // returned by Read from now on
 	partialOffset int32
-	recordLeft    int32 // bytes of the current record, at the start of rest or in
+	recordLeft    int32 // bytes of the current record, at the start of partial or input
 
 	largestRecord int32 // bytes of the largest record so far
 
 	isOpen           bool
-	inputEnded       bool // no more ciphertext will come; set in the handshake too
-	mayHavePlaintext bool // crypto/tls may hold plaintext
+	inputEnded       bool // no more ciphertext will come; set during the handshake as well
+	mayHavePlaintext bool // in crypto/tls
 }
 
-// NewServerSession is a session that accepts a client. cfg is used as [tls.Server] does.
-// The client's address is for the callbacks of cfg, and may be nil.
+// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. remote, the
+// client's address, is for the callbacks of cfg and may be nil.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	return newSession(tls.Server, cfg, g, owner, remote)
 }
 
-// NewClientSession is a session that calls a server. cfg is used as [tls.Client] does, but
-// for renegotiation, which is always refused. The handshake asks for its place with
-// the first call of Step.
+// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except
+// that renegotiation is always refused. The handshake requests its slot in the first AdvanceHandshake.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	if cfg.Renegotiation != tls.RenegotiateNever {
 		cfg = cfg.Clone()
@@ -83,10 +79,10 @@ func newSession(newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Confi
 	return s
 }
 
-// FeedHandshake gives ciphertext that has arrived to the handshake; p is valid during the
-// call. It may be called until Step says that the session is open; from then on
-// Read takes the ciphertext. At most MaxHandshakeInput bytes are kept, see Full. After an
-// error close: there is nobody to send an alert to.
+// FeedHandshake passes received ciphertext to the handshake; it is valid during the call. Once
+// AdvanceHandshake has reported an open session, Read takes the ciphertext. At most
+// MaxHandshakeInput bytes are kept, see IsInputFull. After an error close the connection: no alert
+// can be sent.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -102,19 +98,18 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull says that InputPauseSize bytes or more wait for the handshake, which happens
-// when a client sends much before the server's turn has come: the owner should
-// stop reading. When there is room again, or the handshake is over, it is woken.
+// IsInputFull reports that InputPauseSize bytes or more wait for the handshake, because a client sends
+// much before the server's handshake runs. The owner should stop reading; it is woken when there is
+// space, or when the handshake is done.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits what the handshake has to send, and says whether the handshake is
-// over and the session open. The owner calls it when it was woken. When the
-// session has opened, call Read, with no input, for what has arrived meanwhile.
-// After an error, send what was emitted and close; it is [io.EOF] if the peer
-// ended before it sent anything.
+// AdvanceHandshake emits the handshake's output and reports whether the handshake is complete and the
+// session open. The owner calls it when woken. When the session has opened, call Read without input
+// to get what has arrived meanwhile. After an error, send what was emitted and close; the error is
+// [io.EOF] if the peer closed before it sent anything.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -140,7 +135,7 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 	return isOver, nil
 }
 
-// completeHandshake is the transition after the handshake. Its goroutine has left the session.
+// completeHandshake opens the session. The handshake's goroutine has ended.
 func (s *Session) completeHandshake(h *handshake) {
 	s.isOpen = true
 	if rest := h.in[h.consumed:]; len(rest) > 0 {
@@ -149,25 +144,24 @@ func (s *Session) completeHandshake(h *handshake) {
 	s.hs.Store(nil)
 }
 
-// failHandshake ends a session in its handshake.
+// failHandshake ends a session during its handshake.
 func (s *Session) failHandshake(err error) {
 	s.Abort()
 	s.err = err
 }
 
-// Read takes ciphertext from in, used bytes of it, and gives n bytes of plaintext.
-// in is valid during the call. Call it until it gives an error, each time with
-// what is left of in: in is then used up, and what there is of an incomplete
-// record is kept. With n > 0 the error is nil. The errors:
+// Read decrypts ciphertext into dst. It returns n, the bytes of plaintext, and used, the bytes of
+// ciphertext it has consumed. ciphertext is valid during the call. Call Read with the remaining
+// ciphertext until it returns an error: then all of it is consumed, and an incomplete record is kept.
+// With n > 0 the error is nil. The errors:
 //
-//   - ErrAgain: no more plaintext before more ciphertext.
-//   - io.EOF: the peer has closed its direction with close_notify. Writing is
-//     still possible.
-//   - io.ErrUnexpectedEOF: the transport ended without that.
-//   - any other: the session is broken; an alert may have been emitted. Send what
-//     was emitted and close.
+//   - ErrAgain: more ciphertext is needed.
+//   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
+//   - io.ErrUnexpectedEOF: the transport ended without close_notify.
+//   - any other: the session is broken, and an alert may have been emitted. Send what was emitted and
+//     close.
 //
-// The last three are final, and later input is used up unseen.
+// The last three are final; later input is discarded.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	switch {
 	case s.err != nil:
@@ -192,7 +186,7 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	return n, used, err
 }
 
-// decryptRecords fills dst with the plaintext of the records at hand.
+// decryptRecords fills dst with the plaintext of the available records.
 func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	for n < len(dst) {
 		if !s.mayHavePlaintext && !s.findRecord() {
@@ -211,8 +205,8 @@ func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	return n, nil
 }
 
-// Write seals p and emits the ciphertext. An error means that the session is
-// broken, or that CloseWrite was called before.
+// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite
+// was called.
 func (s *Session) Write(plaintext []byte) error {
 	if !s.isOpen {
 		return s.notOpenError()
@@ -221,8 +215,7 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify: no more will be written. Reading is still
-// possible. The second call does nothing.
+// CloseWrite emits close_notify. Reading is still possible. A second call has no effect.
 func (s *Session) CloseWrite() error {
 	if !s.isOpen {
 		return s.notOpenError()
@@ -237,9 +230,9 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// EndInput says that the transport has ended: no more ciphertext will come. A
-// handshake then fails, with what Step says next. After it, Read gives what there
-// is and then io.EOF, if close_notify has arrived, or io.ErrUnexpectedEOF.
+// EndInput records that the transport has ended: no more ciphertext will come. A handshake then fails;
+// the next AdvanceHandshake returns the error. After the handshake, Read returns the remaining
+// plaintext and then io.EOF, if close_notify has arrived, or io.ErrUnexpectedEOF.
 func (s *Session) EndInput() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -249,8 +242,8 @@ func (s *Session) EndInput() {
 	}
 }
 
-// Abort ends the session at once, whatever its state: the connection is gone. A
-// goroutine of the handshake ends soon. No Emit and no Wake comes after it.
+// Abort ends the session immediately in any state, because the connection is gone. The handshake's
+// goroutine ends soon. Emit and Wake are not called any more.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()
@@ -259,10 +252,10 @@ func (s *Session) Abort() {
 	s.dropPartial()
 }
 
-// InputMemory is how many bytes of memory the session has taken because of what its peer
-// sent, beyond what it takes in any case, and whether it waits for the rest of a
-// record or, before the handshake, of a ClientHello. What crypto/tls keeps after
-// large records is in it, by an estimate: see the package comment.
+// InputMemory returns how many bytes of memory the session uses because of its peer's input, in
+// addition to its fixed size, and whether it waits for the rest of a record or, before the
+// handshake, of a ClientHello. Memory that crypto/tls keeps after large records is estimated; see the
+// package comment.
 func (s *Session) InputMemory() (memory int, partial bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.inputMemory()
@@ -274,15 +267,14 @@ func (s *Session) InputMemory() (memory int, partial bool) {
 	return memory, len(s.partial) > 0
 }
 
-// What crypto/tls keeps of its input buffer beside the record, and up to which size
-// of records that is no more than at the start.
+// inputBufferSlack is what crypto/tls keeps in its input buffer in addition to the largest record.
+// Records up to smallRecord fit into its initial buffer.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512
 )
 
-// State is what the handshake has agreed on. It is the zero value until Step has
-// said that the session is open.
+// State returns the negotiated parameters, or the zero value while the session is not open.
 func (s *Session) State() tls.ConnectionState {
 	if !s.isOpen {
 		return tls.ConnectionState{}

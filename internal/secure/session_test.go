@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// TestPair has a session echo what another sends: messages of all sizes, in pieces and
-// read into buffers of all sizes.
+// TestPair echoes messages of all sizes, in pieces and into buffers of all sizes.
 func TestPair(t *testing.T) {
 	for v, version := range versions {
 		for how, c := range map[string]struct {
@@ -59,7 +58,7 @@ func TestCloseOrder(t *testing.T) {
 				if first == "client" {
 					a, b = client, server
 				}
-				for range 2 { // the second does nothing
+				for range 2 { // the second call has no effect
 					if err := a.session.CloseWrite(); err != nil {
 						t.Fatalf("CloseWrite: %v", err)
 					}
@@ -89,8 +88,7 @@ func TestCloseOrder(t *testing.T) {
 	}
 }
 
-// TestTruncation ends the transport without close_notify: between records and
-// within one.
+// TestTruncation ends the transport without close_notify, between records and within one.
 func TestTruncation(t *testing.T) {
 	for v, version := range versions {
 		for _, cut := range []int{0, 1, 10} {
@@ -114,8 +112,8 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestBrokenRecord changes a byte: the session says so for ever, and sends an alert that the peer
-// understands. Nothing waits for a record that announces too much.
+// TestBrokenRecord changes a byte: the session fails permanently and sends an alert that the peer
+// understands. A record with an excessive length fails immediately.
 func TestBrokenRecord(t *testing.T) {
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
@@ -151,8 +149,7 @@ func TestBrokenRecord(t *testing.T) {
 	}
 }
 
-// TestConfig tries what a tls.Config can do: names, ALPN, client certificates,
-// addresses for callbacks.
+// TestConfig uses features of tls.Config: names, ALPN, client certificates, and addresses in callbacks.
 func TestConfig(t *testing.T) {
 	other, _, _ := issueCert("other.test")
 	me, _, _ := issueCert("client.test")
@@ -208,7 +205,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestRefused makes handshakes fail, and both sides say why.
+// TestRefused makes handshakes fail, and checks that both ends report why.
 func TestRefused(t *testing.T) {
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
@@ -234,7 +231,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTooEarly calls what has to wait for the handshake's end, and Feed after it.
+// TestTooEarly makes calls that need a complete handshake, and FeedHandshake after it.
 func TestTooEarly(t *testing.T) {
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	d := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// newStallingPeers makes sides at one gate whose clients send a ClientHello and no more.
+// newStallingPeers returns a function that creates servers with one limiter, whose clients send only a ClientHello.
 func newStallingPeers(t *testing.T, places int) (newPeer func() *testPeer, g *HandshakeLimiter) {
 	hello := recordClientHello(t)
 	serverCfg, _ := newConfigs(tls.VersionTLS13)
@@ -19,8 +19,8 @@ func newStallingPeers(t *testing.T, places int) (newPeer func() *testPeer, g *Ha
 	}, g
 }
 
-// sleepAndReport lets a time pass, and says who has lost its place (x), has an answer
-// (a), or waits (w).
+// sleepAndReport sleeps, and reports for each peer whether it was evicted (x), has answered (a), or
+// waits (w).
 func sleepAndReport(d time.Duration, all ...*testPeer) (got string) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -40,8 +40,8 @@ func sleepAndReport(d time.Duration, all ...*testPeer) (got string) {
 	return got
 }
 
-// TestStalledGiveWay: while others wait for a place, a client that lets the
-// handshake wait keeps it for a second, and longer if nobody waits.
+// TestStalledGiveWay checks that a stalled handshake keeps its slot for a second while others are queued,
+// and longer otherwise.
 func TestStalledGiveWay(t *testing.T) {
 	const ms = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestStalledGiveWay(t *testing.T) {
 		check("nobody waits", time.Hour, "xxxxaa")
 		all = append(all, come(), come(), come())
 		check("three, for two places", 0, "xxxxxxaaw")
-		all[8].session.Abort() // no longer waits
+		all[8].session.Abort() // no longer queued
 		check("two that have just come", 2*time.Second, "xxxxxxaa"+"use of closed network connection")
 		for _, d := range all {
 			d.session.Abort()
@@ -83,8 +83,8 @@ func TestStalledGiveWay(t *testing.T) {
 	})
 }
 
-// TestStalledTogether: of many whose second is over at one moment only so many
-// give way as others wait.
+// TestStalledTogether checks that of many handshakes that stall at the same moment only as many are
+// evicted as others are queued.
 func TestStalledTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, more = 50, 7
@@ -118,8 +118,8 @@ func TestStalledTogether(t *testing.T) {
 	})
 }
 
-// TestStalledGoesOn: who stalls while nobody waits has lost nothing, and a client's
-// handshake, which waits for a server, gives way to nobody.
+// TestStalledGoesOn checks that a stall without queued handshakes does no harm, and that a client's
+// handshake, which waits for a server, is never evicted.
 func TestStalledGoesOn(t *testing.T) {
 	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {

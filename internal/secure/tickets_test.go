@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestTicketKeys has keys made each day, used for a week, and passed on.
+// TestTicketKeys checks that keys are generated daily, used for a week, and passed on.
 func TestTicketKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := NewTicketKeyRing(&tls.Config{}, nil)
@@ -48,7 +48,7 @@ func equalTicketKeys(a, b []TicketKey) bool {
 	return slices.EqualFunc(a, b, func(a, b TicketKey) bool { return slices.Equal(a.Key, b.Key) && a.Made.Equal(b.Made) })
 }
 
-// TestTicketKeysOfTheUser leaves alone what the user has set.
+// TestTicketKeysOfTheUser checks that the user's settings are respected.
 func TestTicketKeysOfTheUser(t *testing.T) {
 	set := &tls.Config{}
 	set.SetSessionTicketKeys([][32]byte{{1}})

@@ -7,13 +7,11 @@ import (
 	"time"
 )
 
-// transport is what crypto/tls takes for its connection: the session itself. In
-// the handshake it is the handshake's goroutine that calls, afterwards the
-// owner.
+// transport is the connection that crypto/tls uses: the session itself. During the handshake the
+// handshake's goroutine calls it, afterwards the owner.
 type transport Session
 
-// Read gives bytes of one record, and only of a whole one. After the handshake
-// it is temporarily out of bytes when there is none.
+// Read returns bytes of one complete record. After the handshake it returns ErrAgain if there is none.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -37,7 +35,7 @@ func (t *transport) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write gives bytes to the owner's output.
+// Write appends to the owner's output.
 func (t *transport) Write(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.appendOutput(p)
@@ -46,11 +44,11 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close is called when the context of a handshake ends; its reads and writes
-// fail by themselves.
+// Close is called when the context of a handshake ends. It does nothing, because reads and writes fail
+// by then.
 func (t *transport) Close() error { return nil }
 
-// LocalAddr is not known.
+// LocalAddr is unknown.
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
 // RemoteAddr is for the callbacks of a tls.Config.
@@ -61,20 +59,19 @@ func (t *transport) RemoteAddr() net.Addr {
 	return unknownAddr{}
 }
 
-// The owner has the clock.
+// Timeouts are up to the owner.
 func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
 
-// unknownAddr is the address of a connection that did not say, or that is past its
-// handshake.
+// unknownAddr is the address of a connection without a known address, or after its handshake.
 type unknownAddr struct{}
 
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// findRecord finds the next record, whole, at the start of rest or in, and says
-// whether there is one. If there is none, all of in is kept.
+// findRecord finds the next complete record at the start of partial or input and reports whether there
+// is one. If not, all of input is kept.
 func (s *Session) findRecord() bool {
 	if s.recordLeft > 0 {
 		return true
@@ -103,20 +100,20 @@ func (s *Session) findRecord() bool {
 	return true
 }
 
-// beginRecord begins with the record at the start of p.
+// beginRecord starts the record at the beginning of p.
 func (s *Session) beginRecord(p []byte) {
 	s.recordLeft = int32(recordLen(p))
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the most that is kept in a slice that grows with its content.
-// For more there is a buffer that holds any record, so that a long stream, which
-// leaves a part of a record at the end of each read, makes no garbage.
+// maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Beyond
+// it, a pooled buffer for the largest record is used, so that a long stream, which leaves a part of a
+// record after each read, produces no garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
 
-// keepPartial adds to the input that is kept.
+// keepPartial appends to the kept input.
 func (s *Session) keepPartial(p []byte) {
 	if n := len(s.partial) - int(s.partialOffset) + len(p); n > maxSmallPartial && n <= maxRecord && cap(s.partial) < maxRecord {
 		all := partialBuffers.Get().(*[maxRecord]byte)
@@ -126,7 +123,7 @@ func (s *Session) keepPartial(p []byte) {
 	s.partial = append(s.partial, p...)
 }
 
-// dropPartial forgets the input that was kept.
+// dropPartial discards the kept input.
 func (s *Session) dropPartial() {
 	if cap(s.partial) == maxRecord {
 		partialBuffers.Put((*[maxRecord]byte)(s.partial[:maxRecord]))
@@ -134,20 +131,19 @@ func (s *Session) dropPartial() {
 	s.partial, s.partialOffset = nil, 0
 }
 
-// Of TLS records, see RFC 8446, section 5.
+// Sizes and types of TLS records: RFC 8446, section 5.
 const (
 	headerLen     = 5
 	maxPlain      = 16 << 10
-	maxCiphertext = maxPlain + 2048 // of TLS 1.2, which allows the most
+	maxCiphertext = maxPlain + 2048 // in TLS 1.2, which allows the most
 	maxRecord     = headerLen + maxCiphertext
 
 	typeHandshake   = 22
 	typeClientHello = 1
 )
 
-// recordLen is how many bytes of b make its first record, or as much of it as is
-// needed to know more. A length that cannot be makes the header alone a record:
-// crypto/tls says what is wrong with it.
+// recordLen returns the length of the first record in b, or the number of bytes needed to know it. An
+// impossible length makes the header alone a record, so that crypto/tls reports the error.
 func recordLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen
@@ -159,5 +155,5 @@ func recordLen(b []byte) int {
 	return headerLen + n
 }
 
-// hasWholeRecord says whether b begins with a whole record.
+// hasWholeRecord reports whether b begins with a complete record.
 func hasWholeRecord(b []byte) bool { return len(b) >= recordLen(b) }

@@ -108,7 +108,7 @@ func TestExecuteCommand(t *testing.T) {
 		{encodePauseAccept(false), "hold false", ""},
 		{encodeExpel(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
 		{encodeExpel(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
-		{encodeFrame(kindExpel, []byte{1, 2}), "", "the peer to expel is 0102; expected"},
+		{encodeFrame(kindExpel, []byte{1, 2}), "", "peer to expel is 0102; expected"},
 	} {
 		e.calls = nil
 		frame, err := readFrame(bytes.NewReader(c.frame))

@@ -47,7 +47,7 @@ func TestConn(t *testing.T) {
 // TestReadRESP reads back commands and values of each kind.
 func TestReadRESP(t *testing.T) {
 	for _, want := range []string{
-		Command("SUBSCRIBE", "a topic"), "+OK\r\n", ":7\r\n", "$-1\r\n", "_\r\n", "%1\r\n+k\r\n*2\r\n:1\r\n:2\r\n", "$0\r\n\r\n",
+		RESPCommand("SUBSCRIBE", "a topic"), "+OK\r\n", ":7\r\n", "$-1\r\n", "_\r\n", "%1\r\n+k\r\n*2\r\n:1\r\n:2\r\n", "$0\r\n\r\n",
 	} {
 		if got, err := ReadRESP(bufio.NewReader(strings.NewReader(want + "+more\r\n"))); got != want || err != nil {
 			t.Errorf("got %q, %v; want %q", got, err, want)

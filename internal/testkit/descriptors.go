@@ -19,10 +19,10 @@ var released = sync.NewCond(new(sync.Mutex))
 // more than that. A test calls it once, before it opens anything.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
-	reserve(t, n, descriptorLimit())
+	reserveUnderLimit(t, n, descriptorLimit())
 }
 
-func reserve(t testing.TB, n, limit int) {
+func reserveUnderLimit(t testing.TB, n, limit int) {
 	t.Helper()
 	limit -= spareDescriptors
 	if n > limit {

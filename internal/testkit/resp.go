@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Command returns a Redis command as an array of bulk strings.
-func Command(words ...string) string {
+// RESPCommand returns a Redis command as an array of bulk strings.
+func RESPCommand(words ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
 	for _, w := range words {

@@ -14,9 +14,9 @@ const FIN = 0x80
 // maxFrame bounds what ReadFrame reads.
 const maxFrame = 64 << 20
 
-// UpgradeWebSocket sends the opening handshake with more header lines, each with its "\r\n", and
+// HandshakeWebSocket sends the opening handshake with more header lines, each with its "\r\n", and
 // returns the header of the response.
-func (c *Conn) UpgradeWebSocket(path, fields string) http.Header {
+func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + fields + "\r\n")
@@ -30,8 +30,8 @@ func (c *Conn) UpgradeWebSocket(path, fields string) http.Header {
 	return res.Header
 }
 
-// Frame returns a masked frame of a client. first is the byte with FIN and the opcode.
-func Frame(first byte, payload string) string {
+// MaskedFrame returns a masked frame of a client. first is the byte with FIN and the opcode.
+func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
 	case n <= 125:

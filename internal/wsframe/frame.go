@@ -44,14 +44,14 @@ type Head struct {
 	Len    int    // of the head itself; 0 if it has not arrived whole
 }
 
-// Op returns the opcode.
-func (h *Head) Op() byte { return h.First & opcode }
+// Opcode returns the opcode.
+func (h *Head) Opcode() byte { return h.First & opcode }
 
-// Control reports whether the frame is a ping, pong or close.
-func (h *Head) Control() bool { return h.First&8 != 0 }
+// IsControl reports whether the frame is a ping, pong or close.
+func (h *Head) IsControl() bool { return h.First&8 != 0 }
 
-// Reserved returns the reserved bits that are set, of which Compressed is one.
-func (h *Head) Reserved() byte { return h.First & reserved }
+// ReservedBits returns the reserved bits that are set, of which Compressed is one.
+func (h *Head) ReservedBits() byte { return h.First & reserved }
 
 // AppendHead appends the head of an unmasked frame. first has Fin, Compressed and the opcode.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
@@ -83,33 +83,33 @@ func ParseHead(in []byte) (h Head, err error) {
 		return h, nil
 	}
 	h.First = in[0]
-	switch op := h.Op(); {
+	switch op := h.Opcode(); {
 	case op > OpBinary && op < OpClose || op > OpPong:
 		return h, fmt.Errorf("a frame has the unknown opcode %d", op)
-	case h.Control() && h.First&Fin == 0:
+	case h.IsControl() && h.First&Fin == 0:
 		return h, fmt.Errorf("a control frame (opcode %d) is fragmented", op)
 	case len(in) < 2:
 		return h, nil
 	}
 	h.Masked, h.Size = in[1]&masked != 0, uint64(in[1]&^masked)
-	n, least := 2, uint64(0)
+	n, minSize := 2, uint64(0)
 	switch {
 	case h.Size <= 125:
-	case h.Control():
+	case h.IsControl():
 		return h, errLong
 	case h.Size == 126:
 		if n = 4; len(in) < n {
 			return h, nil
 		}
-		h.Size, least = uint64(binary.BigEndian.Uint16(in[2:])), 126
+		h.Size, minSize = uint64(binary.BigEndian.Uint16(in[2:])), 126
 	default:
 		if n = 10; len(in) < n {
 			return h, nil
 		}
-		h.Size, least = binary.BigEndian.Uint64(in[2:]), 1<<16
+		h.Size, minSize = binary.BigEndian.Uint64(in[2:]), 1<<16
 	}
 	switch {
-	case h.Size < least || h.Size >= 1<<63:
+	case h.Size < minSize || h.Size >= 1<<63:
 		return h, errLength
 	case !h.Masked:
 		h.Len = n
@@ -119,12 +119,12 @@ func ParseHead(in []byte) (h Head, err error) {
 	return h, nil
 }
 
-// Mask combines src with a mask and writes the result to dst, which is as long or longer and may be src. at is the
+// ApplyMask combines src with a mask and writes the result to dst, which is as long or longer and may be src. at is the
 // number of bytes of the payload before src.
-func Mask(dst, src []byte, mask [4]byte, at int) {
+func ApplyMask(dst, src []byte, mask [4]byte, offset int) {
 	m := uint32(0)
 	for i := range mask {
-		m |= uint32(mask[(at+i)&3]) << (8 * i)
+		m |= uint32(mask[(offset+i)&3]) << (8 * i)
 	}
 	wide := uint64(m)<<32 | uint64(m)
 	for len(src) >= 32 && len(dst) >= 32 { // the compiler makes one load and one store of 8 bytes

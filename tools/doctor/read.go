@@ -74,7 +74,7 @@ func (r *reader) machine() {
 	m, err := procfs.ReadMemory()
 	r.unknown("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
-	c, err := cgroup.Read(r.pid)
+	c, err := cgroup.ReadLimits(r.pid)
 	if !procfs.Gone(err) { // a kernel without cgroups
 		r.unknown("cgroups", err)
 	}

@@ -128,7 +128,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 	ok = e.met(value)
 	if e.figure.time {
 		d := time.Duration(value)
-		if short := format.Round(d); e.met(float64(short)) == ok {
+		if short := format.RoundDuration(d); e.met(float64(short)) == ok {
 			return short.String(), ok
 		}
 		return d.String(), ok // three digits would hide the difference

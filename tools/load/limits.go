@@ -92,7 +92,7 @@ func (r *run) limits(of *Result) []Limit {
 	}
 	if of.late() {
 		add("late sends", "give it processors of its own, or lower the rate",
-			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(of.Late.P99))
+			"1%% of the messages were sent %v or more after their time although a connection was free", format.RoundDuration(of.Late.P99))
 	}
 	return met
 }

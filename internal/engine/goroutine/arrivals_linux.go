@@ -97,19 +97,19 @@ func (a *arrivals) ConfirmLater(in *handover.Inlet) {
 // Promise implements handover.Owner.
 func (a *arrivals) Promise(n int) int {
 	g := a.group
-	n = g.admission.Promise(n)
-	short := min(sock.MissingDescriptors(g.admission.Promised()), n)
-	g.admission.Unpromise(short)
+	n = g.admission.Reserve(n)
+	short := min(sock.MissingDescriptors(g.admission.Reserved()), n)
+	g.admission.CancelReserved(short)
 	return n - short
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.group.admission.Unpromise(n) }
+func (a *arrivals) Unpromise(n int) { a.group.admission.CancelReserved(n) }
 
 // join goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
 func (g *group) join(fd int32, r *engine.Record, done func()) {
-	g.admission.AcquirePromised()
+	g.admission.AcquireReserved()
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
 	}

@@ -209,7 +209,7 @@ func (g *group) accept(socket int) {
 				g.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 					"cannot accept; trying again when a connection has closed, and regularly",
 					slog.String("error", err.Error()),
-					slog.Int64("open", g.admission.Open()))
+					slog.Int64("open", g.admission.OpenConns()))
 			}
 			g.pause(acceptRetry, g.freed)
 		}
@@ -330,7 +330,7 @@ func (g *group) leave() {
 	g.admission.Release()
 	g.wakeSenders()
 	signal(g.freed)
-	if g.admission.Open() == 0 {
+	if g.admission.OpenConns() == 0 {
 		signal(g.emptied)
 	}
 }

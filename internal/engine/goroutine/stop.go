@@ -12,7 +12,7 @@ import (
 
 func (g *group) Stop(ctx context.Context) error {
 	g.beginStop()
-	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
+	return engine.AwaitStop(ctx, g.done, g.admission.OpenConns, func() {
 		g.kill.Do(func() { close(g.killed) })
 	})
 }

@@ -40,13 +40,13 @@ func (g *group) sweepAll() {
 // awaitSlice waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
 func (g *group) awaitSlice(timer *time.Timer) bool {
-	if g.admission.Open() == 0 {
+	if g.admission.OpenConns() == 0 {
 		g.clock.rest()
 		select {
 		case <-g.added:
 		case <-g.stop.Done():
 		}
-		if g.admission.Open() == 0 && g.stop.Err() != nil {
+		if g.admission.OpenConns() == 0 && g.stop.Err() != nil {
 			return false
 		}
 	}
@@ -144,7 +144,7 @@ func (g *group) shedBuffers() {
 		}
 	}
 	slices.SortFunc(largest, func(a, b debtor) int { return cmp.Compare(b.holds, a.holds) })
-	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
+	average := g.counters.Get(engine.Buffered) / max(g.admission.OpenConns(), 1)
 	for _, d := range largest {
 		if d.holds < average || excess <= 0 {
 			return

@@ -105,9 +105,9 @@ func (a *arrivals) Promise(n int) int {
 		}
 		n = min(n, max(int(l.room.Load()-l.used.Load())-claimed, 0))
 	}
-	n = l.group.admission.Promise(n)
+	n = l.group.admission.Reserve(n)
 	if claimed += n; l.group.cfg.Shard == 0 {
-		claimed = l.group.admission.Promised()
+		claimed = l.group.admission.Reserved()
 	}
 	short := min(sock.MissingDescriptors(claimed), n)
 	a.Unpromise(short)
@@ -115,7 +115,7 @@ func (a *arrivals) Promise(n int) int {
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.loop.group.admission.Unpromise(n) }
+func (a *arrivals) Unpromise(n int) { a.loop.group.admission.CancelReserved(n) }
 
 // receive takes what waits at the channels, about a batch of each.
 func (a *arrivals) receive() {
@@ -145,7 +145,7 @@ func (a *arrivals) receive() {
 
 // join goes on with one connection, for which a place was promised.
 func (l *Loop) join(fd int32, r *engine.Record) {
-	l.group.admission.AcquirePromised()
+	l.group.admission.AcquireReserved()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
 		l.group.admission.Release()

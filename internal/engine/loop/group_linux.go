@@ -239,7 +239,7 @@ func (g *group) Stop(ctx context.Context) error {
 	for _, l := range g.loops {
 		l.request(stopping)
 	}
-	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
+	return engine.AwaitStop(ctx, g.done, g.admission.OpenConns, func() {
 		for _, l := range g.loops {
 			l.request(killing)
 		}

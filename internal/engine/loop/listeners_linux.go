@@ -186,7 +186,7 @@ func (l *Loop) pause(errno syscall.Errno) {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
-			slog.Int64("open", l.group.admission.Open()))
+			slog.Int64("open", l.group.admission.OpenConns()))
 	}
 }
 

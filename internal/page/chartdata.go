@@ -13,28 +13,28 @@ import (
 
 // The bounds of a chart. What is beyond them is not drawn, and the page says so.
 const (
-	mostPoints = 2000 // of a series
-	mostSeries = 64
+	maxPoints = 2000 // of a series
+	maxSeries = 64
 )
 
-// drawn is a chart as the page's script reads it. Its points are thinned out, finite,
+// chartData is a chart as the page's script reads it. Its points are thinned out, finite,
 // and above 0 where the axis is logarithmic.
-type drawn struct {
-	Title  string        `json:"title"`
-	X      drawnAxis     `json:"x"`
-	Y      drawnAxis     `json:"y"`
-	Series []drawnSeries `json:"series"`
+type chartData struct {
+	Title  string       `json:"title"`
+	X      axisData     `json:"x"`
+	Y      axisData     `json:"y"`
+	Series []seriesData `json:"series"`
 	// Left are sentences on what was left out.
 	Left []string `json:"left,omitempty"`
 }
 
-type drawnAxis struct {
+type axisData struct {
 	Label string `json:"label"`
 	Unit  Unit   `json:"unit"`
 	Log   bool   `json:"log"`
 }
 
-type drawnSeries struct {
+type seriesData struct {
 	Name   string `json:"name"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
@@ -43,28 +43,28 @@ type drawnSeries struct {
 	Y []*float64 `json:"y"` // null is a gap
 }
 
-// drawn is what is drawn of a chart.
-func (c *Chart) drawn() drawn {
-	d := drawn{
+// toChartData is what is drawn of a chart.
+func (c *Chart) toChartData() chartData {
+	d := chartData{
 		Title:  c.Title,
-		X:      drawnAxis{c.X.Label, c.X.Unit, c.X.Log || c.X.Unit == Percentile},
-		Y:      drawnAxis{c.Y.Label, c.Y.Unit, c.Y.Log},
-		Series: []drawnSeries{},
+		X:      axisData{c.X.Label, c.X.Unit, c.X.Log || c.X.Unit == Percentile},
+		Y:      axisData{c.Y.Label, c.Y.Unit, c.Y.Log},
+		Series: []seriesData{},
 	}
 	series := c.Series
-	if len(series) > mostSeries {
-		d.Left = append(d.Left, fmt.Sprintf("Of %d series the first %d are here.", len(series), mostSeries))
-		series = series[:mostSeries]
+	if len(series) > maxSeries {
+		d.Left = append(d.Left, fmt.Sprintf("Of %d series the first %d are here.", len(series), maxSeries))
+		series = series[:maxSeries]
 	}
 	var before []float64
 	for _, s := range series {
-		x, y := usable(s.X, s.Y, d.X.Log, c.Y.Log)
-		if len(x) > mostPoints {
+		x, y := dropInvalidAndSort(s.X, s.Y, d.X.Log, c.Y.Log)
+		if len(x) > maxPoints {
 			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; %s of them are here, the highest and lowest of each stretch among them.",
-				s.Name, format.Number(float64(len(x))), format.Number(mostPoints)))
-			x, y = thin(x, y)
+				s.Name, format.Number(float64(len(x))), format.Number(maxPoints)))
+			x, y = downsample(x, y)
 		}
-		one := drawnSeries{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}
+		one := seriesData{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}
 		for i := range y {
 			if !math.IsNaN(y[i]) {
 				one.Y[i] = &y[i]
@@ -79,14 +79,14 @@ func (c *Chart) drawn() drawn {
 }
 
 // JSON is the chart for a script element: encoding/json escapes what could end one.
-func (d drawn) JSON() (template.JS, error) {
+func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err
 }
 
-// usable leaves out points without a place on the X axis, makes those without one on the Y
+// dropInvalidAndSort leaves out points without a place on the X axis, makes those without one on the Y
 // axis NaN, and sorts them by X.
-func usable(x, y []float64, logX, logY bool) (xs, ys []float64) {
+func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
 		if math.IsNaN(x[i]) || math.IsInf(x[i], 0) || logX && x[i] <= 0 {
@@ -105,12 +105,12 @@ func usable(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	return xs, ys
 }
 
-// thin leaves at most mostPoints points: the first and the last, and of each stretch
+// downsample leaves at most maxPoints points: the first and the last, and of each stretch
 // between the lowest, the highest and one gap.
-func thin(x, y []float64) (xs, ys []float64) {
+func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1
-	stretches := (mostPoints - 2) / 3
+	stretches := (maxPoints - 2) / 3
 	keep(0)
 	for s := range stretches {
 		from, to := 1+s*(last-1)/stretches, 1+(s+1)*(last-1)/stretches

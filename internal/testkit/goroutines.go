@@ -42,7 +42,7 @@ func CheckGoroutines(ignore map[string]bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		var left []string
 		for _, g := range goroutines()[1:] { // the first is the caller's
-			if !ignore[g.id] && !g.expected() {
+			if !ignore[g.id] && !g.isExpected() {
 				left = append(left, g.stack)
 			}
 		}
@@ -59,8 +59,8 @@ func CheckGoroutines(ignore map[string]bool) error {
 // goroutine is one entry of a stack dump.
 type goroutine struct{ id, stack string }
 
-// expected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
-func (g goroutine) expected() bool {
+// isExpected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
+func (g goroutine) isExpected() bool {
 	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
 		if strings.Contains(g.stack, "\n"+f) {
 			return true

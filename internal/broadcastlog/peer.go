@@ -1,4 +1,4 @@
-package publish
+package broadcastlog
 
 import (
 	"bufio"
@@ -18,12 +18,12 @@ import (
 const (
 	frameMessage byte = iota + 1
 	frameAll
-	frameReleased // what was held has come
+	frameResumed // what was held has come
 	frameCounters
 )
 
-// MaxGroup is the most bytes of a group's name.
-const MaxGroup = 1 << 20
+// MaxGroupName is the most bytes of a group's name.
+const MaxGroupName = 1 << 20
 
 const (
 	maxFrame = 1 << 30
@@ -31,55 +31,55 @@ const (
 	closeTimeout = time.Second
 )
 
-// Link takes messages from one process to another. One goroutine of its own writes; who made it
+// Peer takes messages from one process to another. One goroutine of its own writes; who made it
 // calls Receive on another one.
-type Link struct {
+type Peer struct {
 	conn net.Conn
-	// mayMiss says that a link that does not take what is published is given up. Otherwise
+	// closeWhenFull says that a link that does not take what is published is given up. Otherwise
 	// publishers are refused.
-	mayMiss bool
-	max     int // the most bytes that wait, but for one message
+	closeWhenFull bool
+	maxPending    int // the most bytes that wait, but for one message
 
-	writing sync.WaitGroup
+	writer  sync.WaitGroup
 	mu      sync.Mutex
 	changed sync.Cond
-	out     []byte
+	pending []byte
 	closed  bool // nothing more is sent
 }
 
-// NewLink makes a link of a socket, of which it takes a copy. At most max bytes wait, but for one
+// NewPeer makes a link of a socket, of which it takes a copy. At most max bytes wait, but for one
 // message. If it may miss messages, it ends when there are more; otherwise who publishes is refused.
-func NewLink(socket *os.File, max int, mayMiss bool) (*Link, error) {
+func NewPeer(socket *os.File, maxPending int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
 		return nil, fmt.Errorf("a link for broadcasts: %w", err)
 	}
-	l := &Link{conn: conn, max: max, mayMiss: mayMiss}
+	l := &Peer{conn: conn, maxPending: maxPending, closeWhenFull: closeWhenFull}
 	l.changed.L = &l.mu
-	l.writing.Go(l.write)
+	l.writer.Go(l.writePending)
 	return l, nil
 }
 
-// write sends what there is until the end.
-func (l *Link) write() {
+// writePending sends what there is until the end.
+func (l *Peer) writePending() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var spare []byte
 	for {
-		for len(l.out) == 0 && !l.closed {
+		for len(l.pending) == 0 && !l.closed {
 			l.changed.Wait()
 		}
-		if len(l.out) == 0 {
+		if len(l.pending) == 0 {
 			return
 		}
-		out := l.out
-		l.out = spare[:0]
+		out := l.pending
+		l.pending = spare[:0]
 		l.changed.Broadcast()
 		l.mu.Unlock()
 		_, err := l.conn.Write(out)
 		l.mu.Lock()
 		if err != nil {
-			l.end()
+			l.stopSending()
 		}
 		if spare = nil; cap(out) <= 1<<16 {
 			spare = out
@@ -87,30 +87,32 @@ func (l *Link) write() {
 	}
 }
 
-// end has nothing more sent; the lock is held.
-func (l *Link) end() {
-	l.closed, l.out = true, nil
+// stopSending has nothing more sent; the lock is held.
+func (l *Peer) stopSending() {
+	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
 }
 
-// room says whether a message could be sent now, or never will be.
-func (l *Link) room(m Broadcast) bool {
+// hasSpace says whether a message could be sent now, or never will be.
+func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed || l.fits(m)
 }
 
-func (l *Link) fits(m Broadcast) bool { return len(l.out) == 0 || len(l.out)+m.size() <= l.max }
+func (l *Peer) fits(m Broadcast) bool {
+	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
+}
 
-// send sends a message. A link that may miss some ends where there is no room. Of others who
+// enqueueBroadcast sends a message. A link that may miss some ends where there is no room. Of others who
 // publishes has asked for room before, and several may have found the same; who delivers what was
 // accepted before waits.
-func (l *Link) send(m Broadcast, wait bool) {
+func (l *Peer) enqueueBroadcast(m Broadcast, wait bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && !l.fits(m) {
-		if l.mayMiss {
-			l.abort()
+		if l.closeWhenFull {
+			l.abortLocked()
 		} else if wait {
 			l.changed.Wait()
 		} else {
@@ -120,51 +122,51 @@ func (l *Link) send(m Broadcast, wait bool) {
 	if l.closed {
 		return
 	}
-	l.out = m.append(l.out)
+	l.pending = m.appendFrame(l.pending)
 	l.changed.Broadcast()
 }
 
 // Abort ends the link at once.
-func (l *Link) Abort() {
+func (l *Peer) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.abort()
+	l.abortLocked()
 }
 
-// abort does so with the lock held. Receive ends, here and on the other side.
-func (l *Link) abort() {
-	l.end()
+// abortLocked does so with the lock held. Receive ends, here and on the other side.
+func (l *Peer) abortLocked() {
+	l.stopSending()
 	_ = l.conn.Close()
 }
 
 // SendCounters sends counts, the last thing that the other side hears.
-func (l *Link) SendCounters(p []byte) { l.sendWord(frameCounters, p) }
+func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
 
-func (l *Link) sendWord(word byte, p []byte) {
+func (l *Peer) enqueueFrame(kind byte, payload []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	l.out = append(l.out, word)
-	if word == frameCounters {
-		l.out = append(binary.AppendUvarint(l.out, uint64(len(p))), p...)
+	l.pending = append(l.pending, kind)
+	if kind == frameCounters {
+		l.pending = append(binary.AppendUvarint(l.pending, uint64(len(payload))), payload...)
 	}
 	l.changed.Broadcast()
 }
 
 // Close ends the link when what is unsent has been sent, which has a second. Receive ends.
-func (l *Link) Close() {
+func (l *Peer) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.changed.Broadcast()
 	l.mu.Unlock()
 	_ = l.conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // a closed one does not write
-	l.writing.Wait()
+	l.writer.Wait()
 	_ = l.conn.Close()
 }
 
-func (m Broadcast) append(to []byte) []byte {
+func (m Broadcast) appendFrame(to []byte) []byte {
 	if m.All {
 		to = append(to, frameAll)
 	} else {
@@ -174,15 +176,15 @@ func (m Broadcast) append(to []byte) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(m.Message))), m.Message...)
 }
 
-// Receiver is what becomes of what a link brings.
-type Receiver struct {
-	Message  func(Broadcast)
-	Released func() // the other side holds nothing any more
-	Counters func(p []byte)
+// FrameHandler is what becomes of what a link brings.
+type FrameHandler struct {
+	OnBroadcast func(Broadcast)
+	OnResumed   func() // the other side holds nothing any more
+	OnCounters  func(p []byte)
 }
 
-// Receive receives until the link ends, in order or not.
-func (l *Link) Receive(to Receiver) error {
+// ReceiveFrames receives until the link ends, in order or not.
+func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {
 		word, err := in.ReadByte()
@@ -195,15 +197,15 @@ func (l *Link) Receive(to Receiver) error {
 		switch word {
 		case frameMessage, frameAll:
 			var m Broadcast
-			if m, err = readMessage(in, word == frameAll); err == nil {
-				to.Message(m)
+			if m, err = readBroadcast(in, word == frameAll); err == nil {
+				handler.OnBroadcast(m)
 			}
-		case frameReleased:
-			to.Released()
+		case frameResumed:
+			handler.OnResumed()
 		case frameCounters:
 			var p []byte
 			if p, err = readBytes(in, maxFrame); err == nil {
-				to.Counters(p)
+				handler.OnCounters(p)
 			}
 		default:
 			err = fmt.Errorf("a frame of kind %d; expected 1 to %d", word, frameCounters)
@@ -214,13 +216,13 @@ func (l *Link) Receive(to Receiver) error {
 	}
 }
 
-func readMessage(in *bufio.Reader, all bool) (m Broadcast, err error) {
+func readBroadcast(in *bufio.Reader, all bool) (m Broadcast, err error) {
 	if m.All = all; !all {
 		kind, err := binary.ReadUvarint(in)
 		if err != nil {
 			return m, err
 		}
-		group, err := readBytes(in, MaxGroup)
+		group, err := readBytes(in, MaxGroupName)
 		if err != nil {
 			return m, err
 		}
@@ -230,13 +232,13 @@ func readMessage(in *bufio.Reader, all bool) (m Broadcast, err error) {
 	return m, err
 }
 
-func readBytes(in *bufio.Reader, most uint64) ([]byte, error) {
+func readBytes(in *bufio.Reader, limit uint64) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
 		return nil, err
 	}
-	if n > most {
-		return nil, fmt.Errorf("%d bytes; expected at most %d", n, most)
+	if n > limit {
+		return nil, fmt.Errorf("%d bytes; expected at most %d", n, limit)
 	}
 	p := make([]byte, n)
 	_, err = io.ReadFull(in, p)
