@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// fakeEnv is an environment of three values.
+// fakeEnv returns a getenv function with three variables.
 func fakeEnv(pid, fds, names string) func(string) string {
 	return func(name string) string {
 		return map[string]string{"LISTEN_PID": pid, "LISTEN_FDS": fds, "LISTEN_FDNAMES": names}[name]
@@ -46,7 +46,7 @@ func TestParseRefuses(t *testing.T) {
 		{"process with a space", " 7", "1", "", `LISTEN_PID is " 7"`},
 		{"process with a zero", "07", "1", "", `LISTEN_PID is "07"`},
 		{"process is too large", "99999999999999999999", "1", "", "LISTEN_PID is"},
-		{"count is no number", "7", "1x", "", `LISTEN_FDS is "1x"; expected a number of 1 to 1024`},
+		{"count is no number", "7", "1x", "", `LISTEN_FDS is "1x"; expected a number from 1 to 1024`},
 		{"count is 0", "7", "0", "", `LISTEN_FDS is "0"`},
 		{"count is negative", "7", "-1", "", `LISTEN_FDS is "-1"`},
 		{"count is too large", "7", "1025", "", `LISTEN_FDS is "1025"`},

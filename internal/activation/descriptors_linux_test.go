@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// childMode is the variable that makes this program the process that listeners
-// are passed to. LISTEN_PID is set there, because nobody knows it before.
+// childMode is the variable that makes this program the process that listeners are passed to. It sets
+// LISTEN_PID itself, because its PID is not known before.
 const childMode = "MYRIAD_TEST_ACTIVATION"
 
 func TestMain(m *testing.M) {
@@ -34,19 +34,19 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childReport is what the child tells.
+// childReport is the output of the child.
 type childReport struct {
 	Err, Again string // of the first and the second call
-	Same       bool   // they gave the same
+	Same       bool   // both calls returned the same
 	Left       []string
-	Sockets    int   // descriptors of sockets
-	Inherited  []int // those without close-on-exec
+	Sockets    int   // number of socket descriptors
+	Inherited  []int // descriptors without close-on-exec
 	Listeners  []listenerReport
 }
 
 type listenerReport struct{ Name, Kind, Addr, Got string }
 
-// reportListeners takes the listeners, and one connection from each, which waits there.
+// reportListeners takes the listeners, and a waiting connection from each.
 func reportListeners() (r childReport) {
 	first, err := Listeners()
 	r.Err = fmt.Sprint(err)
@@ -91,8 +91,8 @@ func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	}
 	cmd := exec.CommandContext(t.Context(), exe)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LISTEN_") }), env...)
-	// under the race detector a process ends a second late, for the reports of
-	// other goroutines; the child has none
+	// with the race detector a process exits a second late, to report races in other goroutines; the
+	// child has none
 	cmd.Env = append(cmd.Env, childMode+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
 	out, err := cmd.Output()
@@ -111,7 +111,7 @@ func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	return r
 }
 
-// dupFile is a descriptor for the child.
+// dupFile returns a descriptor for the child.
 func dupFile(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
 	t.Helper()
 	if err != nil {
@@ -221,7 +221,7 @@ func TestListenersRefuses(t *testing.T) {
 		{"datagrams", "2", []*os.File{good, datagrams}, `descriptor 4 ("b") is a socket of family 2, type 2, protocol 17; expected TCP`},
 		{"a connection", "2", []*os.File{good, connected}, `descriptor 4 ("b") is a socket that does not listen`},
 		{"not listening", "2", []*os.File{good, newSocket(t, unix.AF_INET6, unix.SOCK_STREAM, 0)}, `descriptor 4 ("b") is a socket that does not listen`},
-		{"a pipe", "2", []*os.File{pipe, good}, `descriptor 3 ("a") is no socket`},
+		{"a pipe", "2", []*os.File{pipe, good}, `descriptor 3 ("a") is not a socket`},
 		{"packets", "2", []*os.File{packets, good}, `descriptor 3 ("a") is a socket of family 1, type 5`},
 		{"another family", "2", []*os.File{good, newSocket(t, unix.AF_NETLINK, unix.SOCK_RAW, 0)}, `descriptor 4 ("b") is a socket of family 16`},
 	} {
@@ -235,7 +235,7 @@ func TestListenersRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckNotOpen can't pass a closed descriptor: Go's own may have its number.
+// TestCheckNotOpen cannot pass a closed descriptor to a child: one of Go's own may have its number.
 func TestCheckNotOpen(t *testing.T) {
 	fd := 1 << 20
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != syscall.EBADF {

@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// adoptDescriptors fails: service managers that pass listeners so are a matter of Linux.
+// adoptDescriptors fails: it needs Linux.
 func adoptDescriptors([]string) ([]*os.File, error) {
-	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, and taking listeners over needs Linux; unset them")
+	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, but socket activation needs Linux; unset them")
 }
 
 func formatMonotonicTime() string { return "" }

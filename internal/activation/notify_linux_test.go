@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// newFakeManager listens where a service manager does.
+// newFakeManager listens like a service manager.
 func newFakeManager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -66,8 +66,7 @@ func TestNotifyRefuses(t *testing.T) {
 	}
 }
 
-// TestNotifyWaits has a manager that does not read: its queue fills up, and the
-// wait for room is bounded.
+// TestNotifyWaits fills the queue of a manager that does not read, and checks the time limit.
 func TestNotifyWaits(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "notify")
 	newFakeManager(t, name)

@@ -25,7 +25,7 @@ func parsePrefixes(s ...string) (p []netip.Prefix) {
 	return p
 }
 
-// TestReserve keeps places for those who are promised them.
+// TestReserve checks that reserved slots are not taken by others.
 func TestReserve(t *testing.T) {
 	d := NewController(Config{MaxConns: 5})
 	if !d.Acquire() || d.Reserve(3) != 3 || !d.Acquire() || d.Acquire() || d.Reserve(1) != 0 {
@@ -45,8 +45,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestAcquireConcurrently has many threads at a controller: there are never too many in, and nobody is
-// refused while there is room for all.
+// TestAcquireConcurrently checks that the limit is never exceeded, and that no connection is rejected
+// while there are slots for all.
 func TestAcquireConcurrently(t *testing.T) {
 	const threads, turns = 8, 20_000
 	for _, room := range []int{3, threads} {
@@ -63,7 +63,7 @@ func TestAcquireConcurrently(t *testing.T) {
 					n := in.Add(1)
 					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 					}
-					runtime.Gosched() // so that others find it full
+					runtime.Gosched() // so that others find all slots taken
 					in.Add(-1)
 					d.Release()
 				}
@@ -114,7 +114,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// randomAddr is an address of few bits that vary, so that prefixes and addresses meet.
+// randomAddr returns an address with few variable bits, so that prefixes and addresses match often.
 func randomAddr(r *rand.Rand) netip.Addr {
 	b := [4]byte{10, byte(r.IntN(3)), 0, byte(r.IntN(256))}
 	switch r.IntN(4) {
@@ -130,7 +130,7 @@ func randomAddr(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(a).WithZone([]string{"", "eth0"}[r.IntN(2)])
 }
 
-// anyContains asks each prefix, after both are in the form that netip compares.
+// anyContains checks each prefix, in the form that netip compares.
 func anyContains(list []netip.Prefix, a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, p := range list {
@@ -175,8 +175,8 @@ func TestNewRefuses(t *testing.T) {
 		"SourcePrefix:-1":  {SourcePrefix: -1},
 		"SourcePrefix:129": {SourcePrefix: 129},
 		"Rate:-1":          {Rate: -1},
-		"Allow[1] is no":   {Allow: append(parsePrefixes("::/0"), netip.Prefix{})},
-		"Deny[0] is no":    {Deny: make([]netip.Prefix, 1)},
+		"Allow[1] is not":  {Allow: append(parsePrefixes("::/0"), netip.Prefix{})},
+		"Deny[0] is not":   {Deny: make([]netip.Prefix, 1)},
 	} {
 		if got := recoverPanic(func() { NewController(c) }); !strings.Contains(got, says) {
 			t.Errorf("New panics with %q; want it to say %q", got, says)
@@ -197,7 +197,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// recoverPanic is what do panics with.
+// recoverPanic returns the value that do panics with.
 func recoverPanic(do func()) (what string) {
 	defer func() { what = fmt.Sprint(recover()) }()
 	do()

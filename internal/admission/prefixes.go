@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// Prefixes is a set of addresses, given as prefixes and made ready for questions:
-// ranges that do not overlap, in order. It takes 48 bytes for each range and does not
-// change, so it is safe for concurrent use. A prefix of IPv4 is about IPv4 addresses in
-// the form of IPv6 too, and one of IPv6 (::/0) about none of them; those within
-// ::ffff:0:0/96 are prefixes of IPv4.
+// Prefixes is a set of addresses, built from prefixes: sorted ranges that do not overlap. It uses 48
+// bytes for each range, is immutable, and is safe for concurrent use. IPv4 prefixes match IPv4-mapped
+// IPv6 addresses as well; IPv6 prefixes such as ::/0 do not, except that prefixes within ::ffff:0:0/96
+// count as IPv4.
 type Prefixes struct{ ranges []addrRange }
 
-// addrRange is a range of addresses of one family, its ends included.
+// addrRange is an inclusive range of addresses of one family.
 type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes makes a set of all addresses that are in one of the prefixes. It
-// panics if one is not valid; the caller has checked what came from outside.
+// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers
+// must validate user input.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := newPrefixes("NewPrefixes: list", list)
 	return &p
@@ -26,7 +25,7 @@ func NewPrefixes(list []netip.Prefix) *Prefixes {
 func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
-			panic(fmt.Sprintf("admission: %s[%d] is no valid prefix", name, i))
+			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", name, i))
 		}
 		p.ranges = append(p.ranges, toAddrRange(x))
 	}
@@ -43,10 +42,10 @@ func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
 	return p
 }
 
-// toAddrRange is the addresses of a prefix.
+// toAddrRange returns the range of a prefix.
 func toAddrRange(prefix netip.Prefix) addrRange {
 	a, bits := prefix.Addr().WithZone(""), prefix.Bits()
-	if a.Is4In6() && bits >= 96 { // what is larger is a prefix of IPv6, wherever it begins
+	if a.Is4In6() && bits >= 96 { // larger ones are IPv6 prefixes
 		a, bits = a.Unmap(), bits-96
 	}
 	first := netip.PrefixFrom(a, bits).Masked().Addr()
@@ -54,13 +53,12 @@ func toAddrRange(prefix netip.Prefix) addrRange {
 	for bit := bits; bit < a.BitLen(); bit++ {
 		last[bit/8] |= 0x80 >> (bit % 8)
 	}
-	end, _ := netip.AddrFromSlice(last) // of the length of an address
+	end, _ := netip.AddrFromSlice(last) // cannot fail for a slice of this length
 	return addrRange{first, end}
 }
 
-// Contains says whether an address is in the set; its zone does not matter. An
-// invalid one, as a unix socket has, is in none. The time it takes grows with the
-// logarithm of the number of ranges.
+// Contains reports whether an address is in the set; its zone is ignored. Invalid addresses, such as that
+// of a unix socket, are not. The cost is logarithmic in the number of ranges.
 func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a

@@ -7,17 +7,16 @@ import (
 	"sync"
 )
 
-// shardCount is how many maps the sources are spread over.
+// shardCount is the number of maps that the sources are distributed to.
 const shardCount = 64
 
-// source is the part of an address that tells sources apart, the rest zeros. It
-// has no pointers, so that the garbage collector does not look into the maps.
+// source is the part of an address that identifies a source, padded with zeros. It has no pointers, so the
+// garbage collector does not scan the maps.
 type source [16]byte
 
-// sources counts the connections from each source. There is an entry for each
-// source that has one, so not more than there are connections; a map keeps the
-// room of its greatest size: 35 to 56 bytes for each entry, measured with 100,000
-// to a million.
+// sources counts the connections of each source. There is an entry for each source with connections, so
+// there are no more entries than connections. Maps do not shrink: they use 35 to 56 bytes for each entry
+// of their maximum size, measured with 100,000 to a million.
 type sources struct {
 	max    int
 	bits   int
@@ -25,7 +24,7 @@ type sources struct {
 	shards [shardCount]shard
 }
 
-// shard is filled up so that no two have their fields in one cache line.
+// shard is padded so that shards do not share a cache line.
 type shard struct {
 	mu    sync.Mutex
 	count map[source]int
@@ -43,7 +42,7 @@ func newSources(max, bits int) *sources {
 	return s
 }
 
-// locate is the source of an address, and where it is counted.
+// locate returns the source of an address and its shard.
 func (s *sources) locate(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {

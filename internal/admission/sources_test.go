@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// countSources is how many sources have an entry.
+// countSources returns the number of entries.
 func (c *Controller) countSources() (n int) {
 	for i := range c.sources.shards {
 		s := &c.sources.shards[i]
@@ -46,7 +46,7 @@ func TestSourceUncounted(t *testing.T) {
 	}
 }
 
-// TestAgainstPlain does random things, and compares with counts in plain maps.
+// TestAgainstPlain compares random operations with counts in plain maps.
 func TestAgainstPlain(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -107,7 +107,7 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// TestSourceConcurrently has threads take places of the same sources and give them back.
+// TestSourceConcurrently has threads acquire and release the same sources.
 func TestSourceConcurrently(t *testing.T) {
 	const threads, each = 8, 3
 	d := NewController(Config{MaxPerSource: each})

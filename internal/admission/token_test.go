@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// takeTokens is how many can be taken at once, up to a bound.
+// takeTokens takes all available tokens, up to a limit, and returns their number.
 func takeTokens(c *Controller, now time.Duration) (n int) {
 	for n < 200_000 && c.TakeToken(now) == 0 {
 		n++
@@ -18,7 +18,7 @@ func takeTokens(c *Controller, now time.Duration) (n int) {
 	return n
 }
 
-// TestTokenLongQuiet has times whose product with the rate has no room in 64 bits.
+// TestTokenLongQuiet uses times whose product with the rate exceeds 64 bits.
 func TestTokenLongQuiet(t *testing.T) {
 	const rate = 100_000
 	d := NewController(Config{Rate: rate})
@@ -57,7 +57,7 @@ func TestTokenClockGoesBack(t *testing.T) {
 	if got := takeTokens(d, now+100*time.Millisecond); got != 1 {
 		t.Errorf("%d after 100ms, want 1", got)
 	}
-	// set back for good: it goes on from there, without a gain
+	// a clock that was reset is followed without a gain
 	if got := takeTokens(d, 0); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back", got)
 	}
@@ -72,8 +72,8 @@ func TestTokenClockGoesBack(t *testing.T) {
 	}
 }
 
-// exactBucket is the same limit in another form, the generic cell rate algorithm (ITU-T
-// I.371), with numbers of any size: times are in nanoseconds by rate.
+// exactBucket implements the same limit as a generic cell rate algorithm (ITU-T I.371) with big integers;
+// times are in nanoseconds multiplied by the rate.
 type exactBucket struct {
 	rate *big.Int
 	full *big.Int // when the bucket is full again
@@ -84,7 +84,7 @@ func (e *exactBucket) takeToken(now time.Duration) time.Duration {
 	if e.full.Cmp(at) < 0 {
 		e.full.Set(at)
 	}
-	after := new(big.Int).Add(e.full, big.NewInt(int64(time.Second))) // with this token taken
+	after := new(big.Int).Add(e.full, big.NewInt(int64(time.Second))) // after this token
 	most := new(big.Int).Mul(big.NewInt(int64(time.Second)), e.rate)
 	early := after.Sub(after, most.Add(most, at))
 	if early.Sign() <= 0 {
@@ -128,7 +128,7 @@ func TestTokenAgainstExact(t *testing.T) {
 	}
 }
 
-// TestTokenConcurrently has threads whose looks at the clock come in any order.
+// TestTokenConcurrently has threads that read the clock out of order.
 func TestTokenConcurrently(t *testing.T) {
 	const rate, threads = 1000, 4
 	d := NewController(Config{Rate: rate})

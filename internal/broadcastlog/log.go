@@ -1,15 +1,15 @@
-// Package publish delivers each broadcast exactly once while a server hands its connections to a new
-// process: see tcp.Server.Broadcast.
+// Package broadcastlog delivers each broadcast exactly once while a server hands its connections to a
+// new process: see tcp.Server.Broadcast.
 //
-// A Gate runs each broadcast at once, on the caller's goroutine, until Hold. Then it queues them, in
-// order, because a connection on its way would get them in both processes or in neither. Release runs
-// the queue and opens the gate. A Link takes broadcasts to the gate of the other process: the queue,
-// and from then on what is broadcast here. So each process runs each broadcast once, and those of one
-// goroutine in its order. The old process is released first; what the new one has queued follows.
+// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause
+// makes it queue broadcasts in order, because a connection in transit would otherwise receive them in
+// both processes or in neither. Resume delivers the queue and returns to normal. A Peer forwards the
+// queue and later broadcasts to the other process's Log. So each process delivers each broadcast once,
+// and those of a goroutine in order. The old process resumes first; the new one's queue follows.
 //
-// Concurrency: state counts the callers inside Broadcast and is negative while broadcasts are held. A
-// caller increments it first; the result tells it whether it may proceed. Hold waits for earlier
-// callers. mu guards the queue and the links; callers take it only while broadcasts are held.
+// Concurrency: active counts the callers inside Broadcast and is negative while the log is paused. A
+// caller increments it first; the result tells it whether it may proceed. Pause waits for earlier
+// callers. mu guards the queue and the peers; callers take it only while the log is paused.
 package broadcastlog
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Broadcast is a message to all connections, or to those that the application finds by Kind and Group.
+// Broadcast is a message to all connections, or to those that the application selects by Kind and Group.
 type Broadcast struct {
 	All     bool
 	Kind    uint32
@@ -31,58 +31,58 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize is what it counts for, with its place in a queue.
+// queueSize returns the size that counts against MaxBytes, including the queue entry.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is the number of receivers of a message that is held: it is not known yet.
+// Queued is returned as the number of receivers of a queued broadcast, which is not known yet.
 const Queued = -1
 
-var errNotPaused = errors.New("messages are not held any more")
+var errNotPaused = errors.New("the broadcast log is not paused")
 
-// pausedOffset is what state has beside the number of publishers while messages are held.
+// pausedOffset is added to active while the log is paused.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is how many times faster held messages are run than they were published: their subscribers
-// have to take them.
+// replaySpeedup is how many times faster queued broadcasts are delivered than they were made. It is
+// limited so that the connections can keep up.
 const replaySpeedup = 8
 
-// retryInterval is how often a message is tried again for which there is no room.
+// retryInterval is the pause before a broadcast without space is retried.
 const retryInterval = time.Millisecond
 
-// Log runs broadcasts, or holds them. Its fields are set before it is used. Its methods are safe
-// for concurrent use, but that each Hold is followed by one Release before the next.
+// Log delivers broadcasts or queues them. Its exported fields must be set before use. It is safe for
+// concurrent use, but each Pause must be followed by one Resume before the next.
 type Log struct {
-	// Deliver gives a message to the connections of this process, and says to how many.
+	// Deliver sends a broadcast to this process's connections and returns their number.
 	Deliver func(Broadcast) (receivers int, err error)
-	// ErrFull is the error of Run, and of Publish, if there is no room.
+	// ErrFull is the error of Deliver and Broadcast if there is no space.
 	ErrFull error
-	// OnDropped is told why a message that was accepted is not run.
+	// OnDropped receives the error when an accepted broadcast could not be delivered.
 	OnDropped func(error)
-	// MaxMessages and MaxBytes are the most that one Hold takes.
+	// MaxMessages and MaxBytes limit what is queued during one pause.
 	MaxMessages, MaxBytes int
 
 	active   atomic.Int64
 	peers    atomic.Pointer[[]*Peer]
-	allEnded sync.Cond // the last publisher has ended; with mu
+	allEnded sync.Cond // signalled when the last active broadcast has ended; uses mu
 
 	mu             sync.Mutex
-	resumed        sync.Cond // nothing is held any more
+	resumed        sync.Cond // signalled by Resume; uses mu
 	queue          []queuedBroadcast
-	queuedMessages int  // how many this Hold has taken,
+	queuedMessages int  // number of broadcasts accepted in this pause,
 	queuedBytes    int  // and their size
-	rejecting      bool // it takes no more: Release has no time left
+	rejecting      bool // Resume has run out of time and accepts no more
 }
 
 type queuedBroadcast struct {
 	Broadcast
-	origin   *Peer // nil if it is from here
+	origin   *Peer // nil if it was made in this process
 	queuedAt time.Time
 }
 
-// IsUpgrading reports whether messages are held, or go to another process as well.
+// IsUpgrading reports whether broadcasts are queued or also forwarded to another process.
 func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// Publish runs a message, or holds a copy of it. Then it says that its receivers are Held.
+// Broadcast delivers m, or queues a copy of it and returns Queued.
 func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcast() {
@@ -94,7 +94,7 @@ func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	}
 }
 
-// publish runs a message of this process, and leaves.
+// deliverAndForward delivers a broadcast of this process and forwards it to the peers.
 func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 	defer g.endBroadcast()
 	links := g.peers.Load()
@@ -112,7 +112,7 @@ func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeer runs a message that has come by a link, or holds it, for which it waits for room.
+// BroadcastFromPeer delivers or queues a broadcast received from a peer. It waits for space.
 func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcast() {
@@ -128,10 +128,10 @@ func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverNow runs a message that has come by a link while others are held: it is ahead of them.
+// DeliverNow delivers a broadcast received from a peer ahead of the queued ones.
 func (g *Log) DeliverNow(m Broadcast) { g.deliverRetrying(context.Background(), m, nil) }
 
-// deliverRetrying runs a message that was accepted: again until there is room, or ctx ends.
+// deliverRetrying delivers an accepted broadcast, retrying until there is space or ctx ends.
 func (g *Log) deliverRetrying(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverRecovered(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -147,7 +147,7 @@ func (g *Log) deliverRetrying(ctx context.Context, m Broadcast, origin *Peer) {
 	g.forwardToPeers(m, origin, true)
 }
 
-// deliverRecovered runs a message on a goroutine of ours.
+// deliverRecovered calls Deliver and converts a panic to an error.
 func (g *Log) deliverRecovered(m Broadcast) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -158,7 +158,7 @@ func (g *Log) deliverRecovered(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a message by all links but one, and may wait for room there.
+// forwardToPeers sends a broadcast to all peers except one. With wait it waits for space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, wait bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -171,7 +171,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, wait bool) {
 	}
 }
 
-// beginBroadcast counts a publisher in, unless messages are held.
+// beginBroadcast counts a caller in. It reports false if the log is paused.
 func (g *Log) beginBroadcast() bool {
 	if g.active.Add(1) > 0 {
 		return true
@@ -188,7 +188,7 @@ func (g *Log) endBroadcast() {
 	}
 }
 
-// enqueue keeps a copy of a message.
+// enqueue adds a copy of a broadcast to the queue.
 func (g *Log) enqueue(m Broadcast, origin *Peer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -214,8 +214,8 @@ func (g *Log) waitResumed() {
 	}
 }
 
-// Pause has messages held, until Release. It returns when all that were published before have been
-// run, or with an error when ctx ends before that.
+// Pause makes the log queue broadcasts until Resume. It returns when all earlier broadcasts have been
+// delivered, or with an error if ctx ends first.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -237,10 +237,10 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume runs what is held, in order, and lets publishers go on. With a link each message goes
-// there, too, and what is published from then on. When ctx ends it waits no longer for room, ends
-// a link that has none, and holds no more: otherwise it might never catch up with publishers, whom
-// nothing else slows down while messages are held.
+// Resume delivers the queue in order and returns the log to normal. If peer is not nil, the queue and
+// all later broadcasts are forwarded to it as well. When ctx ends, Resume stops waiting for space, aborts
+// a peer that has none, and rejects new broadcasts until the queue is empty: otherwise it might never
+// catch up with callers, which nothing slows down while broadcasts are queued.
 func (g *Log) Resume(ctx context.Context, peer *Peer) {
 	if peer != nil {
 		g.addPeer(peer)
@@ -267,7 +267,7 @@ func (g *Log) Resume(ctx context.Context, peer *Peer) {
 	}
 }
 
-// dequeueOrResume takes the next message that is held. If there is none the gate opens.
+// dequeueOrResume returns the next queued broadcast. If there is none it ends the pause.
 func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -286,10 +286,9 @@ func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcas
 	return m, false
 }
 
-// addPeer adds a link.
 func (g *Log) addPeer(l *Peer) { g.updatePeers(func(all []*Peer) []*Peer { return append(all, l) }) }
 
-// RemovePeer has nothing sent by a link any more.
+// RemovePeer stops forwarding to a peer.
 func (g *Log) RemovePeer(l *Peer) {
 	g.updatePeers(func(all []*Peer) []*Peer { return slices.DeleteFunc(all, func(o *Peer) bool { return o == l }) })
 }

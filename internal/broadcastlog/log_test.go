@@ -16,11 +16,11 @@ import (
 
 var errFull = errors.New("full")
 
-// recorder is what a gate runs.
+// recorder records delivered broadcasts.
 type recorder struct {
 	mu  sync.Mutex
 	got []string
-	// rejections is how many messages find no room.
+	// rejections is how many broadcasts find no space.
 	rejections int
 	dropped    []error
 }
@@ -68,7 +68,7 @@ func waitForMessages(t *testing.T, s *recorder, want ...string) {
 	}
 }
 
-// TestPause has messages wait, copied, and run in their order, also those that come meanwhile.
+// TestPause checks that broadcasts are queued, copied, and delivered in order, also those made meanwhile.
 func TestPause(t *testing.T) {
 	g, s := newTestLog(10, 1000)
 	mustBroadcast(t, g, "a", 1)
@@ -82,12 +82,12 @@ func TestPause(t *testing.T) {
 	p[0] = 'x'
 	mustBroadcast(t, g, "c", Queued)
 	waitForMessages(t, s, "a")
-	s.rejections = 3 // tried again until there is room
+	s.rejections = 3 // retried until there is space
 	run := g.Deliver
 	g.Deliver = func(m Broadcast) (int, error) {
 		n, err := run(m)
 		if m.Group == "c" && err == nil {
-			mustBroadcast(t, g, "d", Queued) // from within
+			mustBroadcast(t, g, "d", Queued) // made during delivery
 		}
 		return n, err
 	}
@@ -96,7 +96,7 @@ func TestPause(t *testing.T) {
 	waitForMessages(t, s, "a", "b", "c", "d", "e")
 }
 
-// TestPauseLimits has a hold take so many messages and bytes, and no more although some have run.
+// TestPauseLimits checks the limits of a pause, which include broadcasts that have been delivered.
 func TestPauseLimits(t *testing.T) {
 	for _, c := range []struct{ messages, bytes, fit int }{{3, 1 << 20, 3}, {100, 3 * newBroadcast("x").queueSize(), 3}, {100, 1, 1}} {
 		g, s := newTestLog(c.messages, c.bytes)
@@ -115,8 +115,8 @@ func TestPauseLimits(t *testing.T) {
 	}
 }
 
-// TestPauseWaitsForBroadcasts has Hold wait for who publishes, as long as it may, and Release give up what finds
-// no room.
+// TestPauseWaitsForBroadcasts checks that Pause waits for active broadcasts until ctx ends, and that Resume drops broadcasts
+// without space.
 func TestPauseWaitsForBroadcasts(t *testing.T) {
 	g, s := newTestLog(10, 1000)
 	entered, leave := make(chan bool), make(chan bool)
@@ -157,7 +157,7 @@ func TestPauseWaitsForBroadcasts(t *testing.T) {
 	}
 }
 
-// TestResumePace has held messages run in an eighth of the time in which they were published.
+// TestResumePace checks that queued broadcasts are delivered eight times as fast as they were made.
 func TestResumePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, s := newTestLog(100, 1<<20)
@@ -177,8 +177,8 @@ func TestResumePace(t *testing.T) {
 	})
 }
 
-// TestResumeTimeout has Release catch up with who publishes faster than messages are run: when its
-// time is over, no more are held until those that were have been run.
+// TestResumeTimeout checks that Resume catches up with fast callers: after its time has run out, the log
+// rejects new broadcasts until the queue is empty.
 func TestResumeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, s := newTestLog(1<<20, 1<<30)
@@ -198,7 +198,7 @@ func TestResumeTimeout(t *testing.T) {
 		}
 		run := g.Deliver
 		g.Deliver = func(m Broadcast) (int, error) {
-			if g.active.Load() < 0 && accepted < 1000 { // two come while one is run
+			if g.active.Load() < 0 && accepted < 1000 { // two are made while one is delivered
 				publish()
 				publish()
 				time.Sleep(time.Second)
@@ -223,7 +223,7 @@ func TestResumeTimeout(t *testing.T) {
 	})
 }
 
-// BenchmarkPublish is what a gate costs that is open.
+// BenchmarkBroadcast measures the cost of a log that is not paused.
 func BenchmarkBroadcast(b *testing.B) {
 	g := &Log{Deliver: func(Broadcast) (int, error) { return 1, nil }, ErrFull: errFull}
 	b.RunParallel(func(pb *testing.PB) {

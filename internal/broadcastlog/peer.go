@@ -13,46 +13,48 @@ import (
 	"time"
 )
 
-// A link is a stream of frames both ways: a byte that says what it is, and for messages the kind, as
-// a varint, and group and bytes, each behind its length. Counters have bytes alone.
+// The protocol between peers is a stream of frames in both directions. A frame starts with its kind.
+// Broadcasts contain Kind as a varint, and Group and Message with their lengths; counters are bytes with
+// their length.
 const (
 	frameMessage byte = iota + 1
 	frameAll
-	frameResumed // what was held has come
+	frameResumed // the sender's queue has been sent
 	frameCounters
 )
 
-// MaxGroupName is the most bytes of a group's name.
+// MaxGroupName is the maximum length of a group's name in bytes.
 const MaxGroupName = 1 << 20
 
 const (
 	maxFrame = 1 << 30
-	// closeTimeout bounds how long what is unsent may take at the end.
+	// closeTimeout limits how long Close waits for pending output.
 	closeTimeout = time.Second
 )
 
-// Peer takes messages from one process to another. One goroutine of its own writes; who made it
-// calls Receive on another one.
+// Peer is the connection to another process's Log. A goroutine of its own writes; the creator calls
+// ReceiveFrames on another one.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull says that a link that does not take what is published is given up. Otherwise
-	// publishers are refused.
+	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns
+	// ErrFull.
 	closeWhenFull bool
-	maxPending    int // the most bytes that wait, but for one message
+	maxPending    int // limit for pending, except for a single larger broadcast
 
 	writer  sync.WaitGroup
 	mu      sync.Mutex
 	changed sync.Cond
 	pending []byte
-	closed  bool // nothing more is sent
+	closed  bool // no more is sent
 }
 
-// NewPeer makes a link of a socket, of which it takes a copy. At most max bytes wait, but for one
-// message. If it may miss messages, it ends when there are more; otherwise who publishes is refused.
+// NewPeer creates a peer with a duplicate of socket. At most maxPending bytes wait for the peer, except
+// for a single larger broadcast. Beyond that the connection is closed if closeWhenFull is set; otherwise
+// Broadcast returns ErrFull.
 func NewPeer(socket *os.File, maxPending int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
-		return nil, fmt.Errorf("a link for broadcasts: %w", err)
+		return nil, fmt.Errorf("open the broadcast socket: %w", err)
 	}
 	l := &Peer{conn: conn, maxPending: maxPending, closeWhenFull: closeWhenFull}
 	l.changed.L = &l.mu
@@ -60,7 +62,7 @@ func NewPeer(socket *os.File, maxPending int, closeWhenFull bool) (*Peer, error)
 	return l, nil
 }
 
-// writePending sends what there is until the end.
+// writePending writes pending output until the peer is closed.
 func (l *Peer) writePending() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,13 +89,13 @@ func (l *Peer) writePending() {
 	}
 }
 
-// stopSending has nothing more sent; the lock is held.
+// stopSending discards pending output. The lock must be held.
 func (l *Peer) stopSending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
 }
 
-// hasSpace says whether a message could be sent now, or never will be.
+// hasSpace reports whether a broadcast can be queued now, or never will be.
 func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,9 +106,9 @@ func (l *Peer) fits(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcast sends a message. A link that may miss some ends where there is no room. Of others who
-// publishes has asked for room before, and several may have found the same; who delivers what was
-// accepted before waits.
+// enqueueBroadcast queues a broadcast for the peer. Without space it closes the connection if
+// closeWhenFull is set; otherwise it waits if wait is set. If not, the caller has checked for space, which
+// several callers may have found at once, so the limit may be exceeded.
 func (l *Peer) enqueueBroadcast(m Broadcast, wait bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,20 +128,20 @@ func (l *Peer) enqueueBroadcast(m Broadcast, wait bool) {
 	l.changed.Broadcast()
 }
 
-// Abort ends the link at once.
+// Abort closes the connection immediately.
 func (l *Peer) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.abortLocked()
 }
 
-// abortLocked does so with the lock held. Receive ends, here and on the other side.
+// abortLocked is Abort with the lock held. ReceiveFrames returns in both processes.
 func (l *Peer) abortLocked() {
 	l.stopSending()
 	_ = l.conn.Close()
 }
 
-// SendCounters sends counts, the last thing that the other side hears.
+// SendCounters sends counters as the last frame.
 func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
 
 func (l *Peer) enqueueFrame(kind byte, payload []byte) {
@@ -155,13 +157,13 @@ func (l *Peer) enqueueFrame(kind byte, payload []byte) {
 	l.changed.Broadcast()
 }
 
-// Close ends the link when what is unsent has been sent, which has a second. Receive ends.
+// Close sends pending output, for at most a second, and closes the connection. ReceiveFrames returns.
 func (l *Peer) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.changed.Broadcast()
 	l.mu.Unlock()
-	_ = l.conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // a closed one does not write
+	_ = l.conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // no effect if it is closed
 	l.writer.Wait()
 	_ = l.conn.Close()
 }
@@ -176,14 +178,14 @@ func (m Broadcast) appendFrame(to []byte) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(m.Message))), m.Message...)
 }
 
-// FrameHandler is what becomes of what a link brings.
+// FrameHandler handles received frames.
 type FrameHandler struct {
 	OnBroadcast func(Broadcast)
-	OnResumed   func() // the other side holds nothing any more
+	OnResumed   func() // the sender's queue has been sent
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames receives until the link ends, in order or not.
+// ReceiveFrames handles frames until the connection ends. It returns nil if the peer has closed or reset it.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {
@@ -208,10 +210,10 @@ func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 				handler.OnCounters(p)
 			}
 		default:
-			err = fmt.Errorf("a frame of kind %d; expected 1 to %d", word, frameCounters)
+			err = fmt.Errorf("frame kind is %d; expected 1 to %d", word, frameCounters)
 		}
 		if err != nil {
-			return fmt.Errorf("the link to the other process: %w", err)
+			return fmt.Errorf("broadcasts from the other process: %w", err)
 		}
 	}
 }
@@ -238,7 +240,7 @@ func readBytes(in *bufio.Reader, limit uint64) ([]byte, error) {
 		return nil, err
 	}
 	if n > limit {
-		return nil, fmt.Errorf("%d bytes; expected at most %d", n, limit)
+		return nil, fmt.Errorf("frame field has %d bytes; expected at most %d", n, limit)
 	}
 	p := make([]byte, n)
 	_, err = io.ReadFull(in, p)

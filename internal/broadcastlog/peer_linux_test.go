@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newPeerPair makes two gates with a link between them: of an old process, and of a new one, which holds.
+// newPeerPair returns two connected logs: of an old process, and of a new one, which is paused.
 func newPeerPair(t *testing.T, max int) (old, next *Log, from, to *recorder, out, in *Peer) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -35,8 +35,8 @@ func newPeerPair(t *testing.T, max int) (old, next *Log, from, to *recorder, out
 	return old, next, from, to, links[0], links[1]
 }
 
-// TestPeer has each message run once in both processes: what the old one has held, what the new one
-// has, and what either publishes from then on.
+// TestPeer checks that each broadcast is delivered once in both processes: those queued in the old one,
+// those queued in the new one, and later ones of either.
 func TestPeer(t *testing.T) {
 	old, next, from, to, out, in := newPeerPair(t, 1<<20)
 	_ = old.Pause(context.Background())
@@ -77,7 +77,7 @@ func TestPeer(t *testing.T) {
 	waitForMessages(t, to, "old 1", "old 2", "new 1", "old 3")
 	mustBroadcast(t, next, "new 2", 1)
 	waitForMessages(t, from, "old 1", "old 2", "new 1", "old 3", "new 2")
-	_ = next.Pause(context.Background()) // which is upgraded in its turn
+	_ = next.Pause(context.Background()) // for its own upgrade
 	mustBroadcast(t, old, "old 4", 1)
 	testkit.WaitFor(t, "what is forwarded is not held", func() bool {
 		next.mu.Lock()
@@ -94,8 +94,8 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestPeerFull has who publishes in the old process refused where the new one takes nothing, and
-// the link end where it is the old one that takes nothing.
+// TestPeerFull checks that broadcasts of the old process fail if the new one reads nothing, and that the
+// connection is closed if the old one reads nothing.
 func TestPeerFull(t *testing.T) {
 	old, next, from, _, out, in := newPeerPair(t, 1<<20)
 	next.Resume(context.Background(), in)
@@ -105,7 +105,7 @@ func TestPeerFull(t *testing.T) {
 	if err := out.conn.(*net.UnixConn).SetWriteBuffer(1 << 16); err != nil {
 		t.Fatal(err)
 	}
-	const most = 2 // one that is being written, and one that waits for that
+	const most = 2 // one being written and one pending
 	var err error
 	testkit.WaitFor(t, "there is no room", func() bool {
 		_, err = old.Broadcast(big)
@@ -132,11 +132,11 @@ func TestPeerFull(t *testing.T) {
 	defer cancel()
 	_ = old.Pause(ctx)
 	mustBroadcast(t, old, "more", Queued)
-	old.Resume(ctx, nil) // out has ended with the other side, or waits for room until it does
+	old.Resume(ctx, nil) // out is closed with the other side, or waits for space until then
 	mustBroadcast(t, old, "last", 1)
 }
 
-// TestInvalidFrames has a link end at what is no frame.
+// TestInvalidFrames checks that an invalid frame is an error.
 func TestInvalidFrames(t *testing.T) {
 	for _, wrong := range [][]byte{{99}, {frameMessage, 1, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 3, 'a'}} {
 		_, _, _, _, out, in := newPeerPair(t, 1<<20)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// writeTree makes files below a new directory.
+// writeTree writes files below a new directory.
 func writeTree(t *testing.T, files map[string]string) (root string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -31,7 +31,7 @@ func writeTree(t *testing.T, files map[string]string) (root string) {
 	return root
 }
 
-const unlimited = "9223372036854771712\n" // of version 1
+const unlimited = "9223372036854771712\n" // in version 1
 
 func TestMemoryLimitOfTrees(t *testing.T) {
 	const machine = "MemTotal: 1000 kB\n"
@@ -104,7 +104,7 @@ func TestRead(t *testing.T) {
 	}{
 		"version 2, the group above leaves less": {map[string]string{
 			"proc/7/cgroup": "0::/a/b\n",
-			// 5000-1000 are left below, 6000-(4900-900) above.
+			// headroom: 5000-1000 below, 6000-(4900-900) above
 			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.current": "1000\n",
 			"sys/fs/cgroup/a/memory.max": "6000\n", "sys/fs/cgroup/a/memory.current": "4900\n",
 			"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 600\nactive_file 300\nslab_reclaimable 100\n",
@@ -153,7 +153,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit asks for this very process's.
+// TestMemoryLimit reads the limit of this process.
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// newTestLogger logs to a list of lines, "msg key=value ...", without time and level.
+// newTestLogger returns a logger, and a function that returns the lines since the last call, as "msg key=value ...".
 func newTestLogger(keys ...string) (log *slog.Logger, written func() []string) {
 	var out bytes.Buffer
 	next := slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
@@ -70,16 +70,16 @@ func TestKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, written := newTestLogger("loop")
 		log.Info("m", "loop", 1, "n", 1)
-		log.Info("m", "loop", 1, "n", 2) // n does not count
+		log.Info("m", "loop", 1, "n", 2) // n is not a key
 		log.Info("m", "loop", 2)
 		log.Info("m")
 		expectLines(t, "attributes", written(), "m loop=1 n=1", "m loop=2", "m")
 
 		one, two := log.With("loop", 1), log.With("loop", 3)
-		one.Info("m") // as the first
+		one.Info("m") // equal to the first
 		two.Info("m")
 		expectLines(t, "With", written(), "m loop=3")
-		log.WithGroup("conn").Info("m", "loop", 9) // conn.loop does not count
+		log.WithGroup("conn").Info("m", "loop", 9) // conn.loop is not a key
 		expectLines(t, "groups", written())
 
 		time.Sleep(Interval)
@@ -88,7 +88,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// Messages beyond the bound share an entry, until older ones are forgotten.
+// TestMaxMessages checks that messages beyond the limit share an entry until older ones are removed.
 func TestMaxMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, written := newTestLogger()
@@ -105,13 +105,13 @@ func TestMaxMessages(t *testing.T) {
 		}
 		expectLines(t, "they share an entry", written(), "c")
 		time.Sleep(Interval)
-		log.Info("d") // has an entry now, the others are forgotten
+		log.Info("d") // has its own entry now, the others are removed
 		log.Info("c")
 		expectLines(t, "an interval later", written(), "d", "c")
 	})
 }
 
-// countingHandler sums up what passes.
+// countingHandler counts records.
 type countingHandler struct {
 	mu                 sync.Mutex
 	passed, suppressed int64
@@ -133,8 +133,8 @@ func (c *countingHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestNoneIsLost logs from many goroutines, more messages than there are
-// entries: each is written, told as suppressed, or still to be told.
+// TestNoneIsLost logs more messages than there are entries from many goroutines: each is written, reported as
+// suppressed, or still to be reported.
 func TestNoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c countingHandler
@@ -162,7 +162,7 @@ func TestNoneIsLost(t *testing.T) {
 	})
 }
 
-// TestSlog is the standard library's own test of handlers.
+// TestSlog runs the standard library's tests of handlers.
 func TestSlog(t *testing.T) {
 	var out bytes.Buffer
 	slogtest.Run(t, func(*testing.T) slog.Handler {

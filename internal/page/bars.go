@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Bars are a few values beside each other, each with a name: a picture that needs no script.
+// Bars is a bar chart of a few named values. It needs no script.
 type Bars struct {
 	Title string
 	Unit  Unit
 	Bars  []Bar
 }
 
-// Bar is one of them. Text is its value as people read it; "" is as its Unit writes it.
+// Bar is one bar. Text is its value for readers; if it is empty, the Unit formats the value.
 type Bar struct {
 	Name  string
 	Value float64
@@ -21,12 +21,11 @@ type Bar struct {
 	Tone  Tone
 }
 
-// Add adds a bar.
 func (b *Bars) Add(name string, value float64, text string, tone Tone) {
 	b.Bars = append(b.Bars, Bar{name, value, text, tone})
 }
 
-// formatBar is the bar's value for people.
+// formatBar returns the bar's value for readers.
 func (b *Bars) formatBar(bar Bar) string {
 	if bar.Text != "" {
 		return bar.Text
@@ -34,7 +33,7 @@ func (b *Bars) formatBar(bar Bar) string {
 	return b.Unit.Format(bar.Value)
 }
 
-// fractionOfLongest is a bar's part of the longest, from 0 to 1.
+// fractionOfLongest returns the bar's length relative to the longest bar, from 0 to 1.
 func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	most := 0.0
 	for _, other := range b.Bars {
@@ -46,7 +45,7 @@ func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	return bar.Value / most
 }
 
-// cssWidth is a bar's width, of which the longest has all that there is; at least a quarter of a percent.
+// cssWidth returns the bar's width, relative to the longest bar and at least 0.25%.
 func (b *Bars) cssWidth(bar Bar) string {
 	return fmt.Sprintf("%.2f%%", max(100*b.fractionOfLongest(bar), 0.25))
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// The bounds of a chart. What is beyond them is not drawn, and the page says so.
+// Limits of a chart. The page states what exceeds them and is not drawn.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a chart as the page's script reads it. Its points are thinned out, finite,
-// and above 0 where the axis is logarithmic.
+// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and
+// positive on logarithmic axes.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
 	Y      axisData     `json:"y"`
 	Series []seriesData `json:"series"`
-	// Left are sentences on what was left out.
+	// Left contains sentences about omitted data.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -38,12 +38,12 @@ type seriesData struct {
 	Name   string `json:"name"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
-	// X is missing where it is that of the series before.
+	// X is omitted if it equals that of the previous series.
 	X []float64  `json:"x,omitempty"`
 	Y []*float64 `json:"y"` // null is a gap
 }
 
-// toChartData is what is drawn of a chart.
+// toChartData converts the chart and applies the limits.
 func (c *Chart) toChartData() chartData {
 	d := chartData{
 		Title:  c.Title,
@@ -53,14 +53,14 @@ func (c *Chart) toChartData() chartData {
 	}
 	series := c.Series
 	if len(series) > maxSeries {
-		d.Left = append(d.Left, fmt.Sprintf("Of %d series the first %d are here.", len(series), maxSeries))
+		d.Left = append(d.Left, fmt.Sprintf("Only the first %[2]d of %[1]d series are shown.", len(series), maxSeries))
 		series = series[:maxSeries]
 	}
 	var before []float64
 	for _, s := range series {
 		x, y := dropInvalidAndSort(s.X, s.Y, d.X.Log, c.Y.Log)
 		if len(x) > maxPoints {
-			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; %s of them are here, the highest and lowest of each stretch among them.",
+			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; at most %s are shown, including the minimum and maximum of each interval.",
 				s.Name, format.Number(float64(len(x))), format.Number(maxPoints)))
 			x, y = downsample(x, y)
 		}
@@ -78,14 +78,14 @@ func (c *Chart) toChartData() chartData {
 	return d
 }
 
-// JSON is the chart for a script element: encoding/json escapes what could end one.
+// JSON returns the chart for a script element: encoding/json escapes everything that could end it.
 func (d chartData) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err
 }
 
-// dropInvalidAndSort leaves out points without a place on the X axis, makes those without one on the Y
-// axis NaN, and sorts them by X.
+// dropInvalidAndSort drops points that have no place on the X axis, replaces values that have none on
+// the Y axis by NaN, and sorts the points by X.
 func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
@@ -105,8 +105,8 @@ func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	return xs, ys
 }
 
-// downsample leaves at most maxPoints points: the first and the last, and of each stretch
-// between the lowest, the highest and one gap.
+// downsample returns at most maxPoints points: the first, the last, and from each interval between them
+// the lowest, the highest and one gap.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

@@ -44,19 +44,18 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	}).Parse(pageHTML))
 })
 
-// The bounds of a live page's waits.
+// Polling intervals of a live page.
 const (
 	defaultInterval = 2 * time.Second
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained file, whose policy forbids it to load
-// anything; a live page may ask its own server. Without scripts everything is there but the charts. An error says what of the
-// page is wrong, before anything is written, or is that of w.
+// WriteHTML writes the page as a self-contained file whose Content-Security-Policy forbids loading
+// anything; a live page may connect to its own server. Without scripts only charts are missing. An
+// invalid page is an error, before anything is written; other errors are those of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") }
 
-// WriteUpdate writes what a live page puts in its own place: the page without its script
-// and style.
+// WriteUpdate writes what a live page replaces its content with: the page without script and style.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
 
 func (p *Page) writeTemplate(w io.Writer, name string) error {
@@ -71,32 +70,30 @@ func (p *Page) writeTemplate(w io.Writer, name string) error {
 	return v.executeTemplate(w, name)
 }
 
-// Application is a page that draws itself, with a script of its own, in the look of the
-// others.
+// Application is a page with its own script, in the style of the other pages.
 type Application struct {
 	Title string
-	// Body is HTML; Style and Script are what the elements of these names have, behind what
-	// all pages have.
+	// Body is HTML. Style and Script are appended to the style and script that all pages share.
 	Body, Style, Script string
 }
 
-// WriteHTML writes it as a self-contained file, which may ask its own server alone.
+// WriteHTML writes a self-contained file that may connect to its own server only.
 func (a Application) WriteHTML(w io.Writer) error {
 	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)
 	return v.executeTemplate(w, "page")
 }
 
-// templateData is what the template shows.
+// templateData is the input of the template.
 type templateData struct {
 	*Page
 	// Own is the body of an Application.
 	Own template.HTML
-	// Policy is what the page may do.
+	// Policy is the Content-Security-Policy.
 	Policy string
-	// Style and Script are elements, in the very bytes that Policy knows by their hash.
+	// Style and Script are elements whose content Policy allows by hash.
 	Style, Script template.HTML
-	// Every is in milliseconds.
+	// Every is the polling interval in milliseconds.
 	Every int64
 }
 
@@ -116,7 +113,7 @@ func (v templateData) executeTemplate(w io.Writer, name string) error {
 	return out.Flush()
 }
 
-// groupAdjacentCharts are the parts of a section, charts that follow each other in one block.
+// groupAdjacentCharts groups the parts of a section: adjacent charts form a group, other parts are alone.
 func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	for i, part := range parts {
 		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {
@@ -128,7 +125,8 @@ func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	return all
 }
 
-// contentSecurityPolicy is the Content-Security-Policy of a page that may ask its own server, or nobody.
+// contentSecurityPolicy returns a policy that allows the given style and script and, with allowSelf,
+// connections to the page's own server.
 func contentSecurityPolicy(style, script string, allowSelf bool) string {
 	connect := "'none'"
 	if allowSelf {

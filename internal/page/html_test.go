@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// renderAll is a page in all that it is written as, by name.
+// renderAll returns each form of the page, by name.
 func renderAll(t testing.TB, p *Page) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -48,8 +48,8 @@ func TestEverythingIsWritten(t *testing.T) {
 	}
 }
 
-// The policy has the hash of the very elements that are in the page; without that a
-// browser runs nothing.
+// TestContentSecurityPolicy checks that the policy contains the hashes of the page's elements, without
+// which a browser runs nothing.
 func TestContentSecurityPolicy(t *testing.T) {
 	p := newSamplePage("word")
 	html := renderAll(t, p)["html"]
@@ -91,7 +91,7 @@ func TestLiveInterval(t *testing.T) {
 
 var dataElement = regexp.MustCompile(`(?s)<script type="application/json">(.*?)</script>`)
 
-// hostile are texts that would end what they stand in.
+// hostile are texts that would end the element that contains them.
 var hostile = []string{
 	`</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><b>`, `' onload='x`, `]]><!--`, `&lt;b&gt;`,
 	"</title></style></textarea>", "| a | b |\n\n# c", "javascript:alert(1)", "\u2028\u2029\x00\xff",
@@ -103,7 +103,7 @@ func checkEscaping(t *testing.T, text string) {
 	have := renderAll(t, newSamplePage(text))
 	tags := regexp.MustCompile(`<[a-zA-Z/!][a-z0-9]*`)
 	for _, name := range []string{"html", "update"} {
-		// The same elements in the same order as with a harmless text.
+		// The elements must be the same as with a harmless text.
 		if a, b := tags.FindAllString(plain[name], -1), tags.FindAllString(have[name], -1); strings.Join(a, "") != strings.Join(b, "") {
 			t.Errorf("%q changes the elements of %s", text, name)
 		}
@@ -131,7 +131,7 @@ func FuzzPage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 200 || strings.TrimSpace(text) == "" {
-			return // an empty text leaves elements out
+			return // an empty text omits elements
 		}
 		checkEscaping(t, text)
 	})
@@ -140,7 +140,7 @@ func FuzzPage(f *testing.F) {
 func TestValidate(t *testing.T) {
 	for want, part := range map[string]Part{
 		"has 1 cells; expected 2": {Table: &Table{Lines: [][]string{{"a", "b"}, {"a"}}}},
-		"2 X and 1 Y":             {Chart: &Chart{Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}},
+		"2 X and 1 Y values":      {Chart: &Chart{Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}},
 	} {
 		p := &Page{Sections: []Section{{Parts: []Part{part}}}}
 		var out bytes.Buffer
@@ -152,7 +152,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// IDs are made of what was given or of titles, and unique.
+// TestIDs checks that IDs are made of given IDs or titles, and unique.
 func TestIDs(t *testing.T) {
 	p := &Page{Sections: []Section{
 		{ID: "A b", Parts: []Part{{Chart: &Chart{ID: "a-b"}}, {Chart: &Chart{Title: "Größe"}}}},
@@ -166,7 +166,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestApplication has a page with a body of its own, whose policy knows its script and style.
+// TestApplication checks a page with its own body, and the policy for its script and style.
 func TestApplication(t *testing.T) {
 	a := Application{Title: "A <title>", Body: `<p id="own">1 &lt; 2</p>`, Style: "#own { color: red }", Script: "window.mine = 1 < 2;"}
 	var b bytes.Buffer
@@ -185,7 +185,7 @@ func TestApplication(t *testing.T) {
 	checkPolicyHashes(t, html)
 }
 
-// uPlot's files are those of its package, unchanged.
+// TestUPlotIsUnchanged checks that uPlot's files are those of its package.
 func TestUPlotIsUnchanged(t *testing.T) {
 	for name, want := range map[string]string{
 		"uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",

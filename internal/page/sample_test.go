@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// newSamplePage has every kind of part and of chart, with a text in each field.
+// newSamplePage returns a page with each kind of part and chart, and with text in each field.
 func newSamplePage(text string) *Page {
 	t := &Table{Caption: text + " table", Lines: [][]string{{text, "rate" + text, "note"}}}
 	t.AddRow(text, "1,234", text)

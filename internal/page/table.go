@@ -7,28 +7,27 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. Its first and last columns are words and start at the left; the
-// columns between are figures and end at the right.
+// Table is a table. Its first and last columns are text and left-aligned; the columns between are figures
+// and right-aligned.
 type Table struct {
-	// Caption is a sentence above it, "" for none.
+	// Caption is a sentence above the table, "" for none.
 	Caption string
-	// Lines are all of the same length; the first are the headings.
+	// Lines are the rows, all of the same length; the first contains the headings.
 	Lines [][]string
-	// Tones are those of cells, by line and column; there may be fewer, or none.
+	// Tones are the tones of cells, by row and column; missing ones are Plain.
 	Tones [][]Tone
-	// Figures has the last column be figures as well.
+	// Figures makes the last column figures as well.
 	Figures bool
-	// Actions are buttons at the ends of lines in HTML, by line; there may be fewer, or
-	// none.
+	// Actions are buttons at the ends of rows in HTML; there may be fewer than rows.
 	Actions []Action
 }
 
-// isTextColumn says whether a column is words.
+// isTextColumn reports whether a column contains text, not figures.
 func (t *Table) isTextColumn(column int) bool {
 	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
 }
 
-// rowAction is the button at the end of a line, nil if it has none.
+// rowAction returns the button of a row, nil if it has none.
 func (t *Table) rowAction(row int) *Action {
 	if row >= len(t.Actions) || t.Actions[row].Label == "" {
 		return nil
@@ -36,10 +35,10 @@ func (t *Table) rowAction(row int) *Action {
 	return &t.Actions[row]
 }
 
-// AddRow adds a line; the first is that of the headings.
+// AddRow adds a row; the first one contains the headings.
 func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
-// SetLastRowTone gives the cell of the last line in a column a tone.
+// SetLastRowTone sets the tone of a cell in the last row.
 func (t *Table) SetLastRowTone(column int, tone Tone) {
 	line := len(t.Lines) - 1
 	for len(t.Tones) <= line {
@@ -51,7 +50,7 @@ func (t *Table) SetLastRowTone(column int, tone Tone) {
 	t.Tones[line][column] = tone
 }
 
-// Tone is that of a cell.
+// Tone returns the tone of a cell.
 func (t *Table) Tone(row, column int) Tone {
 	if row >= len(t.Tones) || column >= len(t.Tones[row]) {
 		return Plain

@@ -8,11 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// textWidth is where paragraphs and captions are broken. Tables and remarks are as wide
-// as they are.
+// textWidth is the line length of paragraphs and captions. Tables and remarks are not wrapped.
 const textWidth = 100
 
-// WriteText writes the page for a terminal. Charts are not in it.
+// WriteText writes the page, without charts, for a terminal.
 func (p *Page) WriteText(w io.Writer) error {
 	var b strings.Builder
 	title := p.Title
@@ -29,11 +28,11 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeCharts leaves charts out, headings that stand above nothing else, and sections of
-// nothing else.
+// removeCharts returns the sections without charts, without headings above nothing else, and without
+// sections that would be empty.
 func removeCharts(sections []Section) (all []Section) {
 	for _, s := range sections {
-		var parts []Part // from behind
+		var parts []Part // in reverse
 		for i := len(s.Parts) - 1; i >= 0; i-- {
 			part := s.Parts[i]
 			last := len(parts) == 0 || parts[len(parts)-1].Heading != ""
@@ -72,7 +71,7 @@ func (s *Section) writeText(b *strings.Builder) {
 	if s.Lead != "" {
 		writeWrapped(b, s.Lead)
 	}
-	headed := false // the part before is a heading
+	headed := false // the previous part is a heading
 	for _, part := range s.Parts {
 		if !headed && (part.Text != "" || part.Table != nil || part.Bars != nil) {
 			b.WriteByte('\n')
@@ -94,14 +93,14 @@ func (p Part) writeText(b *strings.Builder) {
 		if p.Table.Caption != "" {
 			writeWrapped(b, p.Table.Caption)
 		}
-		_ = p.Table.WriteText(b) // a builder takes everything
+		_ = p.Table.WriteText(b) // a builder does not fail
 	}
 	for _, r := range p.Remarks {
 		fmt.Fprintf(b, "    %s\n", strings.ReplaceAll(r.Text, "\n", "\n      "))
 	}
 }
 
-// writeWrapped writes a paragraph, indented by two spaces and broken between words.
+// writeWrapped writes a paragraph, wrapped and indented by two spaces.
 func writeWrapped(b *strings.Builder, text string) {
 	column := 0
 	for _, word := range strings.Fields(text) {

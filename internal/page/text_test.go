@@ -54,7 +54,7 @@ func TestWriteText(t *testing.T) {
 	}
 }
 
-// failingWriter takes nothing.
+// failingWriter always fails.
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("full") }

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Format writes a value as people read it; NaN and infinities are "". The page's script
-// writes values in the same way.
+// Format formats a value for readers; NaN and infinities are "". The page's script formats values in the
+// same way.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Seconds:
@@ -26,7 +26,7 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatPercentile writes 1/(1-p) as p, with as many nines as it has.
+// formatPercentile formats 1/(1-p) as p, with as many nines as it has.
 func formatPercentile(ratio float64) string {
 	if !(ratio >= 1) || math.IsInf(ratio, 1) {
 		return ""

@@ -21,7 +21,7 @@ var (
 	other = Header{Unix: true}
 )
 
-// binaryHeader makes version 2 with any bytes in it.
+// binaryHeader returns a version 2 header with arbitrary content.
 func binaryHeader(command, family byte, block ...byte) string {
 	b := append([]byte(signature), command, family)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(block)))
@@ -32,14 +32,14 @@ func tlv(kind byte, value string) string {
 	return string(binary.BigEndian.AppendUint16([]byte{kind}, uint16(len(value)))) + value
 }
 
-// headerWithBlock puts more behind the addresses of h.
+// headerWithBlock appends TLVs to the addresses of h.
 func headerWithBlock(h Header, more string) string {
 	b := append(appendHeader(nil, h, 2), more...)
 	binary.BigEndian.PutUint16(b[14:], uint16(len(b)-headerSize))
 	return string(b)
 }
 
-// headerWithChecksum puts before, a right checksum and after behind the addresses of h.
+// headerWithChecksum appends before, a correct checksum, and after to the addresses of h.
 func headerWithChecksum(h Header, before, after string) string {
 	s := headerWithBlock(h, before+tlv(typeCRC32C, "\x00\x00\x00\x00")+after)
 	at := len(s) - len(after) - crc32.Size
@@ -49,7 +49,7 @@ func headerWithChecksum(h Header, before, after string) string {
 
 var addresses4 = "\xc0\x00\x02\x01\xc6\x33\x64\x07\xdc\x04\x01\xbb"
 
-// validHeaders are headers with what they mean.
+// validHeaders are valid headers and their meaning.
 var validHeaders = []struct {
 	name, in string
 	want     Header
@@ -95,7 +95,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// invalidHeaders are wrong headers, with what the error says.
+// invalidHeaders are invalid headers and their errors.
 var invalidHeaders = []struct{ name, in, says string }{
 	{"nothing like it", "G", `byte 1 is "G", after ""; expected "PROXY "`},
 	{"HTTP in capitals", "PO", `byte 2 is "O", after "P"`},
@@ -116,9 +116,9 @@ var invalidHeaders = []struct{ name, in, says string }{
 	{"a port with a sign", "PROXY TCP4 1.2.3.4 5.6.7.8 +1 2\r\n", `port is "+1"`},
 	{"no second port", "PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n", "two ports"},
 	{"something behind the ports", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2 \r\n", "two ports"},
-	{"the end of a unix line", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", `expected \r\n`},
+	{"the end of a unix line", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", `to end with \r\n`},
 	{"unknown and more", "PROXY UNKNOWNS\r\n", "TCP4, TCP6 or UNKNOWN"},
-	{"unknown, end of a unix line", "PROXY UNKNOWN \n", `expected \r\n`},
+	{"unknown, end of a unix line", "PROXY UNKNOWN \n", `to end with \r\n`},
 	{"107 bytes without an end", "PROXY UNKNOWN " + strings.Repeat("f", 107-14), "within 107 bytes"},
 
 	{"half a signature", signature[:7] + "q", "signature of version 2"},
@@ -137,7 +137,7 @@ var invalidHeaders = []struct{ name, in, says string }{
 	{"a TLV beyond the end", headerWithBlock(four, "\x04\x00\x02x"), "has 2 bytes; expected at most 1"},
 	{"a TLV and a byte", headerWithBlock(four, tlv(4, "")+"x"), "1 bytes are left"},
 	{"a short checksum", headerWithBlock(four, tlv(3, "abc")), "CRC32C has 3 bytes; expected 4"},
-	{"a second checksum", headerWithChecksum(four, "", tlv(3, "abcd")), "CRC32C is there twice"},
+	{"a second checksum", headerWithChecksum(four, "", tlv(3, "abcd")), "found two CRC32C"},
 	{"a wrong checksum", headerWithBlock(four, tlv(3, "abcd")), "CRC32C is 61626364; expected"},
 	{"a byte changed under the checksum", strings.Replace(headerWithChecksum(four, "", ""), "\xc0", "\xc1", 1), "CRC32C is"},
 }
@@ -157,7 +157,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// A header that is not complete costs nothing, however often it is looked at.
+// TestIncompleteAllocatesNothing checks that parsing an incomplete header does not allocate.
 func TestIncompleteAllocatesNothing(t *testing.T) {
 	for _, c := range validHeaders {
 		in := []byte(c.in)

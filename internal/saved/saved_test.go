@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReader reads what was written, and nothing of what is cut off.
+// TestReader reads complete and truncated input.
 func TestReader(t *testing.T) {
 	p := binary.AppendUvarint(AppendString(AppendString([]byte{7}, "name"), []byte{}), 300)
 	p = append(p, "rest"...)

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 )
 
-// Skipf notes why a test is skipped, and ends it.
+// Skipf records the message and ends the test.
 func (r *fakeTB) Skipf(format string, args ...any) {
 	r.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
@@ -15,8 +15,8 @@ func (r *fakeTB) Skipf(format string, args ...any) {
 
 func (r *fakeTB) Cleanup(f func()) { r.cleanup = f }
 
-// A test that needs more descriptors than there are left waits for another's end; one that needs
-// more than the limit is skipped.
+// TestDescriptors checks that a test waits for descriptors that another one has reserved, and is skipped if
+// it needs more than the limit.
 func TestDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100 + spareDescriptors

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fakeTB is a test whose failure is looked at.
+// fakeTB is a test that is expected to fail.
 type fakeTB struct {
 	testing.TB
 	message string
