@@ -51,7 +51,7 @@ var mutations = []mutation{
 	{"admit one connection too many", "internal/admission/admission.go",
 		"int(c.max-int64(uint32(v))-v>>32)", "int(c.max+1-int64(uint32(v))-v>>32)", "./internal/admission"},
 	{"ignore the list of denied addresses", "internal/admission/admission.go",
-		"return !c.deny.Contain(source) && ", "return ", "./internal/admission"},
+		"return !c.deny.Contains(source) && ", "return ", "./internal/admission"},
 	{"lose a job that is shed", "pool/queue.go",
 		"\t\t*shed = append(*shed, e.Task)\n\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "./pool"},
 	{"queue a job without waking a worker", "pool/submit.go",
@@ -59,11 +59,11 @@ var mutations = []mutation{
 	{"accept Content-Length together with Transfer-Encoding", "web/head.go",
 		"case h.seenTE && h.seenLen:", "case h.seenTE && h.seenLen && !eleven:", "./web"},
 	{"unmask frames with the wrong byte of the mask", "internal/wsframe/frame.go",
-		"mask[(at+i)&3]", "mask[i&3]", "./web"},
+		"mask[(offset+i)&3]", "mask[i&3]", "./web"},
 	{"publish without the right to", "hub/publish.go",
 		"case !u.mayPublish(kind, topic):", "case false:", "./hub"},
 	{"never restart a worker process", "internal/supervisor/monitor.go",
-		"for run := 0; !closed(s.draining); run++ {", "for run := 0; run < 1 && !closed(s.draining); run++ {", "./internal/supervisor"},
+		"for run := 0; !isClosed(s.draining); run++ {", "for run := 0; run < 1 && !isClosed(s.draining); run++ {", "./internal/supervisor"},
 }
 
 func main() {

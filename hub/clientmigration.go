@@ -59,7 +59,7 @@ func (s *savedClient) appendState(dst []byte) []byte {
 // decodeClient decodes what appendState has written, up to the subscriptions. It fails if the format is not
 // between minFormat and maxFormat, or the user no longer exists.
 func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
-	r := saved.Read(state)
+	r := saved.NewReader(state)
 	version := r.Byte()
 	s.client = client{format: messageFormat(r.Byte()), repliesInMessageOrder: r.Byte() != 0}
 	s.flagsOrErrors = r.Byte()
@@ -67,7 +67,7 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 	s.name = r.String()
 	s.subscriptions = r
 	switch {
-	case version != clientStateVersion || !r.OK() || s.format < minFormat || s.format > maxFormat:
+	case version != clientStateVersion || !r.Complete() || s.format < minFormat || s.format > maxFormat:
 		return s, errBadState
 	case user != "":
 		if s.user = h.activeUser(user); s.user == nil {
@@ -82,10 +82,10 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
-	for len(saved.Rest()) > 0 {
+	for len(saved.Remaining()) > 0 {
 		k := Kind(saved.Byte())
 		name := saved.String()
-		if !saved.OK() || k >= kindCount || c.isSubscribed(k, name) {
+		if !saved.Complete() || k >= kindCount || c.isSubscribed(k, name) {
 			return errBadState
 		}
 		t, err := h.addSubscription(c, ref, k, name, limits)

@@ -18,7 +18,7 @@ var nondeterministic = regexp.MustCompile(`(?i)time|info|list|kill|/`)
 func FuzzCommands(f *testing.F) {
 	for _, in := range []string{
 		"PING\r\nSUBSCRIBE a b\r\nPING x\r\nUNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n",
-		testkit.Command("HELLO", "3", "SETNAME", "ann") + testkit.Command("PSUBSCRIBE", "*", "a?") + testkit.Command("PUBLISH", "ab", "x") + "RESET\r\nCLIENT GETNAME\r\n",
+		testkit.RESPCommand("HELLO", "3", "SETNAME", "ann") + testkit.RESPCommand("PSUBSCRIBE", "*", "a?") + testkit.RESPCommand("PUBLISH", "ab", "x") + "RESET\r\nCLIENT GETNAME\r\n",
 		"SSUBSCRIBE a\r\nSPUBLISH a x\r\nHELLO 3\r\nSUNSUBSCRIBE\r\nPUBSUB SHARDNUMSUB a\r\n",
 		"CLIENT REPLY OFF\r\nSUBSCRIBE a\r\nPING\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n",
 		"AUTH a b\r\nAUTH a\r\nHELLO 2 AUTH default x\r\nSELECT 0\r\nSELECT 1\r\nECHO \"a\\x00\"\r\nQUIT\r\nPING\r\n",

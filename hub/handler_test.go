@@ -85,7 +85,7 @@ func TestProtocolErrors(t *testing.T) {
 func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
-	in := testkit.Command("SUBSCRIBE", "a", "b") + testkit.Command("PSUBSCRIBE", "c*") + testkit.Command("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
+	in := testkit.RESPCommand("SUBSCRIBE", "a", "b") + testkit.RESPCommand("PSUBSCRIBE", "c*") + testkit.RESPCommand("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
 	for n := range len(in) {
 		for _, end := range []func(*tcptest.Peer){(*tcptest.Peer).CloseWrite, (*tcptest.Peer).Reset} {
 			p := s.Dial()
@@ -113,10 +113,10 @@ func TestSubscribeToManyTopics(t *testing.T) {
 	for _, word := range []string{"subscribe", "psubscribe", "ssubscribe"} {
 		leave := strings.Replace(word, "sub", "unsub", 1)
 		p := s.Dial()
-		p.Send("PING\r\n" + testkit.Command(append([]string{word}, names...)...))
+		p.Send("PING\r\n" + testkit.RESPCommand(append([]string{word}, names...)...))
 		p.Expect("+PONG\r\n")
 		p.Expect(confirmationsRESP2(word, names, 1, 1))
-		p.Send(testkit.Command(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
+		p.Send(testkit.RESPCommand(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
 		p.Expect(confirmationsRESP2(leave, names[:n/2], n-1, -1))
 		p.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 		left := make(map[string]bool)
@@ -147,7 +147,7 @@ func TestSubscribeToManyTopicsUnread(t *testing.T) {
 	}
 	p := s.Dial()
 	p.StopReading()
-	p.Send(testkit.Command(words...))
+	p.Send(testkit.RESPCommand(words...))
 	if left := h.topics.count.Load(); left == 0 || left > n/2 {
 		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
 	}
@@ -163,7 +163,7 @@ func TestSubscribeToManyTopicsUnread(t *testing.T) {
 func TestLateReaderGetsAllReplies(t *testing.T) {
 	srv := &tcp.Server{Handler: new(Hub).Handler()}
 	s := tcptest.NewServer(t, srv)
-	for _, command := range []string{testkit.Command("ECHO", strings.Repeat("x", 1000)), "COMMAND\r\n"} {
+	for _, command := range []string{testkit.RESPCommand("ECHO", strings.Repeat("x", 1000)), "COMMAND\r\n"} {
 		for _, first := range []string{"PING\r\n", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
 			p := s.Dial()
 			p.Send(first)
@@ -198,9 +198,9 @@ func TestReplyWithoutSpaceCloses(t *testing.T) {
 	a.Send("SUBSCRIBE a\r\n")
 	a.Output()
 	a.StopReading()
-	b.Send(testkit.Command("PUBLISH", "a", strings.Repeat("x", 900)) + testkit.Command("PUBLISH", "a", strings.Repeat("y", 900)))
+	b.Send(testkit.RESPCommand("PUBLISH", "a", strings.Repeat("x", 900)) + testkit.RESPCommand("PUBLISH", "a", strings.Repeat("y", 900)))
 	b.Expect(":1\r\n:0\r\n")
-	a.Send(testkit.Command("PING", strings.Repeat("z", 100)))
+	a.Send(testkit.RESPCommand("PING", strings.Repeat("z", 100)))
 	a.StartReading()
 	a.ExpectClosed(tcp.ErrFull)
 	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
@@ -256,7 +256,7 @@ func TestLongTopicListInBackground(t *testing.T) {
 	for i := range maxTopicsOnLoop + 1 {
 		words = append(words, "t"+strconv.Itoa(i))
 	}
-	a.Send(testkit.Command(words...))
+	a.Send(testkit.RESPCommand(words...))
 	b.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\nPING\r\n")
 	b.Expect("*" + strconv.Itoa(len(words)-1) + "\r\n")
 	var names []string

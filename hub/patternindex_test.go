@@ -180,7 +180,7 @@ func TestExpensivePatternsRejected(t *testing.T) {
 				p := s.DialFrom(netip.AddrPortFrom(from, uint16(1024+attacker)))
 				refused := 0
 				for _, bomb := range slowPatterns(uint64(attacker), patterns) {
-					p.Send(testkit.Command("PSUBSCRIBE", bomb))
+					p.Send(testkit.RESPCommand("PSUBSCRIBE", bomb))
 					if strings.HasPrefix(p.Output(), "-ERR "+errPatternTooCostly.Error()) {
 						refused++
 					}
@@ -216,7 +216,7 @@ func TestPatternPublishYields(t *testing.T) {
 		}
 	}
 	p := s.Dial()
-	p.Send(strings.Repeat(testkit.Command("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
+	p.Send(strings.Repeat(testkit.RESPCommand("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
 	p.Expect(strings.Repeat(":0\r\n", publishes))
 	if least := publishes * int(h.patternIndex.maxPublishWork.Load()) / (maxBatchWork * matchUnitsPerWork) / 2; calls < least || least < 5 {
 		t.Errorf("%d publishes, each with %d units of work, had %d turns, want at least %d", publishes, h.patternIndex.maxPublishWork.Load(), calls, least)

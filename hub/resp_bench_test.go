@@ -17,11 +17,11 @@ func BenchmarkCommands(b *testing.B) {
 		name, setup, command string
 		receivers            int
 	}{
-		{"PING", "", testkit.Command("PING"), 0},
-		{"PUBLISH/0", "", testkit.Command("PUBLISH", "news.today", message), 0},
-		{"PUBLISH/1", "", testkit.Command("PUBLISH", "news.today", message), 1},
-		{"PUBLISH/100", "", testkit.Command("PUBLISH", "news.today", message), 100},
-		{"SUBSCRIBE+UNSUBSCRIBE", "SUBSCRIBE first\r\n", testkit.Command("SUBSCRIBE", "news.today") + testkit.Command("UNSUBSCRIBE", "news.today"), 0},
+		{"PING", "", testkit.RESPCommand("PING"), 0},
+		{"PUBLISH/0", "", testkit.RESPCommand("PUBLISH", "news.today", message), 0},
+		{"PUBLISH/1", "", testkit.RESPCommand("PUBLISH", "news.today", message), 1},
+		{"PUBLISH/100", "", testkit.RESPCommand("PUBLISH", "news.today", message), 100},
+		{"SUBSCRIBE+UNSUBSCRIBE", "SUBSCRIBE first\r\n", testkit.RESPCommand("SUBSCRIBE", "news.today") + testkit.RESPCommand("UNSUBSCRIBE", "news.today"), 0},
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			h := new(Hub)

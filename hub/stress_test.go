@@ -103,7 +103,7 @@ func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 			in.WriteString(s.randomCommand())
 		}
 		steps += n
-		in.WriteString(testkit.Command("PING", "end"))
+		in.WriteString(testkit.RESPCommand("PING", "end"))
 		if _, err := io.WriteString(c, in.String()); err != nil {
 			return steps // killed
 		}
@@ -131,25 +131,25 @@ func (s *stressClient) randomCommand() string {
 	name := string(rune('a'+s.rand.IntN(stressTopics/2))) + strconv.Itoa(s.rand.IntN(2))
 	switch s.rand.IntN(12) {
 	case 0, 1, 2:
-		return testkit.Command("SUBSCRIBE", name)
+		return testkit.RESPCommand("SUBSCRIBE", name)
 	case 3:
-		return testkit.Command("SUBSCRIBE", "a0", name, "b1")
+		return testkit.RESPCommand("SUBSCRIBE", "a0", name, "b1")
 	case 4, 5:
-		return testkit.Command("UNSUBSCRIBE", name)
+		return testkit.RESPCommand("UNSUBSCRIBE", name)
 	case 6:
-		return testkit.Command("PSUBSCRIBE", name[:1]+"*")
+		return testkit.RESPCommand("PSUBSCRIBE", name[:1]+"*")
 	case 7:
-		return testkit.Command("PUNSUBSCRIBE", name[:1]+"*")
+		return testkit.RESPCommand("PUNSUBSCRIBE", name[:1]+"*")
 	case 8:
 		return "UNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n"
 	case 9:
 		if s.rand.IntN(10) == 0 {
-			return testkit.Command("CLIENT", "KILL", "ADDR", s.crowd.randomRecent(s.rand))
+			return testkit.RESPCommand("CLIENT", "KILL", "ADDR", s.crowd.randomRecent(s.rand))
 		}
-		return testkit.Command("PUBSUB", "NUMSUB", "a0", name)
+		return testkit.RESPCommand("PUBSUB", "NUMSUB", "a0", name)
 	default: // rejected for RESP2 subscribers
 		s.sent++
-		return testkit.Command("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
+		return testkit.RESPCommand("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
 	}
 }
 

@@ -312,12 +312,12 @@ type Histogram struct {
 }
 
 // Bound returns the upper bound of bucket i: 1 µs for the first, doubled for each further one.
-func Bound(i int) time.Duration { return histogram.Bound(i) }
+func Bound(i int) time.Duration { return histogram.UpperBound(i) }
 
 func (h *Histogram) add(d time.Duration) {
 	h.Count++
 	h.Sum += d
-	h.Buckets[histogram.Bucket(d, Buckets)]++
+	h.Buckets[histogram.BucketIndex(d, Buckets)]++
 }
 
 func (h *Histogram) merge(o *Histogram) {

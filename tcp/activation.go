@@ -7,7 +7,7 @@ import (
 )
 
 // NamedListener is a listener together with the name that the service manager gave it.
-type NamedListener = activation.Named
+type NamedListener = activation.NamedListener
 
 // ActivatedListeners returns the listeners that a service manager such as systemd opened for this
 // process (LISTEN_FDS, sd_listen_fds(3)), or nil if there are none. After Server.Upgrade, the new

@@ -46,7 +46,7 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 // An invalid address, as of a unix socket, is local and trusted.
 func newProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
-	return func(a netip.Addr) bool { return !a.IsValid() || set.Contain(a) }
+	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }
 }
 
 func toNetAddr(a netip.AddrPort) net.Addr {

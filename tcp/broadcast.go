@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 )
 
 // Broadcast is a message for Server.Broadcast.
@@ -33,7 +33,7 @@ type BroadcastHandler interface {
 
 // Held is the number of receivers that Broadcast returns for a message that it has queued during
 // an upgrade.
-const Held = publish.Held
+const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or calls the BroadcastHandler on
 // this goroutine to send it to a group. It does not block and returns the result of SendToGroup,
@@ -78,11 +78,11 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case worker != nil:
 			return 0, publicError(worker.Broadcast(b.Message))
 		}
-	} else if len(b.Group) > publish.MaxGroup {
+	} else if len(b.Group) > broadcastlog.MaxGroupName {
 		return 0, ErrTooLarge
 	}
 	if g := s.broadcasts.Load(); g != nil {
-		return g.Broadcast(publish.Broadcast(b))
+		return g.Broadcast(broadcastlog.Broadcast(b))
 	}
 	return s.sendToGroup(b) // before the start
 }
@@ -104,7 +104,7 @@ var errNoGroups = badUse("Broadcast to a group: the Handler is no BroadcastHandl
 // earlier.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
-	return g != nil && g.Upgrading()
+	return g != nil && g.IsUpgrading()
 }
 
 // maxHeldBytes returns the limit of bytes in broadcasts that an upgrade queues.
@@ -114,20 +114,20 @@ func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<2
 // stays paused until the predecessor has handed everything over.
 func (s *Server) initBroadcasts(e engine.Engine, l Limits) {
 	log := s.logger()
-	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
-	g.Run = func(b publish.Broadcast) (int, error) {
+	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
+	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
 			return 0, publicError(e.Broadcast(b.Message))
 		}
 		return s.sendToGroup(Broadcast(b))
 	}
-	g.Failed = func(err error) {
+	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it
 			log.Error("broadcast made during the upgrade lost", "error", err)
 		}
 	}
 	if s.predecessor != nil {
-		_ = g.Hold(context.Background()) // nobody broadcasts yet
+		_ = g.Pause(context.Background()) // nobody broadcasts yet
 	}
 	s.broadcasts.Store(g)
 }

@@ -330,7 +330,7 @@ func TestBroadcastToGroup(t *testing.T) {
 		t.Errorf("a topic that is too long: %v, want ErrTooLarge", err)
 	}
 	g := srv.broadcasts.Load()
-	requireNoError(t, g.Hold(context.Background()))
+	requireNoError(t, g.Pause(context.Background()))
 	_, err := srv.Broadcast(Broadcast{All: true, Message: []byte("to all\n")})
 	requireNoError(t, err)
 	for i := range 3 {
@@ -342,7 +342,7 @@ func TestBroadcastToGroup(t *testing.T) {
 	if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte("x")}); !errors.Is(err, ErrFull) {
 		t.Errorf("broadcast beyond what may be held: %v", err)
 	}
-	g.Release(context.Background(), nil)
+	g.Resume(context.Background(), nil)
 	got := []string{member.ReadLine(), member.ReadLine(), member.ReadLine(), member.ReadLine()}
 	if slices.Sort(got); !slices.Equal(got, []string{"held", "held", "hello", "to all"}) {
 		t.Errorf("a member has got %q", got)

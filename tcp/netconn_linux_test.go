@@ -18,7 +18,7 @@ import (
 )
 
 func init() {
-	if sock.PrivateTables() == nil {
+	if sock.CheckPrivateTables() == nil {
 		shardConns = sock.MaxConns() + 1
 	}
 }
@@ -53,7 +53,7 @@ func TestIdleMemory(t *testing.T) {
 			}()
 		}
 	}
-	testkit.ReserveDescriptors(t, conns+sock.Guard)
+	testkit.ReserveDescriptors(t, conns+sock.FirstPrivateFD)
 	measure := func(t *testing.T, addr string) (each int64) {
 		runWithOwnDescriptors(t, func() error {
 			before := userMemoryBytes()
@@ -130,9 +130,9 @@ func TestStackOfGoroutineModel(t *testing.T) {
 func runWithOwnDescriptors(t *testing.T, f func() error) {
 	t.Helper()
 	var err error
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		var release func()
-		if release, err = sock.PrivateTable(nil); err == nil {
+		if release, err = sock.UnshareDescriptorTable(nil); err == nil {
 			defer release()
 			err = f()
 		}

@@ -19,14 +19,14 @@ const maxProcesses = 1024
 // its index, from 0. main runs in each worker as in the first process; code that must run only
 // once, such as another listener or a signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
-	if w := supervisor.Own(); w != nil {
+	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
 	}
 	return 0, false
 }
 
 // isSupervisor reports whether this process starts and supervises workers.
-func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.Own() == nil }
+func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.CurrentWorker() == nil }
 
 func (s *Server) checkProcesses() error {
 	switch {
@@ -89,8 +89,8 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 // startSupervisor starts worker processes instead of an engine.
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
-		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
-		Sockets: socketsOfListeners(cfg.Listeners), Succeeds: s.predecessor != nil,
+		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
+		Sockets: socketsOfListeners(cfg.Listeners), IsSuccessor: s.predecessor != nil,
 	})
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	if !ok {
 		return nil
 	}
-	if err := p.Starting(w.Started()); err != nil {
+	if err := p.WaitStarted(w.Started()); err != nil {
 		return err
 	}
 	return w.Serving()
@@ -146,8 +146,8 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 	if err != nil {
 		return err
 	}
-	w := supervisor.Own()
-	all, err := w.Take(listenAddresses(cfg.Listeners), s.Processes)
+	w := supervisor.CurrentWorker()
+	all, err := w.ClaimListeners(listenAddresses(cfg.Listeners), s.Processes)
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}

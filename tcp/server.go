@@ -172,8 +172,8 @@ type Server struct {
 	activeListeners  []Listener      // with all defaults
 	worker           workerForwarder // set in a worker process
 	model            string
-	ownPool          *pool.Pool   // Auto's pool, or nil
-	handshakeLimiter *secure.Gate // nil without TLS
+	ownPool          *pool.Pool               // Auto's pool, or nil
+	handshakeLimiter *secure.HandshakeLimiter // nil without TLS
 	resolver         resolver
 	blockingCalls    sync.WaitGroup // callbacks of Blocking handlers
 	limits           Limits
@@ -304,7 +304,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	cfg, done, err := s.openListeners(listeners)
 	if err != nil {
 		if s.predecessor != nil {
-			_ = s.predecessor.Fail(err)
+			_ = s.predecessor.ReportFailure(err)
 		}
 		return err
 	}
@@ -312,7 +312,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	e, err := s.startEngine(cfg, listeners)
 	if err != nil {
 		if s.predecessor != nil {
-			_ = s.predecessor.Fail(err)
+			_ = s.predecessor.ReportFailure(err)
 		}
 		return err
 	}
@@ -431,7 +431,7 @@ func (s *Server) logger() *slog.Logger {
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), "loop", "limit", "handler"))
+	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
 // configureHandler sets the engine's callbacks.
@@ -528,7 +528,7 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 	if !m.Loops {
 		limit = 0
 	}
-	need, connsPerShard, err := sock.Shards(conns, loops, limit)
+	need, connsPerShard, err := sock.PlanLoops(conns, loops, limit)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+

@@ -60,7 +60,7 @@ func hasCertificate(c *tls.Config) bool {
 // certificate stays in use and the error is logged once to log, or slog.Default() if log is nil.
 // The function is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	r, err := secure.Reload(certFile, keyFile, log)
+	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
@@ -75,15 +75,15 @@ func checkTLS(field string, c *tls.Config) error {
 }
 
 // sharedHandshakeLimiter returns the limiter for the handshakes of all connections.
-func (s *Server) sharedHandshakeLimiter() *secure.Gate {
+func (s *Server) sharedHandshakeLimiter() *secure.HandshakeLimiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sharedHandshakeLimiterLocked(s.limits)
 }
 
-func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.Gate {
+func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter {
 	if s.handshakeLimiter == nil {
-		s.handshakeLimiter = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+		s.handshakeLimiter = secure.NewHandshakeLimiter(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
 	}
 	return s.handshakeLimiter
 }
@@ -92,7 +92,7 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.Gate {
 // protocol and TLS.
 func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
-	s.tickets = make(map[*Listener]*secure.Tickets)
+	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
 	for i, at := range listeners {
 		if len(at.TrustedProxies) > 0 {
 			all[i].Proxied, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
@@ -104,7 +104,7 @@ func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Liste
 		if h, ok := handlerAs[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
+		if t := secure.NewTicketKeyRing(all[i].TLS, s.ticketKeys[&listeners[i]]); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/activation"
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
@@ -116,9 +116,9 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 		return u, err
 	}
 	defer s.upgrading.Store(false)
-	_, _ = Notify(activation.Reloading()) // fails without a service manager
+	_, _ = Notify(activation.ReloadingState()) // fails without a service manager
 	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
-		upgrade.Serves()
+		upgrade.ReportServing()
 		_, _ = Notify("READY=1")
 		s.logger().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
@@ -154,11 +154,11 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.Stays(); err != nil {
+		if err = upgrade.KeepFirstProcess(); err != nil {
 			return u, err
 		}
 	}
-	next, err := upgrade.Start(cmd, upgradeReplyTimeout)
+	next, err := upgrade.StartSuccessor(cmd, upgradeReplyTimeout)
 	if err != nil {
 		return u, err
 	}
@@ -168,10 +168,10 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 			next.Abort()
 		}
 	}()
-	if err = next.Greet(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.SendHello(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListeners(control, upgrade.ListenersMessage) }); err != nil {
 		return u, err
 	}
-	ready, err := next.AwaitReady(ctx)
+	ready, err := next.WaitReady(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -181,7 +181,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	defer func() { d.finish(err == nil) }()
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.peerSocket)
+	channels, err := next.OpenChannels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
@@ -189,19 +189,19 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	moved, took, err := handOverConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
 	if err == nil {
-		err = next.Done(d.newDoneMessage())
+		err = next.SendDone(d.newDoneMessage())
 	}
-	if err != nil && next.Died() {
+	if err != nil && next.KillIfHung() {
 		u.Lost = moved.Gone
 		m.ShareListeners(false)
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // out of time: the rest is drained here
-		_ = next.Done(d.newDoneMessage())
+		_ = next.SendDone(d.newDoneMessage())
 		s.logger().Warn("not all connections could be handed over", "error", err)
 		err = nil
 	}
-	if s.signalRelay = next.Keep(); s.signalRelay != nil {
+	if s.signalRelay = next.StartReaper(); s.signalRelay != nil {
 		u.Stays = true
 	}
 	return u, nil
@@ -272,7 +272,7 @@ func (s *Server) newHello(e engine.Engine, m engine.Migrator, listeners []Listen
 		}
 		hello.Listeners = append(hello.Listeners, l)
 	}
-	hello.Activated, hello.Files = activation.Kept()
+	hello.Activated, hello.Files = activation.KeptSockets()
 	return hello
 }
 
@@ -286,7 +286,7 @@ func (s *Server) awaitSuccessor(err error) error {
 		s.logger().Warn("the old process has ended, and stays", "error", err)
 	}
 	debug.FreeOSMemory()
-	if err = s.signalRelay.Wait(); err != nil {
+	if err = s.signalRelay.WaitServerExit(); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil
@@ -302,7 +302,7 @@ func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next
 	m.ShareListeners(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
-	watching.Go(func() { next.Watch(during) })
+	watching.Go(func() { next.MonitorAlive(during) })
 	start := time.Now()
 	if err = e.Hold(true); err == nil {
 		moved, err = m.HandOver(ctx, channels)
@@ -344,7 +344,7 @@ func listenerKey(l *Listener, addr net.Addr) string {
 
 // findPredecessor connects to the old process if this one was started by its Upgrade.
 func (s *Server) findPredecessor() error {
-	p, err := upgrade.Take()
+	p, err := upgrade.ClaimPredecessor()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
 		s.paused.Store(p.Paused)
@@ -388,13 +388,13 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 		if ok {
 			err = awaitWorkersServing(e, p)
 		}
-		failed := err != nil && !upgrade.Aborted(err)
+		failed := err != nil && !upgrade.IsAborted(err)
 		if failed {
-			_ = p.Fail(err)
+			_ = p.ReportFailure(err)
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), s.importState, m.TakeOver)
+			err = p.AnnounceReady(m.Ends(), s.importState, m.TakeOver)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended
@@ -422,11 +422,11 @@ type upgradeState struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves on the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
-	signalRelay *upgrade.Keeper                  // if this process stays; set before handedOver
+	signalRelay *upgrade.Reaper                  // if this process stays; set before handedOver
 	aborted     error                            // why this process does not take over
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
-	tickets     map[*Listener]*secure.Tickets
-	broadcasts  atomic.Pointer[publish.Gate]
+	tickets     map[*Listener]*secure.TicketKeyRing
+	broadcasts  atomic.Pointer[broadcastlog.Log]
 	upgradeTransfer
 }

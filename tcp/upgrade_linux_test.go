@@ -500,9 +500,9 @@ func TestUpgradeFails(t *testing.T) {
 	}{
 		{name: "crashes", model: Uring, does: "crash", says: "has ended: exit status 3"},
 		{name: "ends at once", model: Epoll, does: "leave", says: "has ended by itself"},
-		{name: "is stopped at its start", model: Goroutine, does: "stop itself", says: "does not say within 200ms that it is ready", patience: soon},
+		{name: "is stopped at its start", model: Goroutine, does: "stop itself", says: "did not send \"ready\" within 200ms", patience: soon},
 		{name: "is stopped in the middle", model: Goroutine, does: "stop in Restore", says: "has gone", lost: true, patience: time.Second},
-		{name: "can't be served with", model: Goroutine, does: "other settings", says: "can't serve: myriad: Server.Loops is -1"},
+		{name: "can't be served with", model: Goroutine, does: "other settings", says: "cannot serve: myriad: Server.Loops is -1"},
 		{name: "dies in the middle", model: Epoll, does: "die in Restore", says: "has gone", lost: true},
 		{name: "dies in the middle", model: Uring, does: "die in Restore", says: "has gone", lost: true},
 		{name: "dies while accepting is paused", model: Goroutine, does: "die in Restore", says: "has gone", lost: true, paused: true},

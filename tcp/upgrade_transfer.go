@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/broadcastlog"
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -35,12 +35,12 @@ var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 // upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards
 // baseCounts to peersClosed.
 type upgradeTransfer struct {
-	baseCounts    engine.Counts            // of earlier processes
-	baseListeners []upgrade.ListenerCounts // of earlier processes
-	sentCounts    engine.Counts            // sent to the new process
-	successorPeer *publish.Link            // nil if there is no new process
-	peers         map[*publish.Link]bool   // those being read
-	peersClosed   bool                     // no more peers are accepted
+	baseCounts    engine.Counts               // of earlier processes
+	baseListeners []upgrade.ListenerCounts    // of earlier processes
+	sentCounts    engine.Counts               // sent to the new process
+	successorPeer *broadcastlog.Peer          // nil if there is no new process
+	peers         map[*broadcastlog.Peer]bool // those being read
+	peersClosed   bool                        // no more peers are accepted
 	peerReaders   sync.WaitGroup
 	releaseOnce   sync.Once     // releases broadcasts after a predecessor
 	handoverDone  chan struct{} // closed when the predecessor has handed everything over; nil without
@@ -51,7 +51,7 @@ type upgradeTransfer struct {
 type outgoingUpgrade struct {
 	s                 *Server
 	state, peerSocket *os.File // nil if there is none
-	peer              *publish.Link
+	peer              *broadcastlog.Peer
 	releaseOnce       sync.Once
 	releaseTimer      *time.Timer // releases broadcasts after holdTimeout
 }
@@ -76,17 +76,17 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
-	if err = s.broadcasts.Load().Hold(waiting); err != nil {
+	if err = s.broadcasts.Load().Pause(waiting); err != nil {
 		d.finish(false)
 		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
 	}
 	if d.state, err = s.saveHandlerState(); err != nil {
 		s.logger().Error("the handler's state is lost", "error", err)
 	}
-	pair, err := upgrade.LinkPair()
+	pair, err := upgrade.NewBroadcastSocketpair()
 	if err == nil {
 		d.peerSocket = pair[1]
-		d.peer, err = publish.NewLink(pair[0], s.maxHeldBytes(), false)
+		d.peer, err = broadcastlog.NewPeer(pair[0], s.maxHeldBytes(), false)
 		_ = pair[0].Close()
 	}
 	if err != nil {
@@ -102,14 +102,14 @@ func (d *outgoingUpgrade) startReleaseTimer() {
 }
 
 // releaseBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
-func (d *outgoingUpgrade) releaseBroadcasts(peer *publish.Link) {
+func (d *outgoingUpgrade) releaseBroadcasts(peer *broadcastlog.Peer) {
 	d.releaseOnce.Do(func() {
 		if peer != nil && !d.s.addPeer(peer, true) {
 			peer = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().Release(ctx, peer)
+		d.s.broadcasts.Load().Resume(ctx, peer)
 	})
 }
 
@@ -170,7 +170,7 @@ func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.Listener
 
 // awaitFinalCounts waits for the old process's last message and adds its counters.
 func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
-	d, err := p.Wait()
+	d, err := p.WaitDone()
 	if err != nil {
 		return // it has died, or this server has ended
 	}
@@ -191,7 +191,7 @@ func (s *Server) importState(state, socket *os.File) {
 	if socket == nil {
 		return
 	}
-	l, err := publish.NewLink(socket, s.maxHeldBytes(), true)
+	l, err := broadcastlog.NewPeer(socket, s.maxHeldBytes(), true)
 	if err != nil {
 		s.logger().Error("broadcasts from the old process lost", "error", err)
 		return
@@ -212,18 +212,18 @@ func (s *Server) finishImport() {
 
 // releaseBroadcasts sends the broadcasts queued in this process, once, after those of the old
 // one.
-func (s *Server) releaseBroadcasts(peer *publish.Link) {
+func (s *Server) releaseBroadcasts(peer *broadcastlog.Peer) {
 	s.releaseOnce.Do(func() {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().Release(ctx, peer)
+		s.broadcasts.Load().Resume(ctx, peer)
 	})
 }
 
 // addPeer starts to read a peer connection, to a successor or from a predecessor. It reports
 // whether the server still accepts one.
-func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
+func (s *Server) addPeer(peer *broadcastlog.Peer, successor bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peersClosed {
@@ -231,7 +231,7 @@ func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
 		return false
 	}
 	if s.peers == nil {
-		s.peers = make(map[*publish.Link]bool)
+		s.peers = make(map[*broadcastlog.Peer]bool)
 	}
 	s.peers[peer] = true
 	if successor {
@@ -241,23 +241,23 @@ func (s *Server) addPeer(peer *publish.Link, successor bool) bool {
 	return true
 }
 
-func (s *Server) readPeer(peer *publish.Link, successor bool) {
+func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 	g, ahead := s.broadcasts.Load(), !successor
-	err := peer.Receive(publish.Receiver{
-		Message: func(m publish.Broadcast) {
+	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
+		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
-				g.RunNow(m)
+				g.DeliverNow(m)
 			} else {
-				g.Forwarded(m, peer)
+				g.BroadcastFromPeer(m, peer)
 			}
 		},
-		Released: func() {
+		OnResumed: func() {
 			if ahead {
 				ahead = false
 				s.releaseBroadcasts(peer)
 			}
 		},
-		Counters: func(p []byte) {
+		OnCounters: func(p []byte) {
 			var counters map[string]int64
 			if json.Unmarshal(p, &counters) == nil {
 				s.addBaseCounts(counters)
@@ -270,7 +270,7 @@ func (s *Server) readPeer(peer *publish.Link, successor bool) {
 	if !successor {
 		s.releaseBroadcasts(nil) // in case that it died earlier
 	}
-	g.Unlink(peer)
+	g.RemovePeer(peer)
 	peer.Close()
 	s.mu.Lock()
 	delete(s.peers, peer)
@@ -291,7 +291,7 @@ func (s *Server) closePeers() {
 		p, _ := json.Marshal(since.Named()) // a map of numbers can be encoded
 		s.successorPeer.SendCounters(p)
 	}
-	var all []*publish.Link
+	var all []*broadcastlog.Peer
 	for l := range s.peers {
 		all = append(all, l)
 	}
@@ -308,7 +308,7 @@ func (s *Server) saveHandlerState() (f *os.File, err error) {
 	if !ok || s.isSupervisor() {
 		return nil, nil
 	}
-	if f, err = upgrade.StateFile(); err != nil {
+	if f, err = upgrade.NewStateFile(); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -20,7 +20,7 @@ import (
 const fin = testkit.FIN
 
 // fr is a masked frame of a client.
-var fr = testkit.Frame
+var fr = testkit.MaskedFrame
 
 // echoSocket answers each message with itself.
 var echoSocket = web.OnMessage(func(s web.Socket, kind web.Kind, m []byte) { _ = s.Write(kind, m) })
@@ -29,7 +29,7 @@ var echoSocket = web.OnMessage(func(s web.Socket, kind web.Kind, m []byte) { _ =
 func dialSocket(t testing.TB, addr, fields string) *testkit.Conn {
 	t.Helper()
 	c := testkit.Dial(t, addr)
-	c.UpgradeWebSocket("/ws", fields)
+	c.HandshakeWebSocket("/ws", fields)
 	return c
 }
 
@@ -101,9 +101,9 @@ func TestAutobahn(t *testing.T) {
 	type row struct {
 		number string
 		send   string
-		chop   int          // send it in pieces of so many bytes
+		chop   int             // send it in pieces of so many bytes
 		want   []expectedFrame // then the connection stays open, or
-		code   int          // a close with this code comes
+		code   int             // a close with this code comes
 	}
 	var rows []row
 	add := func(number, send string, chop, code int, want ...expectedFrame) {
@@ -298,7 +298,7 @@ func TestAutobahnMassive(t *testing.T) {
 			t.Run(fmt.Sprintf("12-13.%d", i+1), func(t *testing.T) {
 				t.Parallel()
 				c := testkit.Dial(t, addr)
-				if got := c.UpgradeWebSocket("/ws", "Sec-WebSocket-Extensions: "+offer+"\r\n").Get("Sec-WebSocket-Extensions"); !strings.HasPrefix(got, "permessage-deflate") {
+				if got := c.HandshakeWebSocket("/ws", "Sec-WebSocket-Extensions: "+offer+"\r\n").Get("Sec-WebSocket-Extensions"); !strings.HasPrefix(got, "permessage-deflate") {
 					t.Fatalf("the server answered %q with the extensions %q", offer, got)
 				}
 				for _, n := range []int{0, 16, 64, 256, 1 << 10, 4 << 10, 16 << 10, 128 << 10} {

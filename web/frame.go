@@ -57,11 +57,11 @@ func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 // parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
 func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
-	h.op, h.fin, h.deflate = head.Op(), head.First&bitFin != 0, head.First&bitDeflate != 0
+	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.Reserved()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
+	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
@@ -76,7 +76,7 @@ func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	wsframe.Mask(b[start:], masked, mask, offset)
+	wsframe.ApplyMask(b[start:], masked, mask, offset)
 	return b
 }
 

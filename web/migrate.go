@@ -85,10 +85,10 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, erro
 // RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections to an HTTP
 // calls it in its own RestoreHandler.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
-	r := saved.Read(state)
+	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()
 	switch {
-	case version != savedVersion || !r.OK() || what > savedStream:
+	case version != savedVersion || !r.Complete() || what > savedStream:
 		return errBadState
 	case what == savedHTTP:
 		return c.SetHandler(h)
@@ -166,7 +166,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	k := socketOptions{r.String(), flags&savedDeflate != 0}
 	v := ws.handlerFor(k)
 	switch {
-	case !r.OK():
+	case !r.Complete():
 		return errBadState
 	case v == nil:
 		return fmt.Errorf("web: a socket of the subprotocol %q has come from another process; expected one of %q", k.protocol, ws.Subprotocols)
@@ -182,7 +182,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 		reserve(c, partialMemory+cap(m.message), true)
 	}
 	if m, ok := ws.Handler.(SocketMigrator); ok {
-		if err := m.Restore(Socket{c, v}, r.Rest()); err != nil {
+		if err := m.Restore(Socket{c, v}, r.Remaining()); err != nil {
 			v.closeForError(c, err)
 		}
 	}
@@ -200,7 +200,7 @@ func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessa
 	left := r.Uvarint()
 	m.message = append([]byte(nil), r.Bytes()...)
 	switch limit := v.maxMessageBytes(); {
-	case !r.OK(), m.kind != Text && m.kind != Binary, m.deflate && !v.deflate:
+	case !r.Complete(), m.kind != Text && m.kind != Binary, m.deflate && !v.deflate:
 		return nil, errBadState
 	case len(m.message) > limit || left > uint64(limit-len(m.message)):
 		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
@@ -231,12 +231,12 @@ func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, to []byte) ([]byte, error
 
 // restore makes the connection a stream again.
 func (e *Events) restore(c *tcp.Conn, r *saved.Reader) error {
-	if !r.OK() {
+	if !r.Complete() {
 		return errBadState
 	}
 	_ = c.SetHandler(eventStream{e}) // does not fail during a call
 	if e.Restore != nil {
-		if err := e.Restore(c, r.Rest()); err != nil {
+		if err := e.Restore(c, r.Remaining()); err != nil {
 			c.CloseWith(err)
 		}
 	}

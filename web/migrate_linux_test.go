@@ -406,7 +406,7 @@ func TestMovesOrNot(t *testing.T) {
 			s := startUpgradeChain(t, model, 0)
 			open := func(path string) *testkit.Conn {
 				c := testkit.Dial(t, s.addr)
-				c.UpgradeWebSocket(path, "")
+				c.HandshakeWebSocket(path, "")
 				return c
 			}
 			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")

@@ -61,7 +61,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 					m := &partialMessage{negotiatedSocket: v, kind: Kind(head.op), deflate: head.deflate, frame: head, remaining: head.size}
 					in = in[head.n:]
 					used := m.readFrames(conn, in[:cut])
-					r := saved.Read(m.appendState(nil))
+					r := saved.NewReader(m.appendState(nil))
 					if m, err = v.restorePartialMessage(&r); err != nil {
 						t.Errorf("saved after %d bytes: %v", cut, err)
 						conn.CloseWith(err)
@@ -115,7 +115,7 @@ func FuzzSaved(f *testing.F) {
 		if len(state) < 2 || state[1] != savedSocket {
 			return
 		}
-		r := saved.Read(state[2:])
+		r := saved.NewReader(state[2:])
 		if r.String() != "s" {
 			return
 		}
@@ -128,8 +128,8 @@ func FuzzSaved(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again := saved.Read(m.appendState(nil))
-		if n, err := v.restorePartialMessage(&again); err != nil || !reflect.DeepEqual(n, m) || len(again.Rest()) != 0 {
+		again := saved.NewReader(m.appendState(nil))
+		if n, err := v.restorePartialMessage(&again); err != nil || !reflect.DeepEqual(n, m) || len(again.Remaining()) != 0 {
 			t.Errorf("%q: %+v is restored as %+v, %v", state, m, n, err)
 		}
 	})

@@ -167,7 +167,7 @@ func TestReverseProxy(t *testing.T) {
 	res.Body.Close()
 	testkit.Receive(t, closed, "the end of a stream whose client has gone")
 	c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
-	c.UpgradeWebSocket("/ws", "Origin: https://x\r\n")
+	c.HandshakeWebSocket("/ws", "Origin: https://x\r\n")
 	c.Send(fr(fin|1, "through"))
 	expectFrame(t, c, fin|1, "through")
 }

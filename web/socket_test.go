@@ -106,7 +106,7 @@ func TestSocketGroup(t *testing.T) {
 	ws := &web.WebSocket{Handler: r, Compression: true, Subprotocols: []string{"chat.v2", "chat"}}
 	forEachSocketServer(t, ws, func(t *testing.T, addr string) {
 		plain := testkit.Dial(t, addr)
-		if p := plain.UpgradeWebSocket("/ws", "Sec-WebSocket-Protocol: foo, chat\r\n").Get("Sec-WebSocket-Protocol"); p != "chat" {
+		if p := plain.HandshakeWebSocket("/ws", "Sec-WebSocket-Protocol: foo, chat\r\n").Get("Sec-WebSocket-Protocol"); p != "chat" {
 			t.Errorf("the subprotocol is %q", p)
 		}
 		small := dialSocket(t, addr, "Sec-WebSocket-Extensions: permessage-deflate\r\n")
@@ -208,7 +208,7 @@ func TestUpgradeByHandler(t *testing.T) {
 	})}
 	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
-		if got := c.UpgradeWebSocket("/ws", "").Get("Set-Cookie"); got != "a=b" {
+		if got := c.HandshakeWebSocket("/ws", "").Get("Set-Cookie"); got != "a=b" {
 			t.Errorf("the cookie is %q", got)
 		}
 		c.Send(fr(fin|1, "value"))

@@ -80,7 +80,7 @@ func (p *testNode) dial(t *testing.T) *redisClient {
 
 func (c *redisClient) sendCommand(t *testing.T, args ...string) {
 	t.Helper()
-	c.Send(testkit.Command(args...))
+	c.Send(testkit.RESPCommand(args...))
 }
 
 func (c *redisClient) readReply(t *testing.T) (words []string) {

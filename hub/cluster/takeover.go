@@ -142,16 +142,16 @@ var errBadState = errors.New("cluster: the node state is truncated or has anothe
 func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := saved.Read(state)
-	for len(r.Rest()) > 0 {
+	r := saved.NewReader(state)
+	for len(r.Remaining()) > 0 {
 		t := g.getOrAddTopic(r.String())
 		t.sources = nil
-		for n := r.Uvarint(); n > 0 && r.OK() && len(t.sources) < maxSourcesPerTopic; n-- {
+		for n := r.Uvarint(); n > 0 && r.Complete() && len(t.sources) < maxSourcesPerTopic; n-- {
 			o := sourceSequence{source: r.String(), number: r.Uvarint()}
 			o.period = g.period - uint32(r.Byte())
 			t.sources = append(t.sources, o)
 		}
-		if !r.OK() {
+		if !r.Complete() {
 			return errBadState
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// variables is an environment of three values.
-func variables(pid, fds, names string) func(string) string {
+// fakeEnv returns a getenv function with three variables.
+func fakeEnv(pid, fds, names string) func(string) string {
 	return func(name string) string {
 		return map[string]string{"LISTEN_PID": pid, "LISTEN_FDS": fds, "LISTEN_FDNAMES": names}[name]
 	}
@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		{"empty names", "7", "3", ":b:", []string{"", "b", ""}},
 		{"as many as can be", "7", "1024", "", slices.Repeat([]string{"unknown"}, 1024)},
 	} {
-		got, err := parse(variables(c.pid, c.fds, c.names), 7)
+		got, err := parseEnv(fakeEnv(c.pid, c.fds, c.names), 7)
 		if err != nil || !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%s: got %q, %v; want %q", c.name, got, err, c.want)
 		}
@@ -46,7 +46,7 @@ func TestParseRefuses(t *testing.T) {
 		{"process with a space", " 7", "1", "", `LISTEN_PID is " 7"`},
 		{"process with a zero", "07", "1", "", `LISTEN_PID is "07"`},
 		{"process is too large", "99999999999999999999", "1", "", "LISTEN_PID is"},
-		{"count is no number", "7", "1x", "", `LISTEN_FDS is "1x"; expected a number of 1 to 1024`},
+		{"count is no number", "7", "1x", "", `LISTEN_FDS is "1x"; expected a number from 1 to 1024`},
 		{"count is 0", "7", "0", "", `LISTEN_FDS is "0"`},
 		{"count is negative", "7", "-1", "", `LISTEN_FDS is "-1"`},
 		{"count is too large", "7", "1025", "", `LISTEN_FDS is "1025"`},
@@ -55,7 +55,7 @@ func TestParseRefuses(t *testing.T) {
 		{"too few names", "7", "2", "web", `LISTEN_FDNAMES has 1 names ("web"); expected 2`},
 		{"too many names", "7", "2", "a:b:", `LISTEN_FDNAMES has 3 names ("a:b:"); expected 2`},
 	} {
-		got, err := parse(variables(c.pid, c.fds, c.names), 7)
+		got, err := parseEnv(fakeEnv(c.pid, c.fds, c.names), 7)
 		if err == nil || got != nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %q, %v; want an error that says %s", c.name, got, err, c.says)
 		}
@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("7", "1024", "")
 	f.Add("8", "-1", "::")
 	f.Fuzz(func(t *testing.T, pid, fds, names string) {
-		got, err := parse(variables(pid, fds, names), 7)
+		got, err := parseEnv(fakeEnv(pid, fds, names), 7)
 		switch {
 		case err != nil && (got != nil || len(err.Error()) > 1000):
 			t.Errorf("%d names, and an error of %d bytes: %v", len(got), len(err.Error()), err)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// manager listens where a service manager does.
-func manager(t *testing.T, name string) *net.UnixConn {
+// newFakeManager listens like a service manager.
+func newFakeManager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
@@ -25,7 +25,7 @@ func manager(t *testing.T, name string) *net.UnixConn {
 
 func TestNotify(t *testing.T) {
 	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), fmt.Sprintf("@myriad-test-notify-%d", os.Getpid())} {
-		m := manager(t, name)
+		m := newFakeManager(t, name)
 		t.Setenv("NOTIFY_SOCKET", name)
 		for _, state := range []string{"READY=1", "STOPPING=1\nSTATUS=so long", strings.Repeat("x", maxState)} {
 			if sent, err := Notify(state); !sent || err != nil {
@@ -66,13 +66,12 @@ func TestNotifyRefuses(t *testing.T) {
 	}
 }
 
-// TestNotifyWaits has a manager that does not read: its queue fills up, and the
-// wait for room is bounded.
+// TestNotifyWaits fills the queue of a manager that does not read, and checks the time limit.
 func TestNotifyWaits(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "notify")
-	manager(t, name)
+	newFakeManager(t, name)
 	for range 1 << 16 {
-		if err := notify(name, "READY=1", 10*time.Millisecond); err != nil {
+		if err := sendState(name, "READY=1", 10*time.Millisecond); err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal(err)
 			}

@@ -1,16 +1,13 @@
-// Package admission decides who is let in: how many connections there are, in all and
-// from one source, how fast they come, and from where.
+// Package admission decides which connections are accepted: by their number, in total and per source, by
+// their rate, and by their address.
 //
 // # Concurrency
 //
-// Everything is called by several loops at the same time. The count of all
-// connections is one atomic word: the threads that want in at one moment try in
-// turn, and none of them waits for one that sleeps. The counts of sources are in
-// 64 maps, each under a mutex of its own that is held for one look-up; a source
-// belongs to one of them by a hash that nobody outside can foresee. The rate is a
-// few numbers under a mutex. The lists of addresses never change, so they have no
-// lock. No lock is held while another is taken, and nothing here starts a
-// goroutine.
+// Several loops call a Controller at the same time. The total is an atomic word, updated by
+// compare-and-swap, so no thread waits for a sleeping one. The counts of sources are in 64 maps, each
+// with a mutex that is held for one look-up; a keyed hash selects the map, so that clients cannot choose
+// it. The rate is a token bucket under a mutex. The address lists are immutable. No lock is held while
+// another one is taken, and no goroutine is started.
 package admission
 
 import (
@@ -21,43 +18,40 @@ import (
 	"time"
 )
 
-// Config is what a Controller enforces.
+// Config contains the limits of a Controller.
 type Config struct {
-	// MaxConns is the most connections in all. With 0 nobody gets in.
+	// MaxConns limits the connections in total. With 0 none are accepted.
 	MaxConns int
-	// MaxPerSource is the most connections from one source; 0 is no bound.
+	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is how many bits of an IPv6 address tell sources apart, 1
-	// to 128; 0 is 64. An IPv4 address, in the form of IPv6 too, is a source
-	// by itself.
+	// SourcePrefix is how many bits of an IPv6 address identify a source, 1 to 128; 0 means 64. Each
+	// IPv4 address, IPv4-mapped ones included, is a source.
 	SourcePrefix int
-	// Rate is the most connections accepted in a second, and as many at once
-	// after a quiet second; 0 is no bound. More than 1,000,000,000 is taken
-	// for that.
+	// Rate limits the accepted connections per second; after a quiet second as many may be accepted
+	// at once. 0 means no limit, and the maximum is 1,000,000,000.
 	Rate int
-	// Deny are the addresses that are kept out, and Allow those that are let
-	// in of the others; an empty Allow lets in all others. See Prefixes for
-	// what is in a prefix.
+	// Deny contains the addresses to reject, Allow those to accept of the others; an empty Allow
+	// accepts all others. See Prefixes for how prefixes match.
 	Allow, Deny []netip.Prefix
 }
 
-// Controller decides who is let in. Its methods are safe for concurrent use.
+// Controller enforces a Config. It is safe for concurrent use.
 type Controller struct {
 	max         int64
 	allow, deny Prefixes
-	sources     *sources // nil without a bound
-	bucket      *bucket  // nil without a bound
+	sources     *sources // nil without a limit
+	bucket      *bucket  // nil without a limit
 
-	_      [128]byte    // places change all the time; what is above is read by all threads
-	places atomic.Int64 // in the lower half how many are open, in the upper one how many are promised
-	_      [128]byte
+	_     [128]byte    // slots changes constantly; the fields above are read by all threads
+	slots atomic.Int64 // lower half: open connections, upper half: reserved slots
+	_     [128]byte
 }
 
-// New makes a Controller. It panics if a number is out of its range or a prefix is
-// not valid; the caller has checked what came from outside.
-func New(c Config) *Controller {
+// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid;
+// callers must validate user input.
+func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
-		panic(fmt.Sprintf("admission: Config is %+v; expected no number below zero, and a SourcePrefix of 128 at most", c))
+		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
 	}
 	a := &Controller{max: int64(c.MaxConns), allow: newPrefixes("Config.Allow", c.Allow), deny: newPrefixes("Config.Deny", c.Deny)}
 	if c.MaxPerSource > 0 {
@@ -69,48 +63,47 @@ func New(c Config) *Controller {
 	return a
 }
 
-// promise is one place that is promised.
-const promise = 1 << 32
+// reservedUnit is one reserved slot in slots.
+const reservedUnit = 1 << 32
 
-// Acquire counts a connection, unless MaxConns are open or promised. It never counts more,
-// not for a moment.
-func (c *Controller) Acquire() bool { return c.take(1, 1) == 1 }
+// Acquire takes a slot for a connection. It reports false if all MaxConns are open or reserved. The
+// limit is never exceeded, not even for a moment.
+func (c *Controller) Acquire() bool { return c.acquireSlots(1, 1) == 1 }
 
-// Promise keeps up to n places free for connections that come from another process, and says
-// how many.
-func (c *Controller) Promise(n int) int { return c.take(n, promise) }
+// Reserve reserves up to n slots for connections from another process, and returns how many.
+func (c *Controller) Reserve(n int) int { return c.acquireSlots(n, reservedUnit) }
 
-// take takes up to n of the places that are free, for so much each.
-func (c *Controller) take(n int, each int64) int {
+// acquireSlots adds unit to slots for up to n free slots, and returns how many.
+func (c *Controller) acquireSlots(n int, unit int64) int {
 	for {
-		v := c.places.Load()
+		v := c.slots.Load()
 		n = max(min(n, int(c.max-int64(uint32(v))-v>>32)), 0)
-		if n == 0 || c.places.CompareAndSwap(v, v+int64(n)*each) {
+		if n == 0 || c.slots.CompareAndSwap(v, v+int64(n)*unit) {
 			return n
 		}
 	}
 }
 
-// AcquirePromised counts a connection that has a place by Promise.
-func (c *Controller) AcquirePromised() { c.places.Add(1 - promise) }
+// AcquireReserved turns a reserved slot into an open connection.
+func (c *Controller) AcquireReserved() { c.slots.Add(1 - reservedUnit) }
 
-// Promised is how many places are kept free.
-func (c *Controller) Promised() int { return int(c.places.Load() >> 32) }
+// Reserved returns the number of reserved slots.
+func (c *Controller) Reserved() int { return int(c.slots.Load() >> 32) }
 
-// Unpromise takes back what Promise has said of n places.
-func (c *Controller) Unpromise(n int) { c.places.Add(-promise * int64(n)) }
+// CancelReserved frees n reserved slots.
+func (c *Controller) CancelReserved(n int) { c.slots.Add(-reservedUnit * int64(n)) }
 
-// Release gives back what Acquire has counted.
+// Release frees the slot of a connection.
 func (c *Controller) Release() {
-	if int32(c.places.Add(-1)) < 0 {
+	if int32(c.slots.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
 }
 
-// Open is how many connections are counted.
-func (c *Controller) Open() int64 { return int64(uint32(c.places.Load())) }
+// OpenConns returns the number of open connections.
+func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
-// MaxPerSource is the most connections from one source; 0 without a bound.
+// MaxPerSource returns the limit per source, 0 for none.
 func (c *Controller) MaxPerSource() int {
 	if c.sources == nil {
 		return 0
@@ -118,85 +111,82 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// Allowed reports whether Allow and Deny let an address in. Its zone does not matter.
-// An invalid address, as a unix socket has, is let in. The time it takes grows
-// with the logarithm of the lists' lengths.
-func (c *Controller) Allowed(source netip.Addr) bool {
+// IsAllowed reports whether Allow and Deny accept an address, whose zone is ignored. An invalid address,
+// such as that of a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
+func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
 	}
-	return !c.deny.Contain(source) && (c.allow.empty() || c.allow.Contain(source))
+	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSource counts a connection from a source, unless there are MaxPerSource of
-// it. An invalid address is not counted.
+// AcquireSource counts a connection from a source. It reports false if there are already MaxPerSource.
+// Invalid addresses are not counted.
 func (c *Controller) AcquireSource(source netip.Addr) bool {
 	if c.sources == nil || !source.IsValid() {
 		return true
 	}
-	return c.sources.add(source)
+	return c.sources.acquire(source)
 }
 
-// ReleaseSource gives back what AcquireSource has counted for the same address.
+// ReleaseSource undoes AcquireSource for the same address.
 func (c *Controller) ReleaseSource(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
-		c.sources.remove(source)
+		c.sources.release(source)
 	}
 }
 
-// TakeToken allows one connection to be accepted now, or says how long to wait for
-// the next token: more than 0, at most a second. now is the time since a
-// start that all callers share. One that is before that of another call counts
-// as that: its caller has looked at the clock earlier. A clock that goes back by
-// more than a minute is followed.
+// TakeToken takes a token to accept one connection now, and returns 0, or returns how long to wait for
+// one: at most a second. now is the time since a start that all callers share. If it is before that of an
+// earlier call, because the caller was slower, the later time is used. A clock that goes back by more
+// than a minute is followed.
 func (c *Controller) TakeToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
 	}
-	return c.bucket.take(now)
+	return c.bucket.takeToken(now)
 }
 
-// A token in the bucket is so many units, so that a nanosecond brings a whole
-// number of them, the rate, and none are lost by rounding.
-const token = int64(time.Second)
+// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by
+// rounding.
+const unitsPerToken = int64(time.Second)
 
-// maxRate keeps the sums of units in 64 bits.
+// maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// setBack is how far a clock goes back before it is followed. A thread that is
-// late by so much does not come; if it does, the cost is one burst.
-const setBack = time.Minute
+// maxClockLag is how far now may go back before the clock is considered reset. No thread is that late; if
+// one is, the cost is one burst.
+const maxClockLag = time.Minute
 
-// bucket is a token bucket, as in RFC 2697 (the one called C there). Full, it
-// holds a second's worth.
+// bucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.
 type bucket struct {
 	rate int64
 
-	mu    sync.Mutex
-	units int64
-	last  time.Duration // when units was right
+	mu      sync.Mutex
+	units   int64
+	updated time.Duration // when units was updated
 }
 
 func newBucket(rate int) *bucket {
 	r := int64(min(rate, maxRate))
-	return &bucket{rate: r, units: r * token}
+	return &bucket{rate: r, units: r * unitsPerToken}
 }
 
-// take takes a token, or says when there is one.
-func (b *bucket) take(now time.Duration) (wait time.Duration) {
-	now = max(now, 0) // so that no difference overflows
+// takeToken takes a token and returns 0, or returns the time until there is one.
+func (b *bucket) takeToken(now time.Duration) (wait time.Duration) {
+	now = max(now, 0) // prevents an overflow of the difference
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch passed := now - b.last; {
+	switch passed := now - b.updated; {
 	case passed > 0:
-		b.units = min(b.units+b.rate*int64(min(passed, time.Second)), b.rate*token)
-		b.last = now
-	case passed < -setBack:
-		b.last = now
+		b.units = min(b.units+b.rate*int64(min(passed, time.Second)), b.rate*unitsPerToken)
+		b.updated = now
+	case passed < -maxClockLag:
+		b.updated = now
 	}
-	if b.units >= token {
-		b.units -= token
+	if b.units >= unitsPerToken {
+		b.units -= unitsPerToken
 		return 0
 	}
-	return time.Duration((token - b.units + b.rate - 1) / b.rate)
+	return time.Duration((unitsPerToken - b.units + b.rate - 1) / b.rate)
 }

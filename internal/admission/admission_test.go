@@ -11,46 +11,46 @@ import (
 	"testing"
 )
 
-func addrs(s ...string) (a []netip.Addr) {
+func parseAddrs(s ...string) (a []netip.Addr) {
 	for _, x := range s {
 		a = append(a, netip.MustParseAddr(x))
 	}
 	return a
 }
 
-func list(s ...string) (p []netip.Prefix) {
+func parsePrefixes(s ...string) (p []netip.Prefix) {
 	for _, x := range s {
 		p = append(p, netip.MustParsePrefix(x))
 	}
 	return p
 }
 
-// TestPromise keeps places for those who are promised them.
-func TestPromise(t *testing.T) {
-	d := New(Config{MaxConns: 5})
-	if !d.Acquire() || d.Promise(3) != 3 || !d.Acquire() || d.Acquire() || d.Promise(1) != 0 {
+// TestReserve checks that reserved slots are not taken by others.
+func TestReserve(t *testing.T) {
+	d := NewController(Config{MaxConns: 5})
+	if !d.Acquire() || d.Reserve(3) != 3 || !d.Acquire() || d.Acquire() || d.Reserve(1) != 0 {
 		t.Fatal("there are not 2 open and 3 promised of 5")
 	}
-	d.AcquirePromised()
-	if d.Open() != 3 || d.Promised() != 2 || d.Acquire() {
-		t.Errorf("%d are open, %d promised; want 3 and 2", d.Open(), d.Promised())
+	d.AcquireReserved()
+	if d.OpenConns() != 3 || d.Reserved() != 2 || d.Acquire() {
+		t.Errorf("%d are open, %d promised; want 3 and 2", d.OpenConns(), d.Reserved())
 	}
-	d.Unpromise(1)
+	d.CancelReserved(1)
 	if !d.Acquire() || d.Acquire() {
 		t.Error("there is not room for just one that was promised before")
 	}
-	d.Unpromise(1)
-	if n := d.Promise(7); n != 1 {
+	d.CancelReserved(1)
+	if n := d.Reserve(7); n != 1 {
 		t.Errorf("%d are promised; want 1", n)
 	}
 }
 
-// TestAcquireConcurrently has many threads at a controller: there are never too many in, and nobody is
-// refused while there is room for all.
+// TestAcquireConcurrently checks that the limit is never exceeded, and that no connection is rejected
+// while there are slots for all.
 func TestAcquireConcurrently(t *testing.T) {
 	const threads, turns = 8, 20_000
 	for _, room := range []int{3, threads} {
-		d := New(Config{MaxConns: room})
+		d := NewController(Config{MaxConns: room})
 		var in, most, refused atomic.Int64
 		var wg sync.WaitGroup
 		for range threads {
@@ -63,15 +63,15 @@ func TestAcquireConcurrently(t *testing.T) {
 					n := in.Add(1)
 					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 					}
-					runtime.Gosched() // so that others find it full
+					runtime.Gosched() // so that others find all slots taken
 					in.Add(-1)
 					d.Release()
 				}
 			})
 		}
 		wg.Wait()
-		if most.Load() > int64(room) || d.Open() != 0 || room == threads && refused.Load() != 0 {
-			t.Errorf("room for %d: %d were in at most, %d at the end, %d were refused", room, most.Load(), d.Open(), refused.Load())
+		if most.Load() > int64(room) || d.OpenConns() != 0 || room == threads && refused.Load() != 0 {
+			t.Errorf("room for %d: %d were in at most, %d at the end, %d were refused", room, most.Load(), d.OpenConns(), refused.Load())
 		}
 	}
 }
@@ -82,31 +82,31 @@ func TestAllowed(t *testing.T) {
 		allow, deny []netip.Prefix
 		let, denied []netip.Addr
 	}{
-		{"no lists", nil, nil, addrs("192.0.2.1", "::1", "::ffff:192.0.2.1", "fe80::1%eth0"), nil},
-		{"deny", nil, list("192.0.2.0/24", "2001:db8::/32"),
-			addrs("192.0.1.255", "192.0.3.0", "::ffff:192.0.3.0", "2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db9::", "0.0.0.0", "::", "255.255.255.255"),
-			addrs("192.0.2.0", "192.0.2.255", "::ffff:192.0.2.7", "2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff")},
-		{"allow", list("10.0.0.0/8", "fe80::/64"), nil,
-			addrs("10.0.0.0", "10.255.255.255", "::ffff:10.1.2.3", "fe80::1", "fe80::1%eth0"),
-			addrs("9.255.255.255", "11.0.0.0", "fe80:0:0:1::", "::10.0.0.1", "::")},
-		{"deny wins", list("10.0.0.0/8"), list("10.1.0.0/16"), addrs("10.0.0.1", "10.2.0.0"), addrs("10.1.2.3", "1.1.1.1")},
-		{"deny wins over a smaller one", list("10.1.0.0/16"), list("10.0.0.0/8"), nil, addrs("10.1.2.3", "10.2.0.0")},
-		{"all of IPv4", list("0.0.0.0/0"), nil, addrs("0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4"), addrs("::", "::1", "ffff::")},
-		{"all of IPv6", list("::/0"), nil, addrs("::", "2001:db8::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), addrs("1.2.3.4", "::ffff:1.2.3.4")},
-		{"all", nil, list("::/0", "0.0.0.0/0"), nil, addrs("::", "1.2.3.4", "::ffff:1.2.3.4")},
-		{"IPv4 in the form of IPv6", nil, list("::ffff:10.0.0.0/104"), addrs("11.0.0.0", "::"), addrs("10.0.0.1", "::ffff:10.255.255.255")},
-		{"all of IPv4 in the form of IPv6", nil, list("::ffff:0:0/96"), addrs("::"), addrs("0.0.0.0", "::ffff:255.255.255.255")},
-		{"beyond IPv4 in the form of IPv6", nil, list("::ffff:0:0/95"), addrs("1.2.3.4", "::ffff:1.2.3.4", "::ffff:ffff:ffff:ffff"), addrs("::fffe:0:1")},
-		{"not masked", nil, list("10.1.2.3/8"), addrs("11.0.0.0"), addrs("10.0.0.0", "10.255.255.255")},
-		{"single", nil, list("10.0.0.1/32", "::1/128"), addrs("10.0.0.0", "10.0.0.2", "::", "::2"), addrs("10.0.0.1", "::1")},
-		{"one within the other", nil, list("10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32"), addrs("11.0.0.0"), addrs("10.0.0.0", "10.1.2.3", "10.1.2.4", "10.2.0.0")},
-		{"halves of 64 bits", nil, list("2001:db8:0:1::/64", "2001:db8::8000:0:0:0/65"),
-			addrs("2001:db8::7fff:ffff:ffff:ffff", "2001:db8:0:2::"), addrs("2001:db8::8000:0:0:0", "2001:db8:0:1::", "2001:db8:0:1:ffff::")},
+		{"no lists", nil, nil, parseAddrs("192.0.2.1", "::1", "::ffff:192.0.2.1", "fe80::1%eth0"), nil},
+		{"deny", nil, parsePrefixes("192.0.2.0/24", "2001:db8::/32"),
+			parseAddrs("192.0.1.255", "192.0.3.0", "::ffff:192.0.3.0", "2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db9::", "0.0.0.0", "::", "255.255.255.255"),
+			parseAddrs("192.0.2.0", "192.0.2.255", "::ffff:192.0.2.7", "2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff")},
+		{"allow", parsePrefixes("10.0.0.0/8", "fe80::/64"), nil,
+			parseAddrs("10.0.0.0", "10.255.255.255", "::ffff:10.1.2.3", "fe80::1", "fe80::1%eth0"),
+			parseAddrs("9.255.255.255", "11.0.0.0", "fe80:0:0:1::", "::10.0.0.1", "::")},
+		{"deny wins", parsePrefixes("10.0.0.0/8"), parsePrefixes("10.1.0.0/16"), parseAddrs("10.0.0.1", "10.2.0.0"), parseAddrs("10.1.2.3", "1.1.1.1")},
+		{"deny wins over a smaller one", parsePrefixes("10.1.0.0/16"), parsePrefixes("10.0.0.0/8"), nil, parseAddrs("10.1.2.3", "10.2.0.0")},
+		{"all of IPv4", parsePrefixes("0.0.0.0/0"), nil, parseAddrs("0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4"), parseAddrs("::", "::1", "ffff::")},
+		{"all of IPv6", parsePrefixes("::/0"), nil, parseAddrs("::", "2001:db8::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), parseAddrs("1.2.3.4", "::ffff:1.2.3.4")},
+		{"all", nil, parsePrefixes("::/0", "0.0.0.0/0"), nil, parseAddrs("::", "1.2.3.4", "::ffff:1.2.3.4")},
+		{"IPv4 in the form of IPv6", nil, parsePrefixes("::ffff:10.0.0.0/104"), parseAddrs("11.0.0.0", "::"), parseAddrs("10.0.0.1", "::ffff:10.255.255.255")},
+		{"all of IPv4 in the form of IPv6", nil, parsePrefixes("::ffff:0:0/96"), parseAddrs("::"), parseAddrs("0.0.0.0", "::ffff:255.255.255.255")},
+		{"beyond IPv4 in the form of IPv6", nil, parsePrefixes("::ffff:0:0/95"), parseAddrs("1.2.3.4", "::ffff:1.2.3.4", "::ffff:ffff:ffff:ffff"), parseAddrs("::fffe:0:1")},
+		{"not masked", nil, parsePrefixes("10.1.2.3/8"), parseAddrs("11.0.0.0"), parseAddrs("10.0.0.0", "10.255.255.255")},
+		{"single", nil, parsePrefixes("10.0.0.1/32", "::1/128"), parseAddrs("10.0.0.0", "10.0.0.2", "::", "::2"), parseAddrs("10.0.0.1", "::1")},
+		{"one within the other", nil, parsePrefixes("10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32"), parseAddrs("11.0.0.0"), parseAddrs("10.0.0.0", "10.1.2.3", "10.1.2.4", "10.2.0.0")},
+		{"halves of 64 bits", nil, parsePrefixes("2001:db8:0:1::/64", "2001:db8::8000:0:0:0/65"),
+			parseAddrs("2001:db8::7fff:ffff:ffff:ffff", "2001:db8:0:2::"), parseAddrs("2001:db8::8000:0:0:0", "2001:db8:0:1::", "2001:db8:0:1:ffff::")},
 	} {
-		d := New(Config{Allow: c.allow, Deny: c.deny})
+		d := NewController(Config{Allow: c.allow, Deny: c.deny})
 		for want, some := range map[bool][]netip.Addr{true: append(c.let, netip.Addr{}), false: c.denied} {
 			for _, a := range some {
-				if got := d.Allowed(a); got != want {
+				if got := d.IsAllowed(a); got != want {
 					t.Errorf("%s: %v is allowed: %v, want %v", c.name, a, got, want)
 				}
 			}
@@ -114,8 +114,8 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// near is an address of few bits that vary, so that prefixes and addresses meet.
-func near(r *rand.Rand) netip.Addr {
+// randomAddr returns an address with few variable bits, so that prefixes and addresses match often.
+func randomAddr(r *rand.Rand) netip.Addr {
 	b := [4]byte{10, byte(r.IntN(3)), 0, byte(r.IntN(256))}
 	switch r.IntN(4) {
 	case 0:
@@ -130,8 +130,8 @@ func near(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(a).WithZone([]string{"", "eth0"}[r.IntN(2)])
 }
 
-// plain asks each prefix, after both are in the form that netip compares.
-func plain(list []netip.Prefix, a netip.Addr) bool {
+// anyContains checks each prefix, in the form that netip compares.
+func anyContains(list []netip.Prefix, a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, p := range list {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -150,18 +150,18 @@ func TestAllowedAgainstPlain(t *testing.T) {
 		var c Config
 		for _, l := range []*[]netip.Prefix{&c.Allow, &c.Deny} {
 			for range r.IntN(12) {
-				a := near(r)
+				a := randomAddr(r)
 				*l = append(*l, netip.PrefixFrom(a, a.BitLen()-min(r.IntN(12)*r.IntN(12), a.BitLen())))
 			}
 		}
-		d := New(c)
+		d := NewController(c)
 		for range 200 {
-			a := near(r)
-			want := !plain(c.Deny, a) && (len(c.Allow) == 0 || plain(c.Allow, a))
-			if deny := NewPrefixes(c.Deny); deny.Contain(a) != plain(c.Deny, a) {
-				t.Fatalf("seed %d: %v in %v: %v", seed, a, c.Deny, deny.Contain(a))
+			a := randomAddr(r)
+			want := !anyContains(c.Deny, a) && (len(c.Allow) == 0 || anyContains(c.Allow, a))
+			if deny := NewPrefixes(c.Deny); deny.Contains(a) != anyContains(c.Deny, a) {
+				t.Fatalf("seed %d: %v in %v: %v", seed, a, c.Deny, deny.Contains(a))
 			}
-			if got := d.Allowed(a); got != want {
+			if got := d.IsAllowed(a); got != want {
 				t.Fatalf("seed %d: %v is allowed: %v, want %v; allow %v, deny %v", seed, a, got, want, c.Allow, c.Deny)
 			}
 		}
@@ -175,21 +175,21 @@ func TestNewRefuses(t *testing.T) {
 		"SourcePrefix:-1":  {SourcePrefix: -1},
 		"SourcePrefix:129": {SourcePrefix: 129},
 		"Rate:-1":          {Rate: -1},
-		"Allow[1] is no":   {Allow: append(list("::/0"), netip.Prefix{})},
-		"Deny[0] is no":    {Deny: make([]netip.Prefix, 1)},
+		"Allow[1] is not":  {Allow: append(parsePrefixes("::/0"), netip.Prefix{})},
+		"Deny[0] is not":   {Deny: make([]netip.Prefix, 1)},
 	} {
-		if got := panics(func() { New(c) }); !strings.Contains(got, says) {
+		if got := recoverPanic(func() { NewController(c) }); !strings.Contains(got, says) {
 			t.Errorf("New panics with %q; want it to say %q", got, says)
 		}
 	}
 }
 
 func TestMisuse(t *testing.T) {
-	d := New(Config{MaxConns: 1, MaxPerSource: 1})
-	if got := panics(d.Release); !strings.Contains(got, "without Acquire") {
+	d := NewController(Config{MaxConns: 1, MaxPerSource: 1})
+	if got := recoverPanic(d.Release); !strings.Contains(got, "without Acquire") {
 		t.Errorf("Release panics with %q", got)
 	}
-	if got := panics(func() { d.ReleaseSource(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSource") {
+	if got := recoverPanic(func() { d.ReleaseSource(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSource") {
 		t.Errorf("ReleaseSource panics with %q", got)
 	}
 	if !d.AcquireSource(netip.IPv6Loopback()) {
@@ -197,8 +197,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// panics is what do panics with.
-func panics(do func()) (what string) {
+// recoverPanic returns the value that do panics with.
+func recoverPanic(do func()) (what string) {
 	defer func() { what = fmt.Sprint(recover()) }()
 	do()
 	return ""

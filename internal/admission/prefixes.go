@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// Prefixes is a set of addresses, given as prefixes and made ready for questions:
-// ranges that do not overlap, in order. It takes 48 bytes for each range and does not
-// change, so it is safe for concurrent use. A prefix of IPv4 is about IPv4 addresses in
-// the form of IPv6 too, and one of IPv6 (::/0) about none of them; those within
-// ::ffff:0:0/96 are prefixes of IPv4.
-type Prefixes struct{ spans []span }
+// Prefixes is a set of addresses, built from prefixes: sorted ranges that do not overlap. It uses 48
+// bytes for each range, is immutable, and is safe for concurrent use. IPv4 prefixes match IPv4-mapped
+// IPv6 addresses as well; IPv6 prefixes such as ::/0 do not, except that prefixes within ::ffff:0:0/96
+// count as IPv4.
+type Prefixes struct{ ranges []addrRange }
 
-// span is a range of addresses of one family, its ends included.
-type span struct{ first, last netip.Addr }
+// addrRange is an inclusive range of addresses of one family.
+type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes makes a set of all addresses that are in one of the prefixes. It
-// panics if one is not valid; the caller has checked what came from outside.
+// NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers
+// must validate user input.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := newPrefixes("NewPrefixes: list", list)
 	return &p
@@ -26,27 +25,27 @@ func NewPrefixes(list []netip.Prefix) *Prefixes {
 func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
-			panic(fmt.Sprintf("admission: %s[%d] is no valid prefix", name, i))
+			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", name, i))
 		}
-		p.spans = append(p.spans, spanOf(x))
+		p.ranges = append(p.ranges, toAddrRange(x))
 	}
-	slices.SortFunc(p.spans, func(a, b span) int { return a.first.Compare(b.first) })
-	merged := p.spans[:0]
-	for _, s := range p.spans {
+	slices.SortFunc(p.ranges, func(a, b addrRange) int { return a.first.Compare(b.first) })
+	merged := p.ranges[:0]
+	for _, s := range p.ranges {
 		if n := len(merged) - 1; n < 0 || merged[n].last.Less(s.first) {
 			merged = append(merged, s)
 		} else if merged[n].last.Less(s.last) {
 			merged[n].last = s.last
 		}
 	}
-	p.spans = slices.Clip(merged)
+	p.ranges = slices.Clip(merged)
 	return p
 }
 
-// spanOf is the addresses of a prefix.
-func spanOf(x netip.Prefix) span {
-	a, bits := x.Addr().WithZone(""), x.Bits()
-	if a.Is4In6() && bits >= 96 { // what is larger is a prefix of IPv6, wherever it begins
+// toAddrRange returns the range of a prefix.
+func toAddrRange(prefix netip.Prefix) addrRange {
+	a, bits := prefix.Addr().WithZone(""), prefix.Bits()
+	if a.Is4In6() && bits >= 96 { // larger ones are IPv6 prefixes
 		a, bits = a.Unmap(), bits-96
 	}
 	first := netip.PrefixFrom(a, bits).Masked().Addr()
@@ -54,18 +53,17 @@ func spanOf(x netip.Prefix) span {
 	for bit := bits; bit < a.BitLen(); bit++ {
 		last[bit/8] |= 0x80 >> (bit % 8)
 	}
-	end, _ := netip.AddrFromSlice(last) // of the length of an address
-	return span{first, end}
+	end, _ := netip.AddrFromSlice(last) // cannot fail for a slice of this length
+	return addrRange{first, end}
 }
 
-// Contain says whether an address is in the set; its zone does not matter. An
-// invalid one, as a unix socket has, is in none. The time it takes grows with the
-// logarithm of the number of ranges.
-func (p *Prefixes) Contain(a netip.Addr) bool {
+// Contains reports whether an address is in the set; its zone is ignored. Invalid addresses, such as that
+// of a unix socket, are not. The cost is logarithmic in the number of ranges.
+func (p *Prefixes) Contains(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// the first range that does not end before a
-	i, _ := slices.BinarySearchFunc(p.spans, a, func(s span, a netip.Addr) int { return s.last.Compare(a) })
-	return i < len(p.spans) && a.IsValid() && p.spans[i].first.Compare(a) <= 0
+	i, _ := slices.BinarySearchFunc(p.ranges, a, func(s addrRange, a netip.Addr) int { return s.last.Compare(a) })
+	return i < len(p.ranges) && a.IsValid() && p.ranges[i].first.Compare(a) <= 0
 }
 
-func (p *Prefixes) empty() bool { return len(p.spans) == 0 }
+func (p *Prefixes) isEmpty() bool { return len(p.ranges) == 0 }

@@ -7,25 +7,24 @@ import (
 	"sync"
 )
 
-// shards is how many maps the sources are spread over.
-const shards = 64
+// shardCount is the number of maps that the sources are distributed to.
+const shardCount = 64
 
-// source is the part of an address that tells sources apart, the rest zeros. It
-// has no pointers, so that the garbage collector does not look into the maps.
+// source is the part of an address that identifies a source, padded with zeros. It has no pointers, so the
+// garbage collector does not scan the maps.
 type source [16]byte
 
-// sources counts the connections from each source. There is an entry for each
-// source that has one, so not more than there are connections; a map keeps the
-// room of its greatest size: 35 to 56 bytes for each entry, measured with 100,000
-// to a million.
+// sources counts the connections of each source. There is an entry for each source with connections, so
+// there are no more entries than connections. Maps do not shrink: they use 35 to 56 bytes for each entry
+// of their maximum size, measured with 100,000 to a million.
 type sources struct {
-	max  int
-	bits int
-	seed maphash.Seed
-	each [shards]shard
+	max    int
+	bits   int
+	seed   maphash.Seed
+	shards [shardCount]shard
 }
 
-// shard is filled up so that no two have their fields in one cache line.
+// shard is padded so that shards do not share a cache line.
 type shard struct {
 	mu    sync.Mutex
 	count map[source]int
@@ -37,14 +36,14 @@ func newSources(max, bits int) *sources {
 		bits = 64
 	}
 	s := &sources{max: max, bits: bits, seed: maphash.MakeSeed()}
-	for i := range s.each {
-		s.each[i].count = make(map[source]int)
+	for i := range s.shards {
+		s.shards[i].count = make(map[source]int)
 	}
 	return s
 }
 
-// of is the source of an address, and where it is counted.
-func (s *sources) of(a netip.Addr) (source, *shard) {
+// locate returns the source of an address and its shard.
+func (s *sources) locate(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {
 		whole := s.bits / 8
@@ -53,11 +52,11 @@ func (s *sources) of(a netip.Addr) (source, *shard) {
 			clear(from[whole+1:])
 		}
 	}
-	return from, &s.each[maphash.Bytes(s.seed, from[:])%shards]
+	return from, &s.shards[maphash.Bytes(s.seed, from[:])%shardCount]
 }
 
-func (s *sources) add(a netip.Addr) bool {
-	from, in := s.of(a)
+func (s *sources) acquire(a netip.Addr) bool {
+	from, in := s.locate(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	n := in.count[from]
@@ -68,8 +67,8 @@ func (s *sources) add(a netip.Addr) bool {
 	return true
 }
 
-func (s *sources) remove(a netip.Addr) {
-	from, in := s.of(a)
+func (s *sources) release(a netip.Addr) {
+	from, in := s.locate(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch n := in.count[from]; n {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// entries is how many sources have an entry.
-func (c *Controller) entries() (n int) {
-	for i := range c.sources.each {
-		s := &c.sources.each[i]
+// countSources returns the number of entries.
+func (c *Controller) countSources() (n int) {
+	for i := range c.sources.shards {
+		s := &c.sources.shards[i]
 		s.mu.Lock()
 		n += len(s.count)
 		s.mu.Unlock()
@@ -20,21 +20,21 @@ func (c *Controller) entries() (n int) {
 }
 
 func TestSourceUncounted(t *testing.T) {
-	if New(Config{}).Acquire() {
+	if NewController(Config{}).Acquire() {
 		t.Error("one of 0 connections got in")
 	}
-	d := New(Config{MaxPerSource: 1})
+	d := NewController(Config{MaxPerSource: 1})
 	for range 3 {
 		if !d.AcquireSource(netip.Addr{}) {
 			t.Fatal("a unix socket was counted")
 		}
 	}
 	d.ReleaseSource(netip.Addr{})
-	if d.entries() != 0 {
+	if d.countSources() != 0 {
 		t.Error("a unix socket has an entry")
 	}
 
-	d = New(Config{})
+	d = NewController(Config{})
 	a := netip.IPv6Loopback()
 	for range 3 {
 		if !d.AcquireSource(a) || d.TakeToken(0) != 0 {
@@ -46,12 +46,12 @@ func TestSourceUncounted(t *testing.T) {
 	}
 }
 
-// TestAgainstPlain does random things, and compares with counts in plain maps.
+// TestAgainstPlain compares random operations with counts in plain maps.
 func TestAgainstPlain(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		c := Config{MaxConns: r.IntN(40), MaxPerSource: 1 + r.IntN(4), SourcePrefix: 1 + r.IntN(128)}
-		d := New(c)
+		d := NewController(c)
 		counts := make(map[netip.Prefix]int)
 		var in []netip.Addr
 		key := func(a netip.Addr) netip.Prefix {
@@ -74,7 +74,7 @@ func TestAgainstPlain(t *testing.T) {
 					delete(counts, key(a))
 				}
 			} else {
-				a := near(r)
+				a := randomAddr(r)
 				entered := d.Acquire()
 				if want := len(in) < c.MaxConns; entered != want {
 					t.Fatalf("seed %d, step %d: Acquire with %d of %d: %v", seed, step, len(in), c.MaxConns, entered)
@@ -93,25 +93,25 @@ func TestAgainstPlain(t *testing.T) {
 				in = append(in, a)
 				counts[key(a)]++
 			}
-			if d.Open() != int64(len(in)) || step%16 == 0 && d.entries() != len(counts) {
-				t.Fatalf("seed %d, step %d: %d in of %d sources, want %d of %d", seed, step, d.Open(), d.entries(), len(in), len(counts))
+			if d.OpenConns() != int64(len(in)) || step%16 == 0 && d.countSources() != len(counts) {
+				t.Fatalf("seed %d, step %d: %d in of %d sources, want %d of %d", seed, step, d.OpenConns(), d.countSources(), len(in), len(counts))
 			}
 		}
 		for _, a := range in {
 			d.ReleaseSource(a)
 			d.Release()
 		}
-		if d.Open() != 0 || d.entries() != 0 {
-			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.Open(), d.entries())
+		if d.OpenConns() != 0 || d.countSources() != 0 {
+			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.OpenConns(), d.countSources())
 		}
 	}
 }
 
-// TestSourceConcurrently has threads take places of the same sources and give them back.
+// TestSourceConcurrently has threads acquire and release the same sources.
 func TestSourceConcurrently(t *testing.T) {
 	const threads, each = 8, 3
-	d := New(Config{MaxPerSource: each})
-	from := addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
+	d := NewController(Config{MaxPerSource: each})
+	from := parseAddrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
 	var in [3]atomic.Int64
 	var wg sync.WaitGroup
 	for range threads {
@@ -130,7 +130,7 @@ func TestSourceConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if d.entries() != 0 {
-		t.Errorf("%d sources at the end, want none", d.entries())
+	if d.countSources() != 0 {
+		t.Errorf("%d sources at the end, want none", d.countSources())
 	}
 }

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// burst is how many can be taken at once, up to a bound.
-func burst(c *Controller, now time.Duration) (n int) {
+// takeTokens takes all available tokens, up to a limit, and returns their number.
+func takeTokens(c *Controller, now time.Duration) (n int) {
 	for n < 200_000 && c.TakeToken(now) == 0 {
 		n++
 	}
 	return n
 }
 
-// TestTokenLongQuiet has times whose product with the rate has no room in 64 bits.
+// TestTokenLongQuiet uses times whose product with the rate exceeds 64 bits.
 func TestTokenLongQuiet(t *testing.T) {
 	const rate = 100_000
-	d := New(Config{Rate: rate})
+	d := NewController(Config{Rate: rate})
 	var now time.Duration
 	for _, quiet := range []time.Duration{0, 100_000 * time.Second, 300_000 * time.Second, math.MaxInt64 - time.Hour} {
 		now = max(now, quiet)
-		if n := burst(d, now); n != rate {
+		if n := takeTokens(d, now); n != rate {
 			t.Errorf("%d at %v, want %d", n, now, rate)
 		}
 	}
@@ -33,7 +33,7 @@ func TestTokenLongQuiet(t *testing.T) {
 
 func TestTokenRatesBeyond(t *testing.T) {
 	for _, rate := range []int{1e9, 2e9, max(maxRate, math.MaxInt>>29), math.MaxInt} {
-		d := New(Config{Rate: rate})
+		d := NewController(Config{Rate: rate})
 		for _, now := range []time.Duration{0, 1, math.MaxInt64, math.MinInt64, 0, math.MaxInt64} {
 			for range 1000 {
 				if got := d.TakeToken(now); got != 0 {
@@ -45,26 +45,26 @@ func TestTokenRatesBeyond(t *testing.T) {
 }
 
 func TestTokenClockGoesBack(t *testing.T) {
-	d := New(Config{Rate: 10})
+	d := NewController(Config{Rate: 10})
 	now := time.Hour
-	burst(d, now)
+	takeTokens(d, now)
 	if got := d.TakeToken(now - time.Second); got != 100*time.Millisecond {
 		t.Errorf("a second back: wait for %v, want 100ms", got)
 	}
-	if got := burst(d, now); got != 0 {
+	if got := takeTokens(d, now); got != 0 {
 		t.Errorf("%d were gained by a look from earlier", got)
 	}
-	if got := burst(d, now+100*time.Millisecond); got != 1 {
+	if got := takeTokens(d, now+100*time.Millisecond); got != 1 {
 		t.Errorf("%d after 100ms, want 1", got)
 	}
-	// set back for good: it goes on from there, without a gain
-	if got := burst(d, 0); got != 0 {
+	// a clock that was reset is followed without a gain
+	if got := takeTokens(d, 0); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back", got)
 	}
-	if got := burst(d, 500*time.Millisecond); got != 5 {
+	if got := takeTokens(d, 500*time.Millisecond); got != 5 {
 		t.Errorf("%d half a second after the clock was set back, want 5", got)
 	}
-	if got := burst(d, -math.MaxInt64); got != 0 {
+	if got := takeTokens(d, -math.MaxInt64); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back very far", got)
 	}
 	if got := d.TakeToken(math.MaxInt64); got < 0 || got > time.Second {
@@ -72,19 +72,19 @@ func TestTokenClockGoesBack(t *testing.T) {
 	}
 }
 
-// exact is the same limit in another form, the generic cell rate algorithm (ITU-T
-// I.371), with numbers of any size: times are in nanoseconds by rate.
-type exact struct {
+// exactBucket implements the same limit as a generic cell rate algorithm (ITU-T I.371) with big integers;
+// times are in nanoseconds multiplied by the rate.
+type exactBucket struct {
 	rate *big.Int
 	full *big.Int // when the bucket is full again
 }
 
-func (e *exact) take(now time.Duration) time.Duration {
+func (e *exactBucket) takeToken(now time.Duration) time.Duration {
 	at := new(big.Int).Mul(big.NewInt(int64(now)), e.rate)
 	if e.full.Cmp(at) < 0 {
 		e.full.Set(at)
 	}
-	after := new(big.Int).Add(e.full, big.NewInt(int64(time.Second))) // with this token taken
+	after := new(big.Int).Add(e.full, big.NewInt(int64(time.Second))) // after this token
 	most := new(big.Int).Mul(big.NewInt(int64(time.Second)), e.rate)
 	early := after.Sub(after, most.Add(most, at))
 	if early.Sign() <= 0 {
@@ -102,11 +102,11 @@ func TestTokenAgainstExact(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		rate := 1 + r.IntN(int(math.Pow(10, float64(1+r.IntN(5)))))
-		d := New(Config{Rate: rate})
-		e := exact{big.NewInt(int64(rate)), new(big.Int)}
+		d := NewController(Config{Rate: rate})
+		e := exactBucket{big.NewInt(int64(rate)), new(big.Int)}
 		now := time.Duration(r.Int64N(int64(time.Hour)))
 		for step := range 2000 {
-			got, want := d.TakeToken(now), e.take(now)
+			got, want := d.TakeToken(now), e.takeToken(now)
 			if got != want {
 				t.Fatalf("seed %d, %d a second, step %d: wait for %v, want %v", seed, rate, step, got, want)
 			}
@@ -128,10 +128,10 @@ func TestTokenAgainstExact(t *testing.T) {
 	}
 }
 
-// TestTokenConcurrently has threads whose looks at the clock come in any order.
+// TestTokenConcurrently has threads that read the clock out of order.
 func TestTokenConcurrently(t *testing.T) {
 	const rate, threads = 1000, 4
-	d := New(Config{Rate: rate})
+	d := NewController(Config{Rate: rate})
 	var clock, taken atomic.Int64
 	var wg sync.WaitGroup
 	for range threads {

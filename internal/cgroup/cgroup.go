@@ -1,6 +1,6 @@
-// Package cgroup reads the limits of the control groups that a process is in, of both
-// versions. It stands on the standard library alone. On a system other than Linux no
-// file is there, and so no limit. All functions are safe for concurrent use.
+// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard
+// library. Systems other than Linux have none of the files, and so no limits. All functions are safe for
+// concurrent use.
 package cgroup
 
 import (
@@ -15,82 +15,77 @@ import (
 	"strings"
 )
 
-// Limit is a limit of a control group. The zero value is none.
+// Limit is a limit of a control group. The zero value means no limit.
 type Limit struct {
-	// Max is what the group may have, in bytes or tasks, and Used what it has.
+	// Max is the limit and Used the current usage, in bytes or tasks.
 	Max, Used int64
-	// From is what sets it, such as "cgroup /a/b memory.max", and File the path of
-	// that file.
+	// From names the group and setting, such as "cgroup /a/b memory.max"; File is its path.
 	From, File string
 }
 
-// room is what is left.
-func (l Limit) room() int64 { return l.Max - l.Used }
+// headroom returns what is not used.
+func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are those of the groups that a process is in. A group has what all groups
-// below it have, so each limit is the one of theirs that leaves the least room.
+// Limits are the limits of a process's groups. Usage includes that of all groups below, so each limit is
+// the one with the least headroom among the group and those above.
 type Limits struct {
-	// Memory is in bytes. Used is without pages of files, which the kernel drops
-	// before it refuses any.
+	// Memory is in bytes. Used excludes page cache, which the kernel drops before it denies memory.
 	Memory Limit
-	// SocketMemory limits the buffers of TCP sockets alone, in bytes. Only version
-	// 1 of cgroups has it.
+	// SocketMemory limits TCP socket buffers only, in bytes. Only version 1 has it.
 	SocketMemory Limit
-	// Tasks limits processes and threads together.
+	// Tasks limits the sum of processes and threads.
 	Tasks Limit
 }
 
-// Read reads the limits of a process. Groups that are not mounted below /sys/fs/cgroup
-// are not seen.
-func Read(pid int) (Limits, error) { return read("", strconv.Itoa(pid)) }
+// ReadLimits reads the limits of a process. It sees only groups mounted below /sys/fs/cgroup.
+func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
-// read is Read with files below root, of a process by its number or "self".
-func read(root, process string) (Limits, error) {
+// readLimits reads files below root; process is a number or "self".
+func readLimits(root, process string) (Limits, error) {
 	g, err := readGroups(root, process)
 	if err != nil {
 		return Limits{}, err
 	}
 	return Limits{
-		Memory:       least(root, memoryControllers(g)),
-		SocketMemory: least(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
-		Tasks:        least(root, taskControllers(g)),
+		Memory:       tightestLimit(root, memoryControllers(g)),
+		SocketMemory: tightestLimit(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
+		Tasks:        tightestLimit(root, taskControllers(g)),
 	}, nil
 }
 
-// MemoryLimit is how much memory, in bytes, this process may use, and what says so:
-// the least of the limits of its control groups, of the machine's memory and of Go's
-// own limit. from is such as "cgroup /a/b memory.max", "the machine's memory" or
-// "GOMEMLIMIT". Where there is none, limit is math.MaxInt64 and from is "none known";
-// elsewhere than on Linux only Go's own limit is known. It takes some tens of
-// microseconds; limits can change while a process runs.
+// MemoryLimit returns how many bytes of memory this process may use, and what limits it: the smallest of its
+// control groups' limits, the machine's memory and GOMEMLIMIT. from is like "cgroup /a/b memory.max", "the
+// machine's memory" or "GOMEMLIMIT". Without a limit it returns math.MaxInt64 and "none known"; on systems
+// other than Linux only GOMEMLIMIT is known. A call takes some tens of microseconds; limits can change while
+// a process runs.
 func MemoryLimit() (limit int64, from string) {
-	limit, from = memoryLimit("")
+	limit, from = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
 	}
 	return limit, from
 }
 
-// memoryLimit is MemoryLimit without Go's own, with files below root.
-func memoryLimit(root string) (limit int64, from string) {
+// readMemoryLimit is MemoryLimit without GOMEMLIMIT, with files below root.
+func readMemoryLimit(root string) (limit int64, from string) {
 	limit, from = math.MaxInt64, "none known"
 	if g, err := readGroups(root, "self"); err == nil {
 		for _, c := range memoryControllers(g) {
-			c.each(root, func(l Limit, _ string) {
+			c.forEachLimit(root, func(l Limit, _ string) {
 				if l.Max > 0 && l.Max < limit {
 					limit, from = l.Max, l.From
 				}
 			})
 		}
 	}
-	if total := machineMemory(root); total > 0 && total < limit {
+	if total := readMachineMemory(root); total > 0 && total < limit {
 		return total, "the machine's memory"
 	}
 	return limit, from
 }
 
-// machineMemory is the machine's memory, 0 if it is not known.
-func machineMemory(root string) int64 {
+// readMachineMemory returns the machine's memory in bytes, 0 if it is unknown.
+func readMachineMemory(root string) int64 {
 	b, err := os.ReadFile(root + "/proc/meminfo")
 	if err != nil {
 		return 0
@@ -104,24 +99,24 @@ func machineMemory(root string) int64 {
 	return int64(kib) << 10
 }
 
-// controller is where a kind of limit is found, and by the names of which files.
+// controller describes where a kind of limit is stored.
 type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string
 	used         string
-	// These lines of memory.stat are counted in used, and can be dropped.
+	// Lines of memory.stat that are included in used but can be dropped.
 	droppable []string
 }
 
-// Version 2 is mounted at one of these: the second where both versions are in use.
-const unified, hybrid = "", "/unified"
+// Mount points of version 2; the second is used if both versions are mounted.
+const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g groups) []controller {
 	limits, droppable := []string{"memory.max", "memory.high"}, []string{"inactive_file", "active_file"}
 	return []controller{
 		{"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
-		{unified, g.unified, limits, "memory.current", droppable},
-		{hybrid, g.unified, limits, "memory.current", droppable},
+		{unifiedMount, g.unified, limits, "memory.current", droppable},
+		{hybridMount, g.unified, limits, "memory.current", droppable},
 	}
 }
 
@@ -129,25 +124,24 @@ func taskControllers(g groups) []controller {
 	limits := []string{"pids.max"}
 	return []controller{
 		{"/pids", g.pids, limits, "pids.current", nil},
-		{unified, g.unified, limits, "pids.current", nil},
-		{hybrid, g.unified, limits, "pids.current", nil},
+		{unifiedMount, g.unified, limits, "pids.current", nil},
+		{hybridMount, g.unified, limits, "pids.current", nil},
 	}
 }
 
-// noLimit and more is none: version 1 writes none as the largest number of whole pages.
-const noLimit = 1 << 62
+// unlimitedFrom is the value from which on a limit means none: version 1 uses the largest number of pages.
+const unlimitedFrom = 1 << 62
 
-// each calls do with each limit, without Used, of a group and those above it up to the
-// mount, and with the group's directory. In a container without a namespace of its own
-// for cgroups the group's path is the host's, which is not below the mount; the
-// container's limit is then found at the mount itself, where the walk ends. The empty
-// group is none. Files that are not there, or can't be read, set no limit.
-func (c *controller) each(root string, do func(l Limit, dir string)) {
+// forEachLimit calls do with each limit (without Used) of the group and those above up to the mount, and with
+// the group's directory. In a container without a cgroup namespace, the group's path is the host's and does
+// not exist below the mount; the container's limit is found at the mount itself, where the walk ends. An
+// empty group has no limits. Missing and unreadable files are ignored.
+func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
 		for _, file := range c.limits {
 			name := path.Join(dir, file)
-			if most, err := readNumber(root + name); err == nil && most < noLimit {
+			if most, err := readNumber(root + name); err == nil && most < unlimitedFrom {
 				do(Limit{Max: most, From: "cgroup " + group + " " + file, File: name}, root+dir)
 			}
 		}
@@ -157,11 +151,11 @@ func (c *controller) each(root string, do func(l Limit, dir string)) {
 	}
 }
 
-// least finds the limit that leaves the least room.
-func least(root string, controllers []controller) (found Limit) {
+// tightestLimit returns the limit with the least headroom.
+func tightestLimit(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
-		c.each(root, func(l Limit, dir string) {
-			if l.Used = c.usage(dir); found.File == "" || l.room() < found.room() {
+		c.forEachLimit(root, func(l Limit, dir string) {
+			if l.Used = c.readUsage(dir); found.File == "" || l.headroom() < found.headroom() {
 				found = l
 			}
 		})
@@ -169,13 +163,13 @@ func least(root string, controllers []controller) (found Limit) {
 	return found
 }
 
-// usage is what a group has without what can be dropped, 0 where that is not known.
-func (c *controller) usage(dir string) int64 {
+// readUsage returns the usage of a group without what can be dropped, 0 if it is unknown.
+func (c *controller) readUsage(dir string) int64 {
 	used, err := readNumber(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {
 		return used
 	}
-	stat, _ := os.ReadFile(path.Join(dir, "memory.stat")) // the group at the top has none
+	stat, _ := os.ReadFile(path.Join(dir, "memory.stat")) // the top group has none
 	for line := range strings.Lines(string(stat)) {
 		name, digits, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if n, err := strconv.ParseUint(digits, 10, 63); err == nil && slices.Contains(c.droppable, name) {
@@ -185,8 +179,8 @@ func (c *controller) usage(dir string) int64 {
 	return used
 }
 
-// groups are those of a process, "" for none: those that limit its memory and its
-// tasks under version 1, and the one under version 2.
+// groups are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in
+// version 2.
 type groups struct{ memory, pids, unified string }
 
 func readGroups(root, process string) (groups, error) {
@@ -197,8 +191,7 @@ func readGroups(root, process string) (groups, error) {
 	return parseGroups(b), nil
 }
 
-// parseGroups parses /proc/PID/cgroup, whose lines are like "4:cpu,memory:/a/b", and
-// for version 2 "0::/a/b".
+// parseGroups parses /proc/PID/cgroup, with lines like "4:cpu,memory:/a/b", or "0::/a/b" for version 2.
 func parseGroups(b []byte) groups {
 	var g groups
 	for line := range bytes.Lines(b) {
@@ -207,7 +200,7 @@ func parseGroups(b []byte) groups {
 		if !ok || !strings.HasPrefix(group, "/") {
 			continue
 		}
-		group = path.Clean(group) // a group outside the namespace begins with /..
+		group = path.Clean(group) // a group outside the namespace starts with /..
 		if id == "0" {
 			g.unified = group
 		}
@@ -223,8 +216,7 @@ func parseGroups(b []byte) groups {
 	return g
 }
 
-// readNumber reads a limit of a group, or what of it is in use: a number, or "max" for
-// no limit.
+// readNumber reads a limit or usage: a number, or "max" for no limit.
 func readNumber(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// tree makes files below a new directory.
-func tree(t *testing.T, files map[string]string) (root string) {
+// writeTree writes files below a new directory.
+func writeTree(t *testing.T, files map[string]string) (root string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("no /proc")
@@ -31,7 +31,7 @@ func tree(t *testing.T, files map[string]string) (root string) {
 	return root
 }
 
-const unlimited = "9223372036854771712\n" // of version 1
+const unlimited = "9223372036854771712\n" // in version 1
 
 func TestMemoryLimitOfTrees(t *testing.T) {
 	const machine = "MemTotal: 1000 kB\n"
@@ -91,7 +91,7 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "-5\n", "sys/fs/cgroup/a/memory.high": "many\n", "sys/fs/cgroup/memory.max": "0\n",
 		}, math.MaxInt64, "none known"},
 	} {
-		if limit, from := memoryLimit(tree(t, c.files)); limit != c.limit || from != c.from {
+		if limit, from := readMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
 			t.Errorf("%s: got %d, %q; want %d, %q", name, limit, from, c.limit, c.from)
 		}
 	}
@@ -104,7 +104,7 @@ func TestRead(t *testing.T) {
 	}{
 		"version 2, the group above leaves less": {map[string]string{
 			"proc/7/cgroup": "0::/a/b\n",
-			// 5000-1000 are left below, 6000-(4900-900) above.
+			// headroom: 5000-1000 below, 6000-(4900-900) above
 			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.current": "1000\n",
 			"sys/fs/cgroup/a/memory.max": "6000\n", "sys/fs/cgroup/a/memory.current": "4900\n",
 			"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 600\nactive_file 300\nslab_reclaimable 100\n",
@@ -144,16 +144,16 @@ func TestRead(t *testing.T) {
 			"sys/fs/cgroup/memory.current": "3\n", "sys/fs/cgroup/memory.stat": "active_file many\n",
 		}, Limits{Memory: Limit{5, 3, "cgroup / memory.max", "/sys/fs/cgroup/memory.max"}}},
 	} {
-		if got, err := read(tree(t, c.files), "7"); err != nil || got != c.want {
+		if got, err := readLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}
-	if got, err := read(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
+	if got, err := readLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such process: got %+v, %v", got, err)
 	}
 }
 
-// TestMemoryLimit asks for this very process's.
+// TestMemoryLimit reads the limit of this process.
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)

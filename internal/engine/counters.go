@@ -159,7 +159,7 @@ type Histogram struct {
 }
 
 func (c *Counters) observe(at Counter, took time.Duration) {
-	c.n[at+Counter(histogram.Bucket(took, Buckets))].Add(1)
+	c.n[at+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
 	c.n[at+Buckets].Add(int64(took))
 }
 

@@ -297,7 +297,7 @@ type Dial struct {
 // SocketOptions are the options of sockets, of those that are dialled or of listeners.
 func (c *Config) SocketOptions(dialled bool) sock.Options {
 	s := c.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay, Reset: dialled && c.Reset}
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: dialled && c.Reset}
 }
 
 // DialFailed tells the handler of the connection, if it has one of its own, or that of

@@ -39,7 +39,7 @@ type Listener struct {
 	// kernel.
 	Backlog int
 	// Control, if set, is called with each TCP socket of Addr before it is bound.
-	Control sock.Control
+	Control sock.ControlFunc
 }
 
 // Listening is where an engine listens, and what has come there: Open connections, how
@@ -68,13 +68,13 @@ func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
 			all = append(all, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
-		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.Prepare(l.Socket)
+		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.PrepareListener(l.Socket)
 	} else {
 		all, err = sock.ListenShared(l.Network, l.Addr, n, l.Control)
 	}
 	for _, s := range all {
 		if err == nil {
-			err = errors.Join(o.ForAccepted(s), sock.Backlog(s, l.Backlog))
+			err = errors.Join(o.SetOnListener(s), sock.SetBacklog(s, l.Backlog))
 		}
 	}
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 // NewAdmission makes the admission controller of an engine.
 func NewAdmission(cfg *Config) *admission.Controller {
-	return admission.New(admission.Config{
+	return admission.NewController(admission.Config{
 		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Admission.MaxPerSource, SourcePrefix: cfg.Admission.SourcePrefix,
 		Rate: cfg.Admission.Rate, Allow: cfg.Admission.Allow, Deny: cfg.Admission.Deny,
 	})
@@ -82,7 +82,7 @@ func (h *Host) proxied(listener int, peer netip.AddrPort) bool {
 
 // register counts a source, unless it is not let in.
 func (h *Host) register(peer netip.AddrPort) error {
-	if !h.Admission.Allowed(peer.Addr()) {
+	if !h.Admission.IsAllowed(peer.Addr()) {
 		return ErrDenied
 	}
 	if !h.Admission.AcquireSource(peer.Addr()) {

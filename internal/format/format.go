@@ -1,6 +1,5 @@
-// Package format writes quantities for people: counts with their thousands
-// separated, and bytes, durations, shares and percentiles with three significant
-// digits. The script of package page writes values in the same way.
+// Package format formats quantities for people: counts with thousands separators, and bytes, durations, shares
+// and percentiles with three significant digits. The script of package page formats values in the same way.
 package format
 
 import (
@@ -13,25 +12,24 @@ import (
 	"time"
 )
 
-// Count is a whole number with its thousands separated: 1,234,567.
+// Count formats an integer with thousands separators: 1,234,567.
 func Count[T ~int | ~int32 | ~int64](n T) string {
-	return separate(strconv.FormatInt(int64(n), 10))
+	return separateThousands(strconv.FormatInt(int64(n), 10))
 }
 
-// Whole is v rounded to a whole number, with its thousands separated. NaN and
-// infinities are "".
+// Whole rounds v to an integer and formats it with thousands separators. NaN and infinities are "".
 func Whole(v float64) string {
-	if !finite(v) {
+	if !isFinite(v) {
 		return ""
 	}
-	return separate(strconv.FormatFloat(v, 'f', 0, 64))
+	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number is v with three significant digits and no trailing zeros, from 1,000 on as
-// a whole number: 0.123, 1.5, 1,235. NaN and infinities are "".
+// Number formats v with three significant digits and no trailing zeros, from 1,000 on as an integer: 0.123, 1.5,
+// 1,235. NaN and infinities are "".
 func Number(v float64) string {
 	switch {
-	case !finite(v):
+	case !isFinite(v):
 		return ""
 	case math.Abs(v) >= 999.5:
 		return Whole(v)
@@ -43,18 +41,16 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Bytes is a size in the largest unit of 1,024 that it has one of: 1.5 KiB. NaN and
-// infinities are "".
-func Bytes(v float64) string { return scaled(v, sizes, Number) }
+// Bytes formats a size in the largest binary unit that is not larger: 1.5 KiB. NaN and infinities are "".
+func Bytes(v float64) string { return formatScaled(v, sizes, Number) }
 
-// Seconds is a duration in seconds, milliseconds, microseconds or nanoseconds:
-// 1.2 ms. NaN and infinities are "".
-func Seconds(v float64) string { return scaled(v, times, Number) }
+// Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
+func Seconds(v float64) string { return formatScaled(v, times, Number) }
 
-// Latency is a duration that is 0 or more as Seconds writes it, with its trailing zeros, so
-// that columns line up and a live figure keeps its width: 1.20 ms.
+// Latency formats a non-negative duration like Seconds, but with trailing zeros, so that columns line up and a
+// live figure keeps its width: 1.20 ms.
 func Latency(d time.Duration) string {
-	return scaled(d.Seconds(), times, func(v float64) string {
+	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
 		if v >= 9.995 {
 			digits--
@@ -66,8 +62,8 @@ func Latency(d time.Duration) string {
 	})
 }
 
-// Round leaves three significant digits of a duration that is 0 or more.
-func Round(d time.Duration) time.Duration {
+// RoundDuration rounds a non-negative duration to three significant digits.
+func RoundDuration(d time.Duration) time.Duration {
 	step := time.Duration(1)
 	for d/step >= 1000 {
 		step *= 10
@@ -75,23 +71,23 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(step)
 }
 
-// Elapsed is a duration in its two largest units of hours, minutes and seconds:
-// 5s, 1m05s, 2h00m. Below 0 it is 0s.
+// Elapsed formats a duration in its two largest units of hours, minutes and seconds: 5s, 1m05s, 2h00m. Negative
+// durations are 0s.
 func Elapsed(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	switch {
 	case s < 60:
 		return strconv.FormatInt(s, 10) + "s"
 	case s < 3600:
-		return strconv.FormatInt(s/60, 10) + "m" + pad(s%60) + "s"
+		return strconv.FormatInt(s/60, 10) + "m" + padTwoDigits(s%60) + "s"
 	}
-	return strconv.FormatInt(s/3600, 10) + "h" + pad(s/60%60) + "m"
+	return strconv.FormatInt(s/3600, 10) + "h" + padTwoDigits(s/60%60) + "m"
 }
 
-// Clock is seconds as m:ss, as h:mm:ss from an hour on, with a tenth if they are not
-// whole. NaN and infinities are "".
+// Clock formats seconds as m:ss, from an hour on as h:mm:ss, with a tenth unless they are whole. NaN and
+// infinities are "".
 func Clock(v float64) string {
-	if !finite(v) {
+	if !isFinite(v) {
 		return ""
 	}
 	sign := ""
@@ -103,7 +99,7 @@ func Clock(v float64) string {
 		return sign + Number(tenths/10) + " s"
 	}
 	t := int64(tenths)
-	text := pad(t / 10 % 60)
+	text := padTwoDigits(t / 10 % 60)
 	if t%10 > 0 {
 		text += "." + strconv.FormatInt(t%10, 10)
 	}
@@ -111,21 +107,21 @@ func Clock(v float64) string {
 	if minutes < 60 {
 		return sign + strconv.FormatInt(minutes, 10) + ":" + text
 	}
-	return sign + strconv.FormatInt(minutes/60, 10) + ":" + pad(minutes%60) + ":" + text
+	return sign + strconv.FormatInt(minutes/60, 10) + ":" + padTwoDigits(minutes%60) + ":" + text
 }
 
-// Percent is a share, of which 1 is all: 12.3 %. NaN and infinities are "".
+// Percent formats a share, of which 1 is all: 12.3 %. NaN and infinities are "".
 func Percent(share float64) string {
-	if !finite(share) {
+	if !isFinite(share) {
 		return ""
 	}
 	return Number(share*100) + " %"
 }
 
-// Percentile is the name of a percentile from 0 to 100: p99.9.
+// Percentile formats the name of a percentile from 0 to 100: p99.9.
 func Percentile(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
 
-// Plural is a count of things: 1 connection, 2 connections.
+// Plural formats a count of things: 1 connection, 2 connections.
 func Plural[T ~int | ~int32 | ~int64](n T, one, more string) string {
 	if n == 1 {
 		return "1 " + one
@@ -133,8 +129,7 @@ func Plural[T ~int | ~int32 | ~int64](n T, one, more string) string {
 	return Count(n) + " " + more
 }
 
-// Tally lists causes with their counts, the most frequent first: 12 × refused, 3 ×
-// reset.
+// Tally lists causes with their counts, most frequent first: 12 × refused, 3 × reset.
 func Tally(causes map[string]int64) string {
 	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b))
@@ -155,11 +150,11 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// scaled writes v in the first unit that it has one of, or else in the last.
-func scaled(v float64, units []unit, write func(float64) string) string {
+// formatScaled formats v in the first unit that is not larger, or else in the last.
+func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {
-	case !finite(v):
+	case !isFinite(v):
 		return ""
 	case v == 0:
 		return "0 " + last.name
@@ -172,17 +167,17 @@ func scaled(v float64, units []unit, write func(float64) string) string {
 	return write(v/last.size) + " " + last.name
 }
 
-func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// separate puts a comma before each three digits.
-func separate(digits string) string {
+// separateThousands inserts a comma before each group of three digits.
+func separateThousands(digits string) string {
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
 }
 
-func pad(n int64) string {
+func padTwoDigits(n int64) string {
 	if n < 10 {
 		return "0" + strconv.FormatInt(n, 10)
 	}

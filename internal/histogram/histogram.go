@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets that are powers of two: coarse, and as
-// cheap as one addition. Who counts keeps the buckets, atomically or not.
+// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one
+// addition. Callers own the buckets and may update them atomically.
 package histogram
 
 import (
@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Bucket is the bucket of d among n: the first holds up to a microsecond, each further
-// one up to twice as much, and the last everything longer, too.
-func Bucket(d time.Duration, n int) int {
+// BucketIndex returns the index of d's bucket. The first bucket holds up to a microsecond, each further one up to
+// twice as much, and the last everything longer as well.
+func BucketIndex(d time.Duration, buckets int) int {
 	if d <= time.Microsecond {
 		return 0
 	}
-	return min(bits.Len64(uint64((d-1)/time.Microsecond)), n-1)
+	return min(bits.Len64(uint64((d-1)/time.Microsecond)), buckets-1)
 }
 
-// Bound is the upper bound of bucket i.
-func Bound(i int) time.Duration { return time.Microsecond << i }
+// UpperBound returns the upper bound of a bucket.
+func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// Quantile is an upper bound of the duration that a share q of those counted do not
-// exceed: at most twice as much, unless that is in the last bucket. It is 0 for none.
+// Quantile returns an upper bound of quantile q (0 to 1): at most twice its value, unless it is in the last
+// bucket. It returns 0 if nothing was counted.
 func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {
@@ -33,9 +33,9 @@ func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	rank := max(1, T(math.Ceil(q*float64(count))))
 	for i, n := range buckets {
 		if rank <= n {
-			return Bound(i)
+			return UpperBound(i)
 		}
 		rank -= n
 	}
-	return Bound(len(buckets) - 1)
+	return UpperBound(len(buckets) - 1)
 }

@@ -11,13 +11,13 @@ func TestBucket(t *testing.T) {
 		-time.Second: 0, 0: 0, 1: 0, time.Microsecond: 0, time.Microsecond + 1: 1, 2 * time.Microsecond: 1,
 		2*time.Microsecond + 1: 2, 256 * time.Microsecond: 8, 512 * time.Microsecond: 9, time.Hour: 9,
 	} {
-		if got := Bucket(d, n); got != want {
+		if got := BucketIndex(d, n); got != want {
 			t.Errorf("%v is in bucket %d; expected %d", d, got, want)
 		}
 	}
 	for i := range n {
-		if Bucket(Bound(i), n) != i {
-			t.Errorf("bound %v is not in its bucket %d", Bound(i), i)
+		if BucketIndex(UpperBound(i), n) != i {
+			t.Errorf("bound %v is not in its bucket %d", UpperBound(i), i)
 		}
 	}
 }

@@ -1,9 +1,8 @@
-// Package lograte keeps a log from being flooded by one message that repeats, as when
-// each of a million connections fails in the same way.
+// Package lograte suppresses repeated log messages, such as when a million connections fail in the same way.
 //
-// One table, under one mutex, has an entry for each recent message. The mutex is never
-// held while a record is written. There are no goroutines and no timers: what was
-// suppressed is reported by the next record that passes.
+// A table under a mutex has an entry for each recent message. The mutex is never held while a record is
+// written. There are no goroutines and no timers: the next record that passes reports how many were
+// suppressed.
 package lograte
 
 import (
@@ -16,31 +15,30 @@ import (
 )
 
 const (
-	// Suppressed is the key of the attribute that says how many were suppressed.
+	// Suppressed is the key of the attribute with the number of suppressed records.
 	Suppressed = "suppressed"
-	// Interval is the time in which the same message is written at most once.
+	// Interval is the time in which equal records are written once.
 	Interval = time.Second
-	// MaxMessages is the most messages that are distinguished at a time. Further ones share
-	// an entry, until some have not come for an interval.
+	// MaxMessages limits the messages that are distinguished. Further ones share an entry until older ones
+	// have not been written for an interval.
 	MaxMessages = 1024
 )
 
-// New returns a handler that passes on to next one of equal records each Interval.
-// Records are equal if their level, text and the values of keys are; keys are those of
-// attributes outside of groups. A record that passes after others were suppressed has
-// the attribute Suppressed with their number, inside the open group if there is one. It
-// is safe for concurrent use as far as next is.
-func New(next slog.Handler, keys ...string) slog.Handler {
+// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if
+// their level, text and the values of keys, attributes outside of groups, are. A record that passes after
+// others were suppressed has the attribute Suppressed with their number, inside the open group, if there is
+// one. The handler is safe for concurrent use if next is.
+func NewHandler(next slog.Handler, keys ...string) slog.Handler {
 	return &handler{next: next, keys: keys, table: &table{entries: make(map[message]*entry)}}
 }
 
-// handler is a slog.Handler; all that are derived from one share its table.
+// handler is a slog.Handler. Derived handlers share its table.
 type handler struct {
 	next    slog.Handler
 	table   *table
 	keys    []string
 	grouped bool   // a group is open
-	values  string // of keys that WithAttrs gave, as in message.values
+	values  string // of keys set by WithAttrs, as in message.values
 }
 
 // Enabled implements slog.Handler.
@@ -52,10 +50,10 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	m := message{r.Level, r.Message, h.values}
 	r.Attrs(func(a slog.Attr) bool {
-		m.values += h.value(a)
+		m.values += h.keyValue(a)
 		return true
 	})
-	passes, suppressed := h.table.take(m, time.Now())
+	passes, suppressed := h.table.admit(m, time.Now())
 	if !passes {
 		return nil
 	}
@@ -71,7 +69,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
-		derived.values += h.value(a)
+		derived.values += h.keyValue(a)
 	}
 	return &derived
 }
@@ -84,15 +82,15 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &derived
 }
 
-// value is an attribute with its value if it is one of keys.
-func (h *handler) value(a slog.Attr) string {
+// keyValue returns an attribute's key and value if it is one of keys.
+func (h *handler) keyValue(a slog.Attr) string {
 	if h.grouped || !slices.Contains(h.keys, a.Key) {
 		return ""
 	}
 	return strings.Join([]string{a.Key, a.Value.Resolve().String(), ""}, "\x00")
 }
 
-// message is what is the same in equal records.
+// message identifies equal records.
 type message struct {
 	level        slog.Level
 	text, values string
@@ -100,10 +98,10 @@ type message struct {
 
 // table remembers when each message was last written.
 type table struct {
-	mu      sync.Mutex
-	entries map[message]*entry // at most MaxMessages
-	shared  entry              // of all messages beyond
-	swept   time.Time
+	mu        sync.Mutex
+	entries   map[message]*entry // at most MaxMessages
+	shared    entry              // of all messages beyond the limit
+	lastSweep time.Time
 }
 
 type entry struct {
@@ -111,26 +109,26 @@ type entry struct {
 	suppressed int64 // since then
 }
 
-// recent reports whether the message may not be written again yet.
-func (e *entry) recent(now time.Time) bool {
+// isRecent reports whether the message was written within the last Interval.
+func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// take reports whether a message may be written now, and how many were suppressed before.
-func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
+// admit reports whether a message may be written now, and how many were suppressed before.
+func (t *table) admit(m message, now time.Time) (write bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[m]
 	if e == nil {
-		if len(t.entries) >= MaxMessages && now.Sub(t.swept) >= Interval {
-			t.sweep(now)
+		if len(t.entries) >= MaxMessages && now.Sub(t.lastSweep) >= Interval {
+			t.removeOldEntries(now)
 		}
 		if e = &t.shared; len(t.entries) < MaxMessages {
 			e = new(entry)
 			t.entries[m] = e
 		}
 	}
-	if e.recent(now) {
+	if e.isRecent(now) {
 		e.suppressed++
 		return false, 0
 	}
@@ -138,12 +136,12 @@ func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
 	return true, suppressed
 }
 
-// sweep forgets the messages that have not been written for an interval. What they have
-// suppressed is added to the shared entry.
-func (t *table) sweep(now time.Time) {
-	t.swept = now
+// removeOldEntries removes messages that have not been written for an interval, and adds what they have
+// suppressed to the shared entry.
+func (t *table) removeOldEntries(now time.Time) {
+	t.lastSweep = now
 	for m, e := range t.entries {
-		if !e.recent(now) {
+		if !e.isRecent(now) {
 			t.shared.suppressed += e.suppressed
 			delete(t.entries, m)
 		}

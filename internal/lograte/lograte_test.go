@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// lines logs to a list of lines, "msg key=value ...", without time and level.
-func lines(keys ...string) (log *slog.Logger, written func() []string) {
+// newTestLogger returns a logger, and a function that returns the lines since the last call, as "msg key=value ...".
+func newTestLogger(keys ...string) (log *slog.Logger, written func() []string) {
 	var out bytes.Buffer
 	next := slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
@@ -24,7 +24,7 @@ func lines(keys ...string) (log *slog.Logger, written func() []string) {
 		}
 		return a
 	}})
-	return slog.New(New(next, keys...)), func() []string {
+	return slog.New(NewHandler(next, keys...)), func() []string {
 		text := strings.TrimSpace(strings.ReplaceAll(out.String(), "msg=", ""))
 		out.Reset()
 		if text == "" {
@@ -34,7 +34,7 @@ func lines(keys ...string) (log *slog.Logger, written func() []string) {
 	}
 }
 
-func expect(t *testing.T, when string, got []string, want ...string) {
+func expectLines(t *testing.T, when string, got []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: written %q, want %q", when, got, want)
@@ -43,55 +43,55 @@ func expect(t *testing.T, when string, got []string, want ...string) {
 
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, written := lines()
+		log, written := newTestLogger()
 		log.Debug("the next handler takes none")
 		for range 5 {
 			log.Warn("full")
 		}
 		log.Error("full") // another level
 		log.Warn("empty") // another text
-		expect(t, "at once", written(), "full", "full", "empty")
+		expectLines(t, "at once", written(), "full", "full", "empty")
 		time.Sleep(time.Second - 1)
 		log.Warn("full")
-		expect(t, "just before a second is over", written())
+		expectLines(t, "just before a second is over", written())
 		time.Sleep(time.Nanosecond)
 		log.Warn("full", "n", 1)
 		log.Error("full")
 		log.Warn("full")
-		expect(t, "after a second", written(), "full n=1 suppressed=5", "full")
+		expectLines(t, "after a second", written(), "full n=1 suppressed=5", "full")
 		time.Sleep(time.Minute)
 		log.Warn("full")
 		log.Warn("empty")
-		expect(t, "after a minute", written(), "full suppressed=1", "empty")
+		expectLines(t, "after a minute", written(), "full suppressed=1", "empty")
 	})
 }
 
 func TestKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, written := lines("loop")
+		log, written := newTestLogger("loop")
 		log.Info("m", "loop", 1, "n", 1)
-		log.Info("m", "loop", 1, "n", 2) // n does not count
+		log.Info("m", "loop", 1, "n", 2) // n is not a key
 		log.Info("m", "loop", 2)
 		log.Info("m")
-		expect(t, "attributes", written(), "m loop=1 n=1", "m loop=2", "m")
+		expectLines(t, "attributes", written(), "m loop=1 n=1", "m loop=2", "m")
 
 		one, two := log.With("loop", 1), log.With("loop", 3)
-		one.Info("m") // as the first
+		one.Info("m") // equal to the first
 		two.Info("m")
-		expect(t, "With", written(), "m loop=3")
-		log.WithGroup("conn").Info("m", "loop", 9) // conn.loop does not count
-		expect(t, "groups", written())
+		expectLines(t, "With", written(), "m loop=3")
+		log.WithGroup("conn").Info("m", "loop", 9) // conn.loop is not a key
+		expectLines(t, "groups", written())
 
 		time.Sleep(Interval)
 		one.Info("m")
-		expect(t, "what the derived ones suppressed counts together", written(), "m loop=1 suppressed=2")
+		expectLines(t, "what the derived ones suppressed counts together", written(), "m loop=1 suppressed=2")
 	})
 }
 
-// Messages beyond the bound share an entry, until older ones are forgotten.
-func TestBound(t *testing.T) {
+// TestMaxMessages checks that messages beyond the limit share an entry until older ones are removed.
+func TestMaxMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, written := lines()
+		log, written := newTestLogger()
 		for i := range MaxMessages {
 			log.Info(fmt.Sprint(i))
 		}
@@ -103,24 +103,24 @@ func TestBound(t *testing.T) {
 			log.Info("c")
 			log.Info("d")
 		}
-		expect(t, "they share an entry", written(), "c")
+		expectLines(t, "they share an entry", written(), "c")
 		time.Sleep(Interval)
-		log.Info("d") // has an entry now, the others are forgotten
+		log.Info("d") // has its own entry now, the others are removed
 		log.Info("c")
-		expect(t, "an interval later", written(), "d", "c")
+		expectLines(t, "an interval later", written(), "d", "c")
 	})
 }
 
-// count sums up what passes.
-type count struct {
+// countingHandler counts records.
+type countingHandler struct {
 	mu                 sync.Mutex
 	passed, suppressed int64
 }
 
-func (c *count) Enabled(context.Context, slog.Level) bool { return true }
-func (c *count) WithAttrs([]slog.Attr) slog.Handler       { return c }
-func (c *count) WithGroup(string) slog.Handler            { return c }
-func (c *count) Handle(_ context.Context, r slog.Record) error {
+func (c *countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (c *countingHandler) WithAttrs([]slog.Attr) slog.Handler       { return c }
+func (c *countingHandler) WithGroup(string) slog.Handler            { return c }
+func (c *countingHandler) Handle(_ context.Context, r slog.Record) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passed++
@@ -133,12 +133,12 @@ func (c *count) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestNoneIsLost logs from many goroutines, more messages than there are
-// entries: each is written, told as suppressed, or still to be told.
+// TestNoneIsLost logs more messages than there are entries from many goroutines: each is written, reported as
+// suppressed, or still to be reported.
 func TestNoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c count
-		h := New(&c).(*handler)
+		var c countingHandler
+		h := NewHandler(&c).(*handler)
 		log := slog.New(h)
 		const goroutines, each = 8, 1000
 		var wg sync.WaitGroup
@@ -162,12 +162,12 @@ func TestNoneIsLost(t *testing.T) {
 	})
 }
 
-// TestSlog is the standard library's own test of handlers.
+// TestSlog runs the standard library's tests of handlers.
 func TestSlog(t *testing.T) {
 	var out bytes.Buffer
 	slogtest.Run(t, func(*testing.T) slog.Handler {
 		out.Reset()
-		return New(slog.NewJSONHandler(&out, nil))
+		return NewHandler(slog.NewJSONHandler(&out, nil))
 	}, func(t *testing.T) map[string]any {
 		var line map[string]any
 		if err := json.Unmarshal(out.Bytes(), &line); err != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Bars are a few values beside each other, each with a name: a picture that needs no script.
+// Bars is a bar chart of a few named values. It needs no script.
 type Bars struct {
 	Title string
 	Unit  Unit
 	Bars  []Bar
 }
 
-// Bar is one of them. Text is its value as people read it; "" is as its Unit writes it.
+// Bar is one bar. Text is its value for readers; if it is empty, the Unit formats the value.
 type Bar struct {
 	Name  string
 	Value float64
@@ -21,21 +21,20 @@ type Bar struct {
 	Tone  Tone
 }
 
-// Add adds a bar.
 func (b *Bars) Add(name string, value float64, text string, tone Tone) {
 	b.Bars = append(b.Bars, Bar{name, value, text, tone})
 }
 
-// label is the bar's value for people.
-func (b *Bars) label(bar Bar) string {
+// formatBar returns the bar's value for readers.
+func (b *Bars) formatBar(bar Bar) string {
 	if bar.Text != "" {
 		return bar.Text
 	}
-	return b.Unit.Text(bar.Value)
+	return b.Unit.Format(bar.Value)
 }
 
-// share is a bar's part of the longest, from 0 to 1.
-func (b *Bars) share(bar Bar) float64 {
+// fractionOfLongest returns the bar's length relative to the longest bar, from 0 to 1.
+func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	most := 0.0
 	for _, other := range b.Bars {
 		most = max(most, other.Value)
@@ -46,8 +45,10 @@ func (b *Bars) share(bar Bar) float64 {
 	return bar.Value / most
 }
 
-// width is a bar's width, of which the longest has all that there is; at least a quarter of a percent.
-func (b *Bars) width(bar Bar) string { return fmt.Sprintf("%.2f%%", max(100*b.share(bar), 0.25)) }
+// cssWidth returns the bar's width, relative to the longest bar and at least 0.25%.
+func (b *Bars) cssWidth(bar Bar) string {
+	return fmt.Sprintf("%.2f%%", max(100*b.fractionOfLongest(bar), 0.25))
+}
 
 func (b *Bars) writeText(w *strings.Builder) {
 	const most = 40
@@ -58,6 +59,6 @@ func (b *Bars) writeText(w *strings.Builder) {
 	}
 	for _, bar := range b.Bars {
 		fill := strings.Repeat(" ", widest-len([]rune(bar.Name)))
-		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.share(bar))), 1)), b.label(bar))
+		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.fractionOfLongest(bar))), 1)), b.formatBar(bar))
 	}
 }

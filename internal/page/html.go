@@ -33,82 +33,79 @@ var uplotCSS string
 
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Funcs(template.FuncMap{
-		"blocks": blocks,
-		"drawn":  (*Chart).drawn,
-		"words":  (*Table).words,
-		"action": (*Table).action,
-		"mark":   Tone.mark,
-		"word":   Tone.word,
-		"width":  (*Bars).width,
-		"label":  (*Bars).label,
+		"blocks": groupAdjacentCharts,
+		"drawn":  (*Chart).toChartData,
+		"words":  (*Table).isTextColumn,
+		"action": (*Table).rowAction,
+		"mark":   Tone.symbol,
+		"word":   Tone.label,
+		"width":  (*Bars).cssWidth,
+		"label":  (*Bars).formatBar,
 	}).Parse(pageHTML))
 })
 
-// The bounds of a live page's waits.
+// Polling intervals of a live page.
 const (
-	usualEvery = 2 * time.Second
-	leastEvery = 100 * time.Millisecond
+	defaultInterval = 2 * time.Second
+	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained file, whose policy forbids it to load
-// anything; a live page may ask its own server. Without scripts everything is there but the charts. An error says what of the
-// page is wrong, before anything is written, or is that of w.
-func (p *Page) WriteHTML(w io.Writer) error { return p.write(w, "page") }
+// WriteHTML writes the page as a self-contained file whose Content-Security-Policy forbids loading
+// anything; a live page may connect to its own server. Without scripts only charts are missing. An
+// invalid page is an error, before anything is written; other errors are those of w.
+func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") }
 
-// WriteUpdate writes what a live page puts in its own place: the page without its script
-// and style.
-func (p *Page) WriteUpdate(w io.Writer) error { return p.write(w, "body") }
+// WriteUpdate writes what a live page replaces its content with: the page without script and style.
+func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
 
-func (p *Page) write(w io.Writer, name string) error {
-	if err := p.check(); err != nil {
+func (p *Page) writeTemplate(w io.Writer, name string) error {
+	if err := p.validate(); err != nil {
 		return err
 	}
-	p.identify()
-	v := newView(p, uplotCSS+"\n"+pageCSS, uplotJS+"\n"+themeJS+pageJS, p.Live != nil)
+	p.assignIDs()
+	v := newTemplateData(p, uplotCSS+"\n"+pageCSS, uplotJS+"\n"+themeJS+pageJS, p.Live != nil)
 	if p.Live != nil {
-		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
+		v.Every = max(cmp.Or(p.Live.Every, defaultInterval), minInterval).Milliseconds()
 	}
-	return v.write(w, name)
+	return v.executeTemplate(w, name)
 }
 
-// Application is a page that draws itself, with a script of its own, in the look of the
-// others.
+// Application is a page with its own script, in the style of the other pages.
 type Application struct {
 	Title string
-	// Body is HTML; Style and Script are what the elements of these names have, behind what
-	// all pages have.
+	// Body is HTML. Style and Script are appended to the style and script that all pages share.
 	Body, Style, Script string
 }
 
-// WriteHTML writes it as a self-contained file, which may ask its own server alone.
+// WriteHTML writes a self-contained file that may connect to its own server only.
 func (a Application) WriteHTML(w io.Writer) error {
-	v := newView(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
+	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)
-	return v.write(w, "page")
+	return v.executeTemplate(w, "page")
 }
 
-// view is what the template shows.
-type view struct {
+// templateData is the input of the template.
+type templateData struct {
 	*Page
 	// Own is the body of an Application.
 	Own template.HTML
-	// Policy is what the page may do.
+	// Policy is the Content-Security-Policy.
 	Policy string
-	// Style and Script are elements, in the very bytes that Policy knows by their hash.
+	// Style and Script are elements whose content Policy allows by hash.
 	Style, Script template.HTML
-	// Every is in milliseconds.
+	// Every is the polling interval in milliseconds.
 	Every int64
 }
 
-func newView(p *Page, style, script string, asks bool) view {
-	return view{
-		Page: p, Policy: policy(style, script, asks),
+func newTemplateData(p *Page, style, script string, allowSelf bool) templateData {
+	return templateData{
+		Page: p, Policy: contentSecurityPolicy(style, script, allowSelf),
 		Style:  template.HTML("<style>" + style + "</style>"),
 		Script: template.HTML("<script>" + script + "</script>"),
 	}
 }
 
-func (v view) write(w io.Writer, name string) error {
+func (v templateData) executeTemplate(w io.Writer, name string) error {
 	out := bufio.NewWriter(w)
 	if err := pageTemplate().ExecuteTemplate(out, name, v); err != nil {
 		return err
@@ -116,8 +113,8 @@ func (v view) write(w io.Writer, name string) error {
 	return out.Flush()
 }
 
-// blocks are the parts of a section, charts that follow each other in one block.
-func blocks(parts []Part) (all [][]Part) {
+// groupAdjacentCharts groups the parts of a section: adjacent charts form a group, other parts are alone.
+func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	for i, part := range parts {
 		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {
 			all[len(all)-1] = append(all[len(all)-1], part)
@@ -128,17 +125,18 @@ func blocks(parts []Part) (all [][]Part) {
 	return all
 }
 
-// policy is the Content-Security-Policy of a page that may ask its own server, or nobody.
-func policy(style, script string, asks bool) string {
+// contentSecurityPolicy returns a policy that allows the given style and script and, with allowSelf,
+// connections to the page's own server.
+func contentSecurityPolicy(style, script string, allowSelf bool) string {
 	connect := "'none'"
-	if asks {
+	if allowSelf {
 		connect = "'self'"
 	}
 	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; img-src data:; connect-src %s; base-uri 'none'; form-action 'none'",
-		hash(script), hash(style), connect)
+		cspHash(script), cspHash(style), connect)
 }
 
-func hash(text string) string {
+func cspHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }

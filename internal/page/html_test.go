@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// write is a page in all that it is written as, by name.
-func write(t testing.TB, p *Page) map[string]string {
+// renderAll returns each form of the page, by name.
+func renderAll(t testing.TB, p *Page) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, f := range map[string]func(*bytes.Buffer) error{
@@ -33,7 +33,7 @@ func write(t testing.TB, p *Page) map[string]string {
 }
 
 func TestEverythingIsWritten(t *testing.T) {
-	for name, have := range write(t, sample("word")) {
+	for name, have := range renderAll(t, newSamplePage("word")) {
 		for _, want := range []string{
 			"word title", "word lead", "word figure", "word large", "word fact", "word value", "word one", "word paragraph", "word heading",
 			"word table", "1,234", "✗", "word few", "word many", "word note",
@@ -48,23 +48,23 @@ func TestEverythingIsWritten(t *testing.T) {
 	}
 }
 
-// The policy has the hash of the very elements that are in the page; without that a
-// browser runs nothing.
-func TestPolicyKnowsItsScript(t *testing.T) {
-	p := sample("word")
-	html := write(t, p)["html"]
-	knowsItsElements(t, html)
+// TestContentSecurityPolicy checks that the policy contains the hashes of the page's elements, without
+// which a browser runs nothing.
+func TestContentSecurityPolicy(t *testing.T) {
+	p := newSamplePage("word")
+	html := renderAll(t, p)["html"]
+	checkPolicyHashes(t, html)
 	const asks, asksNobody = "connect-src &#39;self&#39;", "connect-src &#39;none&#39;"
 	if !strings.Contains(html, asks) {
 		t.Error("a live page may not ask its server")
 	}
 	p.Live = nil
-	if html = write(t, p)["html"]; !strings.Contains(html, asksNobody) || strings.Contains(html, asks) {
+	if html = renderAll(t, p)["html"]; !strings.Contains(html, asksNobody) || strings.Contains(html, asks) {
 		t.Error("a page that is not live may ask somebody")
 	}
 }
 
-func knowsItsElements(t *testing.T, html string) {
+func checkPolicyHashes(t *testing.T, html string) {
 	t.Helper()
 	for _, name := range []string{"script", "style"} {
 		element := regexp.MustCompile(`(?s)<`+name+`>(.*?)</`+name+`>`).FindAllStringSubmatch(html, -1)
@@ -79,11 +79,11 @@ func knowsItsElements(t *testing.T, html string) {
 	}
 }
 
-func TestEvery(t *testing.T) {
+func TestLiveInterval(t *testing.T) {
 	for _, c := range []struct{ have, want time.Duration }{{0, 2 * time.Second}, {time.Nanosecond, 100 * time.Millisecond}, {time.Minute, time.Minute}} {
 		p := &Page{Live: &Live{URL: "x", Every: c.have}}
 		want := fmt.Sprintf(`data-every="%d"`, c.want.Milliseconds())
-		if !strings.Contains(write(t, p)["html"], want) {
+		if !strings.Contains(renderAll(t, p)["html"], want) {
 			t.Errorf("%v: no %s", c.have, want)
 		}
 	}
@@ -91,19 +91,19 @@ func TestEvery(t *testing.T) {
 
 var dataElement = regexp.MustCompile(`(?s)<script type="application/json">(.*?)</script>`)
 
-// hostile are texts that would end what they stand in.
+// hostile are texts that would end the element that contains them.
 var hostile = []string{
 	`</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><b>`, `' onload='x`, `]]><!--`, `&lt;b&gt;`,
 	"</title></style></textarea>", "| a | b |\n\n# c", "javascript:alert(1)", "\u2028\u2029\x00\xff",
 }
 
-func checkHostile(t *testing.T, text string) {
+func checkEscaping(t *testing.T, text string) {
 	t.Helper()
-	plain := write(t, sample("word"))
-	have := write(t, sample(text))
+	plain := renderAll(t, newSamplePage("word"))
+	have := renderAll(t, newSamplePage(text))
 	tags := regexp.MustCompile(`<[a-zA-Z/!][a-z0-9]*`)
 	for _, name := range []string{"html", "update"} {
-		// The same elements in the same order as with a harmless text.
+		// The elements must be the same as with a harmless text.
 		if a, b := tags.FindAllString(plain[name], -1), tags.FindAllString(have[name], -1); strings.Join(a, "") != strings.Join(b, "") {
 			t.Errorf("%q changes the elements of %s", text, name)
 		}
@@ -121,7 +121,7 @@ func checkHostile(t *testing.T, text string) {
 
 func TestHostileText(t *testing.T) {
 	for _, text := range hostile {
-		checkHostile(t, text)
+		checkEscaping(t, text)
 	}
 }
 
@@ -131,16 +131,16 @@ func FuzzPage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 200 || strings.TrimSpace(text) == "" {
-			return // an empty text leaves elements out
+			return // an empty text omits elements
 		}
-		checkHostile(t, text)
+		checkEscaping(t, text)
 	})
 }
 
-func TestWhatCannotBeWritten(t *testing.T) {
+func TestValidate(t *testing.T) {
 	for want, part := range map[string]Part{
 		"has 1 cells; expected 2": {Table: &Table{Lines: [][]string{{"a", "b"}, {"a"}}}},
-		"2 X and 1 Y":             {Chart: &Chart{Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}},
+		"2 X and 1 Y values":      {Chart: &Chart{Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}},
 	} {
 		p := &Page{Sections: []Section{{Parts: []Part{part}}}}
 		var out bytes.Buffer
@@ -152,13 +152,13 @@ func TestWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// IDs are made of what was given or of titles, and unique.
+// TestIDs checks that IDs are made of given IDs or titles, and unique.
 func TestIDs(t *testing.T) {
 	p := &Page{Sections: []Section{
 		{ID: "A b", Parts: []Part{{Chart: &Chart{ID: "a-b"}}, {Chart: &Chart{Title: "Größe"}}}},
 		{Title: strings.Repeat("long ", 30)}, {},
 	}}
-	p.identify()
+	p.assignIDs()
 	got := []string{p.Sections[0].ID, p.Sections[0].Parts[0].Chart.ID, p.Sections[0].Parts[1].Chart.ID, p.Sections[1].ID, p.Sections[2].ID}
 	want := []string{"a-b", "a-b-2", "gr-e", "long-long-long-long-long-long-long-long-long-long-long-l", "x"}
 	if !slices.Equal(got, want) {
@@ -166,7 +166,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestApplication has a page with a body of its own, whose policy knows its script and style.
+// TestApplication checks a page with its own body, and the policy for its script and style.
 func TestApplication(t *testing.T) {
 	a := Application{Title: "A <title>", Body: `<p id="own">1 &lt; 2</p>`, Style: "#own { color: red }", Script: "window.mine = 1 < 2;"}
 	var b bytes.Buffer
@@ -182,10 +182,10 @@ func TestApplication(t *testing.T) {
 	if strings.Contains(html, "uPlot") || strings.Contains(html, "<h1>") {
 		t.Error("it has what charts, or other pages, need")
 	}
-	knowsItsElements(t, html)
+	checkPolicyHashes(t, html)
 }
 
-// uPlot's files are those of its package, unchanged.
+// TestUPlotIsUnchanged checks that uPlot's files are those of its package.
 func TestUPlotIsUnchanged(t *testing.T) {
 	for name, want := range map[string]string{
 		"uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// identify gives each section and each chart an ID that no other has: what it was given, or
-// else its title, in small letters, digits and dashes.
-func (p *Page) identify() {
+// assignIDs gives each section and chart a unique ID in lower-case letters, digits and dashes, made of
+// its ID or, if that is empty, its title.
+func (p *Page) assignIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {
-		const most = 56 // leaves room for a number
+		const most = 56 // leaves space for a number
 		words := strings.FieldsFunc(strings.ToLower(wish), func(c rune) bool {
 			return (c < 'a' || c > 'z') && (c < '0' || c > '9')
 		})
@@ -36,22 +36,21 @@ func (p *Page) identify() {
 	}
 }
 
-// check says what of the page can't be written: tables and series whose columns are not of
-// the same length.
-func (p *Page) check() error {
+// validate returns an error if a table's rows or a series' columns differ in length.
+func (p *Page) validate() error {
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
 			if t := part.Table; t != nil {
 				for i, line := range t.Lines {
 					if len(line) != len(t.Lines[0]) {
-						return fmt.Errorf("page: line %d of table %q has %d cells; expected %d, as many as there are headings", i, t.Caption, len(line), len(t.Lines[0]))
+						return fmt.Errorf("page: row %d of table %q has %d cells; expected %d, one for each heading", i, t.Caption, len(line), len(t.Lines[0]))
 					}
 				}
 			}
 			if c := part.Chart; c != nil {
 				for _, series := range c.Series {
 					if len(series.X) != len(series.Y) {
-						return fmt.Errorf("page: series %q of chart %q has %d X and %d Y; expected as many", series.Name, c.Title, len(series.X), len(series.Y))
+						return fmt.Errorf("page: series %q of chart %q has %d X and %d Y values; expected the same number", series.Name, c.Title, len(series.X), len(series.Y))
 					}
 				}
 			}

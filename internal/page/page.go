@@ -1,71 +1,66 @@
-// Package page writes what has been measured for people to read: as text and
-// as a self-contained HTML page. All reports and the live page of a
-// server are made of the same parts.
+// Package page renders measurements for people, as text and as self-contained HTML pages. All reports
+// and the live page of a server consist of the same parts.
 //
-// A Page is plain data: sections of parts. Who makes one decides what it says; this
-// package decides how it looks. Everything in it is text, and is escaped.
+// A Page is plain data: sections of parts. Callers decide on the content, this package on the
+// presentation. All content is text and is escaped.
 //
-// A page of something that goes on has a Live. Its script then fetches Live.URL again
-// and again, where the server answers with what WriteUpdate writes: the same page,
-// made anew, without its script and style. What has changed is changed in place;
-// charts keep their zoom, and what was opened or scrolled stays so. So there is one
-// renderer, this one, and who serves a live page writes no script. Buttons are Actions.
+// A page with a Live updates itself: its script regularly fetches Live.URL, where the server responds
+// with the output of WriteUpdate, and replaces what has changed. Charts keep their zoom, and open and
+// scrolled elements stay as they are. So this package is the only renderer, and servers of live pages
+// need no script. Actions are buttons.
 //
-// The page's script offers to tests and to tinkerers, as window.myriadPage: update(html)
-// for what a fetch does, format(unit, value) for how values are written, and charts, a
-// Map from an ID to what was drawn.
+// The page's script offers, as window.myriadPage, for tests and experiments: update(html), which does
+// what a fetch does; format(unit, value); and charts, a Map from an ID to the drawn chart.
 package page
 
 import "time"
 
-// Page is what is written.
+// Page is the content of a page.
 type Page struct {
-	// Title stands at the top, Lead below it: a sentence or two, of Tone.
+	// Title is at the top; Lead below it is a sentence or two, with Tone.
 	Title string
 	Lead  string
 	Tone  Tone
-	// Remarks are what is to be known of the Lead, in a list below it.
+	// Remarks qualify the Lead, in a list below it.
 	Remarks []Remark
-	// Figures are the few that matter most, by name: they are large.
+	// Figures are the most important values and their names; they are displayed large.
 	Figures [][2]string
-	// Facts are names and what they are, such as the machine and the command.
+	// Facts are names and values, such as the machine and the command.
 	Facts [][2]string
-	// Sections are in order. A page with more than one has a list of them.
+	// Sections are in order. A page with several has a table of contents.
 	Sections []Section
-	// Live has the page follow what it shows, nil for a page that stays as it is.
+	// Live makes the page update itself; nil for a static page.
 	Live *Live
 }
 
-// Live says where a page finds itself anew.
+// Live configures a live page.
 type Live struct {
-	// URL answers a GET with what WriteUpdate writes. It is relative to the page or on
-	// the same server: the page may ask no other.
+	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
-	// Every is how long the page waits after an answer: 2 s if it is 0, and 100 ms at
-	// the least. Without an answer it waits twice as long each time, 30 s at the most,
-	// and says so.
+	// Every is the pause after a response: 2 s if it is 0, and at least 100 ms. Without a response
+	// the pause doubles each time, up to 30 s, and the page says so.
 	Every time.Duration
 }
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID names it in links. Writing the page makes it of small letters, digits and dashes, and
-	// unique; "" is made of the title.
+	// ID identifies the section in links. Writing the page normalizes it to lower-case letters,
+	// digits and dashes, and makes it unique. If it is empty, the title is used.
 	ID string
-	// Title is the heading, Lead the text below it.
+	// Title is the heading; Lead is the text below it.
 	Title string
 	Lead  string
 	Parts []Part
 }
 
-// Part is one of the things that a section has: exactly one field is set, but for Fold.
+// Part is an element of a section. Exactly one field is set, apart from Fold.
 type Part struct {
 	// Text is a paragraph.
 	Text string
 	// Heading is a smaller heading.
 	Heading string
-	// Remarks are sentences in a list: rules that were broken, notes. Fold has them folded
-	// below it in HTML, "" has them open.
+	// Remarks are sentences in a list, such as broken rules or notes. In HTML they are folded below
+	// Fold, if that is set.
 	Remarks []Remark
 	Fold    string
 	Table   *Table
@@ -73,46 +68,43 @@ type Part struct {
 	Bars    *Bars
 	// Actions are buttons in a row.
 	Actions []Action
-	// Links are other pages of the same server, in a list.
+	// Links are links to other pages of the same server, in a list.
 	Links []Link
 }
 
-// Link is a page of the same server.
+// Link is a link to a page of the same server.
 type Link struct {
-	// URL is relative to the page; it is shown as it is, and Text after it.
+	// URL is relative to the page. It is displayed, followed by Text.
 	URL, Text string
 }
 
-// Action is a button of a live page. It sends a POST without a body to URL, with the
-// header "Myriad-Action: 1", which no other site can have a browser send unasked; the
-// server must insist on it. With Token the page asks
-// for one before the first, sends it with all of them in the header "Myriad-Token", keeps
-// it nowhere else, and asks again when the answer is 401. The text of the answer, 300 characters of it at the most,
-// is shown, and then the page is fetched again.
+// Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1",
+// which no other site can make a browser send; the server must require it. With Token, the page asks for
+// a token before the first action, sends it in the header "Myriad-Token", stores it nowhere else, and
+// asks again after a 401. It shows up to 300 characters of the response and then updates itself.
 type Action struct {
-	// Label is what the button says; one without a label is none.
+	// Label is the button's text; without it there is no button.
 	Label string
 	// URL is relative to the page or on the same server.
 	URL string
-	// Confirm is asked before, "" for nothing to ask.
+	// Confirm is a question to confirm first, "" for none.
 	Confirm string
-	// Token says that the server expects a token.
+	// Token means that the server requires a token.
 	Token bool
-	// Slow says that the answer may take two minutes, instead of 10 s.
+	// Slow extends the time limit for the response from 10 s to 2 minutes.
 	Slow bool
 }
 
-// Remark is a sentence of a list.
+// Remark is a sentence in a list.
 type Remark struct {
-	// Tone is how serious it is.
+	// Tone is its severity.
 	Tone Tone
 	Text string
 }
 
-// Tone colours a cell or a remark. The colour never says anything alone.
+// Tone colours a cell or a remark. Colour is never the only indication.
 type Tone string
 
-// The tones.
 const (
 	Plain Tone = ""
 	Good  Tone = "good" // met, ahead
@@ -121,8 +113,8 @@ const (
 	Faint Tone = "faint"
 )
 
-// mark is the sign of a tone, which says the same as its colour.
-func (t Tone) mark() string {
+// symbol returns a sign that expresses the tone without colour.
+func (t Tone) symbol() string {
 	switch t {
 	case Good:
 		return "✓"
@@ -134,8 +126,8 @@ func (t Tone) mark() string {
 	return ""
 }
 
-// word is what a tone says where it has neither colour nor sign.
-func (t Tone) word() string {
+// label returns the tone as a word, for where there is neither colour nor symbol.
+func (t Tone) label() string {
 	switch t {
 	case Good:
 		return "good"

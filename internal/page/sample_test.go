@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// sample has every kind of part and of chart, with a text in each field.
-func sample(text string) *Page {
+// newSamplePage returns a page with each kind of part and chart, and with text in each field.
+func newSamplePage(text string) *Page {
 	t := &Table{Caption: text + " table", Lines: [][]string{{text, "rate" + text, "note"}}}
-	t.Add(text, "1,234", text)
-	t.SetTone(1, Good)
-	t.Add("second", "99", "behind"+text)
-	t.SetTone(1, Bad)
-	t.SetTone(2, Warn)
+	t.AddRow(text, "1,234", text)
+	t.SetLastRowTone(1, Good)
+	t.AddRow("second", "99", "behind"+text)
+	t.SetLastRowTone(1, Bad)
+	t.SetLastRowTone(2, Warn)
 	t.Actions = []Action{{}, {Label: text + " close", URL: text, Confirm: text}}
 	var x, y, z []float64
 	for i := range 50 {

@@ -7,40 +7,39 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. Its first and last columns are words and start at the left; the
-// columns between are figures and end at the right.
+// Table is a table. Its first and last columns are text and left-aligned; the columns between are figures
+// and right-aligned.
 type Table struct {
-	// Caption is a sentence above it, "" for none.
+	// Caption is a sentence above the table, "" for none.
 	Caption string
-	// Lines are all of the same length; the first are the headings.
+	// Lines are the rows, all of the same length; the first contains the headings.
 	Lines [][]string
-	// Tones are those of cells, by line and column; there may be fewer, or none.
+	// Tones are the tones of cells, by row and column; missing ones are Plain.
 	Tones [][]Tone
-	// Figures has the last column be figures as well.
+	// Figures makes the last column figures as well.
 	Figures bool
-	// Actions are buttons at the ends of lines in HTML, by line; there may be fewer, or
-	// none.
+	// Actions are buttons at the ends of rows in HTML; there may be fewer than rows.
 	Actions []Action
 }
 
-// words says whether a column is words.
-func (t *Table) words(column int) bool {
+// isTextColumn reports whether a column contains text, not figures.
+func (t *Table) isTextColumn(column int) bool {
 	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
 }
 
-// action is the button at the end of a line, nil if it has none.
-func (t *Table) action(line int) *Action {
-	if line >= len(t.Actions) || t.Actions[line].Label == "" {
+// rowAction returns the button of a row, nil if it has none.
+func (t *Table) rowAction(row int) *Action {
+	if row >= len(t.Actions) || t.Actions[row].Label == "" {
 		return nil
 	}
-	return &t.Actions[line]
+	return &t.Actions[row]
 }
 
-// Add adds a line; the first is that of the headings.
-func (t *Table) Add(cells ...string) { t.Lines = append(t.Lines, cells) }
+// AddRow adds a row; the first one contains the headings.
+func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
-// SetTone gives the cell of the last line in a column a tone.
-func (t *Table) SetTone(column int, tone Tone) {
+// SetLastRowTone sets the tone of a cell in the last row.
+func (t *Table) SetLastRowTone(column int, tone Tone) {
 	line := len(t.Lines) - 1
 	for len(t.Tones) <= line {
 		t.Tones = append(t.Tones, nil)
@@ -51,12 +50,12 @@ func (t *Table) SetTone(column int, tone Tone) {
 	t.Tones[line][column] = tone
 }
 
-// Tone is that of a cell.
-func (t *Table) Tone(line, column int) Tone {
-	if line >= len(t.Tones) || column >= len(t.Tones[line]) {
+// Tone returns the tone of a cell.
+func (t *Table) Tone(row, column int) Tone {
+	if row >= len(t.Tones) || column >= len(t.Tones[row]) {
 		return Plain
 	}
-	return t.Tones[line][column]
+	return t.Tones[row][column]
 }
 
 // WriteText writes the table without its caption, indented by two spaces.
@@ -71,7 +70,7 @@ func (t *Table) WriteText(w io.Writer) error {
 		var out strings.Builder
 		for i, cell := range line {
 			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if t.words(i) {
+			if t.isTextColumn(i) {
 				out.WriteString("  " + cell + fill)
 			} else {
 				out.WriteString("  " + fill + cell)

@@ -8,11 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// textWidth is where paragraphs and captions are broken. Tables and remarks are as wide
-// as they are.
+// textWidth is the line length of paragraphs and captions. Tables and remarks are not wrapped.
 const textWidth = 100
 
-// WriteText writes the page for a terminal. Charts are not in it.
+// WriteText writes the page, without charts, for a terminal.
 func (p *Page) WriteText(w io.Writer) error {
 	var b strings.Builder
 	title := p.Title
@@ -22,18 +21,18 @@ func (p *Page) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", title)
 	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for _, s := range withoutCharts(p.Sections) {
+	for _, s := range removeCharts(p.Sections) {
 		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// withoutCharts leaves charts out, headings that stand above nothing else, and sections of
-// nothing else.
-func withoutCharts(sections []Section) (all []Section) {
+// removeCharts returns the sections without charts, without headings above nothing else, and without
+// sections that would be empty.
+func removeCharts(sections []Section) (all []Section) {
 	for _, s := range sections {
-		var parts []Part // from behind
+		var parts []Part // in reverse
 		for i := len(s.Parts) - 1; i >= 0; i-- {
 			part := s.Parts[i]
 			last := len(parts) == 0 || parts[len(parts)-1].Heading != ""
@@ -70,9 +69,9 @@ func (s *Section) writeText(b *strings.Builder) {
 		fmt.Fprintf(b, "\n%s\n%s\n", s.Title, strings.Repeat("=", utf8.RuneCountInString(s.Title)))
 	}
 	if s.Lead != "" {
-		wrap(b, s.Lead)
+		writeWrapped(b, s.Lead)
 	}
-	headed := false // the part before is a heading
+	headed := false // the previous part is a heading
 	for _, part := range s.Parts {
 		if !headed && (part.Text != "" || part.Table != nil || part.Bars != nil) {
 			b.WriteByte('\n')
@@ -85,24 +84,24 @@ func (s *Section) writeText(b *strings.Builder) {
 func (p Part) writeText(b *strings.Builder) {
 	switch {
 	case p.Text != "":
-		wrap(b, p.Text)
+		writeWrapped(b, p.Text)
 	case p.Heading != "":
 		fmt.Fprintf(b, "\n%s\n", p.Heading)
 	case p.Bars != nil:
 		p.Bars.writeText(b)
 	case p.Table != nil:
 		if p.Table.Caption != "" {
-			wrap(b, p.Table.Caption)
+			writeWrapped(b, p.Table.Caption)
 		}
-		_ = p.Table.WriteText(b) // a builder takes everything
+		_ = p.Table.WriteText(b) // a builder does not fail
 	}
 	for _, r := range p.Remarks {
 		fmt.Fprintf(b, "    %s\n", strings.ReplaceAll(r.Text, "\n", "\n      "))
 	}
 }
 
-// wrap writes a paragraph, indented by two spaces and broken between words.
-func wrap(b *strings.Builder, text string) {
+// writeWrapped writes a paragraph, wrapped and indented by two spaces.
+func writeWrapped(b *strings.Builder, text string) {
 	column := 0
 	for _, word := range strings.Fields(text) {
 		n := utf8.RuneCountInString(word)

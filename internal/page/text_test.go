@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-func textPage() *Page {
+func newTextPage() *Page {
 	t := &Table{Caption: strings.Repeat("A long caption. ", 10)}
-	t.Add("what", "figure", "remark")
-	t.Add("one", "1.0", "first")
-	t.Add("twenty", "20.0", "")
+	t.AddRow("what", "figure", "remark")
+	t.AddRow("one", "1.0", "first")
+	t.AddRow("twenty", "20.0", "")
 	return &Page{
 		Title: "bench", Lead: "How fast?", Facts: [][2]string{{"machine", "a small one"}, {"Go", "1.26"}},
 		Sections: []Section{{Title: "Größe", Lead: "What it is about.", Parts: []Part{
@@ -25,7 +25,7 @@ func textPage() *Page {
 
 func TestWriteText(t *testing.T) {
 	var b strings.Builder
-	if err := textPage().WriteText(&b); err != nil {
+	if err := newTextPage().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	got := b.String()
@@ -44,7 +44,7 @@ func TestWriteText(t *testing.T) {
 	if strings.Contains(got, "not drawn") {
 		t.Errorf("a chart in\n%s", got)
 	}
-	if err := textPage().WriteText(full{}); err == nil {
+	if err := newTextPage().WriteText(failingWriter{}); err == nil {
 		t.Error("written to what takes nothing")
 	}
 	for line := range strings.Lines(got) {
@@ -54,7 +54,7 @@ func TestWriteText(t *testing.T) {
 	}
 }
 
-// full takes nothing.
-type full struct{}
+// failingWriter always fails.
+type failingWriter struct{}
 
-func (full) Write([]byte) (int, error) { return 0, errors.New("full") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("full") }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// appendHeader appends the header in version 1 or 2, with addresses of one family or none.
-// Version 1 can't say Unix and says UNKNOWN; version 2 gives no paths.
+// appendHeader appends the header in version 1 or 2. Version 1 has no unix addresses and uses UNKNOWN;
+// version 2 omits the paths.
 func appendHeader(b []byte, h Header, version int) []byte {
 	from, to := h.Source, h.Destination
 	if version == 1 {

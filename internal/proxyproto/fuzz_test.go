@@ -7,13 +7,12 @@ import (
 	"testing"
 )
 
-// second is a header that comes behind another.
+// second is a header that follows another one.
 var second = string(appendHeader(nil, six, 2))
 
-// checkPieces checks what must hold for any bytes: an answer for the beginning
-// of b holds whatever follows, and is not that it is incomplete when it can't be
-// completed.
-func checkPieces(t *testing.T, b []byte) {
+// checkParsePrefixes checks properties that hold for any bytes: a result for the beginning of b does not
+// depend on what follows, and b is not called incomplete if it cannot be completed.
+func checkParsePrefixes(t *testing.T, b []byte) {
 	t.Helper()
 	whole, size, err := Parse(b)
 	if size < 0 || size > len(b) || size > MaxSize || err != nil && size != 0 {
@@ -24,7 +23,7 @@ func checkPieces(t *testing.T, b []byte) {
 	}
 	wrong := false
 	for i := range len(b) + 1 {
-		// what lies behind the slice must not matter
+		// bytes beyond the slice's length must not matter
 		room := append(bytes.Clone(b[:i]), strings.Repeat("1\r\n\x00", 8)...)
 		h, n, e := Parse(room[:i:i])
 		if h2, n2, e2 := Parse(room[:i]); h2 != h || n2 != n || (e2 == nil) != (e == nil) {
@@ -51,8 +50,8 @@ func checkPieces(t *testing.T, b []byte) {
 	}
 }
 
-// checkMeaning checks a good header against netip and Append.
-func checkMeaning(t *testing.T, b []byte, h Header) {
+// checkRoundTrip compares a valid header with netip and with appendHeader.
+func checkRoundTrip(t *testing.T, b []byte, h Header) {
 	t.Helper()
 	if addresses := h.Source.IsValid() && h.Destination.IsValid(); addresses == (h.Local || h.Unix) || h.Local && h.Unix {
 		t.Fatalf("%q gives %+v", b, h)
@@ -77,18 +76,18 @@ func checkMeaning(t *testing.T, b []byte, h Header) {
 	}
 }
 
-// FuzzParse has good headers of both versions as seeds in testdata, and these.
+// FuzzParse has valid headers of both versions as seeds in testdata, and these.
 func FuzzParse(f *testing.F) {
-	for _, c := range bad {
+	for _, c := range invalidHeaders {
 		f.Add([]byte(c.in))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 400 { // checkPieces takes the square of it
+		if len(b) > 400 { // checkParsePrefixes is quadratic
 			b = b[:400]
 		}
-		checkPieces(t, b)
+		checkParsePrefixes(t, b)
 		if h, n, err := Parse(b); n > 0 && err == nil {
-			checkMeaning(t, b[:n], h)
+			checkRoundTrip(t, b[:n], h)
 		}
 	})
 }

@@ -1,11 +1,9 @@
-// Package proxyproto parses the header of the PROXY protocol, with which a
-// proxy tells the server behind it whose connection it passes on:
-// https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt, versions 1 (text) and 2
-// (binary).
+// Package proxyproto parses the header of the PROXY protocol, with which a proxy tells a server the
+// addresses of a forwarded connection, in versions 1 (text) and 2 (binary):
+// https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //
-// Whoever sends the header chooses the address that is believed. So a server must demand
-// it where it expects proxies, refuse connections without one there, and let nobody but
-// proxies connect.
+// The sender of the header chooses the address that the server trusts. So a server must require the header
+// where it expects proxies, reject connections without it, and let only proxies connect.
 package proxyproto
 
 import (
@@ -20,39 +18,36 @@ import (
 )
 
 const (
-	// MaxSize is the most bytes that a header may have. Version 2 itself has no bound
-	// below 65,551; what it defines needs far less, except for added certificates.
+	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes; what it defines needs
+	// far less, except for certificates.
 	MaxSize = 4096
-	// maxLine is the most bytes of version 1, its end included.
+	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
 )
 
-// Header is what a proxy says about a connection.
+// Header describes a connection to a proxy.
 type Header struct {
-	// Source is the client's address and Destination the one that it has connected to;
-	// without a zone. An IPv4 address in the form of IPv6 (::ffff:192.0.2.1) stays so.
-	// Both are invalid with Local or Unix.
+	// Source is the client's address, and Destination the address it has connected to, without
+	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) stay so. Both are invalid with Local or Unix.
 	Source, Destination netip.AddrPort
-	// Local means that the header has no addresses, so that those of the transport
-	// hold: the proxy's own connection, such as a health check (LOCAL), or one that it
-	// can't describe (UNKNOWN, UNSPEC).
+	// Local means that the header has no addresses and those of the transport apply: it is the proxy's
+	// own connection, such as a health check (LOCAL), or one it cannot describe (UNKNOWN, UNSPEC).
 	Local bool
-	// Unix says that the client came over a unix socket. Its path is not kept.
+	// Unix means that the client uses a unix socket. Its path is not kept.
 	Unix bool
 }
 
-// errIncomplete says, within this package, that more bytes are needed.
+// errIncomplete means that more bytes are needed.
 var errIncomplete = errors.New("incomplete")
 
-// Parse reads the header that b begins with; n is its length. If b is the beginning of
-// one that is not complete, or empty, n is 0 and err is nil: call it again with more
-// behind it. Bytes that begin no header are an error at once, other mistakes when the
-// header is there, version 1's at its \r\n or after 107 bytes at the latest. At MaxSize
-// bytes there is always an answer.
+// Parse parses the header at the start of b; n is its length. If b is empty or an incomplete header, n is 0
+// and err is nil: call it again with more bytes. Bytes that cannot start a header fail immediately; other
+// errors are reported when the header is complete, for version 1 at \r\n or after 107 bytes. With MaxSize
+// bytes the result is final.
 //
-// What comes after UNKNOWN is skipped. In version 2, what follows the addresses must be
-// whole TLVs; they are skipped, but a CRC32C is checked. With LOCAL or UNSPEC the block is
-// skipped. Datagrams are an error.
+// Text after UNKNOWN is skipped. In version 2, the addresses must be followed by complete TLVs, which are
+// skipped, except that a CRC32C is verified. With LOCAL or UNSPEC, everything is skipped. Datagrams are an
+// error.
 //
 // Parse neither keeps nor changes b. It is safe for concurrent use.
 func Parse(b []byte) (h Header, n int, err error) {
@@ -73,7 +68,7 @@ func Parse(b []byte) (h Header, n int, err error) {
 	return h, n, nil
 }
 
-// checkPrefix checks that b begins with prefix, as far as it goes.
+// checkPrefix checks that b starts with prefix, or may when it is complete.
 func checkPrefix(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
@@ -97,7 +92,7 @@ func parseText(b []byte) (h Header, n int, err error) {
 	case n == 0 && len(b) < maxLine:
 		return h, 0, errIncomplete
 	case n == 0 || b[n-2] != '\r':
-		return h, 0, fmt.Errorf(`header is %q; expected \r\n at its end, within %d bytes`, b[:min(len(b), max(n, maxLine))], maxLine)
+		return h, 0, fmt.Errorf(`header is %q; expected it to end with \r\n within %d bytes`, b[:min(len(b), max(n, maxLine))], maxLine)
 	}
 	line := string(b[len(prefix) : n-2])
 	if line == "UNKNOWN" || strings.HasPrefix(line, "UNKNOWN ") {
@@ -129,20 +124,20 @@ func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, uint16(n)), nil
 }
 
-// signature begins version 2.
+// signature is the start of a version 2 header.
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
 const (
-	headSize = 16 // of version 2: signature, version and command, family and protocol, length
+	headerSize = 16 // version 2: signature, version and command, family and protocol, length
 
 	unspec, inet, inet6, unix, families = 0, 1, 2, 3, 4
 	stream, dgram                       = 1, 2
 
-	typeCRC32C = 0x03
-	tlvHead    = 3 // a byte of type, two of length
+	typeCRC32C    = 0x03
+	tlvHeaderSize = 3 // type (1 byte) and length (2 bytes)
 )
 
-// addressSize is how many bytes the addresses of each family take.
+// addressSize is the size of both addresses and ports of a family.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 // parseBinary parses version 2.
@@ -150,16 +145,16 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
 		return h, 0, err
 	}
-	if len(b) < headSize {
+	if len(b) < headerSize {
 		return h, 0, errIncomplete
 	}
 	command, family, protocol := b[12], int(b[13]>>4), b[13]&0xf
-	n = headSize + int(binary.BigEndian.Uint16(b[14:]))
+	n = headerSize + int(binary.BigEndian.Uint16(b[14:]))
 	switch {
 	case command != 0x20 && command != 0x21:
 		return h, 0, fmt.Errorf("version and command are %#02x; expected 0x20 (version 2, LOCAL) or 0x21 (version 2, PROXY)", command)
 	case n > MaxSize:
-		return h, 0, fmt.Errorf("header of version 2 has %d bytes; expected at most %d: have the proxy leave out large TLVs, such as certificates", n, MaxSize)
+		return h, 0, fmt.Errorf("header of version 2 has %d bytes; expected at most %d: configure the proxy to omit large TLVs, such as certificates", n, MaxSize)
 	case command == 0x20:
 		family = unspec
 	case family >= families || protocol > dgram || protocol == dgram:
@@ -173,11 +168,11 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 	if family == unspec {
 		return Header{Local: true}, n, nil
 	}
-	block, size := b[headSize:n], addressSize[family]
+	block, size := b[headerSize:n], addressSize[family]
 	if len(block) < size {
 		return h, 0, fmt.Errorf("length is %d; expected at least %d for the addresses of family %d", len(block), size, family)
 	}
-	if err := checkTLVs(b[:n], headSize+size); err != nil {
+	if err := checkTLVs(b[:n], headerSize+size); err != nil {
 		return h, 0, err
 	}
 	switch family {
@@ -185,43 +180,43 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 		h.Unix = true
 	default:
 		half := (size - 4) / 2
-		h.Source = addrPort(block[:half], block[2*half:])
-		h.Destination = addrPort(block[half:2*half], block[2*half+2:])
+		h.Source = toAddrPort(block[:half], block[2*half:])
+		h.Destination = toAddrPort(block[half:2*half], block[2*half+2:])
 	}
 	return h, n, nil
 }
 
-func addrPort(ip, port []byte) netip.AddrPort {
-	a, _ := netip.AddrFromSlice(ip) // of 4 or 16 bytes
+func toAddrPort(ip, port []byte) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip) // cannot fail for 4 or 16 bytes
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVs checks that the header b ends with whole TLVs, from the one at i on, and its
-// checksum if there is one.
-func checkTLVs(b []byte, i int) error {
-	sum := 0 // where the checksum is
-	for i < len(b) {
-		if len(b)-i < tlvHead {
-			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-i)
+// checkTLVs checks that header b consists of complete TLVs from start on, and verifies the checksum, if
+// there is one.
+func checkTLVs(b []byte, start int) error {
+	sum := 0 // offset of the checksum
+	for start < len(b) {
+		if len(b)-start < tlvHeaderSize {
+			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-start)
 		}
-		kind, size := b[i], int(binary.BigEndian.Uint16(b[i+1:]))
-		i += tlvHead
+		kind, size := b[start], int(binary.BigEndian.Uint16(b[start+1:]))
+		start += tlvHeaderSize
 		switch {
-		case size > len(b)-i:
-			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-i)
+		case size > len(b)-start:
+			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-start)
 		case kind == typeCRC32C && size != crc32.Size:
 			return fmt.Errorf("CRC32C has %d bytes; expected %d", size, crc32.Size)
 		case kind == typeCRC32C && sum != 0:
-			return errors.New("CRC32C is there twice; expected one")
+			return errors.New("found two CRC32C; expected one")
 		case kind == typeCRC32C:
-			sum = i
+			sum = start
 		}
-		i += size
+		start += size
 	}
 	if sum == 0 {
 		return nil
 	}
-	if got, want := binary.BigEndian.Uint32(b[sum:]), checksum(b, sum); got != want {
+	if got, want := binary.BigEndian.Uint32(b[sum:]), computeChecksum(b, sum); got != want {
 		return fmt.Errorf("CRC32C is %08x; expected %08x", got, want)
 	}
 	return nil
@@ -229,9 +224,9 @@ func checkTLVs(b []byte, i int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is that of the header b with zeros in the place of the checksum.
-func checksum(b []byte, at int) uint32 {
-	sum := crc32.Update(0, castagnoli, b[:at])
+// computeChecksum returns the checksum of header b, with zeros in place of the checksum at offset.
+func computeChecksum(b []byte, offset int) uint32 {
+	sum := crc32.Update(0, castagnoli, b[:offset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))
-	return crc32.Update(sum, castagnoli, b[at+crc32.Size:])
+	return crc32.Update(sum, castagnoli, b[offset+crc32.Size:])
 }

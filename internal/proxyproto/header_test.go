@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-func told(source, destination string) Header {
+func newHeader(source, destination string) Header {
 	return Header{Source: netip.MustParseAddrPort(source), Destination: netip.MustParseAddrPort(destination)}
 }
 
 var (
-	four  = told("192.0.2.1:56324", "198.51.100.7:443")
-	six   = told("[2001:db8::1]:1", "[2001:db8::ffff:0]:65535")
-	inSix = told("[::ffff:192.0.2.1]:0", "[::ffff:198.51.100.7]:443")
+	four  = newHeader("192.0.2.1:56324", "198.51.100.7:443")
+	six   = newHeader("[2001:db8::1]:1", "[2001:db8::ffff:0]:65535")
+	inSix = newHeader("[::ffff:192.0.2.1]:0", "[::ffff:198.51.100.7]:443")
 	local = Header{Local: true}
 	other = Header{Unix: true}
 )
 
-// binaryHeader makes version 2 with any bytes in it.
+// binaryHeader returns a version 2 header with arbitrary content.
 func binaryHeader(command, family byte, block ...byte) string {
 	b := append([]byte(signature), command, family)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(block)))
@@ -32,16 +32,16 @@ func tlv(kind byte, value string) string {
 	return string(binary.BigEndian.AppendUint16([]byte{kind}, uint16(len(value)))) + value
 }
 
-// withBlock puts more behind the addresses of h.
-func withBlock(h Header, more string) string {
+// headerWithBlock appends TLVs to the addresses of h.
+func headerWithBlock(h Header, more string) string {
 	b := append(appendHeader(nil, h, 2), more...)
-	binary.BigEndian.PutUint16(b[14:], uint16(len(b)-headSize))
+	binary.BigEndian.PutUint16(b[14:], uint16(len(b)-headerSize))
 	return string(b)
 }
 
-// withSum puts before, a right checksum and after behind the addresses of h.
-func withSum(h Header, before, after string) string {
-	s := withBlock(h, before+tlv(typeCRC32C, "\x00\x00\x00\x00")+after)
+// headerWithChecksum appends before, a correct checksum, and after to the addresses of h.
+func headerWithChecksum(h Header, before, after string) string {
+	s := headerWithBlock(h, before+tlv(typeCRC32C, "\x00\x00\x00\x00")+after)
 	at := len(s) - len(after) - crc32.Size
 	sum := crc32.Checksum([]byte(s), crc32.MakeTable(crc32.Castagnoli))
 	return s[:at] + string(binary.BigEndian.AppendUint32(nil, sum)) + s[at+crc32.Size:]
@@ -49,19 +49,19 @@ func withSum(h Header, before, after string) string {
 
 var addresses4 = "\xc0\x00\x02\x01\xc6\x33\x64\x07\xdc\x04\x01\xbb"
 
-// good are headers with what they mean.
-var good = []struct {
+// validHeaders are valid headers and their meaning.
+var validHeaders = []struct {
 	name, in string
 	want     Header
 }{
 	{"text, IPv4", "PROXY TCP4 192.0.2.1 198.51.100.7 56324 443\r\n", four},
-	{"text, least and most", "PROXY TCP4 0.0.0.0 255.255.255.255 0 65535\r\n", told("0.0.0.0:0", "255.255.255.255:65535")},
+	{"text, least and most", "PROXY TCP4 0.0.0.0 255.255.255.255 0 65535\r\n", newHeader("0.0.0.0:0", "255.255.255.255:65535")},
 	{"text, IPv6", "PROXY TCP6 2001:db8::1 2001:db8::ffff:0 1 65535\r\n", six},
 	{"text, IPv6 in full", "PROXY TCP6 2001:0db8:0000:0000:0000:0000:0000:0001 2001:DB8:0:0:0:0:FFFF:0 1 65535\r\n", six},
-	{"text, IPv6 with its gap at an end", "PROXY TCP6 :: 1:2:3:4:5:6:7:: 1 2\r\n", told("[::]:1", "[1:2:3:4:5:6:7:0]:2")},
-	{"text, IPv6 with its gap in front", "PROXY TCP6 ::2:3:4:5:6:7:8 ::1 1 2\r\n", told("[0:2:3:4:5:6:7:8]:1", "[::1]:2")},
+	{"text, IPv6 with its gap at an end", "PROXY TCP6 :: 1:2:3:4:5:6:7:: 1 2\r\n", newHeader("[::]:1", "[1:2:3:4:5:6:7:0]:2")},
+	{"text, IPv6 with its gap in front", "PROXY TCP6 ::2:3:4:5:6:7:8 ::1 1 2\r\n", newHeader("[0:2:3:4:5:6:7:8]:1", "[::1]:2")},
 	{"text, IPv4 in IPv6", "PROXY TCP6 ::ffff:192.0.2.1 ::FFFF:198.51.100.7 0 443\r\n", inSix},
-	{"text, IPv4 in IPv6, the old way", "PROXY TCP6 ::192.0.2.1 ::ffff:c633:6407 0 443\r\n", told("[::c000:201]:0", "[::ffff:198.51.100.7]:443")},
+	{"text, IPv4 in IPv6, the old way", "PROXY TCP6 ::192.0.2.1 ::ffff:c633:6407 0 443\r\n", newHeader("[::c000:201]:0", "[::ffff:198.51.100.7]:443")},
 	{"text, unknown", "PROXY UNKNOWN\r\n", local},
 	{"text, unknown with more", "PROXY UNKNOWN ffff::1 \x00\xff  1 65536\r\n", local},
 	{"text, unknown of 107 bytes", "PROXY UNKNOWN " + strings.Repeat("f", 107-16) + "\r\n", local},
@@ -70,7 +70,7 @@ var good = []struct {
 	{"binary, IPv4 in IPv6", string(appendHeader(nil, inSix, 2)), inSix},
 	{"binary, unix", binaryHeader(0x21, 0x31, make([]byte, 216)...), other},
 	{"binary, unix with paths", binaryHeader(0x21, 0x31, bytes.Repeat([]byte("p"), 216)...), other},
-	{"binary, unix with a TLV", withBlock(other, tlv(4, "")), other},
+	{"binary, unix with a TLV", headerWithBlock(other, tlv(4, "")), other},
 	{"binary, local", binaryHeader(0x20, 0x00), local},
 	{"binary, local with addresses", binaryHeader(0x20, 0x11, []byte(addresses4)...), local},
 	{"binary, local of a family that nobody knows", binaryHeader(0x20, 0xff, 1, 2), local},
@@ -78,25 +78,25 @@ var good = []struct {
 	{"binary, unspecified with anything", binaryHeader(0x21, 0x00, 3, 0, 4, 1), local},
 	{"binary, unspecified protocol", binaryHeader(0x21, 0x10, []byte(addresses4)...), local},
 	{"binary, unspecified family", binaryHeader(0x21, 0x01), local},
-	{"binary, TLVs", withBlock(four, tlv(4, "")+tlv(2, "example.com")+tlv(0xee, strings.Repeat("x", 300))), four},
-	{"binary, as long as can be", withBlock(four, tlv(4, strings.Repeat("x", MaxSize-headSize-addressSize[inet]-tlvHead))), four},
-	{"binary, checksum", withSum(four, "", ""), four},
-	{"binary, checksum between others", withSum(six, tlv(1, "h2"), tlv(5, "unique")), six},
-	{"binary, checksum with unix", withSum(other, "", tlv(4, "\x03\x00\x04")), other},
+	{"binary, TLVs", headerWithBlock(four, tlv(4, "")+tlv(2, "example.com")+tlv(0xee, strings.Repeat("x", 300))), four},
+	{"binary, as long as can be", headerWithBlock(four, tlv(4, strings.Repeat("x", MaxSize-headerSize-addressSize[inet]-tlvHeaderSize))), four},
+	{"binary, checksum", headerWithChecksum(four, "", ""), four},
+	{"binary, checksum between others", headerWithChecksum(six, tlv(1, "h2"), tlv(5, "unique")), six},
+	{"binary, checksum with unix", headerWithChecksum(other, "", tlv(4, "\x03\x00\x04")), other},
 }
 
 func TestParse(t *testing.T) {
-	for _, c := range good {
+	for _, c := range validHeaders {
 		h, n, err := Parse([]byte(c.in))
 		if h != c.want || n != len(c.in) || err != nil {
 			t.Errorf("%s: %q gives %+v, %d of %d bytes, %v; want %+v", c.name, c.in, h, n, len(c.in), err, c.want)
 		}
-		checkPieces(t, []byte(c.in))
+		checkParsePrefixes(t, []byte(c.in))
 	}
 }
 
-// bad are wrong headers, with what the error says.
-var bad = []struct{ name, in, says string }{
+// invalidHeaders are invalid headers and their errors.
+var invalidHeaders = []struct{ name, in, says string }{
 	{"nothing like it", "G", `byte 1 is "G", after ""; expected "PROXY "`},
 	{"HTTP in capitals", "PO", `byte 2 is "O", after "P"`},
 	{"TLS", "\x16", `"\x16"`},
@@ -116,9 +116,9 @@ var bad = []struct{ name, in, says string }{
 	{"a port with a sign", "PROXY TCP4 1.2.3.4 5.6.7.8 +1 2\r\n", `port is "+1"`},
 	{"no second port", "PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n", "two ports"},
 	{"something behind the ports", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2 \r\n", "two ports"},
-	{"the end of a unix line", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", `expected \r\n`},
+	{"the end of a unix line", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", `to end with \r\n`},
 	{"unknown and more", "PROXY UNKNOWNS\r\n", "TCP4, TCP6 or UNKNOWN"},
-	{"unknown, end of a unix line", "PROXY UNKNOWN \n", `expected \r\n`},
+	{"unknown, end of a unix line", "PROXY UNKNOWN \n", `to end with \r\n`},
 	{"107 bytes without an end", "PROXY UNKNOWN " + strings.Repeat("f", 107-14), "within 107 bytes"},
 
 	{"half a signature", signature[:7] + "q", "signature of version 2"},
@@ -133,17 +133,17 @@ var bad = []struct{ name, in, says string }{
 	{"short of IPv4", binaryHeader(0x21, 0x11, make([]byte, 11)...), "length is 11; expected at least 12"},
 	{"short of IPv6", binaryHeader(0x21, 0x21, make([]byte, 35)...), "length is 35; expected at least 36"},
 	{"short of unix", binaryHeader(0x21, 0x31, make([]byte, 215)...), "length is 215; expected at least 216"},
-	{"two bytes over", withBlock(four, "xy"), "2 bytes are left"},
-	{"a TLV beyond the end", withBlock(four, "\x04\x00\x02x"), "has 2 bytes; expected at most 1"},
-	{"a TLV and a byte", withBlock(four, tlv(4, "")+"x"), "1 bytes are left"},
-	{"a short checksum", withBlock(four, tlv(3, "abc")), "CRC32C has 3 bytes; expected 4"},
-	{"a second checksum", withSum(four, "", tlv(3, "abcd")), "CRC32C is there twice"},
-	{"a wrong checksum", withBlock(four, tlv(3, "abcd")), "CRC32C is 61626364; expected"},
-	{"a byte changed under the checksum", strings.Replace(withSum(four, "", ""), "\xc0", "\xc1", 1), "CRC32C is"},
+	{"two bytes over", headerWithBlock(four, "xy"), "2 bytes are left"},
+	{"a TLV beyond the end", headerWithBlock(four, "\x04\x00\x02x"), "has 2 bytes; expected at most 1"},
+	{"a TLV and a byte", headerWithBlock(four, tlv(4, "")+"x"), "1 bytes are left"},
+	{"a short checksum", headerWithBlock(four, tlv(3, "abc")), "CRC32C has 3 bytes; expected 4"},
+	{"a second checksum", headerWithChecksum(four, "", tlv(3, "abcd")), "found two CRC32C"},
+	{"a wrong checksum", headerWithBlock(four, tlv(3, "abcd")), "CRC32C is 61626364; expected"},
+	{"a byte changed under the checksum", strings.Replace(headerWithChecksum(four, "", ""), "\xc0", "\xc1", 1), "CRC32C is"},
 }
 
 func TestParseRefuses(t *testing.T) {
-	for _, c := range bad {
+	for _, c := range invalidHeaders {
 		in := []byte(c.in)
 		h, n, err := Parse(in)
 		if err == nil || h != (Header{}) || n != 0 {
@@ -153,13 +153,13 @@ func TestParseRefuses(t *testing.T) {
 		if !strings.Contains(err.Error(), c.says) || len(err.Error()) > 500 {
 			t.Errorf("%s: %q gives %q; want it to say %s", c.name, in, err, c.says)
 		}
-		checkPieces(t, in)
+		checkParsePrefixes(t, in)
 	}
 }
 
-// A header that is not complete costs nothing, however often it is looked at.
+// TestIncompleteAllocatesNothing checks that parsing an incomplete header does not allocate.
 func TestIncompleteAllocatesNothing(t *testing.T) {
-	for _, c := range good {
+	for _, c := range validHeaders {
 		in := []byte(c.in)
 		if n := testing.AllocsPerRun(100, func() { Parse(in[:len(in)-1]) }); n != 0 {
 			t.Errorf("%s: %v allocations", c.name, n)

@@ -1,62 +1,61 @@
-// Package saved writes and reads what is known of a connection, for another process: strings
-// and numbers, one behind the other.
+// Package saved encodes and decodes the state of a connection for another process: a sequence of strings and
+// numbers.
 package saved
 
 import "encoding/binary"
 
-// AppendString appends a string behind its length.
+// AppendString appends a string with its length.
 func AppendString[T string | []byte](to []byte, s T) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(s))), s...)
 }
 
-// Reader reads what was appended. From the first thing that is cut off, it gives zero values.
+// Reader reads values in order. From the first truncated value on, it returns zero values.
 type Reader struct {
-	rest   []byte
-	failed bool
+	remaining []byte
+	truncated bool
 }
 
-// Read gives a Reader of p.
-func Read(p []byte) Reader { return Reader{rest: p} }
+// NewReader returns a Reader of p.
+func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
-// OK says that nothing was cut off.
-func (r *Reader) OK() bool { return !r.failed }
+// Complete reports whether no value was truncated.
+func (r *Reader) Complete() bool { return !r.truncated }
 
-// Rest is what has not been read; nil if something was cut off.
-func (r *Reader) Rest() []byte { return r.rest }
+// Remaining returns what has not been read, nil after a truncated value.
+func (r *Reader) Remaining() []byte { return r.remaining }
 
-func (r *Reader) fail() { r.rest, r.failed = nil, true }
+func (r *Reader) markTruncated() { r.remaining, r.truncated = nil, true }
 
-// Byte reads a byte.
 func (r *Reader) Byte() byte {
-	if len(r.rest) == 0 {
-		r.fail()
+	if len(r.remaining) == 0 {
+		r.markTruncated()
 		return 0
 	}
-	b := r.rest[0]
-	r.rest = r.rest[1:]
+	b := r.remaining[0]
+	r.remaining = r.remaining[1:]
 	return b
 }
 
-// Uvarint reads a number as package encoding/binary appends it.
+// Uvarint reads a number encoded by package encoding/binary.
 func (r *Reader) Uvarint() uint64 {
-	n, size := binary.Uvarint(r.rest)
+	n, size := binary.Uvarint(r.remaining)
 	if size <= 0 {
-		r.fail()
+		r.markTruncated()
 		return 0
 	}
-	r.rest = r.rest[size:]
+	r.remaining = r.remaining[size:]
 	return n
 }
 
-// Bytes reads a string, which is part of what is read.
+// Bytes reads a string without copying it.
 func (r *Reader) Bytes() []byte {
 	n := r.Uvarint()
-	if n > uint64(len(r.rest)) {
-		r.fail()
+	if n > uint64(len(r.remaining)) {
+		r.markTruncated()
 		return nil
 	}
-	p := r.rest[:n:n]
-	r.rest = r.rest[n:]
+	p := r.remaining[:n:n]
+	r.remaining = r.remaining[n:]
 	return p
 }
 

@@ -6,59 +6,59 @@ import (
 	"testing"
 )
 
-// TestAllocs counts the allocations of a message of 64 bytes.
+// TestAllocs counts the allocations for a message of 64 bytes.
 func TestAllocs(t *testing.T) {
-	if poolsForget() {
+	if poolDropsItems() {
 		t.Log("with the race detector sync.Pool forgets at random, and crypto/tls allocates: nothing is looked at")
 		return
 	}
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
-			server, client := quiet(t, version)
+			server, client := newIdlePair(t, version)
 			msg, buf := make([]byte, 64), make([]byte, 4096)
 			in := make([]byte, 0, 4096)
 			write := testing.AllocsPerRun(1000, func() {
 				client.out = client.out[:0]
-				if err := client.s.Write(msg); err != nil {
+				if err := client.session.Write(msg); err != nil {
 					t.Fatal(err)
 				}
 			})
 			read := testing.AllocsPerRun(1000, func() {
-				if n, _, err := server.s.Read(buf, in); n != 64 && err != nil && err != ErrAgain {
+				if n, _, err := server.session.Read(buf, in); n != 64 && err != nil && err != ErrAgain {
 					t.Fatal(err)
 				}
 			})
 			if write > 0 || read > 0 {
 				t.Errorf("nothing to read: %v, Write: %v allocations, want none", read, write)
 			}
-			server, client = quiet(t, version)
+			server, client = newIdlePair(t, version)
 			both := testing.AllocsPerRun(1000, func() {
 				client.out = client.out[:0]
-				if err := client.s.Write(msg); err != nil {
+				if err := client.session.Write(msg); err != nil {
 					t.Fatal(err)
 				}
-				if n, used, err := server.s.Read(buf, client.out); n != 64 || used != len(client.out) || err != nil {
+				if n, used, err := server.session.Read(buf, client.out); n != 64 || used != len(client.out) || err != nil {
 					t.Fatal(n, used, err)
 				}
-				if n, _, err := server.s.Read(buf, nil); n != 0 || err != ErrAgain {
+				if n, _, err := server.session.Read(buf, nil); n != 0 || err != ErrAgain {
 					t.Fatal(n, err)
 				}
 			})
-			if both > 1 { // crypto/tls makes a reader of 24 bytes for each record
+			if both > 1 { // crypto/tls allocates a reader of 24 bytes for each record
 				t.Errorf("Write and Read: %v allocations, want at most 1", both)
 			}
 		})
 	}
 }
 
-// TestRest looks at what is kept of an incomplete record: little for little, a
-// buffer of the pool for much, and nothing when the record is whole.
-func TestRest(t *testing.T) {
-	server, client := quiet(t, tls.VersionTLS13)
+// TestPartialRecordMemory checks what is kept of an incomplete record: a small slice for a small part, a
+// pooled buffer for a large one, and nothing after a complete record.
+func TestPartialRecordMemory(t *testing.T) {
+	server, client := newIdlePair(t, tls.VersionTLS13)
 	msg, buf := make([]byte, 16<<10), make([]byte, 64<<10)
 	read := func(in []byte) {
 		for {
-			_, used, err := server.s.Read(buf, in)
+			_, used, err := server.session.Read(buf, in)
 			in = in[used:]
 			if err == ErrAgain {
 				return
@@ -69,16 +69,16 @@ func TestRest(t *testing.T) {
 	}
 	pass := func(cut int) {
 		client.out = client.out[:0]
-		if err := client.s.Write(msg); err != nil {
+		if err := client.session.Write(msg); err != nil {
 			t.Fatal(err)
 		}
 		read(client.out[:cut])
-		if n := cap(server.s.rest); cut == 100 && n > 256 || cut > 10_000 && n != maxRecord {
+		if n := cap(server.session.partial); cut == 100 && n > 256 || cut > 10_000 && n != maxRecord {
 			t.Errorf("%d bytes of room for %d", n, cut)
 		}
 		read(client.out[cut:])
-		if server.s.rest != nil {
-			t.Errorf("%d bytes of room for nothing", cap(server.s.rest))
+		if server.session.partial != nil {
+			t.Errorf("%d bytes of room for nothing", cap(server.session.partial))
 		}
 	}
 	for range 30 { // until records have their full size
@@ -86,7 +86,7 @@ func TestRest(t *testing.T) {
 	}
 	pass(100)
 	pass(12_000)
-	if poolsForget() {
+	if poolDropsItems() {
 		return
 	}
 	whole := testing.AllocsPerRun(100, func() { pass(0) })
@@ -95,8 +95,8 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// poolsForget says whether a sync.Pool loses what was put just before.
-func poolsForget() bool {
+// poolDropsItems reports whether a sync.Pool drops items that were just added.
+func poolDropsItems() bool {
 	made := 0
 	p := sync.Pool{New: func() any { made++; return new(int) }}
 	for range 100 {
@@ -105,11 +105,11 @@ func poolsForget() bool {
 	return made > 10
 }
 
-// quiet is two open sessions with nothing under way.
-func quiet(t testing.TB, version uint16) (server, client *side) {
-	serverCfg, clientCfg := configs(version)
-	server, client, p := opened(t, serverCfg, clientCfg)
-	for p.turn() {
+// newIdlePair returns two open sessions with nothing in flight.
+func newIdlePair(t testing.TB, version uint16) (server, client *testPeer) {
+	serverCfg, clientCfg := newConfigs(version)
+	server, client, p := newOpenPair(t, serverCfg, clientCfg)
+	for p.moveOnce() {
 	}
 	server.out, client.out = nil, nil
 	return server, client

@@ -1,62 +1,55 @@
-// Package secure runs TLS sessions, with crypto/tls, for an owner that must
-// never wait: an event loop, a worker, or the goroutine of a connection.
+// Package secure runs TLS sessions, with crypto/tls, for an owner that must never block: an event
+// loop, a worker, or the goroutine of a connection.
 //
-// # How crypto/tls runs without waiting
+// # How crypto/tls runs without blocking
 //
-// A [tls.Conn] stands on a net.Conn that is no socket but the [Session] itself.
-// Once the handshake is over, a read that finds no bytes there answers with a
-// temporary error; crypto/tls keeps its state and goes on with the next call.
-// So all of it is done by plain calls of the owner. During the handshake every
-// error is final for crypto/tls, so a read there has to wait. The handshake
-// therefore has a goroutine, and a [Gate] says how many of those there are.
+// A [tls.Conn] uses a net.Conn that is not a socket but the [Session] itself. After the handshake, a
+// read without input returns a temporary error; crypto/tls keeps its state and continues with the
+// next call. So the owner only makes plain calls. During the handshake, crypto/tls treats every error
+// as final, so reads must block. Therefore a handshake has a goroutine, and a [HandshakeLimiter]
+// limits their number.
 //
-// # The life of a session
+// # Session states
 //
-//	          a whole ClientHello      a place in the Gate       HandshakeContext returned
-//	(hello) ───────────────▶ (queued) ───────────▶ (running) ──────────────▶ (over) ── Step ──▶ open
+//	       complete ClientHello     slot in the limiter     HandshakeContext returned
+//	(hello) ───────────────▶ (queued) ───────────▶ (running) ──────────────▶ (done) ── AdvanceHandshake ──▶ open
 //
-// A server's session that has said nothing, or half a ClientHello, costs no
-// goroutine and no place. What cannot be a ClientHello is an error at once. A
-// client's session is queued by its first Step.
+// A server session without a complete ClientHello costs no goroutine and no slot. Input that cannot
+// be a ClientHello fails immediately. A client session is queued by its first AdvanceHandshake.
 //
-// A goroutine holds one of the Gate's tokens while it computes, and none while
-// it waits for bytes. It keeps its place until the handshake is over or the
-// owner calls Abort: the owner has the clock.
+// A goroutine holds one of the limiter's CPU tokens while it computes, and none while it waits for
+// input. It keeps its slot until the handshake is done or the owner calls Abort; timeouts are up to
+// the owner.
 //
-// # Who owns what
+// # Ownership and concurrency
 //
-//   - A Session has one owner at a time, and only the owner calls its methods.
-//   - Until the handshake is over, its input, output and result are in a
-//     handshake, under its lock; the goroutine and the owner share it. The
-//     goroutine tells the owner with Wake that there is something to fetch, and
-//     the owner fetches with Step.
-//   - Owner.Emit is called by the owner's own calls only. Owner.Wake is called
-//     by the goroutine, with the lock of the handshake held: so when Abort has
-//     returned, there are no more of these calls. Wake must not call the Session
-//     and must not wait.
-//   - When Step has said that the session is open, the goroutine has left it,
-//     the handshake is dropped, and there is no lock and no goroutine any more.
-//   - The queue, the count of places and the tokens are the Gate's, under its
-//     lock. It is taken while no lock of a handshake is held.
-//   - A goroutine ends when its handshake is over, or soon after Abort: its reads
-//     and writes then fail and the context of its callbacks ends. A callback
-//     (GetCertificate and the like) that waits without heeding its context keeps
-//     goroutine, place and token. [Gate.Wait] waits for all goroutines.
+//   - A Session has one owner at a time; only the owner calls its methods.
+//   - During the handshake, its input, output and result are in a handshake, under its lock, shared
+//     by the goroutine and the owner. The goroutine calls Wake when there is something to fetch; the
+//     owner fetches it with AdvanceHandshake.
+//   - Owner.Emit is called only within the owner's own calls. Owner.Wake is called by the goroutine
+//     with the handshake's lock held, so there are no more calls once Abort has returned. Wake must
+//     not call the Session and must not block.
+//   - When AdvanceHandshake reports an open session, the goroutine has left it and the handshake is
+//     dropped: there is no lock and no goroutine any more.
+//   - The limiter's lock guards its queue, slots and tokens. It is never taken with a handshake's
+//     lock held.
+//   - A goroutine ends with its handshake, or soon after Abort, which makes its reads and writes fail
+//     and cancels the context of its callbacks. A callback (GetCertificate and the like) that blocks
+//     and ignores its context keeps the goroutine, slot and token. [HandshakeLimiter.Wait] waits for
+//     all goroutines.
 //
-// # What a session costs
+// # Memory of a session
 //
-// crypto/tls never gives its input buffers back, and sizes them by the largest
-// record. So it is given exactly one record at a time, and only when that is
-// whole: then its buffer stays at 576 bytes as long as records are small. The
-// ClientHello, the largest thing that most connections ever send, is cut into
-// smaller records first; records that are not encrypted may be cut anywhere.
+// crypto/tls never releases its input buffer and sizes it by the largest record. Therefore it is
+// given exactly one record at a time, once that is complete: its buffer stays at 576 bytes as long
+// as records are small. The ClientHello, the largest message on most connections, is first split into
+// small records; unencrypted records may be split anywhere.
 //
-// A server's session of TLS 1.3 that has exchanged
-// small messages takes 5.3 KB: 1.8 KB for two AES-GCM ciphers, 1.5 KB for the
-// buffer that held the ClientHello, 0.9 KB for the tls.Conn, 0.6 KB for its other
-// buffer, 0.1 KB for the Session, and secrets. Of TLS 1.2 it takes 4.2 KB; the
-// difference is the ClientHello, which is long with a post-quantum key share. One
-// that has received a record of 16 KiB keeps 18 KiB more, and up to 32 KiB if the
-// records before grew step by step, as those of crypto/tls do. There is no means
-// to change that from outside but a new connection.
+// A TLS 1.3 server session that has exchanged small messages takes 5.3 KB: 1.8 KB for two AES-GCM
+// ciphers, 1.5 KB for the buffer that held the ClientHello, 0.9 KB for the tls.Conn, 0.6 KB for its
+// other buffer, 0.1 KB for the Session, and secrets. With TLS 1.2 it takes 4.2 KB; the difference is
+// the ClientHello, which is long with a post-quantum key share. A session that has received a record
+// of 16 KiB keeps 18 KiB more, or up to 32 KiB if records grew step by step, as those of crypto/tls
+// do. Only a new connection releases that.
 package secure

@@ -15,8 +15,7 @@ import (
 	"testing"
 )
 
-// A forger writes records as a peer would, also such that crypto/tls has no call
-// for. It knows the secrets from a KeyLogWriter.
+// A forger produces records that crypto/tls has no calls for. It knows the secrets from a KeyLogWriter.
 type forger struct {
 	t      *testing.T
 	hash   func() hash.Hash
@@ -27,8 +26,8 @@ type forger struct {
 	seq    uint64
 }
 
-// logged is the secret with the label in a key log.
-func logged(t *testing.T, log, label string) []byte {
+// secretFromKeyLog returns the secret with the given label.
+func secretFromKeyLog(t *testing.T, log, label string) []byte {
 	t.Helper()
 	for line := range strings.Lines(log) {
 		if f := strings.Fields(line); f[0] == label {
@@ -43,7 +42,7 @@ func logged(t *testing.T, log, label string) []byte {
 	return nil
 }
 
-// newForger forges records of TLS 1.3 with the traffic secret, from the first.
+// newForger returns a forger of TLS 1.3 records with the traffic secret, starting at sequence 0.
 func newForger(t *testing.T, suite uint16, secret []byte) *forger {
 	f := &forger{t: t, secret: secret, hash: sha256.New, keyLen: 16}
 	switch suite {
@@ -53,12 +52,12 @@ func newForger(t *testing.T, suite uint16, secret []byte) *forger {
 	default:
 		t.Skipf("the suite is %s; the forger knows AES", tls.CipherSuiteName(suite))
 	}
-	f.keys()
+	f.deriveKeys()
 	return f
 }
 
-// expand is HKDF-Expand-Label of RFC 8446.
-func (f *forger) expand(label string, n int) []byte {
+// expandLabel is HKDF-Expand-Label of RFC 8446.
+func (f *forger) expandLabel(label string, n int) []byte {
 	info := binary.BigEndian.AppendUint16(nil, uint16(n))
 	info = append(info, byte(len("tls13 ")+len(label)))
 	info = append(info, "tls13 "+label...)
@@ -70,11 +69,11 @@ func (f *forger) expand(label string, n int) []byte {
 	return key
 }
 
-func (f *forger) keys() {
-	f.aead, f.iv, f.seq = gcm(f.t, f.expand("key", f.keyLen)), f.expand("iv", 12), 0
+func (f *forger) deriveKeys() {
+	f.aead, f.iv, f.seq = newGCM(f.t, f.expandLabel("key", f.keyLen)), f.expandLabel("iv", 12), 0
 }
 
-func gcm(t *testing.T, key []byte) cipher.AEAD {
+func newGCM(t *testing.T, key []byte) cipher.AEAD {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		t.Fatal(err)
@@ -86,22 +85,22 @@ func gcm(t *testing.T, key []byte) cipher.AEAD {
 	return aead
 }
 
-// update goes on to the next traffic secret.
-func (f *forger) update() {
-	f.secret = f.expand("traffic upd", f.hash().Size())
-	f.keys()
+// updateKey switches to the next traffic secret.
+func (f *forger) updateKey() {
+	f.secret = f.expandLabel("traffic upd", f.hash().Size())
+	f.deriveKeys()
 }
 
-// seal is a record of the type with the content.
-func (f *forger) seal(kind byte, content []byte) []byte {
+// sealRecord returns an encrypted record.
+func (f *forger) sealRecord(kind byte, content []byte) []byte {
 	inner := append(bytes.Clone(content), kind)
 	head := []byte{23, 3, 3}
 	head = binary.BigEndian.AppendUint16(head, uint16(len(inner)+f.aead.Overhead()))
 	return f.aead.Seal(head, f.nonce(), inner, head)
 }
 
-// unseal is the content of a record and its type.
-func (f *forger) unseal(record []byte) (kind byte, content []byte) {
+// openRecord decrypts a record and returns its type and content.
+func (f *forger) openRecord(record []byte) (kind byte, content []byte) {
 	f.t.Helper()
 	inner, err := f.aead.Open(nil, f.nonce(), record[headerLen:], record[:headerLen])
 	if err != nil {
@@ -122,49 +121,49 @@ func (f *forger) nonce() []byte {
 	return n
 }
 
-// forged is an open server and forgers of both its directions.
-func forged(t *testing.T) (server *side, in, out *forger) {
+// newForgedServer returns an open server session and forgers for both directions.
+func newForgedServer(t *testing.T) (server *testPeer, in, out *forger) {
 	var log bytes.Buffer
-	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.KeyLogWriter = &log
-	serverCfg.SessionTicketsDisabled = true // so that the sequence begins at 0
-	server, _, p := opened(t, serverCfg, clientCfg)
-	for p.turn() {
+	serverCfg.SessionTicketsDisabled = true // so that the sequence starts at 0
+	server, _, p := newOpenPair(t, serverCfg, clientCfg)
+	for p.moveOnce() {
 	}
-	suite := server.s.State().CipherSuite
-	return server, newForger(t, suite, logged(t, log.String(), "CLIENT_TRAFFIC_SECRET_0")),
-		newForger(t, suite, logged(t, log.String(), "SERVER_TRAFFIC_SECRET_0"))
+	suite := server.session.State().CipherSuite
+	return server, newForger(t, suite, secretFromKeyLog(t, log.String(), "CLIENT_TRAFFIC_SECRET_0")),
+		newForger(t, suite, secretFromKeyLog(t, log.String(), "SERVER_TRAFFIC_SECRET_0"))
 }
 
-// TestKeyUpdate changes the client's key, and asks the server to change its own,
-// with the message whole and in two records, in pieces of all sizes.
+// TestKeyUpdate updates the client's key and requests an update of the server's, with the message in one
+// and in two records, in pieces of several sizes.
 func TestKeyUpdate(t *testing.T) {
 	for _, cut := range []int{5, 2} {
 		for _, piece := range []int{1, 1000} {
-			server, in, out := forged(t)
+			server, in, out := newForgedServer(t)
 			message := []byte{24, 0, 0, 1, 1}
-			wire := in.seal(23, []byte("before "))
-			wire = append(wire, in.seal(22, message[:cut])...)
+			wire := in.sealRecord(23, []byte("before "))
+			wire = append(wire, in.sealRecord(22, message[:cut])...)
 			if cut < len(message) {
-				wire = append(wire, in.seal(22, message[cut:])...)
+				wire = append(wire, in.sealRecord(22, message[cut:])...)
 			}
-			in.update()
-			wire = append(wire, in.seal(23, []byte("after"))...)
+			in.updateKey()
+			wire = append(wire, in.sealRecord(23, []byte("after"))...)
 			for len(wire) > 0 {
 				n := min(piece, len(wire))
-				server.give(wire[:n])
+				server.receive(wire[:n])
 				wire = wire[n:]
 			}
 			if string(server.got) != "before after" || server.err != nil {
 				t.Fatalf("got %q and %v", server.got, server.err)
 			}
-			kind, content := out.unseal(server.collect())
+			kind, content := out.openRecord(server.takeOutput())
 			if kind != 22 || !bytes.Equal(content, []byte{24, 0, 0, 1, 0}) {
 				t.Errorf("the answer is type %d, %x; want a KeyUpdate", kind, content)
 			}
-			out.update()
-			server.write([]byte("new key"))
-			if _, content := out.unseal(server.collect()); string(content) != "new key" {
+			out.updateKey()
+			server.writePlaintext([]byte("new key"))
+			if _, content := out.openRecord(server.takeOutput()); string(content) != "new key" {
 				t.Errorf("sealed with the new key: %q", content)
 			}
 		}

@@ -9,66 +9,65 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-var fuzzHello = sync.OnceValue(func() []byte { return flight(new(testing.T)) })
+var fuzzHello = sync.OnceValue(func() []byte { return recordClientHello(new(testing.T)) })
 
-// FuzzSession feeds arbitrary bytes as ciphertext: to a server before its
-// handshake, in the middle of it and after it, and to a client in the middle and
-// after. Nothing may panic, hang, or leave a goroutine, and errors are final.
+// FuzzSession feeds arbitrary ciphertext to a server before, during and after its handshake, and to a
+// client during and after it. Nothing may panic, hang, or leave a goroutine, and errors are final.
 func FuzzSession(f *testing.F) {
 	for stage := range byte(10) {
 		f.Add(stage, byte(0), []byte("GET / HTTP/1.1\r\n\r\n"))
 		f.Add(stage, byte(3), bytes.Clone(fuzzHello()))
 		f.Add(stage, byte(200), []byte{20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
 		f.Add(stage, byte(1), []byte{21, 3, 3, 0, 2, 2, 40})
-		f.Add(stage, byte(90), split(append([]byte{2, 0, 0, 70, 3, 3}, make([]byte, 68)...), 30))
+		f.Add(stage, byte(90), splitMessage(append([]byte{2, 0, 0, 70, 3, 3}, make([]byte, 68)...), 30))
 		f.Add(stage, byte(0), []byte{23, 3, 3, 0xff, 0xff})
 		f.Add(stage, byte(7), bytes.Repeat([]byte{22, 3, 1, 0, 1, 1}, 200))
 	}
 	f.Fuzz(func(t *testing.T, stage, piece byte, data []byte) {
 		version := []uint16{tls.VersionTLS12, tls.VersionTLS13}[stage/5%2]
-		d, gates := fuzzSide(t, stage%5, version)
+		d, gates := newPeerAtStage(t, stage%5, version)
 		for in := data; len(in) > 0 && d.err == nil; {
 			n := min(1+int(piece), len(in))
-			d.give(in[:n])
-			d.poll()
+			d.receive(in[:n])
+			d.advance()
 			in = in[n:]
 		}
-		d.end()
-		if len(d.held) == 0 { // otherwise it was full: it has not read its end
-			testkit.WaitFor(t, "the end", func() bool { d.poll(); return d.err != nil })
+		d.endInput()
+		if len(d.pending) == 0 { // otherwise its input was full and it has not read the end
+			testkit.WaitFor(t, "the end", func() bool { d.advance(); return d.err != nil })
 			was := d.err
-			d.end()
-			if _, _, err := d.s.Read(d.buf, data); err != was {
+			d.endInput()
+			if _, _, err := d.session.Read(d.buf, data); err != was {
 				t.Errorf("an error that was %v is now %v", was, err)
 			}
 		}
-		d.s.Abort()
+		d.session.Abort()
 		for _, g := range gates {
 			g.Wait()
 		}
 	})
 }
 
-// fuzzSide is a session at a stage.
-func fuzzSide(t *testing.T, stage byte, version uint16) (*side, []*Gate) {
-	serverCfg, clientCfg := configs(version)
-	g := NewGate(1, 1)
+// newPeerAtStage returns a session at a stage of its life.
+func newPeerAtStage(t *testing.T, stage byte, version uint16) (*testPeer, []*HandshakeLimiter) {
+	serverCfg, clientCfg := newConfigs(version)
+	g := NewHandshakeLimiter(1, 1)
 	switch stage {
 	case 0:
-		return serverSide(t, serverCfg, g), []*Gate{g}
+		return newServerPeer(t, serverCfg, g), []*HandshakeLimiter{g}
 	case 1:
 		serverCfg.MaxVersion = 0
-		d := serverSide(t, serverCfg, g)
-		d.give(fuzzHello())
-		testkit.WaitFor(t, "the answer", func() bool { d.poll(); return len(d.out) > 0 })
-		return d, []*Gate{g}
+		d := newServerPeer(t, serverCfg, g)
+		d.receive(fuzzHello())
+		testkit.WaitFor(t, "the answer", func() bool { d.advance(); return len(d.out) > 0 })
+		return d, []*HandshakeLimiter{g}
 	case 2:
-		d := clientSide(t, clientCfg, g)
-		testkit.WaitFor(t, "the ClientHello", func() bool { d.poll(); return len(d.out) > 0 })
-		return d, []*Gate{g}
+		d := newClientPeer(t, clientCfg, g)
+		testkit.WaitFor(t, "the ClientHello", func() bool { d.advance(); return len(d.out) > 0 })
+		return d, []*HandshakeLimiter{g}
 	}
-	server, client, p := opened(t, serverCfg, clientCfg)
-	for p.turn() {
+	server, client, p := newOpenPair(t, serverCfg, clientCfg)
+	for p.moveOnce() {
 	}
 	if stage == 3 {
 		return server, nil

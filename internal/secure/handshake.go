@@ -14,258 +14,254 @@ import (
 )
 
 const (
-	// FullInput is how many bytes of input wait for a handshake before Full
-	// asks the owner to stop reading. A ClientHello that is not whole within
-	// them is an error.
-	FullInput = 64 << 10
-	// MaxInput is how many bytes Feed keeps: FullInput, and what was already on its
-	// way when reading stopped, which under io_uring is up to 32 pieces of 64 KiB.
-	MaxInput = FullInput + 32<<16
-	// maxWait is how many bytes of a ClientHello are waited for: clients that
-	// offer much send some 2 KiB.
-	maxWait = 16 << 10
+	// InputPauseSize is how many bytes may wait for a handshake before IsInputFull asks the owner
+	// to stop reading. A longer ClientHello is an error.
+	InputPauseSize = 64 << 10
+	// MaxHandshakeInput is how many bytes FeedHandshake keeps: InputPauseSize, and what was in
+	// flight when reading stopped, which with io_uring is up to 32 buffers of 64 KiB.
+	MaxHandshakeInput = InputPauseSize + 32<<16
+	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions
+	// send about 2 KiB.
+	maxHelloInput = 16 << 10
 )
 
-// A handshake is what the owner and the handshake's goroutine share.
+// A handshake is the state shared by the owner and the handshake's goroutine.
 type handshake struct {
-	// Set when it is made, or before it comes to the gate.
-	gate   *Gate
-	tls    *tls.Conn
-	owner  Owner
-	remote net.Addr
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	more   chan struct{} // there may be a whole record; holds one
+	// Set before the handshake is queued.
+	limiter     *HandshakeLimiter
+	tls         *tls.Conn
+	owner       Owner
+	remote      net.Addr
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	inputSignal chan struct{} // signals a complete record; has space for one signal
 
-	// The owner's.
-	hello     hello
-	isClient  bool
-	isEntered bool // came before the gate
+	// Used by the owner only.
+	hello            helloScanner
+	isClient         bool
+	hasRequestedSlot bool
 
-	// The goroutine's.
-	hasToken bool
+	// Used by the goroutine only.
+	hasCPU bool
 
-	// The gate's.
-	queued, stalled *list.Element // where it waits, nil for not
-	isLeaving       bool          // was told to give up its place
+	// Guarded by the limiter's lock.
+	queued, stalled *list.Element // its list element, nil if it is in neither list
+	isEvicted       bool          // must give up its slot
 
-	mu        sync.Mutex
-	in        []byte
-	taken     int // bytes of in that crypto/tls has
-	left      int // bytes of the record that crypto/tls is reading and has yet to get
-	out       []byte
-	isFull    bool // Feed has filled it; the owner wants to know when there is room
-	isEnded   bool // no more input will come
-	isAborted bool
-	isOver    bool
-	err       error // once over
+	mu         sync.Mutex
+	in         []byte
+	consumed   int // bytes of in that crypto/tls has read
+	recordLeft int // bytes of the current record that crypto/tls has not read
+	out        []byte
+	isFull     bool // the owner wants to know when there is space
+	inputEnded bool // the peer has closed its direction
+	isAborted  bool
+	isDone     bool
+	err        error // the result, once done
 }
 
-// feed keeps input. When a server's ClientHello is whole the handshake enters
-// the gate.
-func (h *handshake) feed(p []byte) error {
-	if err := h.append(p); err != nil {
+// feedInput keeps input. Once a server has a complete ClientHello, the handshake requests a slot.
+func (h *handshake) feedInput(p []byte) error {
+	if err := h.appendInput(p); err != nil {
 		return err
 	}
-	if h.isEntered || h.isClient {
+	if h.hasRequestedSlot || h.isClient {
 		return nil
 	}
-	// Only the owner is here so far.
+	// Nobody else uses h.in yet.
 	isHello, err := h.hello.scan(h.in)
 	switch {
 	case err != nil:
 		return err
 	case isHello:
-		h.in = h.hello.cut(h.in)
-		h.enter()
-	case len(h.in) >= maxWait:
-		return fmt.Errorf("secure: no whole ClientHello in %d bytes", len(h.in))
+		h.in = h.hello.splitRecords(h.in)
+		h.requestSlot()
+	case len(h.in) >= maxHelloInput:
+		return fmt.Errorf("secure: no complete ClientHello in %d bytes", len(h.in))
 	}
 	return nil
 }
 
-// append keeps input, and tells the goroutine of a whole record.
-func (h *handshake) append(p []byte) error {
+// appendInput keeps input and signals a complete record.
+func (h *handshake) appendInput(p []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	waiting := len(h.in) - h.taken
-	if waiting+len(p) > MaxInput {
-		return fmt.Errorf("secure: %d bytes of input wait for the handshake and %d more came, the most is %d", waiting, len(p), MaxInput)
+	waiting := len(h.in) - h.consumed
+	if waiting+len(p) > MaxHandshakeInput {
+		return fmt.Errorf("secure: %d bytes of input wait for the handshake and %d more arrived; expected at most %d", waiting, len(p), MaxHandshakeInput)
 	}
-	if h.taken > 0 {
-		h.in = h.in[:copy(h.in, h.in[h.taken:])]
-		h.taken = 0
+	if h.consumed > 0 {
+		h.in = h.in[:copy(h.in, h.in[h.consumed:])]
+		h.consumed = 0
 	}
 	h.in = append(h.in, p...)
-	h.isFull = len(h.in) >= FullInput
-	if h.isEntered && isWhole(h.in[min(h.left, len(h.in)):]) {
-		h.tell()
+	h.isFull = len(h.in) >= InputPauseSize
+	if h.hasRequestedSlot && hasWholeRecord(h.in[min(h.recordLeft, len(h.in)):]) {
+		h.signalInput()
 	}
 	return nil
 }
 
-// held is Session.Held.
-func (h *handshake) held() (memory int, partial bool) {
+// inputMemory implements Session.InputMemory.
+func (h *handshake) inputMemory() (memory int, partial bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return cap(h.in) + cap(h.out), !h.isEntered && len(h.in) > 0
+	return cap(h.in) + cap(h.out), !h.hasRequestedSlot && len(h.in) > 0
 }
 
-// full says whether the owner should stop reading for now.
-func (h *handshake) full() bool {
+// isInputFull reports whether the owner should stop reading for now.
+func (h *handshake) isInputFull() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.isFull
 }
 
-// tell lets the goroutine look at its input again.
-func (h *handshake) tell() {
+// signalInput makes the goroutine check its input again.
+func (h *handshake) signalInput() {
 	select {
-	case h.more <- struct{}{}:
+	case h.inputSignal <- struct{}{}:
 	default:
 	}
 }
 
-// enter asks the gate for a place.
-func (h *handshake) enter() {
+func (h *handshake) requestSlot() {
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
-	h.more = make(chan struct{}, 1)
-	h.isEntered = true
-	h.gate.enter(h)
+	h.inputSignal = make(chan struct{}, 1)
+	h.hasRequestedSlot = true
+	h.limiter.startOrQueue(h)
 }
 
-// end takes note that no more input comes. If the handshake has no goroutine yet
-// it can't have an end any more, and the error says so.
-func (h *handshake) end() error {
+// endInput records that no more input comes. If the handshake cannot complete because it has no
+// goroutine, it returns an error.
+func (h *handshake) endInput() error {
 	h.mu.Lock()
-	h.isEnded = true
+	h.inputEnded = true
 	nothing := len(h.in) == 0
 	h.mu.Unlock()
 	switch {
-	case h.isEntered && !h.gate.remove(h):
-		h.tell()
+	case h.hasRequestedSlot && !h.limiter.dequeue(h):
+		h.signalInput()
 		return nil
-	case nothing && !h.isEntered:
+	case nothing && !h.hasRequestedSlot:
 		return io.EOF
 	}
-	h.stop()
+	h.cancelContext()
 	return io.ErrUnexpectedEOF
 }
 
-// abort makes the goroutine end soon, if there is one.
+// abort makes the goroutine, if there is one, end soon.
 func (h *handshake) abort() {
 	h.mu.Lock()
 	h.isAborted = true
-	h.in, h.taken, h.left, h.out = nil, 0, 0, nil
+	h.in, h.consumed, h.recordLeft, h.out = nil, 0, 0, nil
 	h.mu.Unlock()
-	if h.isEntered {
-		h.gate.remove(h)
-		h.stop()
+	if h.hasRequestedSlot {
+		h.limiter.dequeue(h)
+		h.cancelContext()
 	}
 }
 
-// stop ends the context.
-func (h *handshake) stop() {
+func (h *handshake) cancelContext() {
 	if h.cancel != nil {
 		h.cancel(nil)
 	}
 }
 
-// step takes the output so far, and says whether and how the handshake ended.
-func (h *handshake) step() (out []byte, isOver bool, err error) {
+// takeOutput returns and clears the output, and reports whether and how the handshake ended.
+func (h *handshake) takeOutput() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out, h.out = h.out, nil
-	return out, h.isOver, h.err
+	return out, h.isDone, h.err
 }
 
-// run is the goroutine.
-func (h *handshake) run() {
-	defer h.gate.leave(h)
+// runHandshake is the handshake's goroutine.
+func (h *handshake) runHandshake() {
+	defer h.limiter.releaseSlot(h)
 	err := errors.New("secure: a callback of the tls.Config ended the goroutine of the handshake")
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("secure: panic in the handshake: %v\n%s", p, debug.Stack())
 		}
-		h.release()
+		h.releaseCPU()
 		if context.Cause(h.ctx) == errStalled {
 			err = errStalled
 		}
 		h.cancel(nil)
-		h.finish(err)
+		h.setResult(err)
 	}()
-	if !h.acquire() {
+	if !h.acquireCPU() {
 		err = net.ErrClosed
 		return
 	}
 	if err = h.tls.HandshakeContext(h.ctx); err == io.EOF {
-		err = io.ErrUnexpectedEOF // something had come
+		err = io.ErrUnexpectedEOF // some input had arrived
 	}
 }
 
-// finish leaves the result for the owner.
-func (h *handshake) finish(err error) {
+// setResult stores the result for the owner.
+func (h *handshake) setResult(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.isOver, h.err = true, err
-	h.wake()
+	h.isDone, h.err = true, err
+	h.wakeOwner()
 }
 
-// wake tells the owner, which must be there; the lock is held.
-func (h *handshake) wake() {
+// wakeOwner wakes the owner unless it has aborted. The lock must be held.
+func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
 	}
 }
 
-func (h *handshake) acquire() bool {
-	h.hasToken = h.gate.acquire(h.ctx)
-	return h.hasToken
+func (h *handshake) acquireCPU() bool {
+	h.hasCPU = h.limiter.acquireCPU(h.ctx)
+	return h.hasCPU
 }
 
-func (h *handshake) release() {
-	if h.hasToken {
-		h.hasToken = false
-		h.gate.release()
+func (h *handshake) releaseCPU() {
+	if h.hasCPU {
+		h.hasCPU = false
+		h.limiter.releaseCPU()
 	}
 }
 
-// read is crypto/tls's read: it waits for a record, without the token.
-func (h *handshake) read(p []byte) (int, error) {
+// readBlocking implements Read for crypto/tls: it waits for a record without holding a CPU token.
+func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
-		n, err := h.take(p)
+		n, err := h.takeRecordBytes(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
-		h.release()
-		if !h.wait() || !h.acquire() {
+		h.releaseCPU()
+		if !h.waitInput() || !h.acquireCPU() {
 			return 0, net.ErrClosed
 		}
 	}
 }
 
-// wait waits for input. It is false when the context ended first, or the
-// handshake has to give up its place.
-func (h *handshake) wait() bool {
+// waitInput waits for input. It reports false if the context ended or the handshake must give up its
+// slot.
+func (h *handshake) waitInput() bool {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow
-		t := time.NewTimer(stallTime)
+		t := time.NewTimer(stallTimeout)
 		defer t.Stop()
 		over = t.C
 	}
 	select {
-	case <-h.more:
+	case <-h.inputSignal:
 		return true
 	case <-h.ctx.Done():
 		return false
 	case <-over:
 	}
-	if !h.gate.stall(h) {
+	if !h.limiter.evictOrMarkStalled(h) {
 		select {
-		case <-h.more:
+		case <-h.inputSignal:
 		case <-h.ctx.Done():
 		}
-		if h.gate.resume(h) {
+		if h.limiter.unmarkStalled(h) {
 			return true
 		}
 	}
@@ -273,43 +269,42 @@ func (h *handshake) wait() bool {
 	return false
 }
 
-// take gives bytes of one record, once that is whole. It gives 0 bytes when there
-// is none.
-func (h *handshake) take(p []byte) (int, error) {
+// takeRecordBytes copies bytes of one complete record. It returns 0 if there is none.
+func (h *handshake) takeRecordBytes(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	in := h.in[h.taken:]
+	in := h.in[h.consumed:]
 	switch {
 	case h.isAborted:
 		return 0, net.ErrClosed
-	case h.left > 0:
-	case isWhole(in):
-		h.left = recordLen(in)
-	case h.isEnded && len(in) == 0:
+	case h.recordLeft > 0:
+	case hasWholeRecord(in):
+		h.recordLeft = recordLen(in)
+	case h.inputEnded && len(in) == 0:
 		return 0, io.EOF
-	case h.isEnded:
+	case h.inputEnded:
 		return 0, io.ErrUnexpectedEOF
 	default:
 		if h.isFull {
 			h.isFull = false
-			h.wake()
+			h.wakeOwner()
 		}
 		return 0, nil
 	}
-	n := copy(p, in[:h.left])
-	h.taken += n
-	h.left -= n
+	n := copy(p, in[:h.recordLeft])
+	h.consumed += n
+	h.recordLeft -= n
 	return n, nil
 }
 
-// write is crypto/tls's write.
-func (h *handshake) write(p []byte) (int, error) {
+// appendOutput implements Write for crypto/tls.
+func (h *handshake) appendOutput(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.isAborted {
 		return 0, net.ErrClosed
 	}
 	h.out = append(h.out, p...)
-	h.wake()
+	h.wakeOwner()
 	return len(p), nil
 }

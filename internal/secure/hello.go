@@ -5,103 +5,100 @@ import (
 	"fmt"
 )
 
-// maxHello is the largest ClientHello that crypto/tls takes, in bytes.
+// maxHello is the size of the largest ClientHello that crypto/tls accepts, in bytes.
 const maxHello = 64 << 10
 
-// A hello is the search for the end of a ClientHello: a handshake message in one
-// record or more.
-type hello struct {
-	at    int     // where the next record begins
-	got   int     // bytes of the message in the records before
-	need  int     // bytes of the whole message, 0 until known
-	front [4]byte // the first bytes of the message: its type and length
+// A helloScanner finds the end of a ClientHello, which is a handshake message in one or more records.
+type helloScanner struct {
+	offset     int     // where the next record begins
+	scanned    int     // bytes of the message in previous records
+	messageLen int     // bytes of the whole message, 0 until known
+	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scan looks at the input, which begins where it always began and has grown. It
-// says whether the ClientHello is whole. The error says that this is none.
-func (h *hello) scan(in []byte) (bool, error) {
-	if err := plausible(in); err != nil {
+// scan continues to scan the input, which has grown since the last call, and reports whether the
+// ClientHello is complete. It returns an error if the input is not a ClientHello.
+func (h *helloScanner) scan(in []byte) (bool, error) {
+	if err := checkTLSPrefix(in); err != nil {
 		return false, err
 	}
-	for len(in)-h.at >= headerLen {
-		n := int(binary.BigEndian.Uint16(in[h.at+3:]))
+	for len(in)-h.offset >= headerLen {
+		n := int(binary.BigEndian.Uint16(in[h.offset+3:]))
 		switch {
-		case in[h.at] != typeHandshake:
-			return false, fmt.Errorf("secure: a record of type %d within the ClientHello, expected handshake (22)", in[h.at])
+		case in[h.offset] != typeHandshake:
+			return false, fmt.Errorf("secure: record of type %d within the ClientHello; expected handshake (22)", in[h.offset])
 		case n == 0 || n > maxPlain:
-			return false, fmt.Errorf("secure: a record of %d bytes within the ClientHello, expected 1 to %d", n, maxPlain)
+			return false, fmt.Errorf("secure: record of %d bytes within the ClientHello; expected 1 to %d", n, maxPlain)
 		}
-		body := in[h.at+headerLen:]
+		body := in[h.offset+headerLen:]
 		isPart := len(body) < n
 		if !isPart {
 			body = body[:n]
 		}
-		if err := h.look(body); err != nil {
+		if err := h.parseHeader(body); err != nil {
 			return false, err
 		}
 		if isPart {
 			return false, nil
 		}
-		h.at += headerLen + n
-		h.got += n
-		if h.need > 0 && h.got >= h.need {
+		h.offset += headerLen + n
+		h.scanned += n
+		if h.messageLen > 0 && h.scanned >= h.messageLen {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// look learns the message's type and length from the bytes behind those got.
-func (h *hello) look(body []byte) error {
-	if h.got >= len(h.front) {
+// parseHeader parses the type and length of the message from the bytes that follow those scanned.
+func (h *helloScanner) parseHeader(body []byte) error {
+	if h.scanned >= len(h.header) {
 		return nil
 	}
-	known := h.got + copy(h.front[h.got:], body)
-	if known > 0 && h.front[0] != typeClientHello {
-		return fmt.Errorf("secure: the first handshake message has type %d, expected a ClientHello (1)", h.front[0])
+	known := h.scanned + copy(h.header[h.scanned:], body)
+	if known > 0 && h.header[0] != typeClientHello {
+		return fmt.Errorf("secure: the first handshake message has type %d; expected a ClientHello (1)", h.header[0])
 	}
-	if known < len(h.front) {
+	if known < len(h.header) {
 		return nil
 	}
-	n := int(h.front[1])<<16 | int(h.front[2])<<8 | int(h.front[3])
+	n := int(h.header[1])<<16 | int(h.header[2])<<8 | int(h.header[3])
 	if n > maxHello {
-		return fmt.Errorf("secure: a ClientHello of %d bytes, the most is %d", n, maxHello)
+		return fmt.Errorf("secure: ClientHello has %d bytes; expected at most %d", n, maxHello)
 	}
-	h.need = len(h.front) + n
+	h.messageLen = len(h.header) + n
 	return nil
 }
 
-// plausible is an error if no TLS connection begins like this.
-func plausible(in []byte) error {
+// checkTLSPrefix returns an error if no TLS connection starts with in.
+func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
 	}
-	return fmt.Errorf("secure: the client began with %q, expected a TLS handshake record", in[:min(len(in), 8)])
+	return fmt.Errorf("secure: the client began with %q; expected a TLS handshake record", in[:min(len(in), 8)])
 }
 
-// smallBody is the most that a record may carry that crypto/tls takes without
-// growing its first buffer of 576 bytes.
-const smallBody = 576 - headerLen
+// maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
+const maxSmallBody = 576 - headerLen
 
-// cut is the input with its ClientHello, found whole by scan, in records that
-// are small: crypto/tls keeps a buffer as large as the largest record it saw.
-// Nothing protects the bounds of these records, only the message in them, so
-// they may be moved. Their number is a power of two, which suits the other buffer
-// that crypto/tls keeps, for the message: it grows by doubling.
-func (h *hello) cut(in []byte) []byte {
-	if h.got != h.need {
-		return in // another message begins in the last record: leave that alone
+// splitRecords returns the input with its complete ClientHello split into small records, because
+// crypto/tls keeps a buffer as large as the largest record. Only the message is authenticated, not
+// the record boundaries. The number of records is a power of two, which suits crypto/tls's message
+// buffer: that grows by doubling.
+func (h *helloScanner) splitRecords(in []byte) []byte {
+	if h.scanned != h.messageLen {
+		return in // another message starts in the last record
 	}
 	count := 1
-	for (h.need+count-1)/count > smallBody {
+	for (h.messageLen+count-1)/count > maxSmallBody {
 		count *= 2
 	}
-	each := (h.need + count - 1) / count
-	out := make([]byte, 0, h.need+count*headerLen+len(in)-h.at)
+	each := (h.messageLen + count - 1) / count
+	out := make([]byte, 0, h.messageLen+count*headerLen+len(in)-h.offset)
 	version := binary.BigEndian.Uint16(in[1:])
-	room := 0 // left in the record that is being written
-	left := h.need
-	for at := 0; at < h.at; {
+	room := 0 // space in the current record
+	left := h.messageLen
+	for at := 0; at < h.offset; {
 		n := int(binary.BigEndian.Uint16(in[at+3:]))
 		body := in[at+headerLen:][:n]
 		at += headerLen + n
@@ -119,5 +116,5 @@ func (h *hello) cut(in []byte) []byte {
 			left -= k
 		}
 	}
-	return append(out, in[h.at:]...)
+	return append(out, in[h.offset:]...)
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestNotTLS begins with what is no ClientHello: an error at once, which names
-// it, and no goroutine.
+// TestNotTLS checks that input other than a ClientHello fails immediately, with a description and without
+// a goroutine.
 func TestNotTLS(t *testing.T) {
 	tests := []struct{ name, in, want string }{
-		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT", expected a TLS handshake record`},
+		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT"; expected a TLS handshake record`},
 		{"SSL 2", "\x80\x2e\x01\x00\x02", "expected a TLS handshake record"},
 		{"zeros", "\x00\x00\x00\x00", "expected a TLS handshake record"},
 		{"an alert", "\x15\x03\x01\x00\x02\x02\x28", "expected a TLS handshake record"},
 		{"a version from the future", "\x16\x04\x00", "expected a TLS handshake record"},
-		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2, expected a ClientHello"},
-		{"an empty record", "\x16\x03\x01\x00\x00", "a record of 0 bytes"},
-		{"a large record", "\x16\x03\x01\x40\x01", "a record of 16385 bytes"},
-		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "a ClientHello of 65537 bytes, the most is 65536"},
-		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "a record of type 23 within"},
+		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2; expected a ClientHello"},
+		{"an empty record", "\x16\x03\x01\x00\x00", "record of 0 bytes"},
+		{"a large record", "\x16\x03\x01\x40\x01", "record of 16385 bytes"},
+		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "ClientHello has 65537 bytes; expected at most 65536"},
+		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "record of type 23 within"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			for _, piece := range []int{1, len(test.in)} {
-				g := NewGate(1, 1)
-				d := serverSide(t, &tls.Config{}, g)
+				g := NewHandshakeLimiter(1, 1)
+				d := newServerPeer(t, &tls.Config{}, g)
 				for in := []byte(test.in); len(in) > 0 && d.err == nil; in = in[piece:] {
-					d.give(in[:piece])
+					d.receive(in[:piece])
 				}
 				if d.err == nil {
 					t.Fatalf("%q: no error", test.in)
@@ -40,10 +40,10 @@ func TestNotTLS(t *testing.T) {
 				if piece > 1 && !strings.Contains(d.err.Error(), test.want) {
 					t.Errorf("got %q, want %q in it", d.err, test.want)
 				}
-				if running, waiting := g.Count(); running+waiting != 0 {
+				if running, waiting := g.Counts(); running+waiting != 0 {
 					t.Error("it came to the gate")
 				}
-				if _, err := d.s.Step(); err != d.err {
+				if _, err := d.session.AdvanceHandshake(); err != d.err {
 					t.Errorf("Step: %v", err)
 				}
 			}
@@ -51,31 +51,31 @@ func TestNotTLS(t *testing.T) {
 	}
 }
 
-// TestDrip sends nothing, which is plain io.EOF, and a ClientHello by the byte: no goroutine before the last.
-func TestDrip(t *testing.T) {
-	silent := serverSide(t, &tls.Config{}, NewGate(1, 1))
-	if silent.end(); silent.err != io.EOF {
+// TestSlowClientHello closes without input (io.EOF), and sends a ClientHello byte by byte: no goroutine starts before the last.
+func TestSlowClientHello(t *testing.T) {
+	silent := newServerPeer(t, &tls.Config{}, NewHandshakeLimiter(1, 1))
+	if silent.endInput(); silent.err != io.EOF {
 		t.Errorf("%v, want EOF", silent.err)
 	}
-	hello := flight(t)
-	g := NewGate(1, 1)
-	d := serverSide(t, &tls.Config{}, g)
+	hello := recordClientHello(t)
+	g := NewHandshakeLimiter(1, 1)
+	d := newServerPeer(t, &tls.Config{}, g)
 	for i := range hello {
-		if running, _ := g.Count(); running != 0 || d.err != nil {
+		if running, _ := g.Counts(); running != 0 || d.err != nil {
 			t.Fatalf("after %d of %d bytes: %d handshakes run, error %v", i, len(hello), running, d.err)
 		}
-		d.give(hello[i : i+1])
+		d.receive(hello[i : i+1])
 	}
-	if !d.s.hs.Load().isEntered {
+	if !d.session.hs.Load().hasRequestedSlot {
 		t.Error("with all bytes there is no handshake")
 	}
-	d.s.Abort()
+	d.session.Abort()
 	g.Wait()
 }
 
-// TestEndlessHello fills the bound with a ClientHello in records of a byte each.
+// TestEndlessHello exceeds the limit with a ClientHello in single-byte records.
 func TestEndlessHello(t *testing.T) {
-	d := serverSide(t, &tls.Config{}, NewGate(1, 1))
+	d := newServerPeer(t, &tls.Config{}, NewHandshakeLimiter(1, 1))
 	message := []byte{1, 0, 0xff, 0xff}
 	fed := 0
 	for ; d.err == nil; fed++ {
@@ -83,15 +83,15 @@ func TestEndlessHello(t *testing.T) {
 		if fed < len(message) {
 			b = message[fed]
 		}
-		d.give([]byte{22, 3, 1, 0, 1, b})
+		d.receive([]byte{22, 3, 1, 0, 1, b})
 	}
-	if fed*6 > maxWait+6 || !strings.Contains(d.err.Error(), "no whole ClientHello") {
+	if fed*6 > maxHelloInput+6 || !strings.Contains(d.err.Error(), "no complete ClientHello") {
 		t.Errorf("%v after %d bytes", d.err, fed*6)
 	}
 }
 
-// split is the message in records of n bytes.
-func split(message []byte, n int) (out []byte) {
+// splitMessage puts the message into records of n bytes.
+func splitMessage(message []byte, n int) (out []byte) {
 	for len(message) > 0 {
 		k := min(n, len(message))
 		out = append(out, 22, 3, 1)
@@ -102,8 +102,8 @@ func split(message []byte, n int) (out []byte) {
 	return out
 }
 
-// join is the message in the records.
-func join(t *testing.T, in []byte) (message []byte, largest int) {
+// joinRecords returns the message in the records.
+func joinRecords(t *testing.T, in []byte) (message []byte, largest int) {
 	for len(in) > 0 {
 		n := recordLen(in)
 		if len(in) < n || in[0] != 22 || in[1] != 3 || in[2] != 1 {
@@ -116,26 +116,26 @@ func join(t *testing.T, in []byte) (message []byte, largest int) {
 	return message, largest
 }
 
-// TestCut cuts ClientHellos of many sizes, in records of many sizes.
-func TestCut(t *testing.T) {
+// TestSplitRecords splits ClientHellos of many sizes in records of many sizes.
+func TestSplitRecords(t *testing.T) {
 	for _, size := range []int{1, 40, 570, 571, 572, 1500, 2284, 2285, 16000, 40000} {
-		body := random(uint64(size), size)
+		body := randomBytes(uint64(size), size)
 		message := append([]byte{1, 0, byte(size >> 8), byte(size)}, body...)
 		for _, n := range []int{3, 100, 1400, maxPlain} {
-			if in := split(message, n); len(in) < FullInput {
-				in = append(in, 20, 3, 3, 0, 1, 1) // what follows stays as it is
-				var h hello
+			if in := splitMessage(message, n); len(in) < InputPauseSize {
+				in = append(in, 20, 3, 3, 0, 1, 1) // what follows must not change
+				var h helloScanner
 				whole, err := h.scan(in)
 				if !whole || err != nil {
 					t.Fatalf("%d by %d: whole is %v, %v", size, n, whole, err)
 				}
-				out := h.cut(in)
+				out := h.splitRecords(in)
 				end := len(out) - 6
 				if !bytes.Equal(out[end:], in[len(in)-6:]) {
 					t.Fatalf("%d by %d: what follows is %x", size, n, out[end:])
 				}
-				got, largest := join(t, out[:end])
-				if !bytes.Equal(got, message) || largest > headerLen+smallBody {
+				got, largest := joinRecords(t, out[:end])
+				if !bytes.Equal(got, message) || largest > headerLen+maxSmallBody {
 					t.Errorf("%d by %d: %d bytes in records of up to %d", size, n, len(got), largest)
 				}
 			}
@@ -143,32 +143,32 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutLeavesMore keeps the records when another message begins in the last.
-func TestCutLeavesMore(t *testing.T) {
-	in := split(append([]byte{1, 0, 0, 2, 9, 9}, 14, 0, 0, 0), maxPlain)
-	var h hello
+// TestSplitRecordsKeepsNextMessage checks that records remain if another message begins in the last one.
+func TestSplitRecordsKeepsNextMessage(t *testing.T) {
+	in := splitMessage(append([]byte{1, 0, 0, 2, 9, 9}, 14, 0, 0, 0), maxPlain)
+	var h helloScanner
 	if whole, err := h.scan(in); !whole || err != nil {
 		t.Fatalf("whole is %v, %v", whole, err)
 	}
-	if out := h.cut(in); !bytes.Equal(out, in) {
+	if out := h.splitRecords(in); !bytes.Equal(out, in) {
 		t.Errorf("%x became %x", in, out)
 	}
 }
 
-// TestFragmented takes a ClientHello that the client itself has cut.
+// TestFragmented checks a ClientHello that the client has fragmented.
 func TestFragmented(t *testing.T) {
-	hello := flight(t)
-	message, _ := join(t, hello)
+	hello := recordClientHello(t)
+	message, _ := joinRecords(t, hello)
 	for _, n := range []int{1, 50, 1000} {
-		g := NewGate(1, 1)
-		serverCfg, _ := configs(tls.VersionTLS13)
-		d := serverSide(t, serverCfg, g)
-		d.give(split(message, n))
-		testkit.WaitFor(t, "the answer", func() bool { d.poll(); return len(d.out) > 0 || d.err != nil })
+		g := NewHandshakeLimiter(1, 1)
+		serverCfg, _ := newConfigs(tls.VersionTLS13)
+		d := newServerPeer(t, serverCfg, g)
+		d.receive(splitMessage(message, n))
+		testkit.WaitFor(t, "the answer", func() bool { d.advance(); return len(d.out) > 0 || d.err != nil })
 		if d.err != nil || d.out[0] != 22 {
 			t.Errorf("in records of %d bytes: %v, %.20x", n, d.err, d.out)
 		}
-		d.s.Abort()
+		d.session.Abort()
 		g.Wait()
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	site() // before any test makes it in a bubble, where the year is another
+	siteCert() // before a test does it in a bubble with another date
 	testkit.Main(m)
 }
 
@@ -30,9 +30,9 @@ type authority struct {
 	pool *x509.CertPool
 }
 
-var root = sync.OnceValue(func() *authority {
+var rootAuthority = sync.OnceValue(func() *authority {
 	a := &authority{key: newKey(), pool: x509.NewCertPool()}
-	t := template("authority")
+	t := newCertTemplate("authority")
 	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &a.key.PublicKey, a.key)
 	if err != nil {
@@ -51,7 +51,7 @@ func newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-func template(name string) *x509.Certificate {
+func newCertTemplate(name string) *x509.Certificate {
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<60))
 	return &x509.Certificate{
 		SerialNumber: serial,
@@ -64,10 +64,10 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-// issue makes a certificate for the name, as PEM and ready for use.
-func issue(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
-	a, key := root(), newKey()
-	der, err := x509.CreateCertificate(rand.Reader, template(name), a.cert, &key.PublicKey, a.key)
+// issueCert returns a certificate for name, also as PEM.
+func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
+	a, key := rootAuthority(), newKey()
+	der, err := x509.CreateCertificate(rand.Reader, newCertTemplate(name), a.cert, &key.PublicKey, a.key)
 	if err != nil {
 		panic(err)
 	}
@@ -83,87 +83,87 @@ func issue(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 	return cert, certPEM, keyPEM
 }
 
-var site = sync.OnceValue(func() tls.Certificate { c, _, _ := issue("site.test"); return c })
+var siteCert = sync.OnceValue(func() tls.Certificate { c, _, _ := issueCert("site.test"); return c })
 
-// configs are those of a server and a client that speak one version.
-func configs(version uint16) (server, client *tls.Config) {
-	server = &tls.Config{Certificates: []tls.Certificate{site()}, MinVersion: version, MaxVersion: version}
-	client = &tls.Config{RootCAs: root().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
+// newConfigs returns configurations of a server and a client for one TLS version.
+func newConfigs(version uint16) (server, client *tls.Config) {
+	server = &tls.Config{Certificates: []tls.Certificate{siteCert()}, MinVersion: version, MaxVersion: version}
+	client = &tls.Config{RootCAs: rootAuthority().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
 	return server, client
 }
 
 var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 
-// A side is a Session with its owner.
-type side struct {
-	t      testing.TB
-	s      *Session
-	out    []byte
-	held   []byte // arrived while the handshake was full
-	got    []byte // plaintext
-	open   bool
-	err    error // of Step, Feed or Read
-	buf    []byte
-	onText func() // after plaintext has come
-	onWake func()
+// A testPeer is a Session with its owner.
+type testPeer struct {
+	t       testing.TB
+	session *Session
+	out     []byte
+	pending []byte // received while the handshake's input was full
+	got     []byte // plaintext
+	open    bool
+	err     error // of AdvanceHandshake, FeedHandshake or Read
+	buf     []byte
+	onText  func() // called after plaintext has arrived
+	onWake  func()
 }
 
-func (d *side) Emit(p []byte) { d.out = append(d.out, p...) }
-func (d *side) Wake() {
+func (d *testPeer) Emit(p []byte) { d.out = append(d.out, p...) }
+func (d *testPeer) Wake() {
 	if d.onWake != nil {
 		d.onWake()
 	}
 }
 
-func serverSide(t testing.TB, cfg *tls.Config, g *Gate) *side {
-	d := &side{t: t, buf: make([]byte, 32<<10)}
-	d.s = Server(cfg, g, d, nil)
+func newServerPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer {
+	d := &testPeer{t: t, buf: make([]byte, 32<<10)}
+	d.session = NewServerSession(cfg, g, d, nil)
 	return d
 }
 
-func clientSide(t testing.TB, cfg *tls.Config, g *Gate) *side {
-	d := &side{t: t, buf: make([]byte, 32<<10)}
-	d.s = Client(cfg, g, d, nil)
+func newClientPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer {
+	d := &testPeer{t: t, buf: make([]byte, 32<<10)}
+	d.session = NewClientSession(cfg, g, d, nil)
 	return d
 }
 
-func (d *side) give(p []byte) {
+func (d *testPeer) receive(p []byte) {
 	switch {
 	case d.err != nil:
 	case d.open:
-		d.read(p)
-	case len(d.held) > 0 || d.s.Full():
-		d.held = append(d.held, p...)
+		d.readAll(p)
+	case len(d.pending) > 0 || d.session.IsInputFull():
+		d.pending = append(d.pending, p...)
 	default:
-		if err := d.s.Feed(p); err != nil {
+		if err := d.session.FeedHandshake(p); err != nil {
 			d.err = err
 		}
 	}
 }
 
-func (d *side) poll() {
+func (d *testPeer) advance() {
 	if d.open || d.err != nil {
 		return
 	}
-	open, err := d.s.Step()
+	open, err := d.session.AdvanceHandshake()
 	if err != nil {
 		d.err = err
 		return
 	}
-	if held := d.held; open || len(held) > 0 && !d.s.Full() {
-		d.open, d.held = open, nil
+	if held := d.pending; open || len(held) > 0 && !d.session.IsInputFull() {
+		d.open, d.pending = open, nil
 		if open {
-			d.read(nil)
+			d.readAll(nil)
 		}
 		if len(held) > 0 {
-			d.give(held)
+			d.receive(held)
 		}
 	}
 }
 
-func (d *side) read(in []byte) {
+func (d *testPeer) readAll(in []byte) {
 	for {
-		n, used, err := d.s.Read(d.buf, in)
+		n, used, err := d.session.Read(d.buf, in)
 		in = in[used:]
 		d.got = append(d.got, d.buf[:n]...)
 		if n > 0 && d.onText != nil {
@@ -186,58 +186,58 @@ func (d *side) read(in []byte) {
 	}
 }
 
-func (d *side) end() {
-	d.s.Ended()
+func (d *testPeer) endInput() {
+	d.session.EndInput()
 	if d.open && d.err == nil {
-		d.read(nil)
+		d.readAll(nil)
 	}
-	d.poll()
+	d.advance()
 }
 
-func (d *side) collect() []byte { out := d.out; d.out = nil; return out }
-func (d *side) write(p []byte) {
+func (d *testPeer) takeOutput() []byte { out := d.out; d.out = nil; return out }
+func (d *testPeer) writePlaintext(p []byte) {
 	d.t.Helper()
-	if err := d.s.Write(p); err != nil {
+	if err := d.session.Write(p); err != nil {
 		d.t.Errorf("Write: %v", err)
 	}
 }
 
-// A pump moves bytes between two ends, in pieces.
+// A pump moves bytes between two peers, in pieces.
 type pump struct {
 	t     testing.TB
-	a, b  *side
+	a, b  *testPeer
 	piece func() int
 }
 
-// upTo is pieces of 1 to n bytes.
-func upTo(seed uint64, n int) func() int {
+// randomPieceSizes returns a function that returns sizes of 1 to n bytes.
+func randomPieceSizes(seed uint64, n int) func() int {
 	r := mrand.New(mrand.NewPCG(seed, 1))
 	return func() int { return 1 + r.IntN(n) }
 }
 
-// always is pieces of n bytes.
-func always(n int) func() int { return func() int { return n } }
+// fixedPieceSize returns a function that always returns n.
+func fixedPieceSize(n int) func() int { return func() int { return n } }
 
-// until pumps until the condition holds.
-func (p *pump) until(what string, done func() bool) {
+// pumpUntil pumps until the condition holds.
+func (p *pump) pumpUntil(what string, done func() bool) {
 	p.t.Helper()
 	testkit.WaitFor(p.t, what, func() bool {
-		for p.turn() {
+		for p.moveOnce() {
 		}
 		return done()
 	})
 }
 
-// turn moves what there is, once, and says whether there was something.
-func (p *pump) turn() (moved bool) {
-	for _, ends := range [2][2]*side{{p.a, p.b}, {p.b, p.a}} {
+// moveOnce moves the available bytes once and reports whether there were any.
+func (p *pump) moveOnce() (moved bool) {
+	for _, ends := range [2][2]*testPeer{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
-		from.poll()
-		for out := from.collect(); len(out) > 0; {
+		from.advance()
+		for out := from.takeOutput(); len(out) > 0; {
 			n := min(p.piece(), len(out))
 			piece := bytes.Clone(out[:n])
-			to.give(piece)
-			clear(piece) // it was valid during the call
+			to.receive(piece)
+			clear(piece) // it is valid only during the call
 			out = out[n:]
 			moved = true
 		}
@@ -245,8 +245,8 @@ func (p *pump) turn() (moved bool) {
 	return moved
 }
 
-// random is n bytes, the same for the same seed.
-func random(seed uint64, n int) []byte {
+// randomBytes returns n bytes that depend on the seed only.
+func randomBytes(seed uint64, n int) []byte {
 	r := mrand.New(mrand.NewPCG(seed, 2))
 	b := make([]byte, n)
 	for i := range b {
@@ -255,13 +255,13 @@ func random(seed uint64, n int) []byte {
 	return b
 }
 
-// opened is two sessions of which both are open.
-func opened(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *side, p *pump) {
+// newOpenPair returns two open sessions.
+func newOpenPair(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *testPeer, p *pump) {
 	t.Helper()
-	server = serverSide(t, serverCfg, NewGate(4, 2))
-	client = clientSide(t, clientCfg, NewGate(4, 2))
-	p = &pump{t: t, a: server, b: client, piece: always(64 << 10)}
-	p.until("both are open", func() bool {
+	server = newServerPeer(t, serverCfg, NewHandshakeLimiter(4, 2))
+	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(4, 2))
+	p = &pump{t: t, a: server, b: client, piece: fixedPieceSize(64 << 10)}
+	p.pumpUntil("both are open", func() bool {
 		if server.err != nil || client.err != nil {
 			t.Fatalf("handshake: server %v, client %v", server.err, client.err)
 		}

@@ -12,47 +12,44 @@ import (
 	"time"
 )
 
-// lookEvery is how often a Reloader looks at its files, at most.
-const lookEvery = time.Second
+// checkInterval is the minimum time between checks of the files.
+const checkInterval = time.Second
 
-// A Reloader has the certificate of a pair of files and loads it again when the
-// files change. Its GetCertificate is for [tls.Config]; it is safe for concurrent
-// use.
+// A Reloader holds a certificate loaded from a pair of files, and reloads it when they change. Its
+// GetCertificate is for [tls.Config]. It is safe for concurrent use.
 //
-// It reads them when a handshake asks, at most once a second. A pair that can't be
-// loaded is logged once, and the old one stays in use; the next change is tried again. It
-// does not matter in which order the two files are replaced.
+// It checks the files during handshakes, at most once a second. If a pair cannot be loaded, it logs
+// that once and keeps the old one until the next change. The two files may be replaced in any order.
 type Reloader struct {
 	certFile, keyFile string
 	log               *slog.Logger
 	current           atomic.Pointer[tls.Certificate]
 
-	mu        sync.Mutex // one goroutine looks; the others go on
-	looked    time.Time
-	cert, key []byte // of the pair that was last tried
+	mu        sync.Mutex // held by the goroutine that checks; others do not wait
+	lastCheck time.Time
+	cert, key []byte // the last pair that was tried
 }
 
-// Reload loads the pair of PEM files, the certificate with its chain and its key.
-// It is an error if that fails now; later failures go to log, or to
-// [slog.Default] if that is nil.
-func Reload(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
+// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. It fails if that
+// fails; later failures are logged to log, or to [slog.Default] if that is nil.
+func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
-	if _, err := r.Again(); err != nil {
+	if _, err := r.ReloadNow(); err != nil {
 		return nil, fmt.Errorf("load the certificate %s with the key %s: %w", certFile, keyFile, err)
 	}
 	return r, nil
 }
 
-// GetCertificate is the pair in use. It never fails.
+// GetCertificate returns the current certificate. It never fails.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
-		if time.Since(r.looked) >= lookEvery {
-			switch changed, err := r.load(false); {
+		if time.Since(r.lastCheck) >= checkInterval {
+			switch changed, err := r.loadIfChanged(false); {
 			case !changed:
 			case err != nil:
-				r.log.Error("the certificate can't be reloaded, the old one stays in use", "cert", r.certFile, "key", r.keyFile, "err", err)
+				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "err", err)
 			default:
-				r.log.Info("certificate reloaded", "cert", r.certFile, "expires", expiry(r.current.Load()))
+				r.log.Info("certificate reloaded", "cert", r.certFile, "expires", certExpiry(r.current.Load()))
 			}
 		}
 		r.mu.Unlock()
@@ -60,23 +57,23 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// Again loads the pair now, whether it has changed or not, and says when the
-// certificate ends. After an error the old one stays in use.
-func (r *Reloader) Again() (expires time.Time, err error) {
+// ReloadNow loads the pair even if it has not changed, and returns when the certificate expires. After
+// an error the old one stays in use.
+func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := r.load(true); err != nil {
+	if _, err := r.loadIfChanged(true); err != nil {
 		return time.Time{}, err
 	}
-	return expiry(r.current.Load()), nil
+	return certExpiry(r.current.Load()), nil
 }
 
-// load puts the pair in use if it has changed since it was last tried, or always.
-func (r *Reloader) load(always bool) (changed bool, err error) {
-	r.looked = time.Now()
+// loadIfChanged loads the pair if it has changed since the last attempt, or if force is set.
+func (r *Reloader) loadIfChanged(force bool) (changed bool, err error) {
+	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)
 	key, keyErr := os.ReadFile(r.keyFile)
-	if !always && bytes.Equal(cert, r.cert) && bytes.Equal(key, r.key) {
+	if !force && bytes.Equal(cert, r.cert) && bytes.Equal(key, r.key) {
 		return false, nil
 	}
 	r.cert, r.key = cert, key
@@ -90,8 +87,8 @@ func (r *Reloader) load(always bool) (changed bool, err error) {
 	return true, err
 }
 
-// expiry is when the certificate ends.
-func expiry(c *tls.Certificate) time.Time {
+// certExpiry returns when the certificate expires.
+func certExpiry(c *tls.Certificate) time.Time {
 	if c.Leaf == nil { // GODEBUG=x509keypairleaf=0
 		return time.Time{}
 	}

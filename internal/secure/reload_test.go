@@ -25,8 +25,8 @@ func newPairDir(t *testing.T) *pairDir {
 	return &pairDir{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 }
 
-// put replaces a file, as it should be done: by renaming.
-func (d *pairDir) put(file string, data []byte) {
+// replaceFile replaces a file atomically, by renaming.
+func (d *pairDir) replaceFile(file string, data []byte) {
 	d.t.Helper()
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
 		d.t.Fatal(err)
@@ -36,24 +36,24 @@ func (d *pairDir) put(file string, data []byte) {
 	}
 }
 
-// pair puts a pair for the name.
-func (d *pairDir) pair(name string) {
-	_, cert, key := issue(name)
-	d.put(d.cert, cert)
-	d.put(d.key, key)
+// writePair writes a pair for the name.
+func (d *pairDir) writePair(name string) {
+	_, cert, key := issueCert(name)
+	d.replaceFile(d.cert, cert)
+	d.replaceFile(d.key, key)
 }
 
-func (d *pairDir) reloader() *Reloader {
+func (d *pairDir) newReloader() *Reloader {
 	d.t.Helper()
-	r, err := Reload(d.cert, d.key, slog.New(slog.NewTextHandler(&d.log, nil)))
+	r, err := NewReloader(d.cert, d.key, slog.New(slog.NewTextHandler(&d.log, nil)))
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	return r
 }
 
-// wants checks which certificate is in use and how many lines were logged.
-func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
+// checkCert checks the current certificate and the number of logged lines.
+func (d *pairDir) checkCert(r *Reloader, name string, errors, infos int) {
 	d.t.Helper()
 	c, err := r.GetCertificate(nil)
 	if err != nil {
@@ -68,79 +68,78 @@ func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
 	}
 }
 
-// TestReload looks at the files once a second, and at once with Again, and keeps the pair that it has
-// where they are not one.
+// TestReload checks that the files are read once a second and by ReloadNow, and that an invalid pair does
+// not replace the current one.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPairDir(t)
-		d.pair("one")
-		r := d.reloader()
-		d.wants(r, "one", 0, 0)
+		d.writePair("one")
+		r := d.newReloader()
+		d.checkCert(r, "one", 0, 0)
 
-		d.pair("two")
-		d.wants(r, "one", 0, 0) // a second has not passed
-		time.Sleep(lookEvery)
-		d.wants(r, "two", 0, 1)
+		d.writePair("two")
+		d.checkCert(r, "one", 0, 0) // less than a second later
+		time.Sleep(checkInterval)
+		d.checkCert(r, "two", 0, 1)
 
-		d.put(d.key, []byte("broken"))
-		time.Sleep(lookEvery)
-		d.wants(r, "two", 1, 1)
-		time.Sleep(lookEvery)
-		d.wants(r, "two", 1, 1) // once for each change
+		d.replaceFile(d.key, []byte("broken"))
+		time.Sleep(checkInterval)
+		d.checkCert(r, "two", 1, 1)
+		time.Sleep(checkInterval)
+		d.checkCert(r, "two", 1, 1) // logged once for each change
 
-		_, cert, key := issue("three")
-		d.put(d.cert, cert) // half of it: the key does not match
-		time.Sleep(lookEvery)
-		d.wants(r, "two", 2, 1)
-		d.put(d.key, key)
-		time.Sleep(lookEvery)
-		d.wants(r, "three", 2, 2)
+		_, cert, key := issueCert("three")
+		d.replaceFile(d.cert, cert) // the key does not match yet
+		time.Sleep(checkInterval)
+		d.checkCert(r, "two", 2, 1)
+		d.replaceFile(d.key, key)
+		time.Sleep(checkInterval)
+		d.checkCert(r, "three", 2, 2)
 
 		if err := os.Remove(d.cert); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			time.Sleep(lookEvery)
-			d.wants(r, "three", 3, 2)
+			time.Sleep(checkInterval)
+			d.checkCert(r, "three", 3, 2)
 		}
-		d.put(d.cert, cert)
-		time.Sleep(lookEvery)
-		d.wants(r, "three", 3, 3)
+		d.replaceFile(d.cert, cert)
+		time.Sleep(checkInterval)
+		d.checkCert(r, "three", 3, 3)
 
-		d.pair("four")
-		expires, err := r.Again()
+		d.writePair("four")
+		expires, err := r.ReloadNow()
 		if c, _ := r.GetCertificate(nil); err != nil || !expires.Equal(c.Leaf.NotAfter) {
 			t.Errorf("Again: %v, %v; want when the certificate ends", expires, err)
 		}
-		d.wants(r, "four", 3, 3)
-		d.put(d.key, []byte("broken"))
-		if _, err := r.Again(); err == nil {
+		d.checkCert(r, "four", 3, 3)
+		d.replaceFile(d.key, []byte("broken"))
+		if _, err := r.ReloadNow(); err == nil {
 			t.Error("Again: no error of a broken key")
 		}
-		d.wants(r, "four", 3, 3)
+		d.checkCert(r, "four", 3, 3)
 	})
 }
 
 func TestReloadErrors(t *testing.T) {
 	d := newPairDir(t)
-	for _, prepare := range []func(){func() {}, func() { d.put(d.cert, nil); d.put(d.key, nil) }} {
+	for _, prepare := range []func(){func() {}, func() { d.replaceFile(d.cert, nil); d.replaceFile(d.key, nil) }} {
 		prepare()
-		if _, err := Reload(d.cert, d.key, nil); err == nil || !strings.Contains(err.Error(), d.cert) || !strings.Contains(err.Error(), d.key) {
+		if _, err := NewReloader(d.cert, d.key, nil); err == nil || !strings.Contains(err.Error(), d.cert) || !strings.Contains(err.Error(), d.key) {
 			t.Errorf("%v: want an error that names both files", err)
 		}
 	}
 }
 
-// TestReloadConcurrent asks from many goroutines while the pair changes, through
-// real handshakes too.
+// TestReloadConcurrent asks from many goroutines, also through handshakes, while the pair changes.
 func TestReloadConcurrent(t *testing.T) {
 	d := newPairDir(t)
-	d.pair("site.test")
-	r := d.reloader()
+	d.writePair("site.test")
+	r := d.newReloader()
 	r.mu.Lock()
-	r.looked = time.Time{} // the next look is due
+	r.lastCheck = time.Time{} // the next check is due
 	r.mu.Unlock()
-	d.pair("site.test")
+	d.writePair("site.test")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -152,8 +151,8 @@ func TestReloadConcurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	d.wants(r, "site.test", 0, 1)
-	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	d.checkCert(r, "site.test", 0, 1)
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.Certificates, serverCfg.GetCertificate = nil, r.GetCertificate
-	opened(t, serverCfg, clientCfg)
+	newOpenPair(t, serverCfg, clientCfg)
 }

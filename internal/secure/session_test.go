@@ -12,36 +12,35 @@ import (
 	"testing"
 )
 
-// TestPair has a session echo what another sends: messages of all sizes, in pieces and
-// read into buffers of all sizes.
+// TestPair echoes messages of all sizes, in pieces and into buffers of all sizes.
 func TestPair(t *testing.T) {
 	for v, version := range versions {
 		for how, c := range map[string]struct {
 			piece func() int
 			buf   int
 		}{
-			"by 1": {always(1), 4096}, "by 7, read by 13": {always(7), 13}, "random, read by 1": {upTo(3, 3000), 1},
-			"by 64K": {always(64 << 10), 64 << 10},
+			"by 1": {fixedPieceSize(1), 4096}, "by 7, read by 13": {fixedPieceSize(7), 13}, "random, read by 1": {randomPieceSizes(3, 3000), 1},
+			"by 64K": {fixedPieceSize(64 << 10), 64 << 10},
 		} {
 			t.Run(v+"/"+how, func(t *testing.T) {
-				serverCfg, clientCfg := configs(version)
-				server, client, p := opened(t, serverCfg, clientCfg)
+				serverCfg, clientCfg := newConfigs(version)
+				server, client, p := newOpenPair(t, serverCfg, clientCfg)
 				p.piece = c.piece
 				server.buf, client.buf = make([]byte, c.buf), make([]byte, c.buf)
 				echoed := 0
-				server.onText = func() { server.write(server.got[echoed:]); echoed = len(server.got) }
+				server.onText = func() { server.writePlaintext(server.got[echoed:]); echoed = len(server.got) }
 				var want []byte
 				for i, n := range []int{1, 64, 1000, 16 << 10, 16<<10 + 1, 50_000} {
-					message := random(uint64(i), n)
+					message := randomBytes(uint64(i), n)
 					want = append(want, message...)
-					client.write(message)
-					client.write(nil)
-					p.until("the echo has arrived", func() bool { return len(client.got) == len(want) })
+					client.writePlaintext(message)
+					client.writePlaintext(nil)
+					p.pumpUntil("the echo has arrived", func() bool { return len(client.got) == len(want) })
 				}
 				if !bytes.Equal(server.got, want) || !bytes.Equal(client.got, want) {
 					t.Error("the bytes differ")
 				}
-				if got := server.s.State().Version; got != version {
+				if got := server.session.State().Version; got != version {
 					t.Errorf("version %x, want %x", got, version)
 				}
 			})
@@ -49,39 +48,39 @@ func TestPair(t *testing.T) {
 	}
 }
 
-func TestCloseOrders(t *testing.T) {
+func TestCloseOrder(t *testing.T) {
 	for v, version := range versions {
 		for _, first := range []string{"server", "client"} {
 			t.Run(v+"/"+first, func(t *testing.T) {
-				serverCfg, clientCfg := configs(version)
-				server, client, p := opened(t, serverCfg, clientCfg)
+				serverCfg, clientCfg := newConfigs(version)
+				server, client, p := newOpenPair(t, serverCfg, clientCfg)
 				a, b := server, client
 				if first == "client" {
 					a, b = client, server
 				}
-				for range 2 { // the second does nothing
-					if err := a.s.CloseWrite(); err != nil {
+				for range 2 { // the second call has no effect
+					if err := a.session.CloseWrite(); err != nil {
 						t.Fatalf("CloseWrite: %v", err)
 					}
 				}
-				p.until("close_notify has arrived", func() bool { return b.err != nil })
+				p.pumpUntil("close_notify has arrived", func() bool { return b.err != nil })
 				if b.err != io.EOF {
 					t.Fatalf("after close_notify: %v, want EOF", b.err)
 				}
-				b.write([]byte("still here"))
-				p.until("the half-closed side's bytes have arrived", func() bool { return len(a.got) > 0 })
-				if err := b.s.CloseWrite(); err != nil {
+				b.writePlaintext([]byte("still here"))
+				p.pumpUntil("the half-closed side's bytes have arrived", func() bool { return len(a.got) > 0 })
+				if err := b.session.CloseWrite(); err != nil {
 					t.Fatal(err)
 				}
-				p.until("both have ended", func() bool { return a.err != nil })
+				p.pumpUntil("both have ended", func() bool { return a.err != nil })
 				if a.err != io.EOF || string(a.got) != "still here" {
 					t.Errorf("%v after %q, want EOF", a.err, a.got)
 				}
-				a.s.Ended()
-				if _, _, err := a.s.Read(a.buf, nil); err != io.EOF {
+				a.session.EndInput()
+				if _, _, err := a.session.Read(a.buf, nil); err != io.EOF {
 					t.Errorf("the transport's end after close_notify: %v, want EOF", err)
 				}
-				if _, used, err := a.s.Read(a.buf, []byte("late")); used != 4 || err != io.EOF {
+				if _, used, err := a.session.Read(a.buf, []byte("late")); used != 4 || err != io.EOF {
 					t.Errorf("input after the end: used %d, %v", used, err)
 				}
 			})
@@ -89,23 +88,22 @@ func TestCloseOrders(t *testing.T) {
 	}
 }
 
-// TestTruncation ends the transport without close_notify: between records and
-// within one.
+// TestTruncation ends the transport without close_notify, between records and within one.
 func TestTruncation(t *testing.T) {
 	for v, version := range versions {
 		for _, cut := range []int{0, 1, 10} {
 			t.Run(fmt.Sprint(v, "/", cut), func(t *testing.T) {
-				serverCfg, clientCfg := configs(version)
-				server, client, p := opened(t, serverCfg, clientCfg)
-				for p.turn() { // tickets
+				serverCfg, clientCfg := newConfigs(version)
+				server, client, p := newOpenPair(t, serverCfg, clientCfg)
+				for p.moveOnce() { // tickets
 				}
-				client.write([]byte("first"))
-				first := client.collect()
-				client.write([]byte("second"))
-				second := client.collect()
-				server.give(first)
-				server.give(second[:cut])
-				server.end()
+				client.writePlaintext([]byte("first"))
+				first := client.takeOutput()
+				client.writePlaintext([]byte("second"))
+				second := client.takeOutput()
+				server.receive(first)
+				server.receive(second[:cut])
+				server.endInput()
 				if string(server.got) != "first" || server.err != io.ErrUnexpectedEOF {
 					t.Errorf("got %q and %v, want \"first\" and %v", server.got, server.err, io.ErrUnexpectedEOF)
 				}
@@ -114,52 +112,51 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestBrokenRecord changes a byte: the session says so for ever, and sends an alert that the peer
-// understands. Nothing waits for a record that announces too much.
+// TestBrokenRecord changes a byte: the session fails permanently and sends an alert that the peer
+// understands. A record with an excessive length fails immediately.
 func TestBrokenRecord(t *testing.T) {
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
-			serverCfg, clientCfg := configs(version)
-			server, client, p := opened(t, serverCfg, clientCfg)
-			for p.turn() {
+			serverCfg, clientCfg := newConfigs(version)
+			server, client, p := newOpenPair(t, serverCfg, clientCfg)
+			for p.moveOnce() {
 			}
-			client.write([]byte("good"))
-			good := client.collect()
-			client.write([]byte("bad"))
-			bad := client.collect()
+			client.writePlaintext([]byte("good"))
+			good := client.takeOutput()
+			client.writePlaintext([]byte("bad"))
+			bad := client.takeOutput()
 			bad[len(bad)-1] ^= 1
-			server.give(append(good, bad...))
+			server.receive(append(good, bad...))
 			if string(server.got) != "good" || server.err == nil {
 				t.Fatalf("got %q and %v", server.got, server.err)
 			}
-			if _, _, err := server.s.Read(server.buf, nil); err != server.err {
+			if _, _, err := server.session.Read(server.buf, nil); err != server.err {
 				t.Errorf("the next Read: %v, want %v again", err, server.err)
 			}
-			p.until("the alert has arrived", func() bool { return client.err != nil })
+			p.pumpUntil("the alert has arrived", func() bool { return client.err != nil })
 			if got := client.err.Error(); got != "remote error: tls: bad record MAC" {
 				t.Errorf("the peer got %q", got)
 			}
-			if err := server.s.Write([]byte("x")); err == nil {
+			if err := server.session.Write([]byte("x")); err == nil {
 				t.Error("Write to a broken session: no error")
 			}
-			server, _ = quiet(t, version)
-			server.give([]byte{23, 3, 3, 0xff, 0xff})
-			if server.err == nil || server.err == io.ErrUnexpectedEOF || len(server.collect()) == 0 {
+			server, _ = newIdlePair(t, version)
+			server.receive([]byte{23, 3, 3, 0xff, 0xff})
+			if server.err == nil || server.err == io.ErrUnexpectedEOF || len(server.takeOutput()) == 0 {
 				t.Errorf("a record of 65535 bytes: %v, want an error and an alert at once", server.err)
 			}
 		})
 	}
 }
 
-// TestConfig tries what a tls.Config can do: names, ALPN, client certificates,
-// addresses for callbacks.
+// TestConfig uses features of tls.Config: names, ALPN, client certificates, and addresses in callbacks.
 func TestConfig(t *testing.T) {
-	other, _, _ := issue("other.test")
-	me, _, _ := issue("client.test")
+	other, _, _ := issueCert("other.test")
+	me, _, _ := issueCert("client.test")
 	addr := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7}
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
-			_, clientCfg := configs(version)
+			_, clientCfg := newConfigs(version)
 			clientCfg.NextProtos = []string{"nonsense", "two"}
 			clientCfg.Certificates = []tls.Certificate{me}
 			clientCfg.ServerName = "other.test"
@@ -175,17 +172,17 @@ func TestConfig(t *testing.T) {
 					},
 					NextProtos: []string{"one", "two"},
 					ClientAuth: tls.RequireAndVerifyClientCert,
-					ClientCAs:  root().pool,
+					ClientCAs:  rootAuthority().pool,
 				}, nil
 			}}
-			server := &side{t: t, buf: make([]byte, 4096)}
-			server.s = Server(serverCfg, NewGate(1, 1), server, addr)
-			client := clientSide(t, clientCfg, NewGate(1, 1))
-			if got := server.s.State(); got.HandshakeComplete {
+			server := &testPeer{t: t, buf: make([]byte, 4096)}
+			server.session = NewServerSession(serverCfg, NewHandshakeLimiter(1, 1), server, addr)
+			client := newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+			if got := server.session.State(); got.HandshakeComplete {
 				t.Error("State before the end of the handshake is not zero")
 			}
-			p := &pump{t: t, a: server, b: client, piece: always(100)}
-			p.until("both are open", func() bool {
+			p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(100)}
+			p.pumpUntil("both are open", func() bool {
 				if server.err != nil || client.err != nil {
 					t.Fatalf("server %v, client %v", server.err, client.err)
 				}
@@ -194,67 +191,67 @@ func TestConfig(t *testing.T) {
 			if want := []string{"other.test", addr.String(), "unknown"}; !slices.Equal(hellos, want) {
 				t.Errorf("the callback saw %q, want %q", hellos, want)
 			}
-			state := server.s.State()
+			state := server.session.State()
 			if len(state.PeerCertificates) != 1 || state.PeerCertificates[0].Subject.CommonName != "client.test" {
 				t.Errorf("the server sees the certificates %v", state.PeerCertificates)
 			}
-			if state.NegotiatedProtocol != "two" || client.s.State().NegotiatedProtocol != "two" {
-				t.Errorf("the protocols are %q and %q", state.NegotiatedProtocol, client.s.State().NegotiatedProtocol)
+			if state.NegotiatedProtocol != "two" || client.session.State().NegotiatedProtocol != "two" {
+				t.Errorf("the protocols are %q and %q", state.NegotiatedProtocol, client.session.State().NegotiatedProtocol)
 			}
-			if names := client.s.State().PeerCertificates[0].DNSNames; !slices.Equal(names, []string{"other.test"}) {
+			if names := client.session.State().PeerCertificates[0].DNSNames; !slices.Equal(names, []string{"other.test"}) {
 				t.Errorf("the client sees %q", names)
 			}
 		})
 	}
 }
 
-// TestRefused makes handshakes fail, and both sides say why.
+// TestRefused makes handshakes fail, and checks that both ends report why.
 func TestRefused(t *testing.T) {
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
-			serverCfg, clientCfg := configs(version)
+			serverCfg, clientCfg := newConfigs(version)
 			clientCfg.RootCAs = x509.NewCertPool()
-			server := serverSide(t, serverCfg, NewGate(1, 1))
-			client := clientSide(t, clientCfg, NewGate(1, 1))
-			p := &pump{t: t, a: server, b: client, piece: always(1000)}
-			p.until("both have failed", func() bool { return server.err != nil && client.err != nil })
+			server := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1))
+			client := newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+			p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(1000)}
+			p.pumpUntil("both have failed", func() bool { return server.err != nil && client.err != nil })
 			if e := new(tls.CertificateVerificationError); !errors.As(client.err, &e) {
 				t.Errorf("the client: %v", client.err)
 			}
 			if got := server.err.Error(); got != "remote error: tls: bad certificate" {
 				t.Errorf("the server: %v", got)
 			}
-			if _, err := server.s.Step(); err != server.err {
+			if _, err := server.session.AdvanceHandshake(); err != server.err {
 				t.Errorf("the next Step: %v, want %v again", err, server.err)
 			}
-			if _, _, err := server.s.Read(server.buf, nil); err != server.err {
+			if _, _, err := server.session.Read(server.buf, nil); err != server.err {
 				t.Errorf("Read: %v", err)
 			}
 		})
 	}
 }
 
-// TestTooEarly calls what has to wait for the handshake's end, and Feed after it.
+// TestTooEarly makes calls that need a complete handshake, and FeedHandshake after it.
 func TestTooEarly(t *testing.T) {
-	serverCfg, clientCfg := configs(tls.VersionTLS13)
-	d := serverSide(t, serverCfg, NewGate(1, 1))
-	if err := d.s.Write([]byte("x")); err != errHandshaking {
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	d := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1))
+	if err := d.session.Write([]byte("x")); err != errHandshaking {
 		t.Errorf("Write: %v", err)
 	}
-	if err := d.s.CloseWrite(); err != errHandshaking {
+	if err := d.session.CloseWrite(); err != errHandshaking {
 		t.Errorf("CloseWrite: %v", err)
 	}
-	if _, used, err := d.s.Read(d.buf, []byte("x")); err != errHandshaking || used != 0 {
+	if _, used, err := d.session.Read(d.buf, []byte("x")); err != errHandshaking || used != 0 {
 		t.Errorf("Read: used %d, %v", used, err)
 	}
-	server, _, _ := opened(t, serverCfg, clientCfg)
-	if err := server.s.Feed([]byte("x")); err == nil {
+	server, _, _ := newOpenPair(t, serverCfg, clientCfg)
+	if err := server.session.FeedHandshake([]byte("x")); err == nil {
 		t.Error("Feed after the handshake: no error")
 	}
-	if _, _, err := server.s.Read(nil, nil); err != io.ErrShortBuffer {
+	if _, _, err := server.session.Read(nil, nil); err != io.ErrShortBuffer {
 		t.Errorf("Read without a buffer: %v", err)
 	}
-	if open, err := server.s.Step(); !open || err != nil {
+	if open, err := server.session.AdvanceHandshake(); !open || err != nil {
 		t.Errorf("Step when open: %v, %v", open, err)
 	}
 }

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// stallers makes sides at one gate whose clients send a ClientHello and no more.
-func stallers(t *testing.T, places int) (come func() *side, g *Gate) {
-	hello := flight(t)
-	serverCfg, _ := configs(tls.VersionTLS13)
-	g = NewGate(places, 1)
-	return func() *side {
-		d := serverSide(t, serverCfg, g)
-		d.give(hello)
+// newStallingPeers returns a function that creates servers with one limiter, whose clients send only a ClientHello.
+func newStallingPeers(t *testing.T, places int) (newPeer func() *testPeer, g *HandshakeLimiter) {
+	hello := recordClientHello(t)
+	serverCfg, _ := newConfigs(tls.VersionTLS13)
+	g = NewHandshakeLimiter(places, 1)
+	return func() *testPeer {
+		d := newServerPeer(t, serverCfg, g)
+		d.receive(hello)
 		return d
 	}, g
 }
 
-// passed lets a time pass, and says who has lost its place (x), has an answer
-// (a), or waits (w).
-func passed(d time.Duration, all ...*side) (got string) {
+// sleepAndReport sleeps, and reports for each peer whether it was evicted (x), has answered (a), or
+// waits (w).
+func sleepAndReport(d time.Duration, all ...*testPeer) (got string) {
 	time.Sleep(d)
 	synctest.Wait()
 	for _, d := range all {
-		d.poll()
+		d.advance()
 		switch {
 		case d.err == errStalled:
 			got += "x"
@@ -40,16 +40,16 @@ func passed(d time.Duration, all ...*side) (got string) {
 	return got
 }
 
-// TestStalledGiveWay: while others wait for a place, a client that lets the
-// handshake wait keeps it for a second, and longer if nobody waits.
+// TestStalledGiveWay checks that a stalled handshake keeps its slot for a second while others are queued,
+// and longer otherwise.
 func TestStalledGiveWay(t *testing.T) {
 	const ms = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		come, g := stallers(t, 2)
-		var all []*side
+		come, g := newStallingPeers(t, 2)
+		var all []*testPeer
 		check := func(what string, after time.Duration, want string) {
 			t.Helper()
-			if got := passed(after, all...); got != want {
+			if got := sleepAndReport(after, all...); got != want {
 				t.Errorf("%s: got %s, want %s", what, got, want)
 			}
 		}
@@ -71,31 +71,31 @@ func TestStalledGiveWay(t *testing.T) {
 		check("nobody waits", time.Hour, "xxxxaa")
 		all = append(all, come(), come(), come())
 		check("three, for two places", 0, "xxxxxxaaw")
-		all[8].s.Abort() // no longer waits
+		all[8].session.Abort() // no longer queued
 		check("two that have just come", 2*time.Second, "xxxxxxaa"+"use of closed network connection")
 		for _, d := range all {
-			d.s.Abort()
+			d.session.Abort()
 		}
 		g.Wait()
-		if running, waiting := g.Count(); running+waiting+g.stalled.Len()+g.leaving != 0 {
-			t.Errorf("at the end %d run, %d wait, %d have stalled, %d leave", running, waiting, g.stalled.Len(), g.leaving)
+		if running, waiting := g.Counts(); running+waiting+g.stalled.Len()+g.evicting != 0 {
+			t.Errorf("at the end %d run, %d wait, %d have stalled, %d leave", running, waiting, g.stalled.Len(), g.evicting)
 		}
 	})
 }
 
-// TestStalledTogether: of many whose second is over at one moment only so many
-// give way as others wait.
+// TestStalledTogether checks that of many handshakes that stall at the same moment only as many are
+// evicted as others are queued.
 func TestStalledTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, more = 50, 7
-		come, g := stallers(t, places)
-		var all []*side
+		come, g := newStallingPeers(t, places)
+		var all []*testPeer
 		for range places + more {
 			all = append(all, come())
 		}
-		passed(999 * time.Millisecond)
+		sleepAndReport(999 * time.Millisecond)
 		count := func() (out int) {
-			for _, d := range passed(0, all...) {
+			for _, d := range sleepAndReport(0, all...) {
 				if d == 'x' {
 					out++
 				}
@@ -105,45 +105,45 @@ func TestStalledTogether(t *testing.T) {
 		if n := count(); n != 0 {
 			t.Errorf("%d have given way within a second", n)
 		}
-		if passed(time.Millisecond); count() != more {
+		if sleepAndReport(time.Millisecond); count() != more {
 			t.Errorf("%d have given way to %d that waited", count(), more)
 		}
-		if _, waiting := g.Count(); waiting != 0 {
+		if _, waiting := g.Counts(); waiting != 0 {
 			t.Errorf("%d wait", waiting)
 		}
 		for _, d := range all {
-			d.s.Abort()
+			d.session.Abort()
 		}
 		g.Wait()
 	})
 }
 
-// TestStalledGoesOn: who stalls while nobody waits has lost nothing, and a client's
-// handshake, which waits for a server, gives way to nobody.
+// TestStalledGoesOn checks that a stall without queued handshakes does no harm, and that a client's
+// handshake, which waits for a server, is never evicted.
 func TestStalledGoesOn(t *testing.T) {
 	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {
-		g, clients := NewGate(1, 1), NewGate(1, 1)
-		serverCfg, clientCfg := configs(tls.VersionTLS13)
+		g, clients := NewHandshakeLimiter(1, 1), NewHandshakeLimiter(1, 1)
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 		clientCfg.Time = func() time.Time { return now }
-		server, client := serverSide(t, serverCfg, g), clientSide(t, clientCfg, clients)
-		passed(0, client)
-		passed(0, client)
-		other := clientSide(t, clientCfg, clients)
-		if got := passed(time.Hour, other, client); got != "wa" {
+		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
+		sleepAndReport(0, client)
+		sleepAndReport(0, client)
+		other := newClientPeer(t, clientCfg, clients)
+		if got := sleepAndReport(time.Hour, other, client); got != "wa" {
 			t.Errorf("a client that waits and one that has called a server: %s, want wa", got)
 		}
-		server.give(client.collect())
-		passed(time.Hour, server)
-		client.give(server.collect())
-		passed(0, client)
-		server.give(client.collect())
-		passed(0, server)
+		server.receive(client.takeOutput())
+		sleepAndReport(time.Hour, server)
+		client.receive(server.takeOutput())
+		sleepAndReport(0, client)
+		server.receive(client.takeOutput())
+		sleepAndReport(0, server)
 		if !client.open || !server.open {
 			t.Errorf("client open %v, %v; server open %v, %v", client.open, client.err, server.open, server.err)
 		}
-		for _, d := range []*side{server, client, other} {
-			d.s.Abort()
+		for _, d := range []*testPeer{server, client, other} {
+			d.session.Abort()
 		}
 		g.Wait()
 		clients.Wait()

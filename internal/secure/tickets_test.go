@@ -8,47 +8,47 @@ import (
 	"time"
 )
 
-// TestTicketKeys has keys made each day, used for a week, and passed on.
+// TestTicketKeys checks that keys are generated daily, used for a week, and passed on.
 func TestTicketKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := NewTickets(&tls.Config{}, nil)
+		first := NewTicketKeyRing(&tls.Config{}, nil)
 		oldest := first.Keys()[0]
 		for day := 1; day <= 20; day++ {
 			time.Sleep(ticketKeyUse - time.Second)
 			before := first.Keys()
-			if first.Renew(); !same(before, first.Keys()) {
+			if first.RenewIfDue(); !equalTicketKeys(before, first.Keys()) {
 				t.Fatalf("day %d: a key is not used for a day", day)
 			}
 			time.Sleep(time.Second)
-			first.Renew()
+			first.RenewIfDue()
 			keys := first.Keys()
-			if same(before[:1], keys[:1]) || len(keys) != min(day+1, MostTicketKeys-1) {
+			if equalTicketKeys(before[:1], keys[:1]) || len(keys) != min(day+1, MaxTicketKeys-1) {
 				t.Fatalf("day %d: %d keys; want a new one, and all of the last week", day, len(keys))
 			}
-			if slices.ContainsFunc(keys, func(k TicketKey) bool { return same([]TicketKey{k}, []TicketKey{oldest}) }) != (day < 7) {
+			if slices.ContainsFunc(keys, func(k TicketKey) bool { return equalTicketKeys([]TicketKey{k}, []TicketKey{oldest}) }) != (day < 7) {
 				t.Errorf("day %d: the first key is in use: %v", day, day >= 7)
 			}
-			next := NewTickets(&tls.Config{}, keys)
-			if !same(next.Keys(), keys) {
+			next := NewTicketKeyRing(&tls.Config{}, keys)
+			if !equalTicketKeys(next.Keys(), keys) {
 				t.Fatalf("day %d: another process has other keys", day)
 			}
 		}
 		future := TicketKey{make([]byte, ticketKeySize), time.Now().Add(time.Hour)}
-		if keys := NewTickets(&tls.Config{}, []TicketKey{{make([]byte, 5), time.Now()}, future}).Keys(); len(keys) != 1 || len(keys[0].Key) != ticketKeySize || keys[0].Made != time.Now() {
+		if keys := NewTicketKeyRing(&tls.Config{}, []TicketKey{{make([]byte, 5), time.Now()}, future}).Keys(); len(keys) != 1 || len(keys[0].Key) != ticketKeySize || keys[0].Made != time.Now() {
 			t.Errorf("from wrong keys are made %v; want a new one", keys)
 		}
 		many := slices.Repeat(first.Keys()[:1], 100)
-		if n := len(NewTickets(&tls.Config{}, many).Keys()); n != MostTicketKeys {
-			t.Errorf("%d keys are taken, want %d at most", n, MostTicketKeys)
+		if n := len(NewTicketKeyRing(&tls.Config{}, many).Keys()); n != MaxTicketKeys {
+			t.Errorf("%d keys are taken, want %d at most", n, MaxTicketKeys)
 		}
 	})
 }
 
-func same(a, b []TicketKey) bool {
+func equalTicketKeys(a, b []TicketKey) bool {
 	return slices.EqualFunc(a, b, func(a, b TicketKey) bool { return slices.Equal(a.Key, b.Key) && a.Made.Equal(b.Made) })
 }
 
-// TestTicketKeysOfTheUser leaves alone what the user has set.
+// TestTicketKeysOfTheUser checks that the user's settings are respected.
 func TestTicketKeysOfTheUser(t *testing.T) {
 	set := &tls.Config{}
 	set.SetSessionTicketKeys([][32]byte{{1}})
@@ -64,7 +64,7 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 			return nil, nil
 		}},
 	} {
-		if NewTickets(cfg.Clone(), nil) != nil {
+		if NewTicketKeyRing(cfg.Clone(), nil) != nil {
 			t.Errorf("with %s there are other keys", name)
 		}
 	}
@@ -72,7 +72,7 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 	if _, err := used.EncryptTicket(tls.ConnectionState{}, &tls.SessionState{}); err != nil {
 		t.Fatal(err)
 	}
-	if NewTickets(used.Clone(), nil) == nil {
+	if NewTicketKeyRing(used.Clone(), nil) == nil {
 		t.Error("keys that crypto/tls has made are taken for the user's")
 	}
 }

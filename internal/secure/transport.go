@@ -7,147 +7,143 @@ import (
 	"time"
 )
 
-// transport is what crypto/tls takes for its connection: the session itself. In
-// the handshake it is the handshake's goroutine that calls, afterwards the
-// owner.
+// transport is the connection that crypto/tls uses: the session itself. During the handshake the
+// handshake's goroutine calls it, afterwards the owner.
 type transport Session
 
-// Read gives bytes of one record, and only of a whole one. After the handshake
-// it is temporarily out of bytes when there is none.
+// Read returns bytes of one complete record. After the handshake it returns ErrAgain if there is none.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
-		return h.read(p)
+		return h.readBlocking(p)
 	}
 	s := (*Session)(t)
-	if s.left == 0 && !s.ready() {
+	if s.recordLeft == 0 && !s.findRecord() {
 		return 0, ErrAgain
 	}
 	var n int
-	if s.rest != nil {
-		n = copy(p, s.rest[s.off:][:s.left])
-		s.off += int32(n)
-		if int(s.off) == len(s.rest) {
-			s.dropRest()
+	if s.partial != nil {
+		n = copy(p, s.partial[s.partialOffset:][:s.recordLeft])
+		s.partialOffset += int32(n)
+		if int(s.partialOffset) == len(s.partial) {
+			s.dropPartial()
 		}
 	} else {
-		n = copy(p, s.in[:s.left])
-		s.in = s.in[n:]
+		n = copy(p, s.input[:s.recordLeft])
+		s.input = s.input[n:]
 	}
-	s.left -= int32(n)
+	s.recordLeft -= int32(n)
 	return n, nil
 }
 
-// Write gives bytes to the owner's output.
+// Write appends to the owner's output.
 func (t *transport) Write(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
-		return h.write(p)
+		return h.appendOutput(p)
 	}
 	t.owner.Emit(p)
 	return len(p), nil
 }
 
-// Close is called when the context of a handshake ends; its reads and writes
-// fail by themselves.
+// Close is called when the context of a handshake ends. It does nothing, because reads and writes fail
+// by then.
 func (t *transport) Close() error { return nil }
 
-// LocalAddr is not known.
-func (t *transport) LocalAddr() net.Addr { return unknown{} }
+// LocalAddr is unknown.
+func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
 // RemoteAddr is for the callbacks of a tls.Config.
 func (t *transport) RemoteAddr() net.Addr {
 	if h := t.hs.Load(); h != nil && h.remote != nil {
 		return h.remote
 	}
-	return unknown{}
+	return unknownAddr{}
 }
 
-// The owner has the clock.
+// Timeouts are up to the owner.
 func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
 
-// unknown is the address of a connection that did not say, or that is past its
-// handshake.
-type unknown struct{}
+// unknownAddr is the address of a connection without a known address, or after its handshake.
+type unknownAddr struct{}
 
-func (unknown) Network() string { return "unknown" }
-func (unknown) String() string  { return "unknown" }
+func (unknownAddr) Network() string { return "unknown" }
+func (unknownAddr) String() string  { return "unknown" }
 
-// ready finds the next record, whole, at the start of rest or in, and says
-// whether there is one. If there is none, all of in is kept.
-func (s *Session) ready() bool {
-	if s.left > 0 {
+// findRecord finds the next complete record at the start of partial or input and reports whether there
+// is one. If not, all of input is kept.
+func (s *Session) findRecord() bool {
+	if s.recordLeft > 0 {
 		return true
 	}
-	if s.rest == nil {
-		if isWhole(s.in) {
-			s.begin(s.in)
+	if s.partial == nil {
+		if hasWholeRecord(s.input) {
+			s.beginRecord(s.input)
 			return true
 		}
-		if len(s.in) > 0 {
-			s.keep(s.in)
-			s.in = s.in[len(s.in):]
+		if len(s.input) > 0 {
+			s.keepPartial(s.input)
+			s.input = s.input[len(s.input):]
 		}
 		return false
 	}
-	for !isWhole(s.rest[s.off:]) {
-		have := s.rest[s.off:]
-		n := min(recordLen(have)-len(have), len(s.in))
+	for !hasWholeRecord(s.partial[s.partialOffset:]) {
+		have := s.partial[s.partialOffset:]
+		n := min(recordLen(have)-len(have), len(s.input))
 		if n == 0 {
 			return false
 		}
-		s.keep(s.in[:n])
-		s.in = s.in[n:]
+		s.keepPartial(s.input[:n])
+		s.input = s.input[n:]
 	}
-	s.begin(s.rest[s.off:])
+	s.beginRecord(s.partial[s.partialOffset:])
 	return true
 }
 
-// begin begins with the record at the start of p.
-func (s *Session) begin(p []byte) {
-	s.left = int32(recordLen(p))
-	s.largest = max(s.largest, s.left)
+// beginRecord starts the record at the beginning of p.
+func (s *Session) beginRecord(p []byte) {
+	s.recordLeft = int32(recordLen(p))
+	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// smallRest is the most that is kept in a slice that grows with its content.
-// For more there is a buffer that holds any record, so that a long stream, which
-// leaves a part of a record at the end of each read, makes no garbage.
-const smallRest = 2 << 10
+// maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Beyond
+// it, a pooled buffer for the largest record is used, so that a long stream, which leaves a part of a
+// record after each read, produces no garbage.
+const maxSmallPartial = 2 << 10
 
-var rests = sync.Pool{New: func() any { return new([maxRecord]byte) }}
+var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
 
-// keep adds to the input that is kept.
-func (s *Session) keep(p []byte) {
-	if n := len(s.rest) - int(s.off) + len(p); n > smallRest && n <= maxRecord && cap(s.rest) < maxRecord {
-		all := rests.Get().(*[maxRecord]byte)
-		n := copy(all[:], s.rest[s.off:])
-		s.rest, s.off = all[:n], 0
+// keepPartial appends to the kept input.
+func (s *Session) keepPartial(p []byte) {
+	if n := len(s.partial) - int(s.partialOffset) + len(p); n > maxSmallPartial && n <= maxRecord && cap(s.partial) < maxRecord {
+		all := partialBuffers.Get().(*[maxRecord]byte)
+		n := copy(all[:], s.partial[s.partialOffset:])
+		s.partial, s.partialOffset = all[:n], 0
 	}
-	s.rest = append(s.rest, p...)
+	s.partial = append(s.partial, p...)
 }
 
-// dropRest forgets the input that was kept.
-func (s *Session) dropRest() {
-	if cap(s.rest) == maxRecord {
-		rests.Put((*[maxRecord]byte)(s.rest[:maxRecord]))
+// dropPartial discards the kept input.
+func (s *Session) dropPartial() {
+	if cap(s.partial) == maxRecord {
+		partialBuffers.Put((*[maxRecord]byte)(s.partial[:maxRecord]))
 	}
-	s.rest, s.off = nil, 0
+	s.partial, s.partialOffset = nil, 0
 }
 
-// Of TLS records, see RFC 8446, section 5.
+// Sizes and types of TLS records: RFC 8446, section 5.
 const (
 	headerLen     = 5
 	maxPlain      = 16 << 10
-	maxCiphertext = maxPlain + 2048 // of TLS 1.2, which allows the most
+	maxCiphertext = maxPlain + 2048 // in TLS 1.2, which allows the most
 	maxRecord     = headerLen + maxCiphertext
 
 	typeHandshake   = 22
 	typeClientHello = 1
 )
 
-// recordLen is how many bytes of b make its first record, or as much of it as is
-// needed to know more. A length that cannot be makes the header alone a record:
-// crypto/tls says what is wrong with it.
+// recordLen returns the length of the first record in b, or the number of bytes needed to know it. An
+// impossible length makes the header alone a record, so that crypto/tls reports the error.
 func recordLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen
@@ -159,5 +155,5 @@ func recordLen(b []byte) int {
 	return headerLen + n
 }
 
-// isWhole says whether b begins with a whole record.
-func isWhole(b []byte) bool { return len(b) >= recordLen(b) }
+// hasWholeRecord reports whether b begins with a complete record.
+func hasWholeRecord(b []byte) bool { return len(b) >= recordLen(b) }

@@ -2,18 +2,17 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors are left where others come from another process: for their records in files,
-// and for what else is opened meanwhile.
+// spareDescriptors remain free while descriptors arrive from another process: for the files that
+// hold connection records and for anything else opened meanwhile.
 const spareDescriptors = 32
 
-// DescriptorsShort is how many descriptors are missing in the calling thread's table for so many
-// that are to come. The kernel says how many there are since Linux 6.2; before that, and without a
-// limit, none are missing.
-func DescriptorsShort(coming int) int {
+// MissingDescriptors returns how many descriptors the calling thread's table lacks for needed more.
+// It returns 0 without a limit, and before Linux 6.2, which does not report the table's size.
+func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()
 	if !limited || unix.Stat("/proc/thread-self/fd", &table) != nil || table.Size == 0 {
 		return 0
 	}
-	return max(coming+int(table.Size)+spareDescriptors-int(min(soft, 1<<30)), 0)
+	return max(needed+int(table.Size)+spareDescriptors-int(min(soft, 1<<30)), 0)
 }

@@ -12,78 +12,76 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file asks the kernel for TCP sockets by sock_diag(7), which unlike
-// /proc/net/tcp can leave out those that are connected, and has how long the queue
-// of a listener may be. The layouts are those of linux/inet_diag.h.
+// This file queries TCP sockets with sock_diag(7). Unlike /proc/net/tcp, it can filter by state, and
+// it reports the backlog of listeners. linux/inet_diag.h defines the layouts.
 
 const (
-	diagRequest = 56 // sizeof(struct inet_diag_req_v2)
-	diagMessage = 72 // sizeof(struct inet_diag_msg)
-	// diagPatience bounds the wait for an answer.
-	diagPatience = 2 // seconds
+	diagRequestSize = 56 // sizeof(struct inet_diag_req_v2)
+	diagMessageSize = 72 // sizeof(struct inet_diag_msg)
+	// diagTimeoutSeconds limits the wait for an answer.
+	diagTimeoutSeconds = 2
 
 	tcpEstablished = 1
 	tcpTimeWait    = 6
 	tcpClose       = 7
 	tcpListen      = 10
-	tcpSynRecv     = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
+	tcpSynRecv     = 12 // TCP_NEW_SYN_RECV: a connection request
 )
 
-// maxQueues bounds the listeners that are returned.
-const maxQueues = 16 << 10
+// maxListeners limits the result of ListAcceptQueues.
+const maxListeners = 16 << 10
 
-// errQueues says that there are more.
-var errQueues = errors.New("more than 16384 TCP listeners")
+var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
-// Queues are the queues of the TCP sockets that listen in the network namespace of the
-// calling thread. It takes time for each listener, not for connections.
-func Queues() (found []Queue, err error) {
-	err = diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
-		if len(found) == maxQueues {
-			return errQueues
+// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network
+// namespace. Its cost depends on the number of listeners, not of connections.
+func ListAcceptQueues() (found []AcceptQueue, err error) {
+	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
+		if len(found) == maxListeners {
+			return errTooManyListeners
 		}
-		found = append(found, parseQueue(m))
+		found = append(found, parseAcceptQueue(m))
 		return nil
 	})
 	return found, err
 }
 
-// diagQuery says which sockets are asked for.
+// diagQuery selects sockets.
 type diagQuery struct {
-	family uint8
-	states uint32
-	at     uint16 // of this local port, any if it is 0
-	info   bool   // with struct tcp_info
+	family      uint8
+	states      uint32
+	localPort   uint16 // 0 means any
+	withTCPInfo bool   // ask for struct tcp_info as well
 }
 
-// parseQueue reads a listener's struct inet_diag_msg.
-func parseQueue(m []byte) Queue {
-	return Queue{
-		At:      netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
-		Waiting: int64(binary.NativeEndian.Uint32(m[56:])),
-		Most:    int64(binary.NativeEndian.Uint32(m[60:])),
-		Inode:   binary.NativeEndian.Uint32(m[68:]),
+// parseAcceptQueue decodes a listener's struct inet_diag_msg.
+func parseAcceptQueue(msg []byte) AcceptQueue {
+	return AcceptQueue{
+		Addr:    netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),
+		Waiting: int64(binary.NativeEndian.Uint32(msg[56:])),
+		Max:     int64(binary.NativeEndian.Uint32(msg[60:])),
+		Inode:   binary.NativeEndian.Uint32(msg[68:]),
 	}
 }
 
-// diagAddr reads an address: four words, of which IPv4 takes one.
-func diagAddr(family uint8, b []byte) netip.Addr {
+// parseDiagAddr decodes an address of four words, of which IPv4 uses one.
+func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b))
 	}
 	return netip.AddrFrom16([16]byte(b)).Unmap()
 }
 
-// request is the query as the kernel reads it.
-func (q diagQuery) request() []byte {
-	filter := q.filter()
-	b := make([]byte, unix.NLMSG_HDRLEN+diagRequest, unix.NLMSG_HDRLEN+diagRequest+unix.NLA_HDRLEN+len(filter))
+// encodeRequest encodes the query as a netlink message.
+func (q diagQuery) encodeRequest() []byte {
+	filter := q.encodePortFilter()
+	b := make([]byte, unix.NLMSG_HDRLEN+diagRequestSize, unix.NLMSG_HDRLEN+diagRequestSize+unix.NLA_HDRLEN+len(filter))
 	binary.NativeEndian.PutUint16(b[4:], unix.SOCK_DIAG_BY_FAMILY)
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	body := b[unix.NLMSG_HDRLEN:]
 	body[0], body[1] = q.family, unix.IPPROTO_TCP
-	if q.info {
-		body[2] = 1 << (diagInfo - 1)
+	if q.withTCPInfo {
+		body[2] = 1 << (tcpInfoAttribute - 1)
 	}
 	binary.NativeEndian.PutUint32(body[4:], q.states)
 	if len(filter) > 0 {
@@ -96,23 +94,23 @@ func (q diagQuery) request() []byte {
 	return b
 }
 
-// filter is the program by which the kernel leaves out sockets of other local ports: one
-// condition, whose failure jumps beyond the end.
-func (q diagQuery) filter() []byte {
-	if q.at == 0 {
+// encodePortFilter encodes a filter program that rejects sockets with other local ports: one
+// condition, which jumps past the end if it fails.
+func (q diagQuery) encodePortFilter() []byte {
+	if q.localPort == 0 {
 		return nil
 	}
-	const local, size = 7, 12 // INET_DIAG_BC_S_COND, an operation of 4 bytes with a condition of 8
+	const local, size = 7, 12 // INET_DIAG_BC_S_COND: an operation of 4 bytes and a condition of 8
 	b := []byte{local, size}
-	b = binary.NativeEndian.AppendUint16(b, size+4) // beyond the end: no
-	b = append(b, unix.AF_UNSPEC, 0, 0, 0)          // of any host
-	return binary.NativeEndian.AppendUint32(b, uint32(q.at))
+	b = binary.NativeEndian.AppendUint16(b, size+4) // past the end: reject
+	b = append(b, unix.AF_UNSPEC, 0, 0, 0)          // any host
+	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// diagBoth is diag for IPv4, and for IPv6 where there is any.
-func diagBoth(q diagQuery, each func(m []byte) error) error {
+// dumpSockets calls dumpFamilySockets for IPv4 and, where it is available, IPv6.
+func dumpSockets(q diagQuery, handle func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
-		err := diag(q, each)
+		err := dumpFamilySockets(q, handle)
 		if err != nil && !(q.family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
 			return fmt.Errorf("sock_diag: %w", err)
 		}
@@ -120,119 +118,116 @@ func diagBoth(q diagQuery, each func(m []byte) error) error {
 	return nil
 }
 
-// diag asks, and calls each with the struct inet_diag_msg of every socket found.
-func diag(q diagQuery, each func(m []byte) error) error {
+// dumpFamilySockets calls handle with the struct inet_diag_msg of each matching socket.
+func dumpFamilySockets(q diagQuery, handle func(m []byte) error) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: diagPatience}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: diagTimeoutSeconds}); err != nil {
 		return err
 	}
-	if err := unix.Sendto(fd, q.request(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, q.encodeRequest(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	in := make([]byte, 32<<10) // a dump's messages are of 32 KiB at most
+	buf := make([]byte, 32<<10) // the maximum size of a dump message
 	for {
-		n, _, err := unix.Recvfrom(fd, in, 0)
+		n, _, err := unix.Recvfrom(fd, buf, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		more, err := diagMessages(in[:n], each)
+		more, err := parseDiagMessages(buf[:n], handle)
 		if err != nil || !more {
 			return err
 		}
 	}
 }
 
-// diagMessages goes through what was received at once.
-func diagMessages(in []byte, each func(m []byte) error) (more bool, err error) {
-	for len(in) >= unix.NLMSG_HDRLEN {
-		size := int(binary.NativeEndian.Uint32(in))
-		if size < unix.NLMSG_HDRLEN || size > len(in) {
-			return false, fmt.Errorf("a message of %d bytes where %d are left", size, len(in))
+// parseDiagMessages calls handle for each socket in buf. more is false after the last message.
+func parseDiagMessages(buf []byte, handle func(m []byte) error) (more bool, err error) {
+	for len(buf) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(buf))
+		if size < unix.NLMSG_HDRLEN || size > len(buf) {
+			return false, fmt.Errorf("netlink message has %d bytes; expected at most %d", size, len(buf))
 		}
-		body := in[unix.NLMSG_HDRLEN:size]
-		switch kind := binary.NativeEndian.Uint16(in[4:]); {
+		body := buf[unix.NLMSG_HDRLEN:size]
+		switch kind := binary.NativeEndian.Uint16(buf[4:]); {
 		case kind == unix.NLMSG_ERROR && len(body) >= 4, kind == unix.NLMSG_DONE && len(body) >= 4:
 			if code := int32(binary.NativeEndian.Uint32(body)); code < 0 {
 				return false, os.NewSyscallError("netlink", unix.Errno(-code))
 			}
 			return false, nil
-		case kind == unix.SOCK_DIAG_BY_FAMILY && len(body) >= diagMessage:
-			if err := each(body); err != nil {
+		case kind == unix.SOCK_DIAG_BY_FAMILY && len(body) >= diagMessageSize:
+			if err := handle(body); err != nil {
 				return false, err
 			}
 		}
-		in = in[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(in)):]
+		buf = buf[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(buf)):]
 	}
 	return true, nil
 }
 
-// Of struct tcp_info the kernel has counted segments with data since Linux 4.6.
+// The kernel has counted segments with data in struct tcp_info since Linux 4.6.
 const (
-	inodeAt    = diagMessage - 4
-	dataIn     = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
-	dataOut    = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_out))
-	dataBehind = max(dataIn, dataOut) + 4
+	inodeOffset       = diagMessageSize - 4
+	dataSegsInOffset  = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
+	dataSegsOutOffset = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_out))
+	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connected are the states of sockets that are connected, or were and are not closed yet.
-const connected = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
+// connectedStates are the states of sockets that are or were connected and are not closed.
+const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// accepted calls read with the struct inet_diag_msg of each connection that the query finds
-// and that somebody has accepted, and what was asked for behind it. It looks at every TCP
-// socket in the network namespace of the calling thread, and fails for more than most.
-func accepted(q diagQuery, most int, read func(m []byte) error) error {
+// dumpAcceptedConns calls handle with the struct inet_diag_msg and the attributes of each matching
+// connection that has been accepted. It scans all TCP sockets in the calling thread's network
+// namespace and fails if more than limit match.
+func dumpAcceptedConns(q diagQuery, limit int, handle func(m []byte) error) error {
 	n := 0
-	return diagBoth(q, func(m []byte) error {
-		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
-			return nil // it waits to be accepted
+	return dumpSockets(q, func(m []byte) error {
+		if binary.NativeEndian.Uint32(m[inodeOffset:]) == 0 {
+			return nil // not accepted yet
 		}
-		if n++; n > most {
-			return fmt.Errorf("more than %d connections of port %d", most, q.at)
+		if n++; n > limit {
+			return fmt.Errorf("more than %d connections on port %d", limit, q.localPort)
 		}
-		return read(m)
+		return handle(m)
 	})
 }
 
-// SegmentsOf adds up the segments of the connections that have a local port, whatever
-// their address, in the network namespace of the calling thread. It fails for more
-// connections than most.
-func SegmentsOf(port uint16, most int) (all Segments, err error) {
-	err = accepted(diagQuery{states: connected, at: port, info: true}, most, func(m []byte) error {
-		info := attribute(m[diagMessage:], diagInfo)
-		if len(info) < dataBehind {
+// SumSegments adds up the segments of all connections with the given local port in the calling
+// thread's network namespace. It fails if there are more than limit.
+func SumSegments(port uint16, limit int) (sum Segments, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: port, withTCPInfo: true}, limit, func(m []byte) error {
+		info := findAttribute(m[diagMessageSize:], tcpInfoAttribute)
+		if len(info) < minTCPInfoSize {
 			return errors.New("the kernel does not count segments with data")
 		}
-		all.Sockets++
-		all.In += int64(binary.NativeEndian.Uint32(info[dataIn:]))
-		all.Out += int64(binary.NativeEndian.Uint32(info[dataOut:]))
+		sum.Sockets++
+		sum.In += int64(binary.NativeEndian.Uint32(info[dataSegsInOffset:]))
+		sum.Out += int64(binary.NativeEndian.Uint32(info[dataSegsOutOffset:]))
 		return nil
 	})
-	return all, err
+	return sum, err
 }
 
-// Talks are the connections of a local port, of any address, in the network namespace of
-// the calling thread, with what the kernel has counted of each; it locks each of them for a
-// moment. It fails for more than most.
-func Talks(port uint16, most int) (talks []Talk, err error) {
-	err = accepted(diagQuery{states: connected, at: port, info: true}, most, func(m []byte) error {
-		talks = append(talks, parseTalk(m))
+// ListConns returns the connections with the given local port in the calling thread's network
+// namespace. The kernel locks each for a moment. It fails if there are more than limit.
+func ListConns(port uint16, limit int) (conns []ConnInfo, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: port, withTCPInfo: true}, limit, func(m []byte) error {
+		conns = append(conns, parseConnInfo(m))
 		return nil
 	})
-	return talks, err
+	return conns, err
 }
 
-// Accepted counts the connections of a local port that are established and accepted,
-// whatever their address, in the network namespace of the calling thread. It asks for
-// nothing else of them. For more than most it fails, with 0.
-func Accepted(port uint16, most int) (n int, err error) {
-	err = accepted(diagQuery{states: 1 << tcpEstablished, at: port}, most, func([]byte) error {
+// CountAccepted counts the established, accepted connections with the given local port in the
+// calling thread's network namespace. It fails, with 0, if there are more than limit.
+func CountAccepted(port uint16, limit int) (n int, err error) {
+	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: port}, limit, func([]byte) error {
 		n++
 		return nil
 	})
@@ -242,41 +237,41 @@ func Accepted(port uint16, most int) (n int, err error) {
 	return n, nil
 }
 
-// diagInfo is INET_DIAG_INFO, the attribute that is a struct tcp_info.
-const diagInfo = 2
+// tcpInfoAttribute is INET_DIAG_INFO, an attribute that contains a struct tcp_info.
+const tcpInfoAttribute = 2
 
-// attributeKind are the bits of an attribute's type that are its kind (NLA_TYPE_MASK).
-const attributeKind = 0x3fff
+// attributeTypeMask is NLA_TYPE_MASK.
+const attributeTypeMask = 0x3fff
 
-// parseTalk reads a connection's struct inet_diag_msg and, behind it, its attributes.
-func parseTalk(m []byte) Talk {
-	t := Talk{
-		Local:  netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
-		Remote: netip.AddrPortFrom(diagAddr(m[0], m[24:40]), binary.BigEndian.Uint16(m[6:])),
-		Cookie: binary.NativeEndian.Uint64(m[44:]),
-		Unread: int64(binary.NativeEndian.Uint32(m[56:])),
-		Unsent: int64(binary.NativeEndian.Uint32(m[60:])),
+// parseConnInfo decodes a connection's struct inet_diag_msg and the attributes behind it.
+func parseConnInfo(msg []byte) ConnInfo {
+	t := ConnInfo{
+		Local:  netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),
+		Remote: netip.AddrPortFrom(parseDiagAddr(msg[0], msg[24:40]), binary.BigEndian.Uint16(msg[6:])),
+		Cookie: binary.NativeEndian.Uint64(msg[44:]),
+		Unread: int64(binary.NativeEndian.Uint32(msg[56:])),
+		Unsent: int64(binary.NativeEndian.Uint32(msg[60:])),
 	}
-	if info := attribute(m[diagMessage:], diagInfo); info != nil {
-		var i unix.TCPInfo // of which an older kernel sends less
+	if info := findAttribute(msg[diagMessageSize:], tcpInfoAttribute); info != nil {
+		var i unix.TCPInfo // older kernels send less
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), info)
-		t.In, t.Out = int64(i.Bytes_received), int64(i.Bytes_acked)
-		t.Heard, t.RTT = time.Duration(i.Last_data_recv)*time.Millisecond, time.Duration(i.Rtt)*time.Microsecond
+		t.BytesIn, t.BytesOut = int64(i.Bytes_received), int64(i.Bytes_acked)
+		t.SinceInput, t.RTT = time.Duration(i.Last_data_recv)*time.Millisecond, time.Duration(i.Rtt)*time.Microsecond
 	}
 	return t
 }
 
-// attribute finds an attribute by its kind, nil if it is not there.
-func attribute(b []byte, kind uint16) []byte {
-	for len(b) >= unix.NLA_HDRLEN {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.NLA_HDRLEN || size > len(b) {
+// findAttribute returns the content of the attribute of the given kind, nil if there is none.
+func findAttribute(attrs []byte, kind uint16) []byte {
+	for len(attrs) >= unix.NLA_HDRLEN {
+		size := int(binary.NativeEndian.Uint16(attrs))
+		if size < unix.NLA_HDRLEN || size > len(attrs) {
 			return nil
 		}
-		if binary.NativeEndian.Uint16(b[2:])&attributeKind == kind {
-			return b[unix.NLA_HDRLEN:size]
+		if binary.NativeEndian.Uint16(attrs[2:])&attributeTypeMask == kind {
+			return attrs[unix.NLA_HDRLEN:size]
 		}
-		b = b[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
+		attrs = attrs[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(attrs)):]
 	}
 	return nil
 }

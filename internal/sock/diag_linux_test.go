@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// listenQuietly listens on a free port with room for so many, without accepting.
-func listenQuietly(t testing.TB, network, host string, backlog int) netip.AddrPort {
+// listenWithoutAccepting listens on a free port with the given backlog.
+func listenWithoutAccepting(t testing.TB, network, host string, backlog int) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -30,7 +30,7 @@ func listenQuietly(t testing.TB, network, host string, backlog int) netip.AddrPo
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-func dialSome(t testing.TB, to netip.AddrPort, n int) {
+func dialConns(t testing.TB, to netip.AddrPort, n int) {
 	t.Helper()
 	for range n {
 		c, err := net.Dial("tcp", to.String())
@@ -42,8 +42,8 @@ func dialSome(t testing.TB, to netip.AddrPort, n int) {
 	}
 }
 
-// acceptSome has a server of a free port accept n clients.
-func acceptSome(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
+// acceptConns makes n clients connect to a server on a free port, which accepts them.
+func acceptConns(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -66,50 +66,50 @@ func acceptSome(t testing.TB, network, host, to string, n int) (at netip.AddrPor
 	return at, clients, served
 }
 
-// TestQueues counts who waits to be accepted, and how many may.
-func TestQueues(t *testing.T) {
+// TestListAcceptQueues checks the length and limit of accept queues.
+func TestListAcceptQueues(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
 		const backlog, waiting = 7, 3
-		at := listenQuietly(t, test.network, test.host, backlog)
-		dialSome(t, at, waiting)
-		got, err := Queues()
-		i := slices.IndexFunc(got, func(q Queue) bool { return q.At == at })
-		if err != nil || i < 0 || got[i].Waiting != waiting || got[i].Most != backlog || got[i].Inode == 0 {
+		at := listenWithoutAccepting(t, test.network, test.host, backlog)
+		dialConns(t, at, waiting)
+		got, err := ListAcceptQueues()
+		i := slices.IndexFunc(got, func(q AcceptQueue) bool { return q.Addr == at })
+		if err != nil || i < 0 || got[i].Waiting != waiting || got[i].Max != backlog || got[i].Inode == 0 {
 			t.Errorf("%s: queues %+v, %v; want %d of %d at %s among them", test.network, got, err, waiting, backlog, at)
 		}
 	}
 }
 
-// TestSegmentsOf has a server accept connections, get and send data, and others that are not counted: those
-// that nobody has accepted, and those of other ports.
-func TestSegmentsOf(t *testing.T) {
+// TestSumSegments counts the segments of accepted connections, and ignores connections that are not
+// accepted or belong to other ports.
+func TestSumSegments(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
 		const n, in, out = 3, 5, 2
-		at, clients, served := acceptSome(t, test.network, test.host, test.host, n)
+		at, clients, served := acceptConns(t, test.network, test.host, test.host, n)
 		for i, c := range clients {
-			pass(t, c, served[i], in)
-			pass(t, served[i], c, out)
+			sendSegments(t, c, served[i], in)
+			sendSegments(t, served[i], c, out)
 		}
-		dialSome(t, at, 2)
-		dialSome(t, listenQuietly(t, test.network, test.host, 100), 2)
-		got, err := SegmentsOf(at.Port(), n)
+		dialConns(t, at, 2)
+		dialConns(t, listenWithoutAccepting(t, test.network, test.host, 100), 2)
+		got, err := SumSegments(at.Port(), n)
 		if want := (Segments{n, n * in, n * out}); err != nil || got != want {
 			t.Errorf("%s: segments %+v, %v; want %+v", test.network, got, err, want)
 		}
-		if got, err := SegmentsOf(at.Port(), n-1); err == nil {
+		if got, err := SumSegments(at.Port(), n-1); err == nil {
 			t.Errorf("%s: segments %+v of at most %d, want an error", test.network, got, n-1)
 		}
-		if got, err := Accepted(at.Port(), n); err != nil || got != n {
+		if got, err := CountAccepted(at.Port(), n); err != nil || got != n {
 			t.Errorf("%s: %d accepted, %v; want %d", test.network, got, err, n)
 		}
-		if got, err := Accepted(at.Port(), n-1); err == nil {
+		if got, err := CountAccepted(at.Port(), n-1); err == nil {
 			t.Errorf("%s: %d accepted of at most %d, want an error", test.network, got, n-1)
 		}
 	}
 }
 
-// pass sends a byte at a time, each in a segment of its own.
-func pass(t *testing.T, from, to net.Conn, n int) {
+// sendSegments sends n single-byte segments.
+func sendSegments(t *testing.T, from, to net.Conn, n int) {
 	t.Helper()
 	for range n {
 		if _, err := from.Write([]byte("x")); err != nil {
@@ -121,58 +121,57 @@ func pass(t *testing.T, from, to net.Conn, n int) {
 	}
 }
 
-// FuzzDiagMessages goes through anything without failing but by an error.
-func FuzzDiagMessages(f *testing.F) {
+// FuzzParseDiagMessages checks that arbitrary input does not panic.
+func FuzzParseDiagMessages(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add(diagQuery{family: unix.AF_INET, at: 80}.request())
+	f.Add(diagQuery{family: unix.AF_INET, localPort: 80}.encodeRequest())
 	f.Fuzz(func(t *testing.T, in []byte) {
-		_, _ = diagMessages(in, func(m []byte) error {
-			parseQueue(m)
-			attribute(m[diagMessage:], diagInfo)
-			parseTalk(m)
+		_, _ = parseDiagMessages(in, func(m []byte) error {
+			parseAcceptQueue(m)
+			findAttribute(m[diagMessageSize:], tcpInfoAttribute)
+			parseConnInfo(m)
 			return nil
 		})
 	})
 }
 
-func TestPrivateTables(t *testing.T) {
-	if err := PrivateTables(); err != nil {
+func TestCheckPrivateTables(t *testing.T) {
+	if err := CheckPrivateTables(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTalks has connections of which one says much, and one is told much that it does
-// not take.
-func TestTalks(t *testing.T) {
+// TestListConns checks a connection with much input and one with output that the client does not read.
+func TestListConns(t *testing.T) {
 	for _, test := range []struct{ network, host, to string }{
 		{"tcp4", "127.0.0.1", "127.0.0.1"}, {"tcp6", "::1", "::1"}, {"tcp", "", "127.0.0.1"},
 	} {
 		const n, said, heard = 4, 3000, 500
-		at, clients, served := acceptSome(t, test.network, test.host, test.to, n)
+		at, clients, served := acceptConns(t, test.network, test.host, test.to, n)
 		port := at.Port()
 		clients[1].Write(make([]byte, said))
 		served[2].Write(make([]byte, heard))
-		find := func(talks []Talk, c net.Conn) Talk {
+		find := func(talks []ConnInfo, c net.Conn) ConnInfo {
 			at := c.LocalAddr().(*net.TCPAddr).AddrPort()
-			i := slices.IndexFunc(talks, func(t Talk) bool { return t.Remote == netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) })
+			i := slices.IndexFunc(talks, func(t ConnInfo) bool { return t.Remote == netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) })
 			if i < 0 {
 				t.Fatalf("%s: %v is not in %+v", test.network, at, talks)
 			}
 			return talks[i]
 		}
-		var talks []Talk
-		var loud, told Talk
+		var talks []ConnInfo
+		var loud, told ConnInfo
 		testkit.WaitForFunc(t, func() bool {
 			var err error
-			if talks, err = Talks(port, n); err != nil || len(talks) != n {
+			if talks, err = ListConns(port, n); err != nil || len(talks) != n {
 				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
 			}
 			loud, told = find(talks, clients[1]), find(talks, clients[2])
-			return loud.In == said && loud.Unread == said && told.Out == heard
+			return loud.BytesIn == said && loud.Unread == said && told.BytesOut == heard
 		}, func() string {
 			return fmt.Sprintf("%s: the loud one is %+v, the one that was told %+v", test.network, loud, told)
 		})
-		if quiet := find(talks, clients[0]); quiet.In != 0 || quiet.Out != 0 || quiet.Unread != 0 || quiet.Local.Port() != port {
+		if quiet := find(talks, clients[0]); quiet.BytesIn != 0 || quiet.BytesOut != 0 || quiet.Unread != 0 || quiet.Local.Port() != port {
 			t.Errorf("%s: the quiet one is %+v", test.network, quiet)
 		}
 		cookies := map[uint64]bool{}
@@ -182,17 +181,17 @@ func TestTalks(t *testing.T) {
 		if len(cookies) != n {
 			t.Errorf("%s: %d connections have %d cookies", test.network, n, len(cookies))
 		}
-		if talks, err := Talks(port, n-1); err == nil {
+		if talks, err := ListConns(port, n-1); err == nil {
 			t.Errorf("%s: %d of at most %d, want an error", test.network, len(talks), n-1)
 		}
 	}
 }
 
-func FuzzAttribute(f *testing.F) {
+func FuzzFindAttribute(f *testing.F) {
 	f.Add([]byte{8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
 	f.Add([]byte{5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
 	f.Fuzz(func(t *testing.T, in []byte, kind uint16) {
-		if got := attribute(in, kind); len(got) > len(in) {
+		if got := findAttribute(in, kind); len(got) > len(in) {
 			t.Errorf("%d bytes of %d", len(got), len(in))
 		}
 	})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Each way to wait ends with an event, and without one when the time is over.
+// TestPollWait checks that both system calls report events and time out without one.
 func TestPollWait(t *testing.T) {
 	for name, coarse := range map[string]bool{"epoll_pwait2": false, "epoll_pwait": true} {
 		t.Run(name, func(t *testing.T) {
@@ -14,7 +14,7 @@ func TestPollWait(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			p.coarse = coarse
+			p.noPwait2 = coarse
 			eventfd, err := NewEventfd()
 			if err != nil {
 				t.Fatal(err)

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setSocketOption sets an option of the level SOL_SOCKET.
+// setSocketOption sets an option at level SOL_SOCKET.
 func setSocketOption(fd uintptr, name, value int) error {
 	return syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, name, value)
 }
 
-// resetOnClose makes the close of a socket send a reset.
-func resetOnClose(fd uintptr) error {
+// setResetOnClose makes the kernel send a reset when the socket is closed.
+func setResetOnClose(fd uintptr) error {
 	return syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }
 
-// DupFile makes a descriptor of one's own of a file. The caller closes it.
-func DupFile(f *os.File) (own *os.File, err error) {
+// DupFile duplicates the descriptor of f. The caller closes the copy.
+func DupFile(f *os.File) (dup *os.File, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, err

@@ -8,33 +8,33 @@ import (
 	"testing"
 )
 
-// rival listens for ListenShared, and has somebody take the port of the first takes
-// attempts before the last of the sockets that are to share it.
-type rival struct {
-	n, takes int
-	shared   int // sockets of this attempt
-	attempts int
-	all      []net.Listener
+// flakyListener listens for ListenShared. In the first failures attempts, the last shared socket
+// finds its port taken.
+type flakyListener struct {
+	sockets, failures int
+	sharedSockets     int // sockets of this attempt
+	attempts          int
+	listeners         []net.Listener
 }
 
-func (r *rival) listen(addr string, shared bool) (net.Listener, error) {
+func (r *flakyListener) listen(addr string, shared bool) (net.Listener, error) {
 	if !shared {
-		r.attempts, r.shared = r.attempts+1, 0
-	} else if r.shared++; r.shared == r.n && r.attempts <= r.takes {
+		r.attempts, r.sharedSockets = r.attempts+1, 0
+	} else if r.sharedSockets++; r.sharedSockets == r.sockets && r.attempts <= r.failures {
 		return nil, &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
 	}
-	lc := ListenConfig(shared, nil)
+	lc := NewListenConfig(shared, nil)
 	l, err := lc.Listen(context.Background(), "tcp", addr)
 	if err == nil {
-		r.all = append(r.all, l)
+		r.listeners = append(r.listeners, l)
 	}
 	return l, err
 }
 
-// open counts the listeners that are open.
-func (r *rival) open() (n int) {
-	for _, l := range r.all {
-		if fd, err := Detach(l); err == nil {
+// countOpen counts the open listeners.
+func (r *flakyListener) countOpen() (n int) {
+	for _, l := range r.listeners {
+		if fd, err := DupConnDescriptor(l); err == nil {
 			Close(fd)
 			n++
 		}
@@ -42,8 +42,8 @@ func (r *rival) open() (n int) {
 	return n
 }
 
-// Where somebody else takes a port that was free another one is taken, some times, and
-// an address that was asked for is an error; nothing stays open of an attempt.
+// TestListenShared checks that a taken free port is replaced by another one, within limits, that a
+// given port fails, and that failed attempts leave nothing open.
 func TestListenShared(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,12 +58,12 @@ func TestListenShared(t *testing.T) {
 	}{
 		{"127.0.0.1:0", 1, 9, 1, false},
 		{"127.0.0.1:0", 3, 0, 1, false},
-		{"127.0.0.1:0", 3, bindTries - 1, bindTries, false},
-		{"127.0.0.1:0", 3, bindTries, bindTries, true},
+		{"127.0.0.1:0", 3, maxBindAttempts - 1, maxBindAttempts, false},
+		{"127.0.0.1:0", 3, maxBindAttempts, maxBindAttempts, true},
 		{fixed, 3, 1, 1, true},
 	} {
-		r := &rival{n: c.n, takes: c.takes}
-		all, err := listenShared(c.addr, c.n, r.listen)
+		r := &flakyListener{sockets: c.n, failures: c.takes}
+		all, err := listenSharedRetrying(c.addr, c.n, r.listen)
 		if errors.Is(err, syscall.EADDRINUSE) != c.inUse || r.attempts != c.attempts {
 			t.Errorf("%d at %s, a port taken %d times: %v after %d attempts; want %d", c.n, c.addr, c.takes, err, r.attempts, c.attempts)
 		}
@@ -71,7 +71,7 @@ func TestListenShared(t *testing.T) {
 		if c.inUse {
 			want = 0
 		}
-		if open := r.open(); len(all) != want || open != want {
+		if open := r.countOpen(); len(all) != want || open != want {
 			t.Errorf("%d at %s, a port taken %d times: %d listeners, and %d are open; want %d", c.n, c.addr, c.takes, len(all), open, want)
 		}
 		for _, l := range all {

@@ -1,6 +1,5 @@
-// Package sock is where socket calls are made: listening, dialling, options,
-// and the calls of the hot path, which go to the kernel without telling the Go
-// scheduler because they cannot block.
+// Package sock contains the socket system calls: listening, dialling, options, and the calls of the
+// hot path, which bypass the Go scheduler because they cannot block.
 package sock
 
 import (
@@ -13,88 +12,85 @@ import (
 	"time"
 )
 
-// Options are those of sockets that connect, or that are accepted.
+// Options are socket options for dialled and accepted connections.
 type Options struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF, in bytes; 0
-	// leaves them to the kernel. They are set before the connection is made,
-	// when the receive buffer decides on the window's scale.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's
+	// sizes. They are set before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT, in bytes: with more than that not sent yet, the
-	// kernel takes no more output. 0 leaves it to the kernel.
-	Unsent int
-	// Delay leaves TCP_NODELAY off.
+	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes: the kernel accepts no more output while more than
+	// this is unsent. 0 means the kernel's default.
+	NotSentLowat int
+	// Delay keeps Nagle's algorithm on (no TCP_NODELAY).
 	Delay bool
-	// Reset has a TCP connection end with a reset when its socket is closed,
-	// also by the end of the process.
-	Reset bool
+	// ResetOnClose makes TCP connections end with a reset when the socket is closed, also by the
+	// end of the process.
+	ResetOnClose bool
 }
 
-// set sets those that are set before a socket connects.
-func (o Options) set(fd uintptr, tcp bool) error {
-	err := errors.Join(setBuffer(fd, syscall.SO_SNDBUF, o.SendBuffer), setBuffer(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
-	if err == nil && tcp && o.Unsent > 0 {
-		err = setUnsent(fd, o.Unsent)
+// setOnSocket sets the options that must be set before a socket connects.
+func (o Options) setOnSocket(fd uintptr, isTCP bool) error {
+	err := errors.Join(setBufferSize(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSize(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
+	if err == nil && isTCP && o.NotSentLowat > 0 {
+		err = setNotSentLowat(fd, o.NotSentLowat)
 	}
-	if err == nil && tcp && o.Reset {
-		err = resetOnClose(fd)
+	if err == nil && isTCP && o.ResetOnClose {
+		err = setResetOnClose(fd)
 	}
 	return err
 }
 
-func setBuffer(fd uintptr, name, size int) error {
+func setBufferSize(fd uintptr, name, size int) error {
 	if size == 0 {
 		return nil
 	}
 	return setSocketOption(fd, name, size)
 }
 
-// Control is for net.Dialer.Control: it sets all but Delay.
-func (o Options) Control(network, _ string, raw syscall.RawConn) error {
+// DialControl is a net.Dialer.Control function that sets all options except Delay.
+func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	var err error
-	if e := raw.Control(func(fd uintptr) { err = o.set(fd, strings.HasPrefix(network, "tcp")) }); e != nil {
+	if e := raw.Control(func(fd uintptr) { err = o.setOnSocket(fd, strings.HasPrefix(network, "tcp")) }); e != nil {
 		return e
 	}
 	return err
 }
 
-// Control is called with a socket before it is bound, as that of net.ListenConfig.
-type Control = func(network, address string, raw syscall.RawConn) error
+// ControlFunc is called with a socket before it is bound, like net.ListenConfig.Control.
+type ControlFunc = func(network, address string, raw syscall.RawConn) error
 
-// Queue is a listening TCP socket's queue of connections that wait to be accepted.
-type Queue struct {
-	At netip.AddrPort
-	// Waiting connections are in it now. The kernel lets in one more than Most: the
-	// least of what was asked for and net.core.somaxconn.
-	Waiting, Most int64
-	// Inode is the socket's, as in "socket:[123]" of /proc/PID/fd.
+// AcceptQueue is the accept queue of a listening TCP socket.
+type AcceptQueue struct {
+	Addr netip.AddrPort
+	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the
+	// listener's backlog or net.core.somaxconn, whichever is smaller.
+	Waiting, Max int64
+	// Inode is the socket's inode, as in "socket:[123]" in /proc/PID/fd.
 	Inode uint32
 }
 
-// Segments are TCP segments of sockets, since each was made.
+// Segments counts the TCP segments of sockets since each socket was created.
 type Segments struct {
-	// Sockets is how many sockets there are. Those that wait to be accepted are not
-	// among them, nor do they count below.
+	// Sockets is the number of sockets, without those that still wait to be accepted.
 	Sockets int
-	// In and Out are segments that carry data.
+	// In and Out count segments that carry data.
 	In, Out int64
 }
 
-// Talk is what the kernel has counted of a TCP connection.
-type Talk struct {
-	// Cookie identifies it among all that there are or have been.
+// ConnInfo is the kernel's accounting of a TCP connection.
+type ConnInfo struct {
+	// Cookie identifies the connection uniquely since boot.
 	Cookie        uint64
 	Local, Remote netip.AddrPort
-	// In and Out are the bytes received, and sent and acknowledged, since it began.
-	In, Out int64
-	// Unread bytes wait for the program, Unsent for the peer to take them, those on
-	// their way among them.
+	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.
+	BytesIn, BytesOut int64
+	// Unread bytes wait for the program to read them. Unsent bytes are not acknowledged yet.
 	Unread, Unsent int64
-	// Heard is how long ago the peer last sent something, RTT the time to it and back.
-	Heard, RTT time.Duration
+	// SinceInput is the time since the peer last sent data; RTT is the round-trip time.
+	SinceInput, RTT time.Duration
 }
 
-// IsLocal says whether an address is this machine's.
-func IsLocal(addr netip.Addr) bool {
+// IsLocalAddr reports whether addr belongs to this machine.
+func IsLocalAddr(addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return true
 	}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recv receives into p, which must not be empty. It never blocks, so it does not
-// tell the scheduler.
+// Recv receives into p, which must not be empty. It does not block and does not inform the Go
+// scheduler.
 func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -22,8 +22,8 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty, without a SIGPIPE; like Recv it does
-// not tell the scheduler.
+// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and
+// does not inform the scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -33,9 +33,9 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// NonBlocking makes blocking sockets non-blocking for as long as calls take that have no
-// flag for that, until what it returns is called.
-func NonBlocking(fds ...int32) (again func()) {
+// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no
+// non-blocking flag. restore makes them blocking again.
+func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	for _, fd := range fds {
 		_ = unix.SetNonblock(int(fd), true)
 	}
@@ -46,25 +46,25 @@ func NonBlocking(fds ...int32) (again func()) {
 	}
 }
 
-// SendAll sends p, which is not empty, and up to 63 pieces behind it in one call, and says how many
-// bytes went, 0 where it failed. A call for p alone takes the kernel less.
-func SendAll(fd int32, p []byte, behind [][]byte) int {
-	if len(behind) > 0 {
-		return sendPieces(fd, p, behind)
+// SendBuffers sends first, which must not be empty, and up to 63 more buffers in one system call. It
+// returns the number of bytes sent, 0 on failure. Without rest it uses the cheaper send.
+func SendBuffers(fd int32, first []byte, rest [][]byte) int {
+	if len(rest) > 0 {
+		return sendmsgBuffers(fd, first, rest)
 	}
-	n, _ := Send(fd, p)
-	return max(n, 0) // it is -1 where it failed
+	n, _ := Send(fd, first)
+	return max(n, 0) // Send returns -1 on failure
 }
 
-func sendPieces(fd int32, p []byte, behind [][]byte) int {
+func sendmsgBuffers(fd int32, first []byte, rest [][]byte) int {
 	var vec [64]unix.Iovec
-	vec[0].Base = &p[0]
-	vec[0].SetLen(len(p))
+	vec[0].Base = &first[0]
+	vec[0].SetLen(len(first))
 	m := 1
-	for _, p := range behind {
-		if len(p) > 0 {
-			vec[m].Base = &p[0]
-			vec[m].SetLen(len(p))
+	for _, first := range rest {
+		if len(first) > 0 {
+			vec[m].Base = &first[0]
+			vec[m].SetLen(len(first))
 			m++
 		}
 	}
@@ -73,96 +73,95 @@ func sendPieces(fd int32, p []byte, behind [][]byte) int {
 	for {
 		n, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		if errno != syscall.EINTR {
-			return max(int(n), 0) // it is -1 where it failed
+			return max(int(n), 0) // -1 on failure
 		}
 	}
 }
 
-// Writable says whether a socket takes output now, or has failed.
-func Writable(fd int32) bool {
+// IsWritable reports whether a socket accepts output now or has failed.
+func IsWritable(fd int32) bool {
 	poll := []unix.PollFd{{Fd: fd, Events: unix.POLLOUT}}
 	n, err := unix.Poll(poll, 0)
 	return n > 0 || err != nil && err != unix.EINTR
 }
 
-// Acceptor accepts from non-blocking listeners. It is for one goroutine.
+// Acceptor accepts from non-blocking listeners. It is not safe for concurrent use.
 type Acceptor struct {
-	// Blocking makes what is accepted a blocking socket.
+	// Blocking makes accepted sockets blocking.
 	Blocking bool
 	peer     unix.RawSockaddrAny
 }
 
-// Accept takes one connection, non-blocking unless asked otherwise, closed on
-// exec. Options such as TCP_NODELAY come with it from the listener.
-func (a *Acceptor) Accept(listener int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
+// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options
+// such as TCP_NODELAY are inherited from the listener.
+func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
 	if a.Blocking {
 		flags = unix.SOCK_CLOEXEC
 	}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener),
+	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listenerFD),
 		uintptr(unsafe.Pointer(&a.peer)), uintptr(unsafe.Pointer(&size)),
 		flags, 0, 0)
 	if errno != 0 {
 		return -1, peer, errno
 	}
-	return int32(n), addrPort(&a.peer), 0
+	return int32(n), toAddrPort(&a.peer), 0
 }
 
-// Peer is the address that a socket is connected to; the zero value if it has none with
-// a port. It never blocks, so it does not tell the scheduler.
-func Peer(fd int32) netip.AddrPort {
-	return name(unix.SYS_GETPEERNAME, fd)
+// PeerAddr returns the remote address of a socket, or the zero value if it has none with a port. It
+// does not block and does not inform the scheduler.
+func PeerAddr(fd int32) netip.AddrPort {
+	return socketAddr(unix.SYS_GETPEERNAME, fd)
 }
 
-// LocalAddr is Peer for our side's address.
-func LocalAddr(fd int32) netip.AddrPort { return name(unix.SYS_GETSOCKNAME, fd) }
+// LocalAddr is PeerAddr for the local address.
+func LocalAddr(fd int32) netip.AddrPort { return socketAddr(unix.SYS_GETSOCKNAME, fd) }
 
-func name(call uintptr, fd int32) netip.AddrPort {
+func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	var sa unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
-	_, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := syscall.RawSyscall(syscallNumber, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}
 	}
-	return addrPort(&sa)
+	return toAddrPort(&sa)
 }
 
-// addrPort reads an address that the kernel wrote; the zero value for a family
-// without ports.
-func addrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+// toAddrPort converts an address from the kernel. Families without ports yield the zero value.
+func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
 		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), bigEndian(in.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), fromNetworkOrder(in.Port))
 	case unix.AF_INET6:
 		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), bigEndian(in.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), fromNetworkOrder(in.Port))
 	}
 	return netip.AddrPort{}
 }
 
-// bigEndian reads a port that lies in memory in network order.
-func bigEndian(port uint16) uint16 {
+// fromNetworkOrder converts a port from network byte order.
+func fromNetworkOrder(port uint16) uint16 {
 	b := (*[2]byte)(unsafe.Pointer(&port))
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// Detach takes the descriptor of a listener or a connection away from package net: it
-// returns a descriptor of its own for the same socket. The caller closes both.
-func Detach(l any) (int32, error) {
+// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller
+// closes both.
+func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
-	err := withDescriptor(l, func(fd int) (err error) {
+	err := withDescriptor(conn, func(fd int) (err error) {
 		own, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
 	return int32(own), err
 }
 
-func withDescriptor(l any, do func(fd int) error) error {
-	sc, ok := l.(syscall.Conn)
+func withDescriptor(conn any, do func(fd int) error) error {
+	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return fmt.Errorf("%T has no descriptor; expected a listener or a connection of package net, such as *net.TCPListener", l)
+		return fmt.Errorf("%T has no descriptor; expected a listener or a connection of package net, such as *net.TCPListener", conn)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -174,21 +173,20 @@ func withDescriptor(l any, do func(fd int) error) error {
 	return err
 }
 
-// NetConn makes a connection of package net of a descriptor, with one of its own for the
-// same socket.
-func NetConn(fd int32) (net.Conn, error) {
+// NewNetConn returns a connection of package net that uses a duplicate of fd.
+func NewNetConn(fd int32) (net.Conn, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(own), "")
 	defer f.Close()
-	return net.FileConn(f) // has another one
+	return net.FileConn(f) // duplicates the descriptor
 }
 
-// Fetch gives a thread with a descriptor table of its own a copy of a descriptor of the
-// process's table.
-func Fetch(fd int32) (int32, error) {
+// CopyFromProcessTable copies a descriptor from the process's table into the private table of the
+// calling thread.
+func CopyFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
 		return -1, err
@@ -198,8 +196,8 @@ func Fetch(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// SocketError takes the error that the kernel keeps for a socket, 0 if none.
-func SocketError(fd int32) syscall.Errno {
+// TakeSocketError returns and clears a socket's pending error, 0 if there is none.
+func TakeSocketError(fd int32) syscall.Errno {
 	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
 		return unix.EBADF
@@ -207,7 +205,6 @@ func SocketError(fd int32) syscall.Errno {
 	return syscall.Errno(e)
 }
 
-// SetBlocking makes a socket a blocking one.
 func SetBlocking(fd int32) syscall.Errno {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -216,39 +213,38 @@ func SetBlocking(fd int32) syscall.Errno {
 	return errno
 }
 
-// ShutWrite ends the output of a connection.
-func ShutWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
+// ShutdownWrite shuts down the sending direction of a connection.
+func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// Shutdown shuts both directions of a connection, or gives up connecting. It wakes
-// whoever waits for it.
-func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // an error means that it has ended
+// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked
+// callers.
+func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// Disconnect ends a TCP connection with a reset, or gives up connecting, and reports
-// whether it could: a unix socket can't. It wakes whoever waits for it.
-func Disconnect(fd int32) bool {
+// ResetConn ends a TCP connection with a reset, or cancels connecting, and wakes blocked callers. It
+// reports false for sockets that do not support it, such as unix sockets.
+func ResetConn(fd int32) bool {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 	return errno == 0
 }
 
-// ResetOnClose makes the close of a socket send a reset, whoever closes it: the
-// kernel, too, when the process is killed.
-func ResetOnClose(fd int32) error { return resetOnClose(uintptr(fd)) }
+// SetResetOnClose makes the kernel send a reset when the socket is closed, also when the process is
+// killed.
+func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 
-// StopListening ends a listener, whoever else holds it.
-func StopListening(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) } // an error means that it has ended
+// StopListening makes a listener stop in all processes that share it.
+func StopListening(listenerFD int32) { _ = unix.Shutdown(int(listenerFD), unix.SHUT_RD) } // it fails only if the listener has stopped
 
-// Close closes descriptors. A non-blocking socket without SO_LINGER never
-// blocks in close.
+// Close closes descriptors. It does not block for non-blocking sockets without SO_LINGER.
 func Close(fds ...int32) {
 	for _, fd := range fds {
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	}
 }
 
-// SendFileNow is SendFile for a blocking socket: it is a non-blocking one meanwhile. Only
-// its owner may begin something on it.
-func SendFileNow(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+// SendFileOnBlockingSocket is SendFile for a blocking socket, which it makes non-blocking meanwhile.
+// The caller must own the socket exclusively.
+func SendFileOnBlockingSocket(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_GETFL, 0)
 	if errno == 0 {
 		_, _, errno = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK)
@@ -257,13 +253,12 @@ func SendFileNow(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)
 		return 0, errno
 	}
 	n, errno = SendFile(fd, f, offset, n)
-	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags) // as it was
+	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags) // restore
 	return n, errno
 }
 
-// SendFile sends up to n bytes of a file, from an offset on, to a non-blocking socket.
-// 0 bytes without an error mean the end of the file. It waits for the disk where it
-// has to, so it does tell the scheduler.
+// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. 0 bytes without an
+// error mean the end of the file. It may wait for the disk, so it informs the scheduler.
 func SendFile(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
@@ -278,45 +273,49 @@ func SendFile(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	}
 }
 
-// Pipe moves bytes from one socket to another within the kernel (splice(2)). It is for one
-// goroutine at a time. No call waits.
-type Pipe struct {
-	in, out int32
-	made    bool
+// SplicePipe moves bytes between sockets inside the kernel (splice(2)). It is not safe for concurrent
+// use. No call blocks.
+type SplicePipe struct {
+	writeFD, readFD int32
+	isOpen          bool
 }
 
-// Open makes the pipe, if that is not done yet, and says whether there is one.
-func (p *Pipe) Open() bool {
-	if p.made {
+// Open creates the pipe unless it is open, and reports whether it is open afterwards.
+func (p *SplicePipe) Open() bool {
+	if p.isOpen {
 		return true
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		return false // there may be descriptors later
+		return false // descriptors may be available later
 	}
-	p.in, p.out, p.made = int32(fds[1]), int32(fds[0]), true
+	p.writeFD, p.readFD, p.isOpen = int32(fds[1]), int32(fds[0]), true
 	return true
 }
 
-// Close closes it, with what is in it. It may be opened again.
-func (p *Pipe) Close() {
-	if p.made {
-		Close(p.in)
-		Close(p.out)
-		p.made = false
+// Close closes the pipe and discards its content. It may be opened again.
+func (p *SplicePipe) Close() {
+	if p.isOpen {
+		Close(p.writeFD)
+		Close(p.readFD)
+		p.isOpen = false
 	}
 }
 
-// Fill moves up to n bytes of what a socket has received into the pipe. No bytes and no
-// error are the peer's end; EINVAL says that this socket can't.
-func (p *Pipe) Fill(from int32, n int) (int, syscall.Errno) { return splice(from, p.in, n) }
+// SpliceFrom moves up to n bytes received by a socket into the pipe. 0 bytes without an error mean
+// that the peer has closed. EINVAL means that the socket does not support splice.
+func (p *SplicePipe) SpliceFrom(socketFD int32, n int) (int, syscall.Errno) {
+	return splice(socketFD, p.writeFD, n)
+}
 
-// Empty moves up to n bytes of what is in the pipe to a socket.
-func (p *Pipe) Empty(to int32, n int) (int, syscall.Errno) { return splice(p.out, to, n) }
+// SpliceTo moves up to n bytes from the pipe to a socket.
+func (p *SplicePipe) SpliceTo(socketFD int32, n int) (int, syscall.Errno) {
+	return splice(p.readFD, socketFD, n)
+}
 
-func splice(from, to int32, n int) (int, syscall.Errno) {
+func splice(fromFD, toFD int32, n int) (int, syscall.Errno) {
 	for {
-		moved, _, errno := syscall.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		moved, _, errno := syscall.RawSyscall6(unix.SYS_SPLICE, uintptr(fromFD), 0, uintptr(toFD), 0, uintptr(n), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 		switch errno {
 		case 0:
 			return int(moved), 0
@@ -327,10 +326,10 @@ func splice(from, to int32, n int) (int, syscall.Errno) {
 	}
 }
 
-// Read takes bytes out of the pipe.
-func (p *Pipe) Read(to []byte) (int, syscall.Errno) {
+// Read removes bytes from the pipe.
+func (p *SplicePipe) Read(buf []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(p.out), uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
+		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(p.readFD), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
 		if errno != syscall.EINTR {
 			return int(n), errno
 		}

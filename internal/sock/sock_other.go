@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// ListenConfig makes a listener with the options of package net. Elsewhere
-// than on Linux there are no loops to share a port.
-func ListenConfig(reusePort bool, control Control) net.ListenConfig {
+// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that
+// share a port.
+func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }
 
-func setUnsent(uintptr, int) error { return nil }
+func setNotSentLowat(uintptr, int) error { return nil }
 
-// ForAccepted does nothing here: it is a matter of Linux.
-func (o Options) ForAccepted(net.Listener) error { return nil }
+// SetOnListener does nothing: it needs Linux.
+func (o Options) SetOnListener(net.Listener) error { return nil }
 
-// Prepare leaves a listener as it is.
-func Prepare(net.Listener) error { return nil }
+// PrepareListener does nothing: it needs Linux.
+func PrepareListener(net.Listener) error { return nil }
 
-// ListenShared listens once: where ports can't be shared like on Linux, n is 1.
-func ListenShared(network, addr string, n int, control Control) ([]net.Listener, error) {
-	lc := ListenConfig(false, control)
+// ListenShared opens one listener: n must be 1 where ports cannot be shared.
+func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net.Listener, error) {
+	lc := NewListenConfig(false, control)
 	l, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		return nil, err
@@ -34,38 +34,35 @@ func ListenShared(network, addr string, n int, control Control) ([]net.Listener,
 	return []net.Listener{l}, nil
 }
 
-// Backlog does nothing here: package net has chosen.
-func Backlog(net.Listener, int) error { return nil }
+// SetBacklog does nothing: it needs Linux.
+func SetBacklog(net.Listener, int) error { return nil }
 
-// LatePort is for net.Dialer.Control; it is a matter of Linux.
-func LatePort(_, _ string, _ syscall.RawConn) error { return nil }
+// SetBindNoPort does nothing: it needs Linux.
+func SetBindNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
-// Queues needs Linux.
-func Queues() ([]Queue, error) { return nil, errors.ErrUnsupported }
+// ListAcceptQueues needs Linux.
+func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
 
-// SegmentsOf needs Linux.
-func SegmentsOf(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
+// SumSegments needs Linux.
+func SumSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
 
-// Accepted needs Linux.
-func Accepted(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
+// CountAccepted needs Linux.
+func CountAccepted(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
-// PrivateTables needs Linux.
-func PrivateTables() error { return errors.ErrUnsupported }
+// CheckPrivateTables fails: private tables need Linux.
+func CheckPrivateTables() error { return errors.ErrUnsupported }
 
-// Talks needs Linux.
-func Talks(uint16, int) ([]Talk, error) { return nil, errors.ErrUnsupported }
+// ListConns needs Linux.
+func ListConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
 
-// DescriptorLimit is how many descriptors this process may open now (soft) and
-// how far it may raise that by itself (hard). ok is false where there is no
-// such limit to read.
+// DescriptorLimit returns ok = false: the limit is read on Linux only.
 func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
 
-// KeepaliveTimeout is after how long a silence a peer that answers no keepalive probe is
-// given up.
+// KeepaliveTimeout is how long a peer may be silent without answering keepalive probes.
 const KeepaliveTimeout = 3 * time.Minute
 
-// SetListenerTimeout does nothing here: the system has no such option.
-func SetListenerTimeout(net.Listener, time.Duration, bool) {}
+// SetDeadPeerTimeout does nothing: it needs Linux.
+func SetDeadPeerTimeout(net.Listener, time.Duration, bool) {}
 
 // Sleep pauses for d.
 func Sleep(d time.Duration) { time.Sleep(d) }

@@ -13,40 +13,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file gives a thread a descriptor table of its own. The limit of
-// descriptors holds for each table, so that several threads of one process can
-// have more open than the limit says.
+// This file gives a thread a private descriptor table. The descriptor limit applies to each table,
+// so several threads of a process can together open more descriptors than the limit.
 //
-// A table begins as a copy of the process's. Of that copy stay the standard
-// streams, files, and what belongs to no file: among these are the descriptors
-// of Go's poller, without which the runtime can't go on on that thread, and
-// eventfds. Sockets and pipes are closed: a copy would keep them open when their
-// owner closes them.
+// A table starts as a copy of the process's table. The standard streams, files and anonymous
+// descriptors such as those of Go's poller, without which the runtime cannot continue on that
+// thread, remain. Sockets and pipes are closed: a copy would keep them open after their owner
+// closes them.
 //
-// Code that runs on such a thread by mistake with a descriptor of the process's
-// table is not to hit a connection. So connections are numbered from Guard, and
-// the free numbers below it are taken by something that can neither be read nor
-// written.
+// A descriptor of the process's table used by mistake on such a thread must not hit a connection.
+// Therefore connections are numbered from FirstPrivateFD, and the free numbers below it are filled
+// with a descriptor that can neither be read nor written.
 
-// tables says which threads have a table of their own, and for Eventfd.Ring what
-// is in it.
-var tables struct {
-	private  atomic.Int32 // how many
-	eventfds atomic.Uint64
+// privateTables records which threads have a private table and which eventfds it contains.
+var privateTables struct {
+	count    atomic.Int32  // number of tables
+	eventfds atomic.Uint64 // number of eventfds created
 
-	mu sync.RWMutex
-	of map[int]uint64 // by thread: eventfds made up to then are in it
+	mu               sync.RWMutex
+	eventfdsByThread map[int]uint64 // by thread: eventfds up to this sequence number are in its table
 }
 
-// OwnThread runs f on a thread that ends with it, and returns when f has.
-func OwnThread(f func()) {
+// RunOnNewThread runs f on a thread that exits afterwards, and waits for it.
+func RunOnNewThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and not unlocked: so the thread ends
+		runtime.LockOSThread() // never unlocked, so the thread exits
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread can't end. Held here, it is not chosen again.
-			OwnThread(f)
+			// The main thread cannot exit. Locked here, it is not chosen again.
+			RunOnNewThread(f)
 			runtime.UnlockOSThread()
 			return
 		}
@@ -55,80 +51,80 @@ func OwnThread(f func()) {
 	<-done
 }
 
-var startPoller sync.Once
+var startRuntimePoller sync.Once
 
-// PrivateTable gives this thread, which must be one of OwnThread, a descriptor
-// table of its own. It keeps the sockets given. The table goes with the thread;
-// release is called before.
-func PrivateTable(keep map[int32]bool) (release func(), err error) {
-	startPoller.Do(func() {
-		if r, w, err := os.Pipe(); err == nil { // which Go's poller watches
+// UnshareDescriptorTable gives the calling thread, which must belong to RunOnNewThread, a private
+// descriptor table that keeps the sockets in keepFDs. The table disappears with the thread; release
+// must be called before.
+func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) {
+	startRuntimePoller.Do(func() {
+		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
 			r.Close()
 			w.Close()
 		}
 	})
-	eventfds := tables.eventfds.Load()
-	if err := unshareFiles(); err != nil {
+	eventfds := privateTables.eventfds.Load()
+	if err := unshareTable(); err != nil {
 		return nil, err
 	}
-	if err := closeInherited(keep); err != nil {
+	if err := closeInheritedSockets(keepFDs); err != nil {
 		return nil, err
 	}
-	if err := guard(); err != nil {
+	if err := fillLowDescriptors(); err != nil {
 		return nil, err
 	}
 	thread := unix.Gettid()
-	tables.mu.Lock()
-	defer tables.mu.Unlock()
-	if tables.of == nil {
-		tables.of = make(map[int]uint64)
+	privateTables.mu.Lock()
+	defer privateTables.mu.Unlock()
+	if privateTables.eventfdsByThread == nil {
+		privateTables.eventfdsByThread = make(map[int]uint64)
 	}
-	tables.of[thread] = eventfds
-	tables.private.Add(1)
+	privateTables.eventfdsByThread[thread] = eventfds
+	privateTables.count.Add(1)
 	return func() {
-		tables.mu.Lock()
-		defer tables.mu.Unlock()
-		delete(tables.of, thread)
-		tables.private.Add(-1)
+		privateTables.mu.Lock()
+		defer privateTables.mu.Unlock()
+		delete(privateTables.eventfdsByThread, thread)
+		privateTables.count.Add(-1)
 	}, nil
 }
 
-// PrivateTables says why threads can't have descriptor tables of their own here, nil
-// if they can. It is tried once, on a thread that ends.
-var PrivateTables = sync.OnceValue(func() (err error) {
-	OwnThread(func() { err = unshareFiles() })
+// CheckPrivateTables returns why threads cannot have private descriptor tables here, nil if they
+// can. It tries once, on a temporary thread.
+var CheckPrivateTables = sync.OnceValue(func() (err error) {
+	RunOnNewThread(func() { err = unshareTable() })
 	return err
 })
 
-// unshareFiles copies the table. Containers often forbid unshare, whatever it is
-// to copy, so the other call that can comes first.
-func unshareFiles() error {
+// unshareTable copies the descriptor table. It tries close_range first, because containers often
+// forbid unshare with any flag.
+func unshareTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	if err != nil {
 		err = unix.Unshare(unix.CLONE_FILES)
 	}
 	if err != nil {
-		return fmt.Errorf("a descriptor table for each loop: %w; a seccomp filter may forbid it: "+
+		return fmt.Errorf("cannot give each loop a descriptor table: %w; a seccomp filter may forbid it: "+
 			"use worker processes instead, or fewer connections", err)
 	}
 	return nil
 }
 
-// closeInherited closes the copies of sockets and pipes.
-func closeInherited(keep map[int32]bool) error {
+// closeInheritedSockets closes the copies of sockets and pipes that are not in keepFDs.
+func closeInheritedSockets(keepFDs map[int32]bool) error {
 	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {
-		return fmt.Errorf("a descriptor table for each loop needs /proc: %w", err)
+		return fmt.Errorf("cannot give each loop a descriptor table: /proc is required: %w", err)
 	}
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= 2 || keep[int32(fd)] {
+		if err != nil || fd <= 2 || keepFDs[int32(fd)] {
 			continue
 		}
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) != nil {
-			continue // the directory's own, closed by now
+			continue // the descriptor of the directory itself, closed by now
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFSOCK, unix.S_IFIFO:
@@ -138,32 +134,31 @@ func closeInherited(keep map[int32]bool) error {
 	return nil
 }
 
-// guard takes the free numbers below Guard.
-func guard() error {
+// fillLowDescriptors occupies the free descriptor numbers below FirstPrivateFD.
+func fillLowDescriptors() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-	for err == nil && fd < Guard {
+	for err == nil && fd < FirstPrivateFD {
 		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	}
 	if err != nil {
-		return fmt.Errorf("a descriptor table for each loop: %w", err)
+		return fmt.Errorf("cannot give each loop a descriptor table: %w", err)
 	}
 	return unix.Close(fd)
 }
 
-// reaches says whether the calling thread's table has the eventfd.
-func (e Eventfd) reaches() bool {
-	if tables.private.Load() == 0 {
+// isInCurrentTable reports whether the calling thread's table contains the eventfd.
+func (e Eventfd) isInCurrentTable() bool {
+	if privateTables.count.Load() == 0 {
 		return true
 	}
-	tables.mu.RLock()
-	defer tables.mu.RUnlock()
-	eventfds, private := tables.of[unix.Gettid()]
-	return !private || e.number <= eventfds
+	privateTables.mu.RLock()
+	defer privateTables.mu.RUnlock()
+	eventfds, private := privateTables.eventfdsByThread[unix.Gettid()]
+	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit is how many descriptors this process may open now (soft) and
-// how far it may raise that by itself (hard). ok is false where there is no
-// such limit to read.
+// DescriptorLimit returns how many descriptors this process may open now (soft) and how far it may
+// raise that itself (hard). ok is false if no limit can be read.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -172,32 +167,30 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SharpTimers has the waits of the calling thread, to which the goroutine must be
-// locked, end within a microsecond of their time, not within the 50 that the kernel
-// takes to end several at once; undo takes it back.
-func SharpTimers() (undo func()) {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // an error means that they are as they were
+// SetPreciseTimers makes waits of the calling thread, to which the goroutine must be locked, end
+// within a microsecond instead of the kernel's 50, which it uses to combine wake-ups. restore undoes
+// it.
+func SetPreciseTimers() (restore func()) {
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
 }
 
-// ThreadWork is what a thread has done.
-type ThreadWork struct {
-	// CPU is the processor time that it has used.
+// ThreadUsage is the resource usage of a thread.
+type ThreadUsage struct {
+	// CPU is processor time.
 	CPU time.Duration
-	// Sleeps is how often it has given up its processor to wait for
-	// something; when it was taken from it does not count.
+	// Sleeps counts voluntary context switches: the thread waited for something.
 	Sleeps int64
 }
 
-// Worked is what the calling thread, to which the goroutine must be locked, has
-// done so far.
-func Worked() ThreadWork {
+// CurrentThreadUsage returns the usage of the calling thread, to which the goroutine must be locked.
+func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // a valid call does not fail
-	return ThreadWork{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Sleeps: int64(u.Nvcsw)}
+	return ThreadUsage{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Sleeps: int64(u.Nvcsw)}
 }
 
-// Since is what it has done since an earlier time.
-func (w ThreadWork) Since(earlier ThreadWork) ThreadWork {
-	return ThreadWork{CPU: w.CPU - earlier.CPU, Sleeps: w.Sleeps - earlier.Sleeps}
+// Since returns the usage since earlier.
+func (w ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
+	return ThreadUsage{CPU: w.CPU - earlier.CPU, Sleeps: w.Sleeps - earlier.Sleeps}
 }

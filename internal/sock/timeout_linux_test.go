@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection that is accepted has what its listener was told.
-func TestUserTimeout(t *testing.T) {
+// TestSetDeadPeerTimeout checks the options that accepted connections inherit.
+func TestSetDeadPeerTimeout(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		write     time.Duration
@@ -26,13 +26,13 @@ func TestUserTimeout(t *testing.T) {
 		{"a moment", time.Microsecond, true, 0, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			lc := ListenConfig(false, nil)
+			lc := NewListenConfig(false, nil)
 			l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			SetListenerTimeout(l, test.write, test.watched)
+			SetDeadPeerTimeout(l, test.write, test.watched)
 			client, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)

@@ -12,28 +12,23 @@ import (
 	"syscall"
 )
 
-// maxUnixPath is the most bytes that the path of a unix socket has: sun_path,
-// less the zero at its end.
+// maxUnixPath is the maximum length of a unix socket path: sun_path without its final zero.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// ListenUnix listens on a unix stream socket at path, or on Linux at an abstract
-// name, written with @ in front, which has no file.
+// ListenUnix listens on a unix stream socket at path. On Linux, a path with a leading @ is an
+// abstract name, which has no file.
 //
-// A socket at path on which nobody listens any more, as a process leaves it that
-// was killed, is removed first. One that somebody listens on, or may listen on as
-// far as can be seen, is an error that wraps syscall.EADDRINUSE; so is a file of
-// another kind, a symbolic link too. Neither is removed. Two programs that start
-// at the same path at one moment can't tell a socket that is left from one on
-// which the other is just about to listen: one of them may remove the other's. On
-// Windows nothing is removed: there each file at path is an error.
+// A stale socket at path, left by a killed process, is removed first. If a program listens there, or
+// that cannot be ruled out, or path is a file of another kind (a symbolic link included), ListenUnix
+// removes nothing and returns an error that wraps syscall.EADDRINUSE. If two programs start at the
+// same path at the same moment, one may remove the socket of the other. On Windows nothing is
+// removed: any file at path is an error.
 //
-// Closing the listener removes the file. That holds for this *net.UnixListener
-// alone, not for further descriptors of its socket, such as from its File
-// method or passed to worker processes, where net.FileListener leaves the file: a
-// supervisor keeps the listener and removes the file by closing it at the end,
-// when workers have stopped accepting. Unix sockets have no SO_REUSEPORT: all
-// workers accept from this one socket. Whoever closes the listener earlier, to go
-// on with another descriptor, calls SetUnlinkOnClose(false) first.
+// Closing the returned listener removes the file. Other descriptors of the socket, such as those
+// passed to worker processes, do not: a supervisor keeps the listener and closes it after the workers
+// have stopped accepting. Unix sockets do not support SO_REUSEPORT; all workers accept from this
+// socket. To close the listener earlier and continue with another descriptor, call
+// SetUnlinkOnClose(false) first.
 func ListenUnix(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err
@@ -43,10 +38,10 @@ func ListenUnix(path string) (*net.UnixListener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	if path[0] == '@' { // gone with its listener, so there is one
-		return nil, inUse(path, "another socket has this name; expected one that is free")
+	if path[0] == '@' { // abstract names disappear with their listener, so one exists
+		return nil, addrInUseError(path, "another socket uses this name; choose a free one")
 	}
-	if err := removeStale(addr); err != nil {
+	if err := removeStaleSocket(addr); err != nil {
 		return nil, err
 	}
 	return net.ListenUnix("unix", addr)
@@ -55,51 +50,51 @@ func ListenUnix(path string) (*net.UnixListener, error) {
 func checkUnixPath(path string) error {
 	switch {
 	case path == "" || path == "@":
-		return fmt.Errorf("path of a unix socket is %q; expected one such as /run/myriad.sock, or on Linux @myriad", path)
+		return fmt.Errorf("path of a unix socket is %q; expected a path such as /run/myriad.sock, or on Linux @myriad", path)
 	case len(path) > maxUnixPath:
-		return fmt.Errorf("path of a unix socket has %d bytes (%.60q...); expected at most %d: take a shorter one, such as in /run",
+		return fmt.Errorf("path of a unix socket has %d bytes (%.60q...); expected at most %d: choose a shorter path, such as in /run",
 			len(path), path, maxUnixPath)
 	case strings.Contains(path, "\x00"):
-		return fmt.Errorf("path of a unix socket is %q; expected one without a zero byte", path)
+		return fmt.Errorf("path of a unix socket is %q; expected a path without a zero byte", path)
 	case path[0] == '@' && runtime.GOOS != "linux":
 		return fmt.Errorf("path of a unix socket is %q; abstract names need Linux, expected a path (./%s for a file of this name)", path, path)
 	}
 	return nil
 }
 
-// removeStale removes the socket at a path if nobody listens on it.
-func removeStale(addr *net.UnixAddr) error {
+// removeStaleSocket removes the socket at addr if no program listens on it.
+func removeStaleSocket(addr *net.UnixAddr) error {
 	info, err := os.Lstat(addr.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return inUse(addr.Name, "what is there can't be looked at: "+err.Error())
+		return addrInUseError(addr.Name, "cannot inspect the file there:  "+err.Error())
 	case info.Mode()&fs.ModeSocket == 0:
-		return inUse(addr.Name, "a file of another kind is there ("+cmp.Or(kinds[info.Mode().Type()], info.Mode().String())+
-			"); expected nothing or a socket: take another path, or remove it")
+		return addrInUseError(addr.Name, "the path is not a socket but ("+cmp.Or(fileKindNames[info.Mode().Type()], info.Mode().String())+
+			"); choose another path, or remove it")
 	}
 	c, err := net.DialUnix("unix", nil, addr)
 	switch {
 	case err == nil:
 		c.Close()
-		return inUse(addr.Name, "another program listens there; end it, or take another path")
+		return addrInUseError(addr.Name, "another program listens there; stop it, or choose another path")
 	case errors.Is(err, syscall.ENOENT):
 		return nil
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		return inUse(addr.Name, "a socket is there, and whether somebody listens can't be found out: "+err.Error())
+		return addrInUseError(addr.Name, "cannot determine whether a program listens on the socket there: "+err.Error())
 	}
 	if err := os.Remove(addr.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return inUse(addr.Name, "nobody listens on the socket there any more, but it can't be removed: "+err.Error())
+		return addrInUseError(addr.Name, "the stale socket there cannot be removed: "+err.Error())
 	}
 	return nil
 }
 
-// inUse is an error that wraps EADDRINUSE.
-func inUse(path, why string) error {
-	return fmt.Errorf("listen unix %s: %w: %s", path, syscall.EADDRINUSE, why)
+// addrInUseError returns an error that wraps EADDRINUSE.
+func addrInUseError(path, reason string) error {
+	return fmt.Errorf("listen unix %s: %w: %s", path, syscall.EADDRINUSE, reason)
 }
 
-var kinds = map[fs.FileMode]string{
+var fileKindNames = map[fs.FileMode]string{
 	0: "a regular file", fs.ModeDir: "a directory", fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a named pipe",
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connects reports whether somebody listens at path.
-func connects(path string) bool {
+// isListening reports whether a program listens at path.
+func isListening(path string) bool {
 	c, err := net.Dial("unix", path)
 	if err == nil {
 		c.Close()
@@ -24,7 +24,7 @@ func connects(path string) bool {
 	return err == nil
 }
 
-func mustListen(t *testing.T, path string) *net.UnixListener {
+func mustListenUnix(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	l, err := ListenUnix(path)
 	if err != nil {
@@ -34,8 +34,8 @@ func mustListen(t *testing.T, path string) *net.UnixListener {
 	return l
 }
 
-// leave makes a socket file without a listener.
-func leave(path string) error {
+// createStaleSocket creates a socket file without a listener.
+func createStaleSocket(path string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return err
@@ -44,28 +44,28 @@ func leave(path string) error {
 	return l.Close()
 }
 
-// It listens where nothing is, where a socket was left, at the longest path and at an
-// abstract name, and leaves no file.
+// TestListenUnix listens at a new path, at a stale socket, at the longest path and at an abstract
+// name, and checks that closing leaves no file.
 func TestListenUnix(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "s") // with a short name
+	dir, err := os.MkdirTemp("/tmp", "s") // a short path
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := leave(dir + "/stale"); err != nil {
+	if err := createStaleSocket(dir + "/stale"); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{
 		dir + "/new", dir + "/stale", dir + "/" + strings.Repeat("x", maxUnixPath-len(dir)-1), fmt.Sprintf("@myriad-test-%d", os.Getpid()),
 	} {
-		l := mustListen(t, path)
-		if !connects(path) {
+		l := mustListenUnix(t, path)
+		if !isListening(path) {
 			t.Errorf("%s: nobody listens", path)
 		}
 		if again, err := ListenUnix(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s, while it is listened on: got %v, %v", path, again, err)
 		}
-		if !connects(path) {
+		if !isListening(path) {
 			t.Errorf("%s: the listener is gone", path)
 		}
 		if err := l.Close(); err != nil {
@@ -77,11 +77,11 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-// What is in the way stays there.
+// TestListenUnixInUse checks that existing files are not removed.
 func TestListenUnixInUse(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
-	if err := leave(stale); err != nil {
+	if err := createStaleSocket(stale); err != nil {
 		t.Fatal(err)
 	}
 	for says, make := range map[string]func(path string) error{
@@ -89,15 +89,15 @@ func TestListenUnixInUse(t *testing.T) {
 		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
 		"a symbolic link": func(path string) error { return os.Symlink(stale, path) },
 		"a named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
-		"another program": func(path string) error { mustListen(t, path); return nil },
-		"can't be found out: dial": func(path string) error { // datagrams, which can't be connected to
+		"another program": func(path string) error { mustListenUnix(t, path); return nil },
+		"cannot determine whether": func(path string) error { // a datagram socket rejects the connection attempt
 			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 			if err == nil {
 				t.Cleanup(func() { c.Close() })
 			}
 			return err
 		},
-		"resource temporarily": func(path string) error { return listenFull(t, path) },
+		"resource temporarily": func(path string) error { return listenWithFullQueue(t, path) },
 	} {
 		path := filepath.Join(dir, "f")
 		if err := make(path); err != nil {
@@ -115,8 +115,8 @@ func TestListenUnixInUse(t *testing.T) {
 	}
 }
 
-// listenFull has a listener at path whose queue is full.
-func listenFull(t *testing.T, path string) error {
+// listenWithFullQueue opens a listener at path and fills its queue.
+func listenWithFullQueue(t *testing.T, path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -138,12 +138,12 @@ func listenFull(t *testing.T, path string) error {
 	return errors.New("the queue takes more than 10 connections")
 }
 
-// A socket is left in a folder without leave to write. Root needs none, so its thread is
-// somebody else for the file system, and ends with the goroutine that is locked to it.
+// TestListenUnixRemoveFails has a stale socket in a folder without write permission. Root needs no
+// permission, so its thread becomes another user for the file system and exits with the goroutine.
 func TestListenUnixRemoveFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
-	if err := leave(path); err != nil {
+	if err := createStaleSocket(path); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, path: 0o777, dir: 0o555} {
@@ -164,7 +164,7 @@ func TestListenUnixRemoveFails(t *testing.T) {
 		_, err := ListenUnix(path)
 		done <- err
 	}()
-	if err := <-done; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "can't be removed") {
+	if err := <-done; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "cannot be removed") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -172,7 +172,7 @@ func TestListenUnixRemoveFails(t *testing.T) {
 func TestListenUnixRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for path, says := range map[string]string{
-		"":                                     `is ""; expected one such as`,
+		"":                                     `is ""; expected a path such as`,
 		"@":                                    `is "@"`,
 		dir + "/a\x00b":                        "without a zero byte",
 		dir + "/none/s":                        "no such file",
@@ -184,10 +184,10 @@ func TestListenUnixRefuses(t *testing.T) {
 	}
 }
 
-// The descriptors of worker processes keep the socket alive, and leave its file.
+// TestListenUnixDescriptors checks that a worker's descriptor keeps the file.
 func TestListenUnixDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	l := mustListen(t, path)
+	l := mustListenUnix(t, path)
 	f, err := l.File()
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestListenUnixDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	worker.Close()
-	if !connects(path) {
+	if !isListening(path) {
 		t.Error("a worker that ended took the socket with it")
 	}
 }

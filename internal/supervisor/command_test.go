@@ -14,19 +14,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// passedTo is what a scripted worker has been passed, as letters.
-func (a *actor) passedTo() (what string) {
-	for len(a.passed) > 0 {
-		what += string((<-a.passed)[:1])
+// takeFrameKinds removes the frames that a fake process has received and returns their kinds.
+func (a *fakeProcess) takeFrameKinds() (what string) {
+	for len(a.frames) > 0 {
+		what += string((<-a.frames)[:1])
 	}
 	return what
 }
 
-// A command reaches all workers; one that is started again is told what holds, and
-// nothing when nothing does.
+// TestCommands checks that a command reaches all workers, and that a restarted worker receives the
+// current command, if there is one.
 func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, n := play(nil, []script{{serves: true, lives: time.Hour}, {serves: true, lives: time.Hour}, {serves: true}}, []script{{serves: true}})
+		s, n := startWithScripts(nil, []script{{serves: true, lifetime: time.Hour}, {serves: true, lifetime: time.Hour}, {serves: true}}, []script{{serves: true}})
 		synctest.Wait()
 		if err := s.Hold(true); err != nil {
 			t.Error(err)
@@ -35,23 +35,23 @@ func TestCommands(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		for i, a := range n.all() {
-			if got := a.passedTo(); got != "px" {
+		for i, a := range n.allProcesses() {
+			if got := a.takeFrameKinds(); got != "px" {
 				t.Errorf("worker %d was passed %q, want px", i, got)
 			}
 		}
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if got := n.all()[2].passedTo(); got != "p" {
+		if got := n.allProcesses()[2].takeFrameKinds(); got != "p" {
 			t.Errorf("the worker that was started again was passed %q, want p", got)
 		}
 		s.Hold(false)
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if got := n.all()[2].passedTo(); got != "r" {
+		if got := n.allProcesses()[2].takeFrameKinds(); got != "r" {
 			t.Errorf("a worker was passed %q, want r", got)
 		}
-		if got := n.all()[3].passedTo(); got != "" {
+		if got := n.allProcesses()[3].takeFrameKinds(); got != "" {
 			t.Errorf("a worker that was started again when nothing holds was passed %q", got)
 		}
 		if err := s.Stop(context.Background()); err != nil {
@@ -65,8 +65,8 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// While workers drain they accept nothing, which callers are told; connections can be
-// closed still.
+// TestCommandsWhileDraining checks that pausing fails during a drain, while connections can still be
+// expelled.
 func TestCommandsWhileDraining(t *testing.T) {
 	s := &Supervisor{messages: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
 	close(s.draining)
@@ -80,43 +80,43 @@ func TestCommandsWhileDraining(t *testing.T) {
 	}
 }
 
-// heeding is an engine that notes what it is told.
-type heeding struct {
+// recordingEngine records calls.
+type recordingEngine struct {
 	engine.Engine
-	told []string
+	calls []string
 }
 
-func (e *heeding) Hold(on bool) error {
-	e.told = append(e.told, fmt.Sprint("hold ", on))
+func (e *recordingEngine) Hold(on bool) error {
+	e.calls = append(e.calls, fmt.Sprint("hold ", on))
 	return nil
 }
 
-func (e *heeding) Expel(peer netip.AddrPort) error {
-	e.told = append(e.told, "expel "+peer.String())
+func (e *recordingEngine) Expel(peer netip.AddrPort) error {
+	e.calls = append(e.calls, "expel "+peer.String())
 	return nil
 }
 
-// Commands go over a control socket to an engine; what it can't read is an error.
-func TestObeyCommand(t *testing.T) {
-	e := &heeding{}
+// TestExecuteCommand checks that commands reach the engine, and that malformed ones fail.
+func TestExecuteCommand(t *testing.T) {
+	e := &recordingEngine{}
 	for _, c := range []struct {
 		frame []byte
 		told  string
 		err   string
 	}{
-		{holdFrame(true), "hold true", ""},
-		{holdFrame(false), "hold false", ""},
-		{expelFrame(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
-		{expelFrame(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
-		{newFrame(kindExpel, []byte{1, 2}), "", "the peer to expel is 0102; expected"},
+		{encodePauseAccept(true), "hold true", ""},
+		{encodePauseAccept(false), "hold false", ""},
+		{encodeExpel(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
+		{encodeExpel(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
+		{encodeFrame(kindExpel, []byte{1, 2}), "", "peer to expel is 0102; expected"},
 	} {
-		e.told = nil
-		frame, err := receive(bytes.NewReader(c.frame))
+		e.calls = nil
+		frame, err := readFrame(bytes.NewReader(c.frame))
 		if err != nil {
 			t.Fatalf("received %q, %v", frame, err)
 		}
-		err = obeyCommand(e, frame[0], frame[headSize:])
-		if got := strings.Join(e.told, ", "); got != c.told || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		err = executeCommand(e, frame[0], frame[frameHeaderSize:])
+		if got := strings.Join(e.calls, ", "); got != c.told || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: the engine was told %q, %v; want %q, %s", c.frame, got, err, c.told, c.err)
 		}
 	}

@@ -12,61 +12,59 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// What goes over a control socket are frames: a byte of these, 4 bytes of length
-// (big-endian), and the content.
+// Kinds of frames on a control socket. A frame is its kind (1 byte), the length of the payload
+// (4 bytes, big-endian) and the payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
-	kindBroadcast = 'b' // either way, like an operator's commands:
-	kindPause     = 'p' // accept nothing
+	kindBroadcast = 'b' // both ways, like the operator's commands:
+	kindPause     = 'p' // stop accepting
 	kindResume    = 'r'
-	kindExpel     = 'x' // an address and port, as netip.AddrPort marshals them
+	kindExpel     = 'x' // payload: a netip.AddrPort in binary form
 )
 
 const (
-	// maxBroadcast is the longest message of a broadcast, in bytes.
+	// maxBroadcast is the maximum length of a broadcast in bytes.
 	maxBroadcast = 1 << 20
-	// maxWaiting is how many messages may wait for a control socket, or in the
-	// supervisor.
-	maxWaiting = 64
-	// controlTimeout bounds what should be done at once.
+	// maxQueuedMessages is the queue length of an outbox and of the supervisor's relay.
+	maxQueuedMessages = 64
+	// controlTimeout limits operations that should be immediate.
 	controlTimeout = time.Second
-	// writeTimeout bounds a write to a control socket. The reader is busy for
-	// controlTimeout at most.
+	// writeTimeout limits a write to a control socket. The reader is busy for at most
+	// controlTimeout.
 	writeTimeout = 10 * controlTimeout
-	// headSize is the length of a frame's head.
-	headSize = 5
+	// frameHeaderSize is the length of a frame's kind and length.
+	frameHeaderSize = 5
 )
 
-func newFrame(kind byte, content []byte) []byte {
-	frame := make([]byte, headSize, headSize+len(content))
+func encodeFrame(kind byte, payload []byte) []byte {
+	frame := make([]byte, frameHeaderSize, frameHeaderSize+len(payload))
 	frame[0] = kind
-	binary.BigEndian.PutUint32(frame[1:], uint32(len(content)))
-	return append(frame, content...)
+	binary.BigEndian.PutUint32(frame[1:], uint32(len(payload)))
+	return append(frame, payload...)
 }
 
-func broadcastFrame(p []byte) ([]byte, error) {
-	if len(p) > maxBroadcast {
-		return nil, fmt.Errorf("%w: %d bytes for all worker processes, expected at most %d", engine.ErrTooLarge, len(p), maxBroadcast)
+func encodeBroadcast(message []byte) ([]byte, error) {
+	if len(message) > maxBroadcast {
+		return nil, fmt.Errorf("%w: %d bytes for all worker processes, expected at most %d", engine.ErrTooLarge, len(message), maxBroadcast)
 	}
-	return newFrame(kindBroadcast, p), nil
+	return encodeFrame(kindBroadcast, message), nil
 }
 
-func holdFrame(on bool) []byte {
-	if on {
-		return newFrame(kindPause, nil)
+func encodePauseAccept(paused bool) []byte {
+	if paused {
+		return encodeFrame(kindPause, nil)
 	}
-	return newFrame(kindResume, nil)
+	return encodeFrame(kindResume, nil)
 }
 
-func expelFrame(peer netip.AddrPort) []byte {
-	at, _ := peer.MarshalBinary() // which can't fail
-	return newFrame(kindExpel, at)
+func encodeExpel(peer netip.AddrPort) []byte {
+	payload, _ := peer.MarshalBinary() // cannot fail
+	return encodeFrame(kindExpel, payload)
 }
 
-// receive reads a frame.
-func receive(r io.Reader) (frame []byte, err error) {
-	frame = make([]byte, headSize)
+func readFrame(r io.Reader) (frame []byte, err error) {
+	frame = make([]byte, frameHeaderSize)
 	if _, err := io.ReadFull(r, frame); err != nil {
 		return nil, err
 	}
@@ -75,13 +73,12 @@ func receive(r io.Reader) (frame []byte, err error) {
 		return nil, fmt.Errorf("control socket: a frame is %d bytes; expected at most %d", size, maxBroadcast)
 	}
 	frame = append(frame, make([]byte, size)...)
-	_, err = io.ReadFull(r, frame[headSize:])
+	_, err = io.ReadFull(r, frame[frameHeaderSize:])
 	return frame, err
 }
 
-// outbox holds what waits to be written to a control socket. One goroutine writes, in
-// the order of put, but the urgent message first. Its methods are safe for concurrent
-// use.
+// outbox is the send queue of a control socket. One goroutine writes the messages in order, the
+// urgent one first. It is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -91,15 +88,15 @@ type outbox struct {
 }
 
 func newOutbox(socket *net.UnixConn) *outbox {
-	o := &outbox{socket: socket, queue: make(chan []byte, maxWaiting), urgent: make(chan []byte, 1), closing: make(chan struct{})}
+	o := &outbox{socket: socket, queue: make(chan []byte, maxQueuedMessages), urgent: make(chan []byte, 1), closing: make(chan struct{})}
 	o.close = sync.OnceFunc(func() { close(o.closing) })
 	return o
 }
 
-// put queues a message. It waits for room up to a bound, and then returns
-// engine.ErrFull; after close it returns engine.ErrClosed.
-func (o *outbox) put(message []byte, bound time.Duration) error {
-	if closed(o.closing) {
+// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is
+// none, and engine.ErrClosed after close.
+func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
+	if isClosed(o.closing) {
 		return engine.ErrClosed
 	}
 	select {
@@ -107,30 +104,30 @@ func (o *outbox) put(message []byte, bound time.Duration) error {
 		return nil
 	default:
 	}
-	if bound == 0 {
+	if timeout == 0 {
 		return engine.ErrFull
 	}
-	late := time.NewTimer(bound)
-	defer late.Stop()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	select {
 	case o.queue <- message:
-		if closed(o.closing) {
-			return engine.ErrClosed // it may have come too late
+		if isClosed(o.closing) {
+			return engine.ErrClosed // it may have missed the final flush
 		}
 		return nil
 	case <-o.closing:
 		return engine.ErrClosed
-	case <-late.C:
+	case <-timer.C:
 		return engine.ErrFull
 	}
 }
 
-// putUrgent queues a message before all others. It is called once.
-func (o *outbox) putUrgent(message []byte) { o.urgent <- message }
+// enqueueUrgent adds a message that is sent before all others. It may be called once.
+func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// write writes until close, and then what is left. When a write fails it closes the
-// outbox: the reader would not understand what comes after it.
-func (o *outbox) write() {
+// writeUntilClosed writes messages until close, then the remaining ones. A failed write closes the
+// outbox, because the reader could not parse what follows.
+func (o *outbox) writeUntilClosed() {
 	defer o.close()
 	for {
 		var message []byte
@@ -141,18 +138,18 @@ func (o *outbox) write() {
 			case message = <-o.urgent:
 			case message = <-o.queue:
 			case <-o.closing:
-				for len(o.queue) > 0 && o.send(<-o.queue) {
+				for len(o.queue) > 0 && o.writeMessage(<-o.queue) {
 				}
 				return
 			}
 		}
-		if !o.send(message) {
+		if !o.writeMessage(message) {
 			return
 		}
 	}
 }
 
-func (o *outbox) send(message []byte) bool {
+func (o *outbox) writeMessage(message []byte) bool {
 	_ = o.socket.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := o.socket.Write(message)
 	return err == nil

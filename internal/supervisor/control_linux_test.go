@@ -13,10 +13,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// newPair is an outbox, and both ends of its control socket.
-func newPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
+// newOutboxPair returns an outbox and both ends of its control socket.
+func newOutboxPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
 	t.Helper()
-	ours, theirs, err := controlPair()
+	ours, theirs, err := newControlSocketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,61 +28,61 @@ func newPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
 }
 
 func TestOutbox(t *testing.T) {
-	o, ours, theirs := newPair(t)
-	for i := range maxWaiting {
-		if err := o.put(fmt.Appendln(nil, i), 0); err != nil {
+	o, ours, theirs := newOutboxPair(t)
+	for i := range maxQueuedMessages {
+		if err := o.enqueue(fmt.Appendln(nil, i), 0); err != nil {
 			t.Fatalf("put %d: %v", i, err)
 		}
 	}
-	if err := o.put(nil, 0); !errors.Is(err, engine.ErrFull) {
+	if err := o.enqueue(nil, 0); !errors.Is(err, engine.ErrFull) {
 		t.Errorf("one too many: %v", err)
 	}
-	if err := o.put(nil, time.Millisecond); !errors.Is(err, engine.ErrFull) {
+	if err := o.enqueue(nil, time.Millisecond); !errors.Is(err, engine.ErrFull) {
 		t.Errorf("one too many, with a wait: %v", err)
 	}
 	o.close()
-	if err := o.put(nil, time.Hour); !errors.Is(err, engine.ErrClosed) {
+	if err := o.enqueue(nil, time.Hour); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("after close: %v", err)
 	}
-	o.write()
+	o.writeUntilClosed()
 	if err := ours.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	got, err := io.ReadAll(theirs)
 	lines := strings.Fields(string(got))
-	if err != nil || len(lines) != maxWaiting || lines[maxWaiting-1] != fmt.Sprint(maxWaiting-1) {
+	if err != nil || len(lines) != maxQueuedMessages || lines[maxQueuedMessages-1] != fmt.Sprint(maxQueuedMessages-1) {
 		t.Errorf("written: %q, %v", got, err)
 	}
 }
 
-// What can't be written ends the outbox.
+// TestOutboxClosedByPeer checks that a failed write closes the outbox.
 func TestOutboxClosedByPeer(t *testing.T) {
-	o, _, theirs := newPair(t)
+	o, _, theirs := newOutboxPair(t)
 	theirs.Close()
 	for range 2 {
-		if err := o.put([]byte("x"), 0); err != nil {
+		if err := o.enqueue([]byte("x"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	o.write()
-	if err := o.put([]byte("x"), 0); !errors.Is(err, engine.ErrClosed) {
+	o.writeUntilClosed()
+	if err := o.enqueue([]byte("x"), 0); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
 }
 
-// An order is written before the broadcasts that wait.
+// TestOutboxUrgent checks that an urgent message overtakes queued ones.
 func TestOutboxUrgent(t *testing.T) {
-	o, _, theirs := newPair(t)
+	o, _, theirs := newOutboxPair(t)
 	for range 3 {
-		if err := o.put([]byte("b"), 0); err != nil {
+		if err := o.enqueue([]byte("b"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	o.putUrgent([]byte("d"))
+	o.enqueueUrgent([]byte("d"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		o.write()
+		o.writeUntilClosed()
 	}()
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(theirs, got); err != nil || string(got) != "dbbb" {

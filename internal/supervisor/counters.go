@@ -10,59 +10,60 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// publishEvery is how often a worker publishes its counters.
+// publishEvery is the interval at which a worker publishes its counters.
 const publishEvery = 100 * time.Millisecond
 
-// block holds a worker's counters in memory that it shares with the supervisor. The
-// worker copies its engine's counters there, so a reader sees each counter whole, but
-// not all of one moment.
-type block struct {
+// counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its
+// engine's counters there. Each counter is consistent, but they are not a snapshot of one moment.
+type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
-	listeners [engine.MaxListeners]listener
+	listeners [engine.MaxListeners]listenerCounters
 }
 
-// listener is what has come by one.
-type listener struct{ open, accepted, refused atomic.Int64 }
+// listenerCounters are the counters of one listener.
+type listenerCounters struct{ open, accepted, refused atomic.Int64 }
 
-func (l *listener) store(from engine.Listening) {
+func (l *listenerCounters) store(from engine.Listening) {
 	l.open.Store(from.Open)
 	l.accepted.Store(from.Accepted)
 	l.refused.Store(from.Refused)
 }
 
-func (l *listener) addTo(sum *engine.Listening) {
+func (l *listenerCounters) addTo(sum *engine.Listening) {
 	sum.Open += l.open.Load()
 	sum.Accepted += l.accepted.Load()
 	sum.Refused += l.refused.Load()
 }
 
-// past is what workers that have ended have counted.
-type past struct {
+// endedCounters sums the counters of workers that have ended.
+type endedCounters struct {
 	counts    engine.Counters
-	listeners [engine.MaxListeners]listener
+	listeners [engine.MaxListeners]listenerCounters
 }
 
-// stride is the distance of two blocks: whole pairs of cache lines, so that no
-// two workers write to one.
-const stride = int((unsafe.Sizeof(block{}) + 127) &^ 127)
+// blockStride is the distance between blocks: a multiple of two cache lines, so that workers do not
+// share one.
+const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
-// sharedCounters are the blocks of all workers.
+// sharedCounters contains the blocks of all workers.
 type sharedCounters []byte
 
-func (c sharedCounters) workers() int { return len(c) / stride }
+func (c sharedCounters) workerCount() int { return len(c) / blockStride }
 
-func (c sharedCounters) block(index int) *block { return (*block)(unsafe.Pointer(&c[index*stride])) }
-
-// publisher writes a worker's block. It belongs to Run.
-type publisher struct {
-	block  *block
-	engine engine.Engine
-	gc     debug.GCStats // whose memory is used again
+func (c sharedCounters) block(index int) *counterBlock {
+	return (*counterBlock)(unsafe.Pointer(&c[index*blockStride]))
 }
 
-// publish writes what the engine has counted, and what Go's runtime says of this process.
-func (p *publisher) publish() {
+// counterPublisher writes a worker's block. Only Run uses it.
+type counterPublisher struct {
+	block  *counterBlock
+	engine engine.Engine
+	gc     debug.GCStats // kept to reuse its memory
+}
+
+// publish copies the counters of the engine and of the Go runtime into the block.
+func (p *counterPublisher) publish() {
 	counts := p.engine.Counters()
 	debug.ReadGCStats(&p.gc)
 	counts[engine.Goroutines] = int64(runtime.NumGoroutine())
@@ -74,24 +75,24 @@ func (p *publisher) publish() {
 	}
 }
 
-// collect adds the counters of a worker that has ended to those of the past, and
-// clears the block. It returns how many connections the worker had open.
-func (b *block) collect(past *past) (lost int64) {
+// addToEnded adds the counters of an ended worker to ended, clears the block, and returns how many
+// connections the worker had open.
+func (b *counterBlock) addToEnded(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
-	lost = last[engine.Open]
+	openConns = last[engine.Open]
 	sum := last.Past()
-	past.counts.AddTo(&sum)
-	past.counts.Store(&sum)
+	ended.counts.AddTo(&sum)
+	ended.counts.Store(&sum)
 	b.counts.Store(&none)
 	b.loops.Store(0)
 	for i := range b.listeners {
 		var sum engine.Listening
 		b.listeners[i].addTo(&sum)
-		past.listeners[i].addTo(&sum)
-		sum.Open = 0 // that is of now
-		past.listeners[i].store(sum)
+		ended.listeners[i].addTo(&sum)
+		sum.Open = 0 // nothing is open any more
+		ended.listeners[i].store(sum)
 		b.listeners[i].store(engine.Listening{})
 	}
-	return lost
+	return openConns
 }

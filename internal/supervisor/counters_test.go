@@ -6,9 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// counted is counts with a different number in each place, so that one that is
-// forgotten shows.
-func counted(t *testing.T, factor int64) (n engine.Counts) {
+// distinctCounts returns counts with different values, so that a forgotten one shows.
+func distinctCounts(t *testing.T, factor int64) (n engine.Counts) {
 	t.Helper()
 	for i := range n {
 		n[i] = int64(i+1) * factor
@@ -19,11 +18,11 @@ func counted(t *testing.T, factor int64) (n engine.Counts) {
 func fill(c *engine.Counters, n engine.Counts) { c.Store(&n) }
 
 func TestSharedCounters(t *testing.T) {
-	b := make(sharedCounters, 2*stride)
-	var past past
+	b := make(sharedCounters, 2*blockStride)
+	var past endedCounters
 	first, second := b.block(0), b.block(1)
-	fill(&first.counts, counted(t, 1))
-	fill(&second.counts, counted(t, 10))
+	fill(&first.counts, distinctCounts(t, 1))
+	fill(&second.counts, distinctCounts(t, 10))
 	first.loops.Store(2)
 	first.listeners[1].store(engine.Listening{Open: 1, Accepted: 2, Refused: 3})
 	past.listeners[1].store(engine.Listening{Accepted: 10, Refused: 10})
@@ -31,16 +30,16 @@ func TestSharedCounters(t *testing.T) {
 	var sum engine.Counts
 	first.counts.AddTo(&sum)
 	second.counts.AddTo(&sum)
-	want := counted(t, 11)
-	want[engine.CastAge] = counted(t, 10)[engine.CastAge] // the larger one
+	want := distinctCounts(t, 11)
+	want[engine.CastAge] = distinctCounts(t, 10)[engine.CastAge] // the larger one
 	if sum != want {
 		t.Errorf("the sum is %+v, want %+v", sum, want)
 	}
-	if lost := first.collect(&past); lost != 1 {
+	if lost := first.addToEnded(&past); lost != 1 {
 		t.Errorf("%d open when it ended, want 1", lost)
 	}
-	fill(&first.counts, counted(t, 100)) // the next life
-	first.collect(&past)
+	fill(&first.counts, distinctCounts(t, 100)) // the next run
+	first.addToEnded(&past)
 	var came engine.Listening
 	past.listeners[1].addTo(&came)
 	if want := (engine.Listening{Accepted: 12, Refused: 13}); came != want {
@@ -51,7 +50,7 @@ func TestSharedCounters(t *testing.T) {
 	}
 	sum = engine.Counts{}
 	past.counts.AddTo(&sum)
-	want = counted(t, 101).Past()
+	want = distinctCounts(t, 101).Past()
 	if sum != want {
 		t.Errorf("the past is %+v, want %+v", sum, want)
 	}
@@ -62,7 +61,7 @@ func TestSharedCounters(t *testing.T) {
 	}
 	sum = engine.Counts{}
 	second.counts.AddTo(&sum)
-	if want := counted(t, 10); sum != want {
+	if want := distinctCounts(t, 10); sum != want {
 		t.Errorf("the other block holds %+v, want %+v", sum, want)
 	}
 }

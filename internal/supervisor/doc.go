@@ -1,41 +1,37 @@
 // Package supervisor runs a server as several worker processes.
 //
-// # Who owns what
+// # Ownership
 //
-// The supervisor is the process that the user started. For each worker it owns a
-// listener per address (SO_REUSEPORT). It never accepts: it keeps the listeners open,
-// so that a worker that is started again finds its sockets and the connections that
-// wait there. It maps the shared counters, a block per worker. For each worker one
-// goroutine, its monitor, starts the process, drains it, kills it, waits for it, and
-// starts it again.
+// The supervisor is the process that the user started. It opens a listener per worker and address
+// (SO_REUSEPORT) and never accepts. It keeps the listeners open, so that a restarted worker finds
+// its sockets and the connections waiting there. It maps the shared counters, one block per worker.
+// A monitor goroutine per worker starts, drains, kills, reaps and restarts the process.
 //
-// A worker is the same program with the same arguments. The variable MYRIAD_WORKER
-// says which worker it is; descriptors 3, 4 and 5 are the shared counters, its control
-// socket and its link for upgrades (migrate_linux.go), and its listeners follow. Only the worker
-// writes to its block of counters until it has ended; then its monitor adds the block
-// to the counters of workers that ended, and clears it.
+// A worker is the same program with the same arguments. The variable MYRIAD_WORKER identifies it.
+// Descriptor 3 is the shared counters, 4 the control socket, 5 the connection for handoff orders
+// (handoff_linux.go); its listeners follow. Only the worker writes to its block of counters until it
+// has ended; then its monitor adds the block to the counters of ended workers and clears it.
 //
 // # The control socket
 //
-// The control socket is a socket pair between supervisor and worker. At each end one
-// goroutine reads and another one writes, from a bounded outbox.
+// The control socket is a socket pair between the supervisor and a worker. At each end one goroutine
+// reads and another one writes, from a bounded outbox.
 //
-// The worker says when it serves, and shuts down its direction when it has stopped
-// serving. The supervisor orders a drain, which it bounds with a kill. When the
-// supervisor dies the kernel ends its direction, and the worker drains and exits.
+// The worker announces that it serves, and shuts down its direction when it has stopped serving.
+// The supervisor requests a drain, and kills the worker if that takes too long. If the supervisor
+// dies, the kernel closes its direction; the worker then drains and exits.
 //
-// Broadcasts and operators' commands go both ways: from the worker in which they were
-// made to the supervisor, and from its relay, one goroutine, to all workers that serve,
-// the first one included. So all workers get them in the same order. Where there is no
-// room the sender is not read from, until it has no room either and its caller gets
-// ErrFull. Only a worker that takes nothing for controlTimeout misses a message, which
-// is logged. An order to drain overtakes messages that wait.
+// Broadcasts and operators' commands go from the worker where they are made to the supervisor. Its
+// relay, a single goroutine, sends them to all serving workers, the first one included, so all
+// workers receive them in the same order. If a queue is full, its sender is not read until the
+// sender's queue is full as well and the caller gets ErrFull. Only a worker that reads nothing for
+// controlTimeout misses a message, which is logged. A drain request overtakes queued messages.
 //
-// # The life of a worker
+// # Worker states
 //
 //	start ──▶ starting ──▶ serving ──▶ stopped ──▶ ended
 //	  ▲          │            │                      │
 //	  └──────────┴── back-off ┴──────────────────────┘
 //
-// Each state but serving is bounded, see timing.
+// Each state except serving has a time limit, see timing.
 package supervisor

@@ -8,73 +8,76 @@ import (
 	"time"
 )
 
-// errExitedZero is the end of a worker whose exit code was 0.
+// errExitedZero stands for exit code 0.
 var errExitedZero = errors.New("exit status 0")
 
-// monitor starts a worker, and starts it again when it has ended, until the
-// supervisor drains or gives up.
-func (s *Supervisor) monitor(index int) {
+// keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or
+// gives up.
+func (s *Supervisor) keepWorkerRunning(index int) {
 	var backoff time.Duration
-	for run := 0; !closed(s.draining); run++ {
+	for run := 0; !isClosed(s.draining); run++ {
 		if run > 0 {
 			s.restarts.Add(1)
 		}
 		began := time.Now()
-		served, err := s.run(index)
+		served, err := s.runWorkerOnce(index)
 		lived := time.Since(began)
-		if closed(s.draining) {
-			s.logBadDrain(index, err)
+		if isClosed(s.draining) {
+			s.logFailedDrain(index, err)
 			return
 		}
 		err = cmp.Or(err, errExitedZero)
-		if !served && s.failed(index, err) {
+		if !served && s.recordFailure(index, err) {
 			s.drain()
 			return
 		}
-		if backoff = min(2*backoff, s.timing.maxBackoff); backoff == 0 || lived >= s.timing.settled {
+		if backoff = min(2*backoff, s.timing.maxBackoff); backoff == 0 || lived >= s.timing.resetAfter {
 			backoff = s.timing.backoff
 		}
-		if !s.sleep(backoff) {
-			s.logBadDrain(index, err)
+		if !s.sleepUnlessDraining(backoff) {
+			s.logFailedDrain(index, err)
 			return
 		}
-		s.cfg.Log.Warn("worker process ended; starting it again",
+		s.cfg.Log.Warn("worker process ended; restarting it",
 			"worker", index, "end", err.Error(), "lived", lived,
 			"served", served, "waited", backoff)
 	}
 }
 
-// sleep waits; it reports false if the supervisor drains.
-func (s *Supervisor) sleep(d time.Duration) bool {
+// sleepUnlessDraining waits for d. It reports false if the supervisor drains.
+// sleepUnlessDraining waits; it reports false if the supervisor drains.
+func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-s.draining:
 	}
-	return !closed(s.draining)
+	return !isClosed(s.draining)
 }
 
-// logBadDrain logs that a worker failed in a drain, or just before: a signal to the
+// logFailedDrain logs that a worker failed during a drain or just before: a signal to the process
+// group can reach the worker first.
 // whole process group can reach it first.
-func (s *Supervisor) logBadDrain(index int, err error) {
-	if err == nil || err == errExitedZero || closed(s.killing) {
+func (s *Supervisor) logFailedDrain(index int, err error) {
+	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
 	}
-	s.cfg.Log.Warn("worker process did not drain well",
+	s.cfg.Log.Warn("worker process failed while draining",
 		"worker", index, "end", err.Error())
 }
 
-// run is one run of a worker, from its start until it has been waited for.
-func (s *Supervisor) run(index int) (served bool, err error) {
-	p, err := s.spawner.spawn(index, func(frame []byte) { s.messages <- frame })
+// runWorkerOnce starts a worker process and waits until it has ended.
+// runWorkerOnce is one run of a worker, from its start until it has been waited for.
+func (s *Supervisor) runWorkerOnce(index int) (served bool, err error) {
+	p, err := s.spawner.spawnWorker(index, func(frame []byte) { s.messages <- frame })
 	if err != nil {
 		return false, err
 	}
 	s.running.Add(1)
 	s.setProcess(index, p)
-	served = s.watch(index, p)
-	lost := s.collect(index)
+	served = s.superviseProcess(index, p)
+	lost := s.collectEndedWorker(index)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
@@ -83,45 +86,47 @@ func (s *Supervisor) run(index int) (served bool, err error) {
 	return served, p.err()
 }
 
-// watch drains and kills the worker when that is due, until it has ended.
-func (s *Supervisor) watch(index int, p process) (served bool) {
+// superviseProcess drains and kills the worker when required, and returns when it has ended.
+// superviseProcess drains and kills the worker when that is due, until it has ended.
+func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
-	late := time.NewTimer(s.timing.start)
-	defer late.Stop()
+	timer := time.NewTimer(s.timing.startTimeout)
+	defer timer.Stop()
 	for {
 		select {
 		case <-serving:
 			served, serving = true, nil
 			if stopped != nil {
-				late.Stop()
+				timer.Stop()
 			}
-			s.serves(index)
-			s.repeatCommand(p)
+			s.recordServing(index)
+			s.requestCommandRepeat(p)
 		case <-stopped:
 			stopped = nil
-			late.Reset(s.timing.exit)
+			timer.Reset(s.timing.exitTimeout)
 		case <-draining:
 			draining = nil
-			p.drain()
+			p.requestDrain()
 		case <-killing:
 			killing = nil
 			p.kill()
-		case <-late.C:
-			s.cfg.Log.Error("worker process is late and is killed",
+		case <-timer.C:
+			s.cfg.Log.Error("worker process exceeded its time limit; killing it",
 				"worker", index, "pid", p.pid(), "served", served)
 			p.kill()
 		case <-p.ended():
-			if serving != nil && closed(serving) {
+			if serving != nil && isClosed(serving) {
 				served = true
-				s.serves(index)
+				s.recordServing(index)
 			}
 			return served
 		}
 	}
 }
 
-// serves notes that a worker serves.
-func (s *Supervisor) serves(index int) {
+// recordServing records that a worker serves.
+// recordServing notes that a worker serves.
+func (s *Supervisor) recordServing(index int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := &s.workers[index]
@@ -130,45 +135,47 @@ func (s *Supervisor) serves(index int) {
 		return
 	}
 	w.served = true
-	if !slices.ContainsFunc(s.workers, func(w worker) bool { return !w.served }) {
-		close(s.allServe)
+	if !slices.ContainsFunc(s.workers, func(w workerState) bool { return !w.served }) {
+		close(s.allServed)
 	}
 }
 
-// failed notes a run that ended before it served. It reports whether to give up,
+// recordFailure records that a worker ended before it served. It reports whether to give up because
+// all workers fail repeatedly.
 // because all workers fail again and again.
-func (s *Supervisor) failed(index int, cause error) (over bool) {
+func (s *Supervisor) recordFailure(index int, cause error) (giveUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.workers[index].failures++
-	attempts := s.timing.attempts
-	if s.cfg.Succeeds && !closed(s.allServe) {
+	attempts := s.timing.maxFailures
+	if s.cfg.IsSuccessor && !isClosed(s.allServed) {
 		attempts = 1
 	}
-	if slices.ContainsFunc(s.workers, func(w worker) bool { return w.failures < attempts }) {
+	if slices.ContainsFunc(s.workers, func(w workerState) bool { return w.failures < attempts }) {
 		return false
 	}
-	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before it served, the last one with %q; "+
-		"see what they have printed: main runs again in each of them and has to come to the same ListenAndServe",
+	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before serving, the last one with %q;  "+
+		"check their output: main runs again in each worker and must reach the same ListenAndServe",
 		ErrGaveUp, s.cfg.Processes, attempts, cause)
 	return true
 }
 
-// collect adds the counters of a worker whose process has ended to the past.
-func (s *Supervisor) collect(index int) (lost int64) {
+// collectEndedWorker adds the counters of an ended worker to those of ended workers.
+// collectEndedWorker adds the counters of a worker whose process has ended to the past.
+func (s *Supervisor) collectEndedWorker(index int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lost = s.counters.block(index).collect(&s.past)
+	openConns = s.counters.block(index).addToEnded(&s.ended)
 	w := &s.workers[index]
 	w.process = nil
-	w.lost += lost
-	close(w.over)
-	return lost
+	w.lostConns += openConns
+	close(w.collected)
+	return openConns
 }
 
 // setProcess sets the process of a worker.
 func (s *Supervisor) setProcess(index int, p process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.workers[index].process, s.workers[index].over = p, make(chan struct{})
+	s.workers[index].process, s.workers[index].collected = p, make(chan struct{})
 }

@@ -20,58 +20,58 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// role is the variable that tells another process of these tests what it is:
-// its supervisor or, in a worker, what that does.
-const role = "MYRIAD_TEST_ROLE"
+// roleEnv is the variable that selects what a child process of these tests does, as a supervisor or
+// as a worker.
+const roleEnv = "MYRIAD_TEST_ROLE"
 
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
-	w := Own()
-	switch r := os.Getenv(role); {
+	w := CurrentWorker()
+	switch r := os.Getenv(roleEnv); {
 	case w != nil:
-		os.Exit(w.act(r))
+		os.Exit(w.runRole(r))
 	case r == "supervisor":
-		os.Exit(superviseOrphans())
+		os.Exit(runSupervisorUntilKilled())
 	}
 	os.Exit(m.Run())
 }
 
-// act is main in the workers of these tests.
-func (w *Worker) act(role string) int {
+// runRole is main in the workers of these tests.
+func (w *Worker) runRole(role string) int {
 	switch role {
 	case "exit": // before it serves
 		return 7
-	case "hang", "supervisor": // serves, drains, and does not end then
-		w.exit = 50 * time.Millisecond
-		if err := w.serve(); err != nil {
+	case "hang", "supervisor": // it does not exit after the drain
+		w.exitTimeout = 50 * time.Millisecond
+		if err := w.serveOnce(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		forever()
+		sleepForever()
 	}
 	fmt.Fprintf(os.Stderr, "unknown role %q\n", role)
 	return 1
 }
 
-// forever does not return. An empty select is no way to do so: without cgo the runtime
-// ends a program in which nothing else goes on.
-func forever() {
+// sleepForever never returns. It is not an empty select, because without cgo the runtime ends a
+// program in which all goroutines are blocked.
+func sleepForever() {
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
-func (w *Worker) serve() error {
-	l, err := w.Take(w.Addrs, w.Processes)
+func (w *Worker) serveOnce() error {
+	l, err := w.ClaimListeners(w.Addrs, w.Processes)
 	if err != nil {
 		return err
 	}
-	if _, again := w.Take(w.Addrs, w.Processes); again == nil {
+	if _, again := w.ClaimListeners(w.Addrs, w.Processes); again == nil {
 		return errors.New("the listener was given twice")
 	}
 	log := slog.New(slog.DiscardHandler)
 	model, _ := models.Best()
-	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Sockets: l[0]}}, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
+	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Sockets: l[0]}}, Handler: discardHandler{}, Loops: 1, Log: log, Limits: engine.Limits{
 		MaxConns: 100, MaxMessage: 100, MaxUnsent: 100, MaxMail: 100, MaxMailBytes: 100, CloseTimeout: time.Second, Linger: time.Second,
 	}})
 	if err != nil {
@@ -80,21 +80,21 @@ func (w *Worker) serve() error {
 	return w.Run(context.Background(), e, 50*time.Millisecond, log)
 }
 
-// silent uses all input.
-type silent struct{}
+// discardHandler discards all input.
+type discardHandler struct{}
 
-func (silent) Opened(*engine.Conn)                    {}
-func (silent) Received(_ *engine.Conn, in []byte) int { return len(in) }
-func (silent) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
-func (silent) Closed(*engine.Conn, error)             {}
+func (discardHandler) Opened(*engine.Conn)                    {}
+func (discardHandler) Received(_ *engine.Conn, in []byte) int { return len(in) }
+func (discardHandler) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
+func (discardHandler) Closed(*engine.Conn, error)             {}
 
-func config(workers int, serving func(net.Addr)) Config {
-	return Config{Addrs: []Address{{"tcp", "127.0.0.1:0"}}, Processes: workers, Serving: serving, Log: slog.New(slog.DiscardHandler)}
+func newTestConfig(workers int, serving func(net.Addr)) Config {
+	return Config{Addrs: []Address{{"tcp", "127.0.0.1:0"}}, Processes: workers, OnServing: serving, Log: slog.New(slog.DiscardHandler)}
 }
 
-// superviseOrphans starts workers, says so, and waits to be killed.
-func superviseOrphans() int {
-	_, err := startWith(config(2, func(net.Addr) { fmt.Println("serving") }), standard)
+// runSupervisorUntilKilled starts workers, prints when they serve, and waits to be killed.
+func runSupervisorUntilKilled() int {
+	_, err := startWithTiming(newTestConfig(2, func(net.Addr) { fmt.Println("serving") }), defaultTiming)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -102,15 +102,15 @@ func superviseOrphans() int {
 	select {}
 }
 
-// short are times for tests.
-var short = timing{backoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, settled: time.Hour, attempts: 3,
-	start: 100 * time.Millisecond, exit: 50 * time.Millisecond}
+// shortTiming is for tests.
+var shortTiming = timing{backoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, resetAfter: time.Hour, maxFailures: 3,
+	startTimeout: 100 * time.Millisecond, exitTimeout: 50 * time.Millisecond}
 
 func TestWorkersThatExit(t *testing.T) {
-	t.Setenv(role, "exit")
-	p := short
-	p.start = patience // on a busy machine it takes a while until they end
-	s, err := startWith(config(2, nil), p)
+	t.Setenv(roleEnv, "exit")
+	p := shortTiming
+	p.startTimeout = patience // on a busy machine workers take a while to exit
+	s, err := startWithTiming(newTestConfig(2, nil), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,14 +127,14 @@ func TestWorkersThatExit(t *testing.T) {
 	}
 }
 
-// A worker that has drained and does not end is killed, by a supervisor that
-// stops too.
+// TestWorkersThatHang checks that a worker that does not end after its drain is killed, also by a
+// supervisor that stops.
 func TestWorkersThatHang(t *testing.T) {
-	t.Setenv(role, "hang")
+	t.Setenv(roleEnv, "hang")
 	serving := make(chan net.Addr, 1)
-	p := short
-	p.start = patience
-	s, err := startWith(config(2, func(a net.Addr) { serving <- a }), p)
+	p := shortTiming
+	p.startTimeout = patience
+	s, err := startWithTiming(newTestConfig(2, func(a net.Addr) { serving <- a }), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,12 +147,12 @@ func TestWorkersThatHang(t *testing.T) {
 	}
 }
 
-// Workers whose supervisor was killed end, even when their main hangs.
+// TestOrphans checks that workers end after their supervisor was killed, even if main hangs.
 func TestOrphans(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), role+"=supervisor")
+	cmd.Env = append(os.Environ(), roleEnv+"=supervisor")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -184,18 +184,18 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	cfg := config(2, nil)
+	cfg := newTestConfig(2, nil)
 	cfg.Addrs[0].Addr = l.Addr().String()
 	if _, err := Start(cfg); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("%v, want EADDRINUSE", err)
 	}
 }
 
-// A program that finds the variable by accident is told so, and keeps its
+// TestAccidentalVariable checks that a program with an accidental variable gets advice and keeps its
 // descriptors.
 func TestAccidentalVariable(t *testing.T) {
 	w := &Worker{identity: identity{Processes: 1, Addrs: []Address{{"tcp", ":9000"}}, Sockets: []int{1}}}
-	if err := w.inherit(); err == nil || !strings.Contains(err.Error(), "unset it") {
+	if err := w.inheritDescriptors(); err == nil || !strings.Contains(err.Error(), "unset it") {
 		t.Errorf("%v, want what to do", err)
 	}
 }

@@ -8,28 +8,29 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Broadcast implements engine.Engine: it has a message sent to the connections of all
-// workers. It returns engine.ErrFull when too many wait, and engine.ErrTooLarge beyond
-// maxBroadcast.
+// Broadcast implements engine.Engine: it queues a message for the connections of all workers. It
+// returns engine.ErrFull if the queue is full, and engine.ErrTooLarge beyond maxBroadcast.
 func (s *Supervisor) Broadcast(p []byte) error {
-	frame, err := broadcastFrame(p)
+	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err
 	}
-	return s.enqueue(frame, s.draining)
+	return s.enqueueFrame(frame, s.draining)
 }
 
-// Hold implements engine.Engine: all workers accept nothing, or accept again. Workers
-// that drain accept nothing.
-func (s *Supervisor) Hold(on bool) error { return s.enqueue(holdFrame(on), s.draining) }
+// Hold implements engine.Engine: all workers stop or resume accepting. Draining workers do not
+// accept.
+func (s *Supervisor) Hold(on bool) error { return s.enqueueFrame(encodePauseAccept(on), s.draining) }
 
-// Expel implements engine.Engine: it closes the connections from a peer in all workers,
-// those that drain included.
-func (s *Supervisor) Expel(peer netip.AddrPort) error { return s.enqueue(expelFrame(peer), s.done) }
+// Expel implements engine.Engine: it closes the connections from a peer in all workers, draining
+// ones included.
+func (s *Supervisor) Expel(peer netip.AddrPort) error {
+	return s.enqueueFrame(encodeExpel(peer), s.done)
+}
 
-// enqueue leaves a message for the relay, until end.
-func (s *Supervisor) enqueue(frame []byte, end <-chan struct{}) error {
-	if closed(end) {
+// enqueueFrame queues a frame for the relay unless closed is closed.
+func (s *Supervisor) enqueueFrame(frame []byte, closed <-chan struct{}) error {
+	if isClosed(closed) {
 		return engine.ErrClosed
 	}
 	select {
@@ -40,8 +41,8 @@ func (s *Supervisor) enqueue(frame []byte, end <-chan struct{}) error {
 	}
 }
 
-// repeatCommand has the relay repeat the command in force, for a new worker.
-func (s *Supervisor) repeatCommand(p process) {
+// requestCommandRepeat asks the relay to send the current command again, for a new worker.
+func (s *Supervisor) requestCommandRepeat(p process) {
 	select {
 	case s.messages <- nil:
 	case <-p.ended():
@@ -49,11 +50,11 @@ func (s *Supervisor) repeatCommand(p process) {
 	}
 }
 
-// relay sends each message to all workers, until they have ended. It remembers the command
-// in force, nil for none: workers that start later accept, or do not if the supervisor
-// succeeds another process, until they get it.
-func (s *Supervisor) relay(ended <-chan struct{}) {
-	var inForce []byte
+// relayFrames sends each frame to all workers until ended is closed. It remembers the current
+// command, nil for none: workers that start later do not know it. Until they receive it they accept,
+// unless the supervisor is the successor of another process.
+func (s *Supervisor) relayFrames(ended <-chan struct{}) {
+	var currentCommand []byte
 	for {
 		var frame []byte
 		select {
@@ -63,20 +64,20 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 		}
 		switch {
 		case frame == nil:
-			frame = inForce
-		case frame[0] == kindPause, frame[0] == kindResume && s.cfg.Succeeds:
-			inForce = frame
+			frame = currentCommand
+		case frame[0] == kindPause, frame[0] == kindResume && s.cfg.IsSuccessor:
+			currentCommand = frame
 		case frame[0] == kindResume:
-			inForce = nil
+			currentCommand = nil
 		}
 		if frame != nil {
-			s.sendAll(frame)
+			s.sendToAllWorkers(frame)
 		}
 	}
 }
 
-// sendAll sends a message to all workers that serve.
-func (s *Supervisor) sendAll(frame []byte) {
+// sendToAllWorkers sends a frame to all serving workers.
+func (s *Supervisor) sendToAllWorkers(frame []byte) {
 	s.mu.Lock()
 	all := slices.Clone(s.workers)
 	s.mu.Unlock()
@@ -85,9 +86,9 @@ func (s *Supervisor) sendAll(frame []byte) {
 		if p == nil {
 			continue
 		}
-		if err := p.send(frame); errors.Is(err, engine.ErrFull) {
-			s.cfg.Log.Error("worker process takes no messages; a broadcast or command for its connections is dropped",
-				"worker", index, "pid", p.pid(), "bytes", len(frame)-headSize)
+		if err := p.sendFrame(frame); errors.Is(err, engine.ErrFull) {
+			s.cfg.Log.Error("worker process does not read messages; dropping a broadcast or command for it",
+				"worker", index, "pid", p.pid(), "bytes", len(frame)-frameHeaderSize)
 		}
 	}
 }

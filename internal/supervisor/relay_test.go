@@ -13,22 +13,22 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// roomForCasts is how many broadcasts a scripted worker takes.
-const roomForCasts = 3
+// fakeProcessQueue is how many frames a fake process accepts.
+const fakeProcessQueue = 3
 
 func TestRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, n := play(nil, []script{{serves: true}}, []script{{serves: true}})
+		s, n := startWithScripts(nil, []script{{serves: true}}, []script{{serves: true}})
 		synctest.Wait()
-		for i := range roomForCasts + 1 {
+		for i := range fakeProcessQueue + 1 {
 			if err := s.Broadcast(fmt.Append(nil, i)); err != nil {
 				t.Errorf("broadcast %d: %v", i, err)
 			}
 			synctest.Wait()
 		}
-		for _, a := range n.all() {
-			for i := range roomForCasts {
-				if got := string((<-a.passed)[headSize:]); got != fmt.Sprint(i) {
+		for _, a := range n.allProcesses() {
+			for i := range fakeProcessQueue {
+				if got := string((<-a.frames)[frameHeaderSize:]); got != fmt.Sprint(i) {
 					t.Errorf("broadcast %d is %q", i, got)
 				}
 			}
@@ -42,16 +42,16 @@ func TestRelay(t *testing.T) {
 		if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
-		if said := n.said.String(); strings.Count(said, "takes no messages") != 2 {
+		if said := n.logged.String(); strings.Count(said, "does not read messages") != 2 {
 			t.Errorf("two workers had no room for the last one, and this was logged: %s", said)
 		}
 	})
 }
 
-// Where the relay does not come on, callers are told.
+// TestRelayFull checks that callers get an error when the relay does not keep up.
 func TestRelayFull(t *testing.T) {
-	s := &Supervisor{messages: make(chan []byte, maxWaiting), draining: make(chan struct{})}
-	for i := range maxWaiting {
+	s := &Supervisor{messages: make(chan []byte, maxQueuedMessages), draining: make(chan struct{})}
+	for i := range maxQueuedMessages {
 		if err := s.Broadcast(nil); err != nil {
 			t.Fatalf("broadcast %d: %v", i, err)
 		}
@@ -61,14 +61,14 @@ func TestRelayFull(t *testing.T) {
 	}
 }
 
-// stubborn is an engine without room for a number of broadcasts.
-type stubborn struct {
+// fullEngine rejects a number of broadcasts.
+type fullEngine struct {
 	engine.Engine
 	full int
 	got  []string
 }
 
-func (e *stubborn) Broadcast(p []byte) error {
+func (e *fullEngine) Broadcast(p []byte) error {
 	if e.full > 0 {
 		e.full--
 		return engine.ErrFull
@@ -79,16 +79,16 @@ func (e *stubborn) Broadcast(p []byte) error {
 
 func TestBroadcaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &stubborn{full: 3}
+		e := &fullEngine{full: 3}
 		b := &broadcaster{engine: e}
 		send := func(p string, waits time.Duration, want error) {
 			t.Helper()
 			began := time.Now()
-			if err := b.broadcast([]byte(p)); !errors.Is(err, want) || time.Since(began) != waits {
+			if err := b.broadcastRetrying([]byte(p)); !errors.Is(err, want) || time.Since(began) != waits {
 				t.Errorf("%s: %v after %v; want %v after %v", p, err, time.Since(began), want, waits)
 			}
 		}
-		send("waits", 3*retryBroadcast, nil)
+		send("waits", 3*broadcastRetryInterval, nil)
 		e.full = 1 << 20
 		send("so soon after a wait", 0, engine.ErrFull)
 		time.Sleep(2 * writeTimeout)
@@ -101,16 +101,16 @@ func TestBroadcaster(t *testing.T) {
 	})
 }
 
-func FuzzReceive(f *testing.F) {
-	frame, _ := broadcastFrame([]byte("news"))
-	f.Add(append(append(newFrame(kindServing, nil), frame...), newFrame(kindDrain, nil)...))
-	f.Add(append(holdFrame(true), frame...))
+func FuzzReadFrame(f *testing.F) {
+	frame, _ := encodeBroadcast([]byte("news"))
+	f.Add(append(append(encodeFrame(kindServing, nil), frame...), encodeFrame(kindDrain, nil)...))
+	f.Add(append(encodePauseAccept(true), frame...))
 	f.Add(frame[:7])
 	f.Add([]byte{kindBroadcast, 255, 255, 255, 255, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r := bytes.NewReader(in)
 		var heard []byte
-		for frame, err := receive(r); err == nil; frame, err = receive(r) {
+		for frame, err := readFrame(r); err == nil; frame, err = readFrame(r) {
 			heard = append(heard, frame...)
 		}
 		if !bytes.HasPrefix(in, heard) {

@@ -16,39 +16,38 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run attends a worker's engine until it has ended: it tells the supervisor
-// that the worker serves, publishes its counters, and drains it when that is
-// asked for. It is called once, after a successful Take.
+// Run accompanies a worker's engine until it has ended: it announces to the supervisor that the
+// worker serves, publishes its counters, and drains it on request. It may be called once, after
+// ClaimListeners has succeeded.
 //
-// A drain is asked for by SIGTERM, by the end of ctx, or by the supervisor, who
-// orders it or is gone, which is passed on to the program as a SIGTERM if it has
-// not had one. It is bounded by bound, unless the supervisor has ordered it, who
-// then bounds it with a kill. From the start of Run on, SIGINT does nothing, SIGHUP
-// nothing but what main asks for, and once a drain has been ordered neither does any
-// SIGTERM after the first: a terminal or a service manager sends them to all processes,
-// and the supervisor gets them too and decides.
+// A drain is requested by SIGTERM, by the end of ctx, or by the supervisor (an order, or its death).
+// The supervisor's request is passed on to the program as a SIGTERM, unless it has received one.
+// drainTimeout limits the drain, unless the supervisor requested it, which then kills the worker.
+// From the start of Run, SIGINT is discarded, SIGHUP has no default effect, and once the supervisor
+// has requested a drain, every SIGTERM after the first is discarded: terminals and service managers
+// signal all processes, and the supervisor decides what to do.
 //
-// When the supervisor has gone, a goroutine remains that ends the process if it
-// has not ended when bound and the time to exit are over.
-func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, log *slog.Logger) error {
-	swallow(os.Interrupt)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // or it would kill
+// If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the
+// exit timeout.
+func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
+	discardSignal(os.Interrupt)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
 	var writing sync.WaitGroup
-	writing.Go(w.out.write)
+	writing.Go(w.out.writeUntilClosed)
 	defer writing.Wait()
 	defer w.out.close()
-	ordered, orphaned, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go w.obey(e, ordered, orphaned, bound, log)
+	drainRequested, orphaned, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go w.handleFrames(e, drainRequested, orphaned, drainTimeout, log)
 	go func() {
 		e.Wait()
 		close(ended)
 	}()
-	d := &drain{engine: e, counters: &publisher{block: w.block, engine: e}, bound: bound, bounded: true}
+	d := &workerDrain{engine: e, counters: &counterPublisher{block: w.block, engine: e}, timeout: drainTimeout, hasTimeout: true}
 	d.counters.publish()
 	publish := make(chan chan struct{})
-	defer w.attend(e, func(ctx context.Context) {
+	defer w.startOrderHandler(e, func(ctx context.Context) {
 		published := make(chan struct{})
 		select {
 		case publish <- published:
@@ -56,7 +55,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 		case <-ctx.Done():
 		}
 	})()
-	_ = w.out.put(newFrame(kindServing, nil), controlTimeout)
+	_ = w.out.enqueue(encodeFrame(kindServing, nil), controlTimeout)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
 	for done := ctx.Done(); ; {
@@ -67,168 +66,166 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 			d.counters.publish()
 			close(published)
 		case <-terms:
-			d.signalled = true
-			d.begin()
+			d.gotSIGTERM = true
+			d.startOrUpdate()
 		case <-done:
 			done = nil
-			d.begin()
-		case <-ordered:
-			ordered, d.ordered, d.bounded = nil, true, false
-			d.begin()
-		case <-orphaned: // nobody else is left to bound a drain
-			orphaned, ordered, d.ordered, d.bounded = nil, nil, true, true
-			d.begin()
+			d.startOrUpdate()
+		case <-drainRequested:
+			drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, true, false
+			d.startOrUpdate()
+		case <-orphaned: // nothing else limits the drain now
+			orphaned, drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, nil, true, true
+			d.startOrUpdate()
 		case <-d.deadline:
 			d.deadline = nil
-			d.cut(context.DeadlineExceeded)
-			w.sayStopped(&writing) // a handler that does not return may hold up what follows
+			d.cancel(context.DeadlineExceeded)
+			w.notifyStopped(&writing) // a handler that does not return may delay what follows
 		case <-ended:
 			d.counters.publish()
-			w.sayStopped(&writing)
-			return d.end()
+			w.notifyStopped(&writing)
+			return d.waitResult()
 		}
 	}
 }
 
-// drain is the drain of a worker. It belongs to Run.
-type drain struct {
+// workerDrain is the drain of a worker. Only Run uses it.
+type workerDrain struct {
 	engine   engine.Engine
-	counters *publisher
-	bound    time.Duration
+	counters *counterPublisher
+	timeout  time.Duration
 
-	cut      context.CancelCauseFunc // ends it; nil before it has begun
+	cancel   context.CancelCauseFunc // ends the drain; nil before it has started
 	stopped  chan error              // what the engine's Stop returned
 	deadline <-chan time.Time        // nil for none
 
-	bounded   bool // by bound; otherwise by the supervisor's kill
-	ordered   bool // by the supervisor, or because that is gone
-	signalled bool // by a SIGTERM
-	raised    bool // the order was passed on as a SIGTERM
-	ignoring  bool // further ones do nothing
+	hasTimeout            bool // by timeout; otherwise the supervisor kills the worker
+	requestedBySupervisor bool // or the supervisor has died
+	gotSIGTERM            bool
+	raisedSIGTERM         bool // to pass on the supervisor's request
+	discardsSIGTERM       bool // further ones have no effect
 }
 
-// begin begins the drain, unless it has begun, sets or lifts its bound, and passes the
-// supervisor's order on to the program.
-func (d *drain) begin() {
-	if d.cut == nil {
-		d.counters.publish() // the supervisor reads how many are open
+// startOrUpdate starts the drain unless it has started, sets or removes its deadline, and passes the
+// supervisor's request on to the program.
+func (d *workerDrain) startOrUpdate() {
+	if d.cancel == nil {
+		d.counters.publish() // the supervisor reads how many connections are open
 		var ctx context.Context
-		ctx, d.cut = context.WithCancelCause(context.Background())
+		ctx, d.cancel = context.WithCancelCause(context.Background())
 		d.stopped = make(chan error, 1)
 		go func() { d.stopped <- d.engine.Stop(ctx) }()
 	}
-	if !d.bounded {
+	if !d.hasTimeout {
 		d.deadline = nil
 	} else if d.deadline == nil {
-		d.deadline = time.After(d.bound)
+		d.deadline = time.After(d.timeout)
 	}
 	switch {
-	case d.ordered && !d.signalled && !d.raised:
-		d.raised = true
-		raise()
-	case d.signalled && !d.bounded && !d.ignoring:
-		d.ignoring = true
-		swallow(syscall.SIGTERM)
+	case d.requestedBySupervisor && !d.gotSIGTERM && !d.raisedSIGTERM:
+		d.raisedSIGTERM = true
+		raiseSIGTERM()
+	case d.gotSIGTERM && !d.hasTimeout && !d.discardsSIGTERM:
+		d.discardsSIGTERM = true
+		discardSignal(syscall.SIGTERM)
 	}
 }
 
-// end is how the drain has ended, when the engine has.
-func (d *drain) end() error {
-	if d.cut == nil {
-		return nil // stopped by someone else
+// waitResult returns the result of the drain after the engine has ended.
+func (d *workerDrain) waitResult() error {
+	if d.cancel == nil {
+		return nil // stopped by another caller
 	}
-	defer d.cut(nil)
+	defer d.cancel(nil)
 	if err := <-d.stopped; err != nil {
 		return fmt.Errorf("shutdown: %w", err)
 	}
 	return nil
 }
 
-// sayStopped sends what waits and then tells the supervisor that this worker has
-// stopped serving, and so is to exit in time. It fails only when the supervisor has
-// gone.
-func (w *Worker) sayStopped(writing *sync.WaitGroup) {
+// notifyStopped flushes queued messages and tells the supervisor that this worker has stopped
+// serving and will exit. It fails only if the supervisor has died.
+func (w *Worker) notifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// obey does what the supervisor orders, until it has gone. Then it makes sure that
-// this process ends too.
-func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound time.Duration, log *slog.Logger) {
+// handleFrames executes the supervisor's orders until it has died. Then it makes sure that this
+// process ends as well.
+func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
-	for told := false; ; {
-		frame, err := receive(in)
+	for requested := false; ; {
+		frame, err := readFrame(in)
 		if err != nil {
 			break
 		}
-		switch kind, content := frame[0], frame[headSize:]; {
+		switch kind, content := frame[0], frame[frameHeaderSize:]; {
 		case kind == kindBroadcast:
-			err = b.broadcast(content)
+			err = b.broadcastRetrying(content)
 		case kind != kindDrain:
-			err = obeyCommand(e, kind, content)
-		case !told:
-			told = true
-			close(ordered)
+			err = executeCommand(e, kind, content)
+		case !requested:
+			requested = true
+			close(drainRequested)
 		}
 		if err != nil && !errors.Is(err, engine.ErrClosed) {
-			log.Error("a broadcast or command is dropped for the connections of this worker process",
-				"worker", w.Index, "bytes", len(frame)-headSize, "error", err.Error())
+			log.Error("dropping a broadcast or command for the connections of this worker process",
+				"worker", w.Index, "bytes", len(frame)-frameHeaderSize, "error", err.Error())
 		}
 	}
 	close(orphaned)
-	time.Sleep(bound + w.exit)
-	log.Error("the supervisor has gone, and main has not returned; exiting",
+	time.Sleep(drainTimeout + w.exitTimeout)
+	log.Error("the supervisor has died and main has not returned; exiting",
 		"worker", w.Index)
 	os.Exit(1)
 }
 
-// obeyCommand does what an operator has ordered.
-func obeyCommand(e engine.Engine, kind byte, content []byte) error {
+// executeCommand executes an operator's command.
+func executeCommand(e engine.Engine, kind byte, payload []byte) error {
 	switch kind {
 	case kindPause, kindResume:
 		return e.Hold(kind == kindPause)
 	case kindExpel:
 		var peer netip.AddrPort
-		if err := peer.UnmarshalBinary(content); err != nil || !peer.IsValid() {
-			return fmt.Errorf("the peer to expel is %x; expected an address and a port", content)
+		if err := peer.UnmarshalBinary(payload); err != nil || !peer.IsValid() {
+			return fmt.Errorf("peer to expel is %x; expected an address and a port", payload)
 		}
 		return e.Expel(peer)
 	}
 	return nil
 }
 
-// retryBroadcast is how long a worker waits for room before it tries again.
-const retryBroadcast = time.Millisecond
+// broadcastRetryInterval is the pause before a broadcast to a full engine is retried.
+const broadcastRetryInterval = time.Millisecond
 
-// broadcaster sends broadcasts to a worker's own connections.
+// broadcaster delivers broadcasts to a worker's connections.
 type broadcaster struct {
-	engine engine.Engine
-	waited time.Time // when it last waited for room
+	engine   engine.Engine
+	lastWait time.Time // when it last waited for space
 }
 
-// broadcast sends a message. While the engine has no room it waits, so that the
-// control socket is not read: for controlTimeout at most, and not again for
-// writeTimeout, so that an order behind many broadcasts is heard soon.
-func (b *broadcaster) broadcast(p []byte) error {
+// broadcastRetrying delivers a message. If the engine is full it retries for at most controlTimeout,
+// during which the control socket is not read, and not again within writeTimeout, so that an order
+// behind many broadcasts is read soon.
+func (b *broadcaster) broadcastRetrying(p []byte) error {
 	err := b.engine.Broadcast(p)
-	if errors.Is(err, engine.ErrFull) && time.Since(b.waited) > writeTimeout {
-		for tries := int(controlTimeout / retryBroadcast); errors.Is(err, engine.ErrFull) && tries > 0; tries-- {
-			time.Sleep(retryBroadcast)
+	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
+		for tries := int(controlTimeout / broadcastRetryInterval); errors.Is(err, engine.ErrFull) && tries > 0; tries-- {
+			time.Sleep(broadcastRetryInterval)
 			err = b.engine.Broadcast(p)
 		}
-		b.waited = time.Now()
+		b.lastWait = time.Now()
 	}
 	return err
 }
 
-// swallow makes a signal do nothing, whoever had asked for it. It does not
-// ignore it for good: that would be inherited by programs that this one starts.
-// A signal that arrives in the middle of signal.Ignore can end the process, for
-// the runtime then finds it neither wanted nor ignored (seen in Go 1.26), so this
-// is not called while a second one is to be expected.
-func swallow(sig os.Signal) {
+// discardSignal makes a signal have no effect, also for earlier subscribers. It does not leave the
+// signal ignored, because child processes would inherit that. A signal that arrives during
+// signal.Ignore can end the process, because the runtime then finds it neither wanted nor ignored
+// (seen in Go 1.26). So it must not be called while a second signal is expected.
+func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)
 }

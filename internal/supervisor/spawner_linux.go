@@ -16,24 +16,24 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// Start listens and starts the workers; it does not wait until they serve.
-func Start(cfg Config) (*Supervisor, error) { return startWith(cfg, standard) }
+// Start opens the listeners and starts the workers. It does not wait until they serve.
+func Start(cfg Config) (*Supervisor, error) { return startWithTiming(cfg, defaultTiming) }
 
-func startWith(cfg Config, t timing) (*Supervisor, error) {
+func startWithTiming(cfg Config, t timing) (*Supervisor, error) {
 	sp := &execSpawner{cfg: cfg, args: slices.Clone(os.Args)}
 	var err error
 	if sp.program, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find the program to start: %w", err)
 	}
-	addrs, err := sp.listen()
+	addrs, err := sp.openListeners()
 	if err == nil {
-		err = sp.share()
+		err = sp.createSharedCounters()
 	}
 	if err != nil {
 		sp.closeListeners()
 		return nil, err
 	}
-	return supervise(cfg, t, addrs, sp.counters, sp), nil
+	return startSupervisor(cfg, t, addrs, sp.counters, sp), nil
 }
 
 // execSpawner starts this program again for each worker.
@@ -41,20 +41,20 @@ type execSpawner struct {
 	cfg      Config
 	program  string
 	args     []string
-	memory   *os.File // of the counters
+	memory   *os.File // contains the counters
 	counters sharedCounters
 
-	sockets [][]*os.File // of each address
+	sockets [][]*os.File // by address
 
-	mu     sync.Mutex // held while a process is started with the sockets
-	closed bool       // they are
+	mu     sync.Mutex // held while a process with the sockets is started
+	closed bool       // the sockets are closed
 }
 
-// errStopping is the error of a process that was not started.
+// errStopping is returned for a process that was not started.
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// listen listens once for each worker at each address, but where there are sockets already.
-func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
+// openListeners listens once per worker and address, except where the configuration has sockets.
+func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
 	for i, at := range sp.cfg.Addrs {
 		var all []net.Listener
@@ -68,7 +68,7 @@ func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
 		}
 		defer engine.CloseAll(all)
 		for _, l := range all {
-			fd, err := sock.Detach(l)
+			fd, err := sock.DupConnDescriptor(l)
 			if err != nil {
 				return nil, err
 			}
@@ -79,8 +79,9 @@ func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// deal gives the sockets of a worker, by address: each socket has a worker, and each worker one.
-func (sp *execSpawner) deal(index int) (sockets [][]*os.File) {
+// workerSockets returns the sockets of a worker, by address. Every socket has a worker, and every
+// worker has a socket.
+func (sp *execSpawner) workerSockets(index int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[index%len(all)]}
 		for i := index + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
@@ -91,14 +92,14 @@ func (sp *execSpawner) deal(index int) (sockets [][]*os.File) {
 	return sockets
 }
 
-// share makes the shared counters.
-func (sp *execSpawner) share() error {
+// createSharedCounters creates and maps the shared counters.
+func (sp *execSpawner) createSharedCounters() error {
 	fd, err := unix.MemfdCreate("myriad-counters", unix.MFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("memfd_create: %w", err)
 	}
 	sp.memory = os.NewFile(uintptr(fd), "counters")
-	if err = sp.memory.Truncate(int64(sp.cfg.Processes * stride)); err == nil {
+	if err = sp.memory.Truncate(int64(sp.cfg.Processes * blockStride)); err == nil {
 		sp.counters, err = mapCounters(sp.memory, sp.cfg.Processes)
 	}
 	if err != nil {
@@ -108,7 +109,7 @@ func (sp *execSpawner) share() error {
 }
 
 func mapCounters(memory *os.File, workers int) (sharedCounters, error) {
-	b, err := unix.Mmap(int(memory.Fd()), 0, workers*stride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, err := unix.Mmap(int(memory.Fd()), 0, workers*blockStride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of the counters: %w", err)
 	}
@@ -124,66 +125,66 @@ func (sp *execSpawner) closeListeners() {
 	sp.closed = true
 }
 
-func (sp *execSpawner) close() {
+func (sp *execSpawner) freeCounters() {
 	sp.memory.Close()
-	_ = unix.Munmap(sp.counters) // it was mapped, so this can't fail
+	_ = unix.Munmap(sp.counters) // cannot fail for a mapping
 }
 
-func (sp *execSpawner) spawn(index int, receive func(frame []byte)) (process, error) {
-	ours, theirs, err := controlPair()
+func (sp *execSpawner) spawnWorker(index int, onFrame func(frame []byte)) (process, error) {
+	ours, theirs, err := newControlSocketPair()
 	if err != nil {
 		return nil, err
 	}
 	defer theirs.Close()
-	link, their, err := upgrade.NewLink()
+	link, theirLink, err := upgrade.NewOrderConnPair()
 	if err != nil {
 		ours.Close()
 		return nil, err
 	}
-	defer their.Close()
+	defer theirLink.Close()
 	cmd := exec.Command(sp.program)
 	cmd.Args = sp.args
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{sp.memory, theirs, their} // descriptors 3, 4, 5, and the sockets
-	if err := sp.start(cmd, index); err != nil {
+	cmd.ExtraFiles = []*os.File{sp.memory, theirs, theirLink} // descriptors 3, 4 and 5; the listeners follow
+	if err := sp.startProcess(cmd, index); err != nil {
 		ours.Close()
 		link.Close()
 		return nil, err
 	}
-	return follow(cmd, ours, link, receive), nil
+	return newOSProcess(cmd, ours, link, onFrame), nil
 }
 
-func (sp *execSpawner) start(cmd *exec.Cmd, index int) error {
+func (sp *execSpawner) startProcess(cmd *exec.Cmd, index int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.closed {
 		return errStopping
 	}
-	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.Succeeds}
-	for _, sockets := range sp.deal(index) {
+	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor}
+	for _, sockets := range sp.workerSockets(index) {
 		id.Sockets = append(id.Sockets, len(sockets))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)
 	}
-	cmd.Env = append(os.Environ(), environment+"="+id.String())
+	cmd.Env = append(os.Environ(), workerEnv+"="+id.String())
 	return cmd.Start()
 }
 
-// controlPair makes a control socket; the second end is for the worker.
-func controlPair() (ours *net.UnixConn, theirs *os.File, err error) {
+// newControlSocketPair creates a control socket; theirs is for the worker.
+func newControlSocketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}
 	theirs = os.NewFile(uintptr(pair[1]), "control socket")
-	if ours, err = unixConn(os.NewFile(uintptr(pair[0]), "control socket")); err != nil {
+	if ours, err = toUnixConn(os.NewFile(uintptr(pair[0]), "control socket")); err != nil {
 		theirs.Close()
 		return nil, nil, err
 	}
 	return ours, theirs, nil
 }
 
-// unixConn makes a connection of a file, which it closes.
-func unixConn(f *os.File) (*net.UnixConn, error) {
+// toUnixConn converts a file to a connection and closes the file.
+func toUnixConn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {

@@ -15,81 +15,80 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Config is what a supervisor is started with.
+// Config configures a supervisor.
 type Config struct {
-	// Addrs are where to listen, at least one.
+	// Addrs are the addresses to listen on, at least one.
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
-	Control sock.Control
-	// Sockets are those at the addresses that another process hands over, of each at least one,
-	// none to listen there. They are the supervisor's, when it has started.
+	Control sock.ControlFunc
+	// Sockets are inherited listening sockets for each address; without any, the supervisor
+	// listens itself. The supervisor owns them once it has started.
 	Sockets [][]net.Listener
-	// Succeeds says that it takes another process's place: workers accept nothing until Hold
-	// says so, and it gives up when each has ended once before it has served.
-	Succeeds bool
+	// IsSuccessor means that the supervisor replaces another process: workers do not accept until
+	// Hold says so, and the supervisor gives up when each has ended once before serving.
+	IsSuccessor bool
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// Serving, if set, is called with each address when all workers serve for the
-	// first time. Wait waits for its return.
-	Serving func(net.Addr)
-	Log     *slog.Logger
+	// OnServing, if set, is called with each address when all workers serve for the first time.
+	// Wait waits for its return.
+	OnServing func(net.Addr)
+	Log       *slog.Logger
 }
 
-// Address is where to listen, as for net.Listen.
+// Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. Its channels are closed in this order, and only
-// the last one surely.
+// process is one run of a worker. Its channels are closed in this order, but only the last one is
+// certain to be closed.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
 	stopped() <-chan struct{} // it has stopped serving
 	ended() <-chan struct{}   // it has ended and has been waited for
 	err() error               // how it ended, nil for exit code 0
-	drain()
+	requestDrain()
 	kill()
-	send(frame []byte) error // a message, if it serves; for the relay alone
+	sendFrame(frame []byte) error // if it serves; only the relay calls it
 }
 
-// spawner starts worker processes. Its methods are safe for concurrent use.
+// spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawn starts a worker. It fails after closeListeners. receive gets the
-	// worker's messages until it has ended.
-	spawn(index int, receive func(frame []byte)) (process, error)
+	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's
+	// frames until it has ended.
+	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	// closeListeners closes the supervisor's listeners.
 	closeListeners()
-	// close frees the shared counters. All workers have ended by then.
-	close()
+	// freeCounters frees the shared counters after all workers have ended.
+	freeCounters()
 }
 
-// timing is how long the supervisor waits for workers, and when it starts them again.
+// timing contains the time limits and restart intervals of workers.
 type timing struct {
-	backoff    time.Duration // before the first restart
-	maxBackoff time.Duration // doubling up to this
-	settled    time.Duration // after a life of this length the back-off begins anew
-	attempts   int           // it gives up when all workers have failed so often in a row
-	start      time.Duration // from the start of a process until it serves
-	exit       time.Duration // from the end of serving until the process ends
+	backoff      time.Duration // before the first restart
+	maxBackoff   time.Duration // doubling up to this
+	resetAfter   time.Duration // a run of at least this length resets the back-off
+	maxFailures  int           // it gives up when all workers have failed this often in a row
+	startTimeout time.Duration // from the start of a process until it serves
+	exitTimeout  time.Duration // from the end of serving until the process ends
 }
 
-var standard = timing{
-	backoff: 100 * time.Millisecond, maxBackoff: 10 * time.Second, settled: 10 * time.Second,
-	attempts: 10, start: 2 * time.Minute, exit: 30 * time.Second,
+var defaultTiming = timing{
+	backoff: 100 * time.Millisecond, maxBackoff: 10 * time.Second, resetAfter: 10 * time.Second,
+	maxFailures: 10, startTimeout: 2 * time.Minute, exitTimeout: 30 * time.Second,
 }
 
-// Supervisor is an [engine.Engine] that consists of processes. Its methods are
-// safe for concurrent use.
+// Supervisor is an [engine.Engine] that consists of worker processes. It is safe for concurrent use.
 type Supervisor struct {
 	cfg     Config
 	timing  timing
 	spawner spawner
 	addrs   []net.Addr
 
-	allServe chan struct{} // closed when all workers have served
-	started  chan struct{} // closed then, or when draining is
-	draining chan struct{} // closed when workers are to drain
-	killing  chan struct{} // closed when they are to be killed
-	done     chan struct{} // closed when everything has ended
+	allServed chan struct{} // closed when all workers have served
+	started   chan struct{} // closed with allServed or draining
+	draining  chan struct{} // closed when workers are to drain
+	killing   chan struct{} // closed when they are to be killed
+	done      chan struct{} // closed when everything has ended
 
 	messages chan []byte // frames for the relay
 
@@ -98,38 +97,37 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	counters sharedCounters // nil when everything has ended
-	past     past
-	workers  []worker
+	ended    endedCounters
+	workers  []workerState
 	err      error // why it gave up
 }
 
-// worker is what is known of one across its runs.
-type worker struct {
-	process  process       // nil for none
-	over     chan struct{} // closed when that has ended and is counted
-	lost     int64         // connections that were open when one of its processes ended
-	served   bool          // once
-	failures int           // runs in a row that ended before they served
+// workerState is the state of a worker across its runs.
+type workerState struct {
+	process   process       // nil if none runs
+	collected chan struct{} // closed when the process has ended and its counters are added
+	lostConns int64         // connections that were open when its processes ended
+	served    bool          // at least once
+	failures  int           // consecutive runs that ended before serving
 }
 
-// ErrGaveUp is wrapped by the error of a supervisor whose workers would not
-// serve.
+// ErrGaveUp is wrapped by the error of a supervisor whose workers repeatedly failed to serve.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
-// supervise starts the monitors, the relay, and a goroutine that ends when they have.
-func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
+// startSupervisor starts the monitors, the relay, and a goroutine that waits for them.
+func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
 	s := &Supervisor{
 		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
-		allServe: make(chan struct{}), started: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
-		messages: make(chan []byte, maxWaiting), workers: make([]worker, cfg.Processes),
+		allServed: make(chan struct{}), started: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
+		messages: make(chan []byte, maxQueuedMessages), workers: make([]workerState, cfg.Processes),
 	}
 	var monitors, announcing, relay sync.WaitGroup
 	for i := range cfg.Processes {
-		monitors.Go(func() { s.monitor(i) })
+		monitors.Go(func() { s.keepWorkerRunning(i) })
 	}
-	announcing.Go(s.announce)
-	ended := make(chan struct{}) // closed when all workers have
-	relay.Go(func() { s.relay(ended) })
+	announcing.Go(s.announceServing)
+	ended := make(chan struct{}) // closed when all workers have ended
+	relay.Go(func() { s.relayFrames(ended) })
 	go func() {
 		monitors.Wait()
 		s.drain()
@@ -139,59 +137,59 @@ func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, 
 		s.mu.Lock()
 		s.counters = nil
 		s.mu.Unlock()
-		sp.close()
+		sp.freeCounters()
 		close(s.done)
 	}()
 	return s
 }
 
-// announce calls Serving when all workers have served.
-func (s *Supervisor) announce() {
+// announceServing calls OnServing when all workers have served.
+func (s *Supervisor) announceServing() {
 	select {
-	case <-s.allServe:
+	case <-s.allServed:
 		close(s.started)
 	case <-s.draining:
 		close(s.started)
 		return
 	}
 	for _, addr := range s.addrs {
-		if s.cfg.Serving != nil {
-			s.cfg.Serving(addr)
+		if s.cfg.OnServing != nil {
+			s.cfg.OnServing(addr)
 		}
 	}
 }
 
-// Started is closed when all workers have served, or it drains before.
+// Started returns a channel that is closed when all workers have served, or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// Serving fails where not all workers have served.
+// Serving returns an error unless all workers have served.
 func (s *Supervisor) Serving() error {
-	if closed(s.allServe) {
+	if isClosed(s.allServed) {
 		return nil
 	}
 	return cmp.Or(s.Err(), error(engine.ErrClosed))
 }
 
-// drain has all monitors drain their workers.
+// drain makes all monitors drain their workers.
 func (s *Supervisor) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !closed(s.draining) {
+	if !isClosed(s.draining) {
 		close(s.draining)
 		s.spawner.closeListeners()
 	}
 }
 
-// kill has all monitors kill their workers, after drain.
+// kill makes all monitors kill their workers. It is called after drain.
 func (s *Supervisor) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !closed(s.killing) {
+	if !isClosed(s.killing) {
 		close(s.killing)
 	}
 }
 
-func closed(c <-chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -200,17 +198,17 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// Addr is where the workers listen first.
+// Addr returns the first listening address.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening is where they listen, and what has come there, by the rules of Counters.
+// Listening returns the listeners and their counters, which are as recent as those of Counters.
 func (s *Supervisor) Listening() (all []engine.Listening) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, addr := range s.addrs {
 		sum := engine.Listening{Addr: addr}
-		s.past.listeners[i].addTo(&sum)
-		for w := range s.counters.workers() {
+		s.ended.listeners[i].addTo(&sum)
+		for w := range s.counters.workerCount() {
 			s.counters.block(w).listeners[i].addTo(&sum)
 		}
 		all = append(all, sum)
@@ -218,30 +216,29 @@ func (s *Supervisor) Listening() (all []engine.Listening) {
 	return all
 }
 
-// Processes is how many workers run now.
+// Processes returns the number of running workers.
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
-// Restarts counts the starts of a worker after its first one.
+// Restarts returns how often workers were restarted.
 func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 
-// Loops is the number of loops of all workers that serve.
+// Loops returns the number of loops in all serving workers.
 func (s *Supervisor) Loops() (sum int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.counters.workers() {
+	for i := range s.counters.workerCount() {
 		sum += int(s.counters.block(i).loops.Load())
 	}
 	return sum
 }
 
-// Counters is the sum over all workers, those included that have ended, but
-// for their open connections. The counters of a worker are up to publishEvery
-// old, and one that was killed has taken what it counted since then with it.
+// Counters returns the sum over all workers, including ended ones except for their open connections.
+// The counters of a worker are up to publishEvery old. A killed worker's last counts are lost.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.past.counts.AddTo(&sum)
-	for i := range s.counters.workers() {
+	s.ended.counts.AddTo(&sum)
+	for i := range s.counters.workerCount() {
 		s.counters.block(i).counts.AddTo(&sum)
 	}
 	return sum
@@ -255,8 +252,8 @@ func (s *Supervisor) Dial(engine.Dial) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 
-// Stop implements [engine.Engine]: it lets the workers drain, and kills those
-// that have not ended with ctx.
+// Stop implements [engine.Engine]: it drains the workers, and kills those that have not ended with
+// ctx.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.drain()
 	select {
@@ -268,17 +265,16 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	s.kill()
 	<-s.done
 	if workers == 0 {
-		return nil // they have ended by themselves in this moment
+		return nil // they ended by themselves just now
 	}
-	return fmt.Errorf("%d connections were closed before they had finished, with %d worker processes that were killed: %w",
-		conns, workers, context.Cause(ctx))
+	return fmt.Errorf("%d worker processes were killed, with %d connections open: %w",
+		workers, conns, context.Cause(ctx))
 }
 
-// Wait returns when everything has ended: after Stop, or because the supervisor
-// gave up.
+// Wait waits until everything has ended, after Stop or because the supervisor gave up.
 func (s *Supervisor) Wait() { <-s.done }
 
-// Err is why the supervisor gave up, nil if it did not.
+// Err returns why the supervisor gave up, nil if it did not.
 func (s *Supervisor) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,23 +16,23 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// environment is the variable that makes a process a worker: its identity as JSON.
-const environment = "MYRIAD_WORKER"
+// workerEnv is the environment variable that makes a process a worker. It holds an identity as JSON.
+const workerEnv = "MYRIAD_WORKER"
 
-// identity says which worker a process is, of which Server.
+// identity identifies a worker and its Server.
 type identity struct {
-	// Index numbers the workers from 0.
+	// Index is the worker's number, starting at 0.
 	Index     int
 	Processes int
-	// Addrs are where the Server listens, with so many Sockets each.
+	// Addrs are the Server's addresses; Sockets is the number of sockets for each.
 	Addrs   []Address
 	Sockets []int
-	// Held says that it accepts nothing until it is told.
+	// Held means that the worker does not accept until it is told to.
 	Held bool `json:",omitempty"`
 }
 
 func (id identity) String() string {
-	text, _ := json.Marshal(id) // which can't fail
+	text, _ := json.Marshal(id) // cannot fail
 	return string(text)
 }
 
@@ -41,7 +41,7 @@ func parseIdentity(text string) (id identity, err error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&id); err != nil || id.Index < 0 || id.Index >= id.Processes || len(id.Addrs) == 0 ||
 		len(id.Sockets) != len(id.Addrs) || slices.Min(id.Sockets) < 1 {
-		return id, fmt.Errorf("%s is %q; expected what a supervisor sets: unset it", environment, text)
+		return id, fmt.Errorf("%s is %q, which no supervisor has set; unset it", workerEnv, text)
 	}
 	return id, nil
 }
@@ -49,51 +49,50 @@ func parseIdentity(text string) (id identity, err error) {
 // Worker is this process as a worker of a supervisor.
 type Worker struct {
 	identity
-	listeners [][]*os.File // in the order of Addrs
-	block     *block
-	socket    *net.UnixConn
-	out       *outbox // set with socket
-	link      *upgrade.Link
-	invalid   error // what is wrong with what was inherited
-	taken     atomic.Bool
-	exit      time.Duration // the most time from the end of the drain to the end of an orphan
+	listeners   [][]*os.File // in the order of Addrs
+	block       *counterBlock
+	socket      *net.UnixConn
+	out         *outbox // for socket
+	link        *upgrade.OrderConn
+	invalid     error // why the inherited descriptors cannot be used
+	claimed     atomic.Bool
+	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// own is this process as a worker, nil if it is none. It is found out before main
-// begins, so that no program that main starts takes itself for a worker or holds the
-// worker's descriptors.
-var own = detect()
+// currentWorker is set before main starts, so that programs started by main neither take themselves
+// for a worker nor inherit the worker's descriptors.
+var currentWorker = detectWorker()
 
-// Own is this process as a worker, nil if it is none.
-func Own() *Worker { return own }
+// CurrentWorker returns this process as a worker, nil if it is none.
+func CurrentWorker() *Worker { return currentWorker }
 
-func detect() *Worker {
-	text, ok := os.LookupEnv(environment)
+func detectWorker() *Worker {
+	text, ok := os.LookupEnv(workerEnv)
 	if !ok {
 		return nil
 	}
-	os.Unsetenv(environment)
+	os.Unsetenv(workerEnv)
 	id, err := parseIdentity(text)
-	w := &Worker{identity: id, exit: standard.exit}
+	w := &Worker{identity: id, exitTimeout: defaultTiming.exitTimeout}
 	if err == nil {
-		err = w.inherit()
+		err = w.inheritDescriptors()
 	}
 	w.invalid = err
 	return w
 }
 
-// Take gives the inherited sockets, of each address, to the Server that the
-// worker has been started for. It gives them once.
-func (w *Worker) Take(addrs []Address, processes int) (all [][]net.Listener, err error) {
+// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was
+// started for. It succeeds once.
+func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
 		return nil, w.invalid
 	case !slices.Equal(addrs, w.Addrs) || processes != w.Processes:
 		return nil, fmt.Errorf("this process is a worker of the Server on %v with %d processes, "+
-			"and this is the one on %v with %d; a worker serves one Server: see WorkerProcess",
+			"not of the one on %v with %d; a worker serves one Server: see WorkerProcess",
 			w.Addrs, w.Processes, addrs, processes)
-	case w.taken.Swap(true):
-		return nil, fmt.Errorf("this worker process has served on %v already; a worker serves once", addrs)
+	case w.claimed.Swap(true):
+		return nil, fmt.Errorf("this worker process has already served on %v; a worker serves once", addrs)
 	}
 	for _, files := range w.listeners {
 		var some []net.Listener
@@ -114,18 +113,17 @@ func (w *Worker) Take(addrs []Address, processes int) (all [][]net.Listener, err
 	return all, nil
 }
 
-// Broadcast has a message sent to the connections of all workers, see
-// [Supervisor.Broadcast].
+// Broadcast queues a message for the connections of all workers, see [Supervisor.Broadcast].
 func (w *Worker) Broadcast(p []byte) error {
-	frame, err := broadcastFrame(p)
+	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err
 	}
-	return w.out.put(frame, 0)
+	return w.out.enqueue(frame, 0)
 }
 
-// Hold has all workers accept nothing, or accept again.
-func (w *Worker) Hold(on bool) error { return w.out.put(holdFrame(on), 0) }
+// Hold makes all workers stop or resume accepting.
+func (w *Worker) Hold(on bool) error { return w.out.enqueue(encodePauseAccept(on), 0) }
 
 // Expel closes the connections from a peer in all workers.
-func (w *Worker) Expel(peer netip.AddrPort) error { return w.out.put(expelFrame(peer), 0) }
+func (w *Worker) Expel(peer netip.AddrPort) error { return w.out.enqueue(encodeExpel(peer), 0) }

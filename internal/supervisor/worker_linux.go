@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// The descriptors that a worker inherits.
+// Descriptors that a worker inherits.
 const (
 	countersFD = 3 + iota
 	controlFD
@@ -18,27 +18,27 @@ const (
 	firstListenerFD
 )
 
-// inherit takes over the inherited descriptors, after it has checked that they are
-// what they should be: a program that finds the variable by accident has others there.
-func (w *Worker) inherit() error {
+// inheritDescriptors takes the inherited descriptors. It first checks their types, because the
+// variable may be set by accident in a program that has other descriptors there.
+func (w *Worker) inheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {
 		end += n
 	}
 	for fd := firstListenerFD; fd < end; fd++ {
 		if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on != 1 {
-			return fmt.Errorf("%s is set, but descriptor %d is no listener (%v); unset it", environment, fd, err)
+			return fmt.Errorf("%s is set, but descriptor %d is not a listener (%v); unset it", workerEnv, fd, err)
 		}
 	}
 	if family, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_UNIX {
-		return fmt.Errorf("%s is set, but descriptor %d is no control socket (%v); unset it", environment, controlFD, err)
+		return fmt.Errorf("%s is set, but descriptor %d is not a control socket (%v); unset it", workerEnv, controlFD, err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(countersFD, &st); err != nil || st.Size != int64(w.Processes*stride) {
-		return fmt.Errorf("descriptor %d holds %d bytes of counters (%v), and this program expects %d; "+
-			"has the program been replaced while its supervisor ran? Start that again", countersFD, st.Size, err, w.Processes*stride)
+	if err := unix.Fstat(countersFD, &st); err != nil || st.Size != int64(w.Processes*blockStride) {
+		return fmt.Errorf("descriptor %d contains %d bytes of counters (%v); this program expects %d; "+
+			"if the program was replaced while its supervisor ran, restart the supervisor", countersFD, st.Size, err, w.Processes*blockStride)
 	}
-	link, err := upgrade.InheritLink(linkFD)
+	link, err := upgrade.InheritOrderConn(linkFD)
 	if err != nil {
 		return err
 	}
@@ -61,13 +61,13 @@ func (w *Worker) inherit() error {
 	if err != nil {
 		return err
 	}
-	w.block = counters.block(w.Index) // mapped as long as the process lives
-	if w.socket, err = unixConn(os.NewFile(controlFD, "control socket")); err != nil {
+	w.block = counters.block(w.Index) // mapped until the process ends
+	if w.socket, err = toUnixConn(os.NewFile(controlFD, "control socket")); err != nil {
 		return err
 	}
 	w.out = newOutbox(w.socket)
 	return nil
 }
 
-// raise sends this process a SIGTERM. That can't fail.
-func raise() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }
+// raiseSIGTERM sends SIGTERM to this process. It cannot fail.
+func raiseSIGTERM() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }

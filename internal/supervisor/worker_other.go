@@ -11,11 +11,13 @@ import (
 
 var errLinux = errors.New("worker processes need Linux")
 
-// Start fails: supervisors are a matter of Linux.
+// Start fails: supervisors need Linux.
 func Start(Config) (*Supervisor, error) { return nil, errLinux }
 
-func (w *Worker) inherit() error { return errLinux }
+func (w *Worker) inheritDescriptors() error { return errLinux }
 
-func (w *Worker) attend(engine.Engine, func(context.Context)) (done func()) { return func() {} }
+func (w *Worker) startOrderHandler(engine.Engine, func(context.Context)) (stop func()) {
+	return func() {}
+}
 
-func raise() {}
+func raiseSIGTERM() {}

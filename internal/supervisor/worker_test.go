@@ -15,13 +15,13 @@ func TestParseIdentity(t *testing.T) {
 		`{"Index":2,"Processes":2,"Addrs":[{}],"Sockets":[1]}`, `{"Index":-1,"Processes":2,"Addrs":[{}],"Sockets":[1]}`,
 		`{"Index":0,"Processes":2}`, `{"Index":0,"Processes":2,"Addrs":[{}]}`, `{"Index":0,"Processes":2,"Addrs":[{}],"Sockets":[0]}`,
 		`{"Index":0,"Processes":2,"Addrs":[{}],"Sockets":[1],"More":1}`} {
-		if _, err := parseIdentity(bad); err == nil || !strings.Contains(err.Error(), environment) {
+		if _, err := parseIdentity(bad); err == nil || !strings.Contains(err.Error(), workerEnv) {
 			t.Errorf("%q: %v, want an error that names the variable", bad, err)
 		}
 	}
 }
 
-func TestTakeOfAnother(t *testing.T) {
+func TestClaimListenersOfAnotherServer(t *testing.T) {
 	w := &Worker{identity: identity{Processes: 2, Addrs: []Address{{"tcp", ":9000"}}}}
 	for _, other := range []struct {
 		where     []Address
@@ -30,13 +30,13 @@ func TestTakeOfAnother(t *testing.T) {
 		{[]Address{{"tcp4", ":9000"}}, 2}, {[]Address{{"tcp", ":9001"}}, 2}, {[]Address{{"tcp", ":9000"}}, 3},
 		{[]Address{{"tcp", ":9000"}, {"tcp", ":9001"}}, 2},
 	} {
-		_, err := w.Take(other.where, other.processes)
+		_, err := w.ClaimListeners(other.where, other.processes)
 		if err == nil || !strings.Contains(err.Error(), ":9000}] with 2 processes") {
 			t.Errorf("%v: %v, want an error that says whose worker it is", other, err)
 		}
 	}
-	w.taken.Store(true)
-	if _, err := w.Take(w.Addrs, 2); err == nil || !strings.Contains(err.Error(), "already") {
+	w.claimed.Store(true)
+	if _, err := w.ClaimListeners(w.Addrs, 2); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("taken twice: %v", err)
 	}
 }

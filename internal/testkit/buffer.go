@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer keeps what a log or a program writes. Its methods are safe for concurrent use.
+// Buffer collects the output of a log or a program. It is safe for concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// Conn is a client's connection. All of its reads and writes together may take up to Timeout. Its
-// methods end the test with an error, so they are called on the test's goroutine; those of net.Conn
-// and the functions of this package return theirs.
+// Conn is a client connection. All its reads and writes together may take up to Timeout. Its methods fail
+// the test, so they must be called on the test's goroutine; the methods of net.Conn and the functions of
+// this package return errors.
 type Conn struct {
 	net.Conn
-	R *bufio.Reader // what the connection's methods read from
+	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if addr has a slash. The connection is closed when the
-// test ends.
+// Dial connects to a TCP address, or to a unix socket if addr contains a slash. The connection is closed when
+// the test ends.
 func Dial(t testing.TB, addr string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -37,7 +37,7 @@ func Dial(t testing.TB, addr string) *Conn {
 	return NewConn(t, nc)
 }
 
-// DialTLS connects to a TCP address, and performs the handshake.
+// DialTLS connects to a TCP address and performs the handshake.
 func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	t.Helper()
 	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: Timeout}, "tcp", addr, config)
@@ -65,7 +65,7 @@ func (c *Conn) Send(text string) {
 	}
 }
 
-// Expect reads as many bytes as want has, which must be those.
+// Expect reads len(want) bytes, which must equal want.
 func (c *Conn) Expect(want string) {
 	c.t.Helper()
 	got := make([]byte, len(want))
@@ -74,7 +74,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// Exchange sends a line and expects one. Neither has its line feed here.
+// Exchange sends a line and expects another one, both without their line feeds here.
 func (c *Conn) Exchange(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -83,7 +83,7 @@ func (c *Conn) Exchange(send, want string) {
 	}
 }
 
-// ReadLine reads a line, and returns it without its line feed.
+// ReadLine reads a line and returns it without its line feed.
 func (c *Conn) ReadLine() string {
 	c.t.Helper()
 	line, err := c.R.ReadString('\n')
@@ -93,7 +93,7 @@ func (c *Conn) ReadLine() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// CloseWrite ends what the client sends. The server may have reset the connection.
+// CloseWrite shuts down the sending direction. It accepts that the server has reset the connection.
 func (c *Conn) CloseWrite() {
 	c.t.Helper()
 	if err := c.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil && !IsReset(err) {
@@ -101,7 +101,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads want and then the end, which must not be a reset.
+// ExpectEOF reads want and then EOF, not a reset.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
@@ -109,8 +109,7 @@ func (c *Conn) ExpectEOF(want string) {
 	}
 }
 
-// ExpectClosed reads until the server has closed the connection or has reset it, and returns what
-// came before.
+// ExpectClosed reads until the server has closed or reset the connection, and returns what it has read.
 func (c *Conn) ExpectClosed() string {
 	c.t.Helper()
 	got, err := io.ReadAll(c.R)
@@ -128,7 +127,7 @@ func (c *Conn) Reset() {
 	c.Close()
 }
 
-// ReadResponse reads an HTTP response and its body. The request that it answers must not have been HEAD.
+// ReadResponse reads the HTTP response to a request other than HEAD, and its body.
 func (c *Conn) ReadResponse() (*http.Response, string) {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.R, nil)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestConn has a client talk with a server that echoes, and see its end and its reset.
+// TestConn checks a client of an echo server, including EOF and reset.
 func TestConn(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,10 +44,10 @@ func TestConn(t *testing.T) {
 	Dial(t, l.Addr().String()).Reset()
 }
 
-// TestReadRESP reads back commands and values of each kind.
+// TestReadRESP reads commands and values of each kind.
 func TestReadRESP(t *testing.T) {
 	for _, want := range []string{
-		Command("SUBSCRIBE", "a topic"), "+OK\r\n", ":7\r\n", "$-1\r\n", "_\r\n", "%1\r\n+k\r\n*2\r\n:1\r\n:2\r\n", "$0\r\n\r\n",
+		RESPCommand("SUBSCRIBE", "a topic"), "+OK\r\n", ":7\r\n", "$-1\r\n", "_\r\n", "%1\r\n+k\r\n*2\r\n:1\r\n:2\r\n", "$0\r\n\r\n",
 	} {
 		if got, err := ReadRESP(bufio.NewReader(strings.NewReader(want + "+more\r\n"))); got != want || err != nil {
 			t.Errorf("got %q, %v; want %q", got, err, want)
@@ -60,7 +60,7 @@ func TestReadRESP(t *testing.T) {
 	}
 }
 
-// TestProcess sees output, the exit code, and a process that a signal ends.
+// TestProcess checks output, the exit code, and a process ended by a signal.
 func TestProcess(t *testing.T) {
 	p := Start(t, exec.Command("sh", "-c", "echo port 1234; read line; exit 3"))
 	if got := p.WaitForOutput(`port (\d+)`); got[1] != "1234" {

@@ -5,24 +5,24 @@ import (
 	"testing"
 )
 
-// spareDescriptors remain for what a test binary opens that no test reserves.
+// spareDescriptors remain free for descriptors that no test reserves.
 const spareDescriptors = 64
 
-// reserved is how many descriptors tests have reserved.
+// reserved is the number of descriptors reserved by tests.
 var reserved int
 
-// released is signalled when a test returns what it has reserved. Its lock guards reserved.
+// released is signalled when a test releases descriptors. Its lock guards reserved.
 var released = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n descriptors for a test until its cleanup. It waits while other
-// tests have reserved too many for the process's limit (ulimit -n), and skips a test that needs
-// more than that. A test calls it once, before it opens anything.
+// ReserveDescriptors reserves n descriptors until the test's cleanup. It waits while other tests have
+// reserved too many for the process's limit (ulimit -n), and skips a test that needs more than the limit. A
+// test must call it once, before it opens anything.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
-	reserve(t, n, descriptorLimit())
+	reserveUnderLimit(t, n, descriptorLimit())
 }
 
-func reserve(t testing.TB, n, limit int) {
+func reserveUnderLimit(t testing.TB, n, limit int) {
 	t.Helper()
 	limit -= spareDescriptors
 	if n > limit {

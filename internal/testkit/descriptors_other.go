@@ -4,5 +4,5 @@ package testkit
 
 import "math"
 
-// descriptorLimit is unknown here.
+// descriptorLimit returns no limit: it is unknown here.
 func descriptorLimit() int { return math.MaxInt32 }

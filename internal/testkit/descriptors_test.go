@@ -7,24 +7,24 @@ import (
 	"testing/synctest"
 )
 
-// Skipf notes why a test is skipped, and ends it.
-func (r *recorder) Skipf(format string, args ...any) {
-	r.said = fmt.Sprintf(format, args...)
+// Skipf records the message and ends the test.
+func (r *fakeTB) Skipf(format string, args ...any) {
+	r.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-func (r *recorder) Cleanup(f func()) { r.cleanup = f }
+func (r *fakeTB) Cleanup(f func()) { r.cleanup = f }
 
-// A test that needs more descriptors than there are left waits for another's end; one that needs
-// more than the limit is skipped.
+// TestDescriptors checks that a test waits for descriptors that another one has reserved, and is skipped if
+// it needs more than the limit.
 func TestDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100 + spareDescriptors
-		first, second := &recorder{TB: t}, &recorder{TB: t}
-		reserve(first, 60, limit)
+		first, second := &fakeTB{TB: t}, &fakeTB{TB: t}
+		reserveUnderLimit(first, 60, limit)
 		has := false
 		go func() {
-			reserve(second, 41, limit)
+			reserveUnderLimit(second, 41, limit)
 			has = true
 		}()
 		if synctest.Wait(); has {
@@ -36,11 +36,11 @@ func TestDescriptors(t *testing.T) {
 		}
 		second.cleanup()
 
-		large := &recorder{TB: t}
-		go func() { reserve(large, 101, limit) }()
+		large := &fakeTB{TB: t}
+		go func() { reserveUnderLimit(large, 101, limit) }()
 		synctest.Wait()
-		if want := "needs 165 descriptors: ulimit -n is 164"; large.said != want {
-			t.Errorf("it says %q, want %q", large.said, want)
+		if want := "needs 165 descriptors: ulimit -n is 164"; large.message != want {
+			t.Errorf("it says %q, want %q", large.message, want)
 		}
 	})
 }

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Process is a child process of a test. It is killed, if it still runs, and waited for when the test ends.
+// Process is a child process of a test. When the test ends, the process is killed and reaped.
 type Process struct {
 	*exec.Cmd
-	Output *Buffer // what it writes to its standard output and to its standard error
+	Output *Buffer // its standard output and standard error
 	t      testing.TB
 	ended  chan struct{}
 }
 
-// Start starts a command. Output that cmd already directs elsewhere stays there. If the test fails, the
-// end of the output is logged.
+// Start starts a command. Output that cmd already redirects is not collected. If the test fails, the end of
+// the output is logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -34,10 +34,10 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = cmd.Wait() // ProcessState says how it ended
+		_ = cmd.Wait() // ProcessState contains the result
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have exited
 		<-p.ended
 		if out := p.Output.String(); t.Failed() && out != "" {
 			t.Logf("%s has written:\n%s", cmd.Args[0], out[max(0, len(out)-4000):])
@@ -46,7 +46,6 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Signal sends a signal.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.Process.Signal(s); err != nil {
@@ -54,8 +53,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits for the end of the process, up to Timeout, and returns its exit code: -1 if a
-// signal has ended it.
+// ExitCode waits up to Timeout for the process to exit, and returns its exit code, -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
@@ -67,7 +65,7 @@ func (p *Process) ExitCode() int {
 }
 
 // WaitForOutput waits until the output matches a regular expression, and returns the leftmost match and its
-// submatches. It fails the test when the process ends without such output.
+// submatches. It fails the test if the process exits without such output.
 func (p *Process) WaitForOutput(expr string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(expr)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Command returns a Redis command as an array of bulk strings.
-func Command(words ...string) string {
+// RESPCommand returns a Redis command as an array of bulk strings.
+func RESPCommand(words ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
 	for _, w := range words {
@@ -18,14 +18,14 @@ func Command(words ...string) string {
 	return b.String()
 }
 
-// ReadRESP reads one value of RESP2 or RESP3, and returns its bytes.
+// ReadRESP reads a RESP2 or RESP3 value and returns its bytes.
 func ReadRESP(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return line, err
 	}
 	if len(line) < 3 {
-		return line, fmt.Errorf("%q is no line of RESP", line)
+		return line, fmt.Errorf("%q is not a line of RESP", line)
 	}
 	n, _ := strconv.Atoi(strings.TrimSpace(line[1:]))
 	switch line[0] {
@@ -42,7 +42,7 @@ func ReadRESP(r *bufio.Reader) (string, error) {
 		n *= 2
 	case '*', '~', '>':
 	default:
-		return line, fmt.Errorf("%q begins no value of RESP", line)
+		return line, fmt.Errorf("%q does not start a RESP value", line)
 	}
 	for range n {
 		part, err := ReadRESP(r)

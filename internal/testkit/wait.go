@@ -1,5 +1,5 @@
-// Package testkit has what the tests of several packages need: waiting for conditions, clients,
-// child processes, and checks for what a test leaves behind. It is for tests alone.
+// Package testkit contains helpers for tests: waiting for conditions, clients, child processes, and checks for
+// leaks.
 package testkit
 
 import (
@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Timeout is how long a test waits for a condition before it fails. It is so long that only a fault
-// exceeds it, on a busy machine too.
+// Timeout is how long a test waits for a condition before it fails. Only a fault exceeds it, even on a busy
+// machine.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until ok returns true, and fails the test with what if it does not within Timeout.
-// It is called on the test's goroutine.
+// WaitFor waits until ok returns true. After Timeout it fails the test with what. It must be called on the
+// test's goroutine.
 func WaitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	WaitForFunc(t, ok, func() string { return what })
 }
 
-// WaitForFunc is WaitFor with a message that is made when the test fails.
+// WaitForFunc is WaitFor with a message that is created when the test fails.
 func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !ok(); time.Sleep(time.Millisecond) {
@@ -28,7 +28,7 @@ func WaitForFunc(t testing.TB, ok func() bool, what func() string) {
 	}
 }
 
-// Receive receives a value from ch, and fails the test with what if none comes within Timeout.
+// Receive receives a value from ch. After Timeout it fails the test with what.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

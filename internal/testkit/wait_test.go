@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// recorder is a test whose failure is looked at.
-type recorder struct {
+// fakeTB is a test that is expected to fail.
+type fakeTB struct {
 	testing.TB
-	said    string
+	message string
 	cleanup func()
 }
 
-func (r *recorder) Helper() {}
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.said = fmt.Sprintf(format, args...)
+func (r *fakeTB) Helper() {}
+func (r *fakeTB) Fatalf(format string, args ...any) {
+	r.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-func TestAwait(t *testing.T) {
+func TestWaitFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		WaitFor(t, "a second passes", func() bool { return time.Since(begun) >= time.Second })
 		if got := Receive(t, time.After(time.Second), "a time"); got.Sub(begun) != 2*time.Second {
 			t.Errorf("received %v after the begin", got.Sub(begun))
 		}
-		for _, wait := range []func(r *recorder){
-			func(r *recorder) { WaitFor(r, "never", func() bool { return false }) },
-			func(r *recorder) { Receive(r, make(chan int), "never") },
+		for _, wait := range []func(r *fakeTB){
+			func(r *fakeTB) { WaitFor(r, "never", func() bool { return false }) },
+			func(r *fakeTB) { Receive(r, make(chan int), "never") },
 		} {
-			r := &recorder{TB: t}
+			r := &fakeTB{TB: t}
 			done := make(chan struct{})
 			go func() { defer close(done); wait(r) }()
-			if <-done; r.said != "waited 2m0s: never" {
-				t.Errorf("it says %q", r.said)
+			if <-done; r.message != "waited 2m0s: never" {
+				t.Errorf("it says %q", r.message)
 			}
 		}
 	})

@@ -8,15 +8,15 @@ import (
 	"net/http"
 )
 
-// FIN is the bit of a WebSocket frame's first byte that marks the last frame of a message.
+// FIN is the bit in the first byte of a WebSocket frame that marks the last frame of a message.
 const FIN = 0x80
 
-// maxFrame bounds what ReadFrame reads.
+// maxFrame limits the payload that ReadFrame accepts.
 const maxFrame = 64 << 20
 
-// UpgradeWebSocket sends the opening handshake with more header lines, each with its "\r\n", and
-// returns the header of the response.
-func (c *Conn) UpgradeWebSocket(path, fields string) http.Header {
+// HandshakeWebSocket performs the opening handshake with additional header lines, each ending with "\r\n",
+// and returns the header of the response.
+func (c *Conn) HandshakeWebSocket(path, fields string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + fields + "\r\n")
@@ -25,13 +25,13 @@ func (c *Conn) UpgradeWebSocket(path, fields string) http.Header {
 		c.t.Fatal(err)
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
-		c.t.Fatalf("the upgrade was answered with %s %v", res.Status, res.Header)
+		c.t.Fatalf("the WebSocket handshake was answered with %s %v", res.Status, res.Header)
 	}
 	return res.Header
 }
 
-// Frame returns a masked frame of a client. first is the byte with FIN and the opcode.
-func Frame(first byte, payload string) string {
+// MaskedFrame returns a client's frame. first contains FIN and the opcode.
+func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
 	case n <= 125:
@@ -49,7 +49,7 @@ func Frame(first byte, payload string) string {
 	return string(b)
 }
 
-// ReadFrame reads a frame of a server, of 64 MiB at most.
+// ReadFrame reads a server's frame of at most 64 MiB.
 func ReadFrame(r *bufio.Reader) (first byte, payload string, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// control is one end of the socket pair. Its messages are a word, a space, and JSON.
-type control struct {
+// controlSocket is one end of the socket pair. A message is its kind, a space, and JSON.
+type controlSocket struct {
 	file *os.File
 }
 
-// inherit takes over the end that this process was started with.
-func inherit(fd int, name string) (c control, err error) {
+// inheritControlSocket takes over the inherited descriptor fd.
+func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err == nil && kind != unix.SOCK_SEQPACKET {
 		err = unix.EPROTOTYPE
@@ -35,32 +35,32 @@ func inherit(fd int, name string) (c control, err error) {
 	if err != nil {
 		return c, err
 	}
-	return control{os.NewFile(uintptr(fd), name)}, nil
+	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// send sends a message with descriptors, in as many parts as it takes: the word alone with
-// descriptors, as often as there are so many, and then with what belongs to it.
-func (c *control) send(word string, v any, files ...*os.File) error {
+// sendMessage sends a message with descriptors. If these exceed the limit of a message, it first
+// sends the kind alone with some of them, as often as necessary.
+func (c *controlSocket) sendMessage(kind string, v any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
-	for len(fds) > sock.MaxRights {
-		if err := c.write([]byte(word), fds[:sock.MaxRights]); err != nil {
+	for len(fds) > sock.MaxFDsPerMessage {
+		if err := c.writeMessage([]byte(kind), fds[:sock.MaxFDsPerMessage]); err != nil {
 			return err
 		}
-		fds = fds[sock.MaxRights:]
+		fds = fds[sock.MaxFDsPerMessage:]
 	}
 	p, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return c.write(append([]byte(word+" "), p...), fds)
+	return c.writeMessage(append([]byte(kind+" "), p...), fds)
 }
 
-func (c *control) write(p []byte, fds []int) error {
-	if len(p) > sock.MaxRightsMessage {
-		return fmt.Errorf("a message of %d bytes; expected at most %d", len(p), sock.MaxRightsMessage)
+func (c *controlSocket) writeMessage(p []byte, fds []int) error {
+	if len(p) > sock.MaxFDMessageSize {
+		return fmt.Errorf("upgrade message has %d bytes; expected at most %d", len(p), sock.MaxFDMessageSize)
 	}
 	raw, err := c.file.SyscallConn()
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *control) write(p []byte, fds []int) error {
 	}
 	errno := syscall.Errno(0)
 	if err := raw.Write(func(fd uintptr) bool {
-		errno = sock.SendRights(int32(fd), p, fds)
+		errno = sock.SendFDs(int32(fd), p, fds)
 		return errno != syscall.EAGAIN
 	}); err != nil {
 		return err
@@ -79,15 +79,14 @@ func (c *control) write(p []byte, fds []int) error {
 	return nil
 }
 
-// read reads one message.
-func (c *control) read() (word string, rest []byte, fds []int32, err error) {
+func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32, err error) {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
 		return "", nil, nil, err
 	}
-	p, n, errno := make([]byte, sock.MaxRightsMessage), 0, syscall.Errno(0)
+	p, n, errno := make([]byte, sock.MaxFDMessageSize), 0, syscall.Errno(0)
 	if err = raw.Read(func(fd uintptr) bool {
-		n, fds, errno = sock.ReceiveRights(int32(fd), p)
+		n, fds, errno = sock.ReceiveFDs(int32(fd), p)
 		return errno != syscall.EAGAIN
 	}); err != nil {
 		return "", nil, nil, err
@@ -98,16 +97,16 @@ func (c *control) read() (word string, rest []byte, fds []int32, err error) {
 	case n == 0:
 		return "", nil, nil, io.EOF
 	}
-	head, rest, _ := bytes.Cut(p[:n], []byte(" "))
-	return string(head), rest, fds, nil
+	head, payload, _ := bytes.Cut(p[:n], []byte(" "))
+	return string(head), payload, fds, nil
 }
 
-// expect reads a message of a kind, whose descriptors may come in parts, within a time, and as long
-// as ctx; 0 is no bound.
-func (c *control) expect(ctx context.Context, want string, v any, within time.Duration) (files []*os.File, err error) {
+// expectMessage reads a message of the given kind, whose descriptors may arrive in several parts. It
+// waits until timeout (0: no limit) or the end of ctx.
+func (c *controlSocket) expectMessage(ctx context.Context, kind string, v any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
-	if within > 0 {
-		until = time.Now().Add(within)
+	if timeout > 0 {
+		until = time.Now().Add(timeout)
 	}
 	if err := c.file.SetReadDeadline(until); err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func (c *control) expect(ctx context.Context, want string, v any, within time.Du
 	})
 	defer func() {
 		if !stop() {
-			<-over // it would end what is read next
+			<-over // or it would cancel the next read
 		}
 		_ = c.file.SetReadDeadline(time.Time{})
 		if err != nil {
@@ -128,19 +127,19 @@ func (c *control) expect(ctx context.Context, want string, v any, within time.Du
 		}
 	}()
 	for {
-		word, rest, fds, err := c.read()
+		got, rest, fds, err := c.readMessage()
 		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), want))
+			files = append(files, os.NewFile(uintptr(fd), kind))
 		}
 		switch {
 		case err != nil:
-			return files, fmt.Errorf("waiting for %q: %w", want, err)
-		case word == abort:
+			return files, fmt.Errorf("waiting for %q: %w", kind, err)
+		case got == kindAbort:
 			return files, errAborted
-		case word != want:
-			return files, fmt.Errorf("got %.20q; expected %q", word, want)
+		case got != kind:
+			return files, fmt.Errorf("got %.20q; expected %q", got, kind)
 		case len(files) > maxDescriptors:
-			return files, fmt.Errorf("%q with over %d descriptors", want, maxDescriptors)
+			return files, fmt.Errorf("message %q has more than %d descriptors", kind, maxDescriptors)
 		case len(rest) > 0:
 			return files, json.Unmarshal(rest, v)
 		}

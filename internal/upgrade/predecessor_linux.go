@@ -18,14 +18,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Predecessor is the old process, for the new one.
+// Predecessor represents the old process in the new one.
 type Predecessor struct {
-	control
-	Listeners []Inherited
-	Paused    bool
-	names     []string   // of the service manager's sockets
-	activated []*os.File // they
-	// version is what the old process speaks.
+	controlSocket
+	Listeners      []Inherited
+	Paused         bool
+	activatedNames []string   // of the service manager's sockets
+	activatedFiles []*os.File // the sockets
+	// version is the old process's protocol version.
 	version int
 }
 
@@ -35,53 +35,53 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-// taken is whether a server has taken the place of the old process.
-var taken atomic.Bool
+// claimed is set when a server has claimed the predecessor.
+var claimed atomic.Bool
 
-// Take gives the process that this one is to take the place of, nil if there is none, or
-// another server of this process has taken it.
-func Take() (*Predecessor, error) {
-	p, err := predecessor()
-	if p == nil && err == nil || !taken.CompareAndSwap(false, true) {
+// ClaimPredecessor returns the process that this one replaces. It returns nil if there is none, or if
+// another server of this process has claimed it.
+func ClaimPredecessor() (*Predecessor, error) {
+	p, err := connectPredecessor()
+	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
 		return nil, nil
 	}
 	return p, err
 }
 
-var predecessor = sync.OnceValues(func() (*Predecessor, error) {
-	number := os.Getenv(variable)
+var connectPredecessor = sync.OnceValues(func() (*Predecessor, error) {
+	number := os.Getenv(upgradeEnv)
 	if number == "" {
 		return nil, nil
 	}
-	_ = os.Unsetenv(variable) // a valid name does not fail; it is not for the children of this process
+	_ = os.Unsetenv(upgradeEnv) // cannot fail for a valid name; children must not inherit it
 	p := new(Predecessor)
 	fd, err := strconv.Atoi(number)
 	if err == nil {
-		p.control, err = inherit(fd, "upgrade")
+		p.controlSocket, err = inheritControlSocket(fd, "upgrade")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is %.20q; expected the number of a descriptor: %w", variable, number, err)
+		return nil, fmt.Errorf("%s is %.20q; expected the number of a descriptor: %w", upgradeEnv, number, err)
 	}
-	if err := p.greet(); err != nil {
+	if err := p.receiveListeners(); err != nil {
 		p.file.Close()
 		return nil, fmt.Errorf("the old process: %w", err)
 	}
 	return p, nil
 })
 
-// greet takes the listeners.
-func (p *Predecessor) greet() error {
+// receiveListeners reads the hello message and the listeners.
+func (p *Predecessor) receiveListeners() error {
 	var h Hello
-	if _, err := p.expect(context.Background(), hello, &h, Timeout); err != nil {
+	if _, err := p.expectMessage(context.Background(), kindHello, &h, Timeout); err != nil {
 		return err
 	}
 	p.version, p.Paused = h.Version, h.Paused
 	if h.Version != Version {
 		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
-		_ = p.Fail(err)
+		_ = p.ReportFailure(err)
 		return err
 	}
-	files, err := p.expect(context.Background(), sockets, new(struct{}), Timeout)
+	files, err := p.expectMessage(context.Background(), kindListeners, new(struct{}), Timeout)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (p *Predecessor) greet() error {
 	for _, l := range h.Listeners {
 		in := Inherited{Listener: l}
 		if l.Sockets < 0 || at+l.Sockets > len(files) {
-			return errors.New("it sends fewer listeners than it says")
+			return errors.New("it sent fewer listeners than announced")
 		}
 		for _, f := range files[at : at+l.Sockets] {
 			s, err := net.FileListener(f)
@@ -106,32 +106,32 @@ func (p *Predecessor) greet() error {
 		p.Listeners = append(p.Listeners, in)
 	}
 	if len(h.Activated) > len(files)-at {
-		return errors.New("it sends fewer of the service manager's sockets than it says")
+		return errors.New("it sent fewer sockets of the service manager than announced")
 	}
-	p.names = h.Activated
-	for i := range p.names {
-		p.activated = append(p.activated, files[at+i])
+	p.activatedNames = h.Activated
+	for i := range p.activatedNames {
+		p.activatedFiles = append(p.activatedFiles, files[at+i])
 		files[at+i] = nil
 	}
-	if at += len(p.names); h.Kept && at < len(files) {
-		own.Store(&line{write: files[at]})
+	if at += len(p.activatedNames); h.Kept && at < len(files) {
+		ownStatusPipe.Store(&statusPipe{write: files[at]})
 		files[at] = nil
 	}
 	return nil
 }
 
-// Activated gives the sockets that the service manager had passed to the old process, with their
-// names; none where there is no old process. They are the caller's, who calls it once.
-func Activated() (names []string, files []*os.File, err error) {
-	p, err := predecessor()
+// InheritedActivationSockets returns the service manager's sockets, which the old process had
+// received, and their names; none without an old process. The caller owns them and calls it once.
+func InheritedActivationSockets() (names []string, files []*os.File, err error) {
+	p, err := connectPredecessor()
 	if p == nil {
 		return nil, nil, err
 	}
-	return p.names, p.activated, nil
+	return p.activatedNames, p.activatedFiles, nil
 }
 
-// Starting waits for started. It fails where the old process says meanwhile that it goes on.
-func (p *Predecessor) Starting(started <-chan struct{}) error {
+// WaitStarted waits for started. It fails if the old process aborts the upgrade meanwhile.
+func (p *Predecessor) WaitStarted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (p *Predecessor) Starting(started <-chan struct{}) error {
 	watching.Go(func() {
 		select {
 		case <-started:
-			_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails when it is closed, which ends the wait, too
+			_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails if it is closed, which also ends the wait
 		case <-over:
 		}
 	})
@@ -153,30 +153,31 @@ func (p *Predecessor) Starting(started <-chan struct{}) error {
 	watching.Wait()
 	_ = p.file.SetReadDeadline(time.Time{})
 	if spoke {
-		word, _, _, err := p.read()
-		if err == nil && word == abort {
+		word, _, _, err := p.readMessage()
+		if err == nil && word == kindAbort {
 			return errAborted
 		}
-		<-started // the old process has gone
+		<-started // the old process has exited
 	}
 	return nil
 }
 
-// Ready says that this process serves, with so many loops. It gives begin the state and the link
-// that the old process then sends, each nil if there is none, and closed after the call, and takes
-// over what comes by the channels. It fails where the old process goes on.
-func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOver func(channels []*os.File) error) error {
-	if err := p.send(ready, Ready{Version: Version, Loops: loops}); err != nil {
-		return p.gone(err)
+// AnnounceReady tells the old process that this one can serve with the given number of loops. It calls
+// restore with the state and the broadcast socket of the old process, each nil if there is none and
+// closed afterwards, and then takeOver with the channels. It fails if the old process continues to
+// serve.
+func (p *Predecessor) AnnounceReady(loops int, restore func(state, link *os.File), takeOver func(channels []*os.File) error) error {
+	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
+		return p.ignorePredecessorExit(err)
 	}
 	var c Channels
-	files, err := p.expect(context.Background(), channels, &c, Timeout)
+	files, err := p.expectMessage(context.Background(), kindChannels, &c, Timeout)
 	if err != nil {
-		return p.gone(err)
+		return p.ignorePredecessorExit(err)
 	}
 	if c.N < 0 || c.N > len(files) {
 		closeAll(files)
-		return fmt.Errorf("%d descriptors of %d channels", len(files), c.N)
+		return fmt.Errorf("got %d descriptors for %d channels", len(files), c.N)
 	}
 	files, more := files[:c.N], files[c.N:]
 	defer closeAll(more)
@@ -188,52 +189,53 @@ func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOve
 		}
 		return f
 	}
-	begin(next(c.State), next(c.Link))
+	restore(next(c.State), next(c.Link))
 	if err := takeOver(files); err != nil {
 		return err
 	}
-	Serves()
-	return p.gone(p.send(taking, struct{}{}))
+	ReportServing()
+	return p.ignorePredecessorExit(p.sendMessage(kindTaking, struct{}{}))
 }
 
-// Fail says why this process can't serve.
-func (p *Predecessor) Fail(why error) error {
+// ReportFailure tells the old process why this one cannot serve.
+func (p *Predecessor) ReportFailure(cause error) error {
 	defer p.file.Close()
-	return p.send(ready, Ready{Version: Version, Failed: why.Error()})
+	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
 }
 
-// Aborted says whether an error of Ready means that the old process goes on, and this one is
-// to end.
-func Aborted(err error) bool { return errors.Is(err, errAborted) }
+// IsAborted reports whether an error of AnnounceReady or WaitStarted means that the old process
+// continues to serve and this one must exit.
+func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// gone makes no error of the end of the old process: this one goes on with what it has.
-func (p *Predecessor) gone(err error) error {
+// ignorePredecessorExit returns nil if err means that the old process has exited: this one continues
+// with what it has.
+func (p *Predecessor) ignorePredecessorExit(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		Serves()
+		ReportServing()
 		return nil
 	}
 	return err
 }
 
-// Wait waits until the old process has handed everything over, and answers meanwhile that this one
-// is alive. It fails if the old one has gone.
-func (p *Predecessor) Wait() (d Done, err error) {
+// WaitDone waits until the old process has handed over everything, and answers its liveness checks. It
+// fails if the old process exits.
+func (p *Predecessor) WaitDone() (d Done, err error) {
 	for {
-		word, rest, fds, err := p.read()
+		word, rest, fds, err := p.readMessage()
 		sock.Close(fds...)
 		switch {
 		case err != nil:
 			return d, err
-		case word == done:
+		case word == kindDone:
 			return d, json.Unmarshal(rest, &d)
-		case word != alive:
-			return d, fmt.Errorf("got %.20q; expected %q", word, done)
+		case word != kindAlive:
+			return d, fmt.Errorf("got %.20q; expected %q", word, kindDone)
 		}
-		if err := p.send(alive, struct{}{}); err != nil {
+		if err := p.sendMessage(kindAlive, struct{}{}); err != nil {
 			return d, err
 		}
 	}
 }
 
-// Close ends Wait and Ready.
+// Close makes WaitDone and AnnounceReady return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

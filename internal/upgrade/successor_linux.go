@@ -15,33 +15,33 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The words of messages.
+// Kinds of messages.
 const (
-	hello    = "hello"
-	sockets  = "listeners"
-	ready    = "ready"
-	channels = "channels"
-	taking   = "taking"
-	done     = "done"
-	abort    = "abort"
-	alive    = "alive"
+	kindHello     = "hello"
+	kindListeners = "listeners"
+	kindReady     = "ready"
+	kindChannels  = "channels"
+	kindTaking    = "taking"
+	kindDone      = "done"
+	kindAbort     = "abort"
+	kindAlive     = "alive"
 )
 
-var errAborted = errors.New("the old process goes on")
+var errAborted = errors.New("the old process continues to serve")
 
-// Successor is the new process, for the old one. Its methods are for one goroutine.
+// Successor represents the new process in the old one. It is not safe for concurrent use.
 type Successor struct {
-	control
-	cmd      *exec.Cmd
-	patience time.Duration // for each answer
-	exited   chan struct{} // closed when it has ended
-	state    error         // how, then
+	controlSocket
+	cmd          *exec.Cmd
+	replyTimeout time.Duration // limit for each reply
+	exited       chan struct{} // closed when the process has exited
+	exitErr      error         // its exit status, once exited is closed
 }
 
-// Start starts the new process, which has so long for each answer. Its environment and
-// descriptors are completed.
-func Start(cmd *exec.Cmd, patience time.Duration) (*Successor, error) {
-	pair, err := sock.RightsPair()
+// StartSuccessor starts the new process, which has replyTimeout for each reply. It adds to the
+// environment and the descriptors of cmd.
+func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, error) {
+	pair, err := sock.NewFDSocketpair()
 	if err != nil {
 		return nil, err
 	}
@@ -50,90 +50,91 @@ func Start(cmd *exec.Cmd, patience time.Duration) (*Successor, error) {
 		cmd.Env = os.Environ()
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, pair[1])
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", variable, 2+len(cmd.ExtraFiles)))
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", upgradeEnv, 2+len(cmd.ExtraFiles)))
 	if err := cmd.Start(); err != nil {
 		pair[0].Close()
-		return nil, fmt.Errorf("the new process does not start: %w", err)
+		return nil, fmt.Errorf("start the new process: %w", err)
 	}
-	s := &Successor{control: control{pair[0]}, cmd: cmd, patience: patience, exited: make(chan struct{})}
+	s := &Successor{controlSocket: controlSocket{pair[0]}, cmd: cmd, replyTimeout: replyTimeout, exited: make(chan struct{})}
 	go func() {
-		reportEnd(cmd.Process.Pid)
-		s.state = cmd.Wait()
+		waitAndReportExit(cmd.Process.Pid)
+		s.exitErr = cmd.Wait()
 		close(s.exited)
 	}()
 	return s, nil
 }
 
-// PID is its process id.
+// PID returns its process ID.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// Greet says hello, with listeners, which send sends.
-func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
+// SendHello sends the hello message and the listeners; sendListeners sends their descriptors.
+func (s *Successor) SendHello(h Hello, sendListeners func(control *os.File) error) error {
 	h.Version = Version
-	if l := own.Load(); l != nil {
+	if l := ownStatusPipe.Load(); l != nil {
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
-	if err := s.send(hello, h); err != nil {
-		return s.died(context.Background(), err)
+	if err := s.sendMessage(kindHello, h); err != nil {
+		return s.explainExit(context.Background(), err)
 	}
-	if err := send(s.file); err != nil {
-		return s.died(context.Background(), err)
+	if err := sendListeners(s.file); err != nil {
+		return s.explainExit(context.Background(), err)
 	}
-	return s.died(context.Background(), s.send(sockets, struct{}{}, h.Files...))
+	return s.explainExit(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
-// SocketsWord is the message by which an engine sends descriptors of listeners, in parts.
-const SocketsWord = sockets
+// ListenersMessage is the message with which an engine sends listener descriptors, in parts.
+const ListenersMessage = kindListeners
 
-// AwaitReady waits until it serves.
-func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
-	if err = s.answer(ctx, ready, &r); err != nil {
+// WaitReady waits until the new process is ready to serve.
+func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
+	if err = s.waitReply(ctx, kindReady, &r); err != nil {
 		return r, err
 	}
 	switch {
 	case r.Failed != "":
-		return r, fmt.Errorf("the new process can't serve: %s", r.Failed)
+		return r, fmt.Errorf("the new process cannot serve: %s", r.Failed)
 	case r.Version != Version:
-		return r, fmt.Errorf("the new process speaks version %d of the protocol; expected %d", r.Version, Version)
+		return r, fmt.Errorf("the new process uses version %d of the upgrade protocol; expected %d", r.Version, Version)
 	}
 	return r, nil
 }
 
-// answer waits for an answer of the new process.
-func (s *Successor) answer(ctx context.Context, word string, v any) error {
-	_, err := s.expect(ctx, word, v, s.patience)
+// waitReply waits for a message of the given kind.
+func (s *Successor) waitReply(ctx context.Context, kind string, v any) error {
+	_, err := s.expectMessage(ctx, kind, v, s.replyTimeout)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("the new process does not say within %v that it is %s", s.patience, word)
+		return fmt.Errorf("the new process did not send %[2]q within %[1]v", s.replyTimeout, kind)
 	}
-	return s.died(ctx, err)
+	return s.explainExit(ctx, err)
 }
 
-// Channels gives it channels, and keeps the other ends, when it is taking. Both sides deal them
-// out in turn, to so many loops: each of ours has one with each of theirs, or with one of them
-// where there are as many, or too many. With them go the handler's state and a link, files that
-// stay the caller's, unless they are nil.
-func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.File) (ours []*os.File, err error) {
-	n := max(from, to)
-	each := from != to && from*to <= maxChannels
-	if each {
-		n = from * to
+// OpenChannels sends one end of each channel to the new process and returns the others once it takes
+// connections over. Both sides distribute the channels round-robin to their loops. If the numbers of
+// loops differ, every pair of loops gets a channel, unless that exceeds the limit; otherwise each
+// loop gets one. state (the handler's) and link (for broadcasts) are sent as well unless they are
+// nil; they remain the caller's.
+func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, state, link *os.File) (ours []*os.File, err error) {
+	n := max(ourLoops, theirLoops)
+	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
+	if allPairs {
+		n = ourLoops * theirLoops
 	}
 	theirs := make([]*os.File, n)
 	defer func() { closeAll(theirs) }()
 	for i := range n {
-		pair, err := sock.RightsPair()
+		pair, err := sock.NewFDSocketpair()
 		if err != nil {
 			closeAll(ours)
 			return nil, err
 		}
 		at := i
-		if each {
-			at = i%from*to + i/from
+		if allPairs {
+			at = i%ourLoops*theirLoops + i/ourLoops
 		}
 		ours, theirs[at] = append(ours, pair[0]), pair[1]
 	}
@@ -143,8 +144,8 @@ func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.
 			files = append(files, more)
 		}
 	}
-	if err = s.died(ctx, s.send(channels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
-		err = s.answer(ctx, taking, new(struct{}))
+	if err = s.explainExit(ctx, s.sendMessage(kindChannels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
+		err = s.waitReply(ctx, kindTaking, new(struct{}))
 	}
 	if err != nil {
 		closeAll(ours)
@@ -153,34 +154,34 @@ func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.
 	return ours, nil
 }
 
-// died completes an error by how the new process has ended, if it has. One that has closed its end
-// is about to.
-func (s *Successor) died(ctx context.Context, err error) error {
+// explainExit adds the exit status to err if the new process has exited. A process that has closed its
+// end is about to exit.
+func (s *Successor) explainExit(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
 	}
 	select {
 	case <-s.exited:
-	case <-time.After(s.patience):
+	case <-time.After(s.replyTimeout):
 		return err
 	case <-ctx.Done():
 		return err
 	}
-	if s.state == nil {
+	if s.exitErr == nil {
 		return errors.New("the new process has ended by itself: it is not a server that takes connections over")
 	}
-	return fmt.Errorf("the new process has ended: %w", s.state)
+	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// Watch asks the new process, while it is taking, whether it is alive, until ctx ends. One that
-// hangs it kills, so that the channels end.
-func (s *Successor) Watch(ctx context.Context) {
-	tick := time.NewTicker(s.patience / 3)
+// MonitorAlive checks regularly, until ctx ends, whether the new process is alive. It kills a hung
+// process, so that the channels close.
+func (s *Successor) MonitorAlive(ctx context.Context) {
+	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if s.Died() {
+			if s.KillIfHung() {
 				return
 			}
 		case <-ctx.Done():
@@ -189,26 +190,26 @@ func (s *Successor) Watch(ctx context.Context) {
 	}
 }
 
-// Died says whether it has ended. One that hangs is killed: it has had a third of the patience,
-// twice, because this process may have stood still, too.
-func (s *Successor) Died() bool {
+// KillIfHung reports whether the new process has exited. It kills a hung process: one that has twice
+// failed to reply within a third of the timeout; once may be the fault of this process.
+func (s *Successor) KillIfHung() bool {
 	for range 2 {
-		err := s.send(alive, struct{}{})
+		err := s.sendMessage(kindAlive, struct{}{})
 		if err == nil {
-			_, err = s.expect(context.Background(), alive, new(struct{}), s.patience/3)
+			_, err = s.expectMessage(context.Background(), kindAlive, new(struct{}), s.replyTimeout/3)
 		}
 		if err == nil {
 			return false
 		}
 	}
-	_ = s.cmd.Process.Kill() // it may have ended
+	_ = s.cmd.Process.Kill() // it may have exited
 	<-s.exited
 	return true
 }
 
-// Abort ends the new process, which has nothing yet, and waits for it.
+// Abort ends the new process, which has taken over nothing yet, and waits for it.
 func (s *Successor) Abort() {
-	_ = s.send(abort, struct{}{}) // it may have gone
+	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {
 	case <-s.exited:
 	case <-time.After(time.Second):
@@ -218,26 +219,26 @@ func (s *Successor) Abort() {
 	s.file.Close()
 }
 
-// Done leaves it alone.
-func (s *Successor) Done(d Done) error {
+// SendDone tells the new process that the handoff is complete, and closes the socket.
+func (s *Successor) SendDone(d Done) error {
 	defer s.file.Close()
-	return s.send(done, d)
+	return s.sendMessage(kindDone, d)
 }
 
-// StateFile gives a file in memory for a handler's state.
-func StateFile() (*os.File, error) {
-	fd, err := sock.MemoryFile(nil)
+// NewStateFile creates a memory file for a handler's state.
+func NewStateFile() (*os.File, error) {
+	fd, err := sock.NewMemoryFile(nil)
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "state"), nil
 }
 
-// LinkPair gives the ends of a link.
-func LinkPair() (pair [2]*os.File, err error) {
+// NewBroadcastSocketpair creates the socket pair that forwards broadcasts between the processes.
+func NewBroadcastSocketpair() (pair [2]*os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return pair, fmt.Errorf("a socket for what is published: %w", err)
+		return pair, fmt.Errorf("create a socket for broadcasts: %w", err)
 	}
 	return [2]*os.File{os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")}, nil
 }

@@ -1,26 +1,24 @@
-// Package upgrade is how a process and the one that is to take its place speak with each
-// other: over a socket pair of which the new process inherits one end, so that nobody else
-// can be at it.
+// Package upgrade is the protocol between a server process and its successor. They use a socket pair
+// that the new process inherits, so no other process can take part.
 //
 //	old                                     new
 //	starts the new process
 //	hello: version, listeners         ──▶
 //	listeners: their descriptors      ──▶   listens, starts its engine
-//	                                  ◀──   ready: loops; or failed: why
-//	holds what is published
+//	                                  ◀──   ready: loops; or failed: reason
+//	queues broadcasts
 //	channels: between their loops,
-//	the handler's state, a link       ──▶   restores the state, takes connections that come
+//	handler state, broadcast socket   ──▶   restores the state, takes over connections
 //	                                  ◀──   taking
-//	(connections go by the channels; then, by the link, what was held, and what is published in
-//	either from then on, until one of them ends)
-//	alive, now and then               ──▶
+//	(connections move over the channels; then queued and new broadcasts of either process go
+//	over the broadcast socket, until one of them exits)
+//	alive, regularly                  ──▶
 //	                                  ◀──   alive
-//	done: counters                    ──▶   is the only one now
-//	drains what is left, ends
+//	done: counters                    ──▶   serves alone
+//	drains the rest, exits
 //
-// Until the old process has read "taking" nothing has changed for it: it can abort, and goes
-// on; the new one ends then. If the old process ends without a word, the new one goes on with
-// what it has.
+// Until the old process has read "taking" nothing has changed for it: it can abort and continue to
+// serve; the new one then exits. If the old process dies, the new one continues with what it has.
 package upgrade
 
 import (
@@ -32,68 +30,68 @@ import (
 )
 
 const (
-	// Version is of this protocol, connections' records included.
+	// Version is the version of this protocol, including the connection records.
 	Version = 2
-	// variable has the number of the descriptor, in the environment of the new process.
-	variable = "MYRIAD_UPGRADE"
-	// Timeout is how long either side waits for an answer.
+	// upgradeEnv is the environment variable with the new process's descriptor number.
+	upgradeEnv = "MYRIAD_UPGRADE"
+	// Timeout is how long each side waits for a reply.
 	Timeout = 30 * time.Second
-	// maxDescriptors is the most that a message's descriptors are, all parts together.
+	// maxDescriptors limits the descriptors of a message, all parts together.
 	maxDescriptors = 4096
-	// maxChannels is the most channels that connect each loop with each of the other side's.
+	// maxChannels is the limit up to which every pair of loops gets a channel.
 	maxChannels = 1024
 )
 
-// Listener is one that is handed over.
+// Listener describes a listener that is handed over.
 type Listener struct {
 	Name          string
 	Network, Addr string
-	Sockets       int                // that share its port
-	Tickets       []secure.TicketKey `json:",omitempty"` // of TLS
+	Sockets       int                // number of sockets that share the port
+	Tickets       []secure.TicketKey `json:",omitempty"` // TLS session ticket keys
 }
 
-// Hello is what the old process says first.
+// Hello is the first message of the old process.
 type Hello struct {
 	Version   int
 	PID       int
-	Paused    bool // nothing is accepted, because an operator has said so
+	Paused    bool // an operator has paused accepting
 	Listeners []Listener
-	// Activated are the names of the service manager's sockets, whose descriptors are behind
-	// those of the listeners.
+	// Activated are the names of the service manager's sockets, whose descriptors follow those of
+	// the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
-	// Kept says that the last descriptor tells the first process who serves.
+	// Kept means that the last descriptor is the status pipe to a first process that is kept.
 	Kept bool `json:",omitempty"`
 }
 
-// Ready is what the new process says when it serves.
+// Ready is the new process's message when it can serve.
 type Ready struct {
 	Version int
-	Loops   int    // for each of which it wants a channel's end; 0 is 1
-	Failed  string // why it does not serve
+	Loops   int    // number of channel ends it wants; 0 means 1
+	Failed  string // why it cannot serve
 }
 
-// Channels are the descriptors with which the hand-over begins: N channels, and behind them
-// those of which it says that they come, in this order.
+// Channels announces the descriptors that start the handoff: N channels, then those of the files below
+// that are set, in this order.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state
-	Link  bool // a socket by which what is published goes to the other process
+	Link  bool // a socket for broadcasts of the other process
 }
 
-// Done is what the old process says when it has handed over what it can.
+// Done is the last message of the old process, after the handoff.
 type Done struct {
-	// Counters are its counts so far that only grow, by name: see engine.Counts.Named.
+	// Counters are its monotonic counters by name, see engine.Counts.Named.
 	Counters map[string]int64
-	// Listeners are what has come by each of its listeners, in the order of Hello.
+	// Listeners are the counters of its listeners, in the order of Hello.
 	Listeners []ListenerCounts
 }
 
-// ListenerCounts are the counts of a listener that only grow.
+// ListenerCounts are the monotonic counters of a listener.
 type ListenerCounts struct {
 	Network, Addr     string
 	Accepted, Refused int64
 }
 
-// ErrUnsupported says that this system can't.
-var ErrUnsupported = errors.New("connections can be handed to another process on Linux only")
+// ErrUnsupported is returned on systems other than Linux.
+var ErrUnsupported = errors.New("handing connections to another process needs Linux")

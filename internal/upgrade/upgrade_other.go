@@ -10,38 +10,38 @@ import (
 	"time"
 )
 
-// Successor and Predecessor are for Linux.
+// Successor needs Linux.
 type Successor struct{}
 
-// SocketsWord is for Linux.
-const SocketsWord = ""
+// ListenersMessage needs Linux.
+const ListenersMessage = ""
 
-func Start(*exec.Cmd, time.Duration) (*Successor, error)         { return nil, ErrUnsupported }
-func (*Successor) PID() int                                      { return 0 }
-func (*Successor) Greet(Hello, func(*os.File) error) error       { return ErrUnsupported }
-func (*Successor) AwaitReady(context.Context) (r Ready, _ error) { return r, ErrUnsupported }
-func (*Successor) Channels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
+func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error) { return nil, ErrUnsupported }
+func (*Successor) PID() int                                       { return 0 }
+func (*Successor) SendHello(Hello, func(*os.File) error) error    { return ErrUnsupported }
+func (*Successor) WaitReady(context.Context) (r Ready, _ error)   { return r, ErrUnsupported }
+func (*Successor) OpenChannels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
-func (*Successor) Watch(context.Context) {}
-func (*Successor) Died() bool            { return true }
-func (*Successor) Abort()                {}
-func (*Successor) Done(Done) error       { return ErrUnsupported }
+func (*Successor) MonitorAlive(context.Context) {}
+func (*Successor) KillIfHung() bool             { return true }
+func (*Successor) Abort()                       {}
+func (*Successor) SendDone(Done) error          { return ErrUnsupported }
 
-func StateFile() (*os.File, error)       { return nil, ErrUnsupported }
-func LinkPair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
+func NewStateFile() (*os.File, error)                  { return nil, ErrUnsupported }
+func NewBroadcastSocketpair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
 
-// Predecessor is for Linux.
+// Predecessor needs Linux.
 type Predecessor struct {
 	Listeners []Inherited
 	Paused    bool
 }
 
-// Keeper is for Linux.
-type Keeper struct{}
+// Reaper needs Linux.
+type Reaper struct{}
 
-// Link is for Linux.
-type Link struct{}
+// OrderConn needs Linux.
+type OrderConn struct{}
 
 // Inherited is a listener of the old process.
 type Inherited struct {
@@ -49,17 +49,17 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-func Take() (*Predecessor, error) { return nil, nil }
-func (*Predecessor) Ready(int, func(_, _ *os.File), func([]*os.File) error) error {
+func ClaimPredecessor() (*Predecessor, error) { return nil, nil }
+func (*Predecessor) AnnounceReady(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
-func (*Predecessor) Fail(error) error               { return ErrUnsupported }
-func (*Predecessor) Wait() (d Done, err error)      { return d, ErrUnsupported }
-func (*Predecessor) Close()                         {}
-func Aborted(error) bool                            { return false }
-func (*Predecessor) Starting(<-chan struct{}) error { return ErrUnsupported }
-func Activated() ([]string, []*os.File, error)      { return nil, nil, nil }
-func (*Successor) Keep() *Keeper                    { return nil }
-func (*Keeper) Wait() error                         { return nil }
-func Stays() error                                  { return nil }
-func Serves()                                       {}
+func (*Predecessor) ReportFailure(error) error                  { return ErrUnsupported }
+func (*Predecessor) WaitDone() (d Done, err error)              { return d, ErrUnsupported }
+func (*Predecessor) Close()                                     {}
+func IsAborted(error) bool                                      { return false }
+func (*Predecessor) WaitStarted(<-chan struct{}) error          { return ErrUnsupported }
+func InheritedActivationSockets() ([]string, []*os.File, error) { return nil, nil, nil }
+func (*Successor) StartReaper() *Reaper                         { return nil }
+func (*Reaper) WaitServerExit() error                           { return nil }
+func KeepFirstProcess() error                                   { return nil }
+func ReportServing()                                            {}

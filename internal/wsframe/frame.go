@@ -1,5 +1,5 @@
-// Package wsframe reads and writes frames of the WebSocket protocol (RFC 6455, section 5.2), for
-// servers and clients. It does no input and output, and its functions are safe for concurrent use.
+// Package wsframe parses and formats frames of the WebSocket protocol (RFC 6455, section 5.2), for servers and
+// clients. It does no I/O; its functions are safe for concurrent use.
 package wsframe
 
 import (
@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// The opcodes of RFC 6455, section 11.8.
+// Opcodes: RFC 6455, section 11.8.
 const (
 	OpContinuation = 0
 	OpText         = 1
@@ -18,7 +18,7 @@ const (
 	OpPong         = 10
 )
 
-// The bits of the first byte of a frame: RFC 6455, section 5.2, and RFC 7692, section 6.
+// Bits in the first byte of a frame: RFC 6455, section 5.2, and RFC 7692, section 6.
 const (
 	Fin        = 0x80
 	Compressed = 0x40
@@ -26,34 +26,33 @@ const (
 	opcode     = 0x0f
 )
 
-// masked is a bit of the second byte.
+// masked is a bit in the second byte.
 const masked = 0x80
 
-// MaxControl is the most bytes of payload of a ping, pong or close.
+// MaxControl is the maximum payload of a ping, pong or close, in bytes.
 const MaxControl = 125
 
-// MaxHead is the most bytes of a head.
+// MaxHead is the maximum size of a head, in bytes.
 const MaxHead = 14
 
 // Head is the head of a frame.
 type Head struct {
-	First  byte // the bits above and the opcode
+	First  byte // flags and opcode
 	Masked bool
 	Mask   [4]byte
-	Size   uint64 // of the payload, in bytes
-	Len    int    // of the head itself; 0 if it has not arrived whole
+	Size   uint64 // of the payload in bytes
+	Len    int    // of the head in bytes; 0 if it is incomplete
 }
 
-// Op returns the opcode.
-func (h *Head) Op() byte { return h.First & opcode }
+func (h *Head) Opcode() byte { return h.First & opcode }
 
-// Control reports whether the frame is a ping, pong or close.
-func (h *Head) Control() bool { return h.First&8 != 0 }
+// IsControl reports whether the frame is a ping, pong or close.
+func (h *Head) IsControl() bool { return h.First&8 != 0 }
 
-// Reserved returns the reserved bits that are set, of which Compressed is one.
-func (h *Head) Reserved() byte { return h.First & reserved }
+// ReservedBits returns the reserved bits that are set; Compressed is one of them.
+func (h *Head) ReservedBits() byte { return h.First & reserved }
 
-// AppendHead appends the head of an unmasked frame. first has Fin, Compressed and the opcode.
+// AppendHead appends the head of an unmasked frame. first contains Fin, Compressed and the opcode.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
 // AppendMaskedHead appends the head of a masked frame.
@@ -72,44 +71,44 @@ func appendHead(b []byte, first, masked byte, size int) []byte {
 }
 
 var (
-	errLength = errors.New("the length of a frame is not in its shortest form, or has its top bit set")
-	errLong   = fmt.Errorf("a control frame has more than %d bytes", MaxControl)
+	errLength = errors.New("frame length is not minimally encoded or has its top bit set")
+	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head that in begins with. While in has only a part of it, Len is 0 and err nil, unless
-// a byte is wrong already. Reserved bits, masks and the order of frames are for the caller to check.
+// ParseHead parses the head at the start of in. If it is incomplete, Len is 0 and err is nil, unless a byte is
+// already invalid. Callers must check reserved bits, masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
 	}
 	h.First = in[0]
-	switch op := h.Op(); {
+	switch op := h.Opcode(); {
 	case op > OpBinary && op < OpClose || op > OpPong:
-		return h, fmt.Errorf("a frame has the unknown opcode %d", op)
-	case h.Control() && h.First&Fin == 0:
-		return h, fmt.Errorf("a control frame (opcode %d) is fragmented", op)
+		return h, fmt.Errorf("frame has the unknown opcode %d", op)
+	case h.IsControl() && h.First&Fin == 0:
+		return h, fmt.Errorf("control frame (opcode %d) is fragmented", op)
 	case len(in) < 2:
 		return h, nil
 	}
 	h.Masked, h.Size = in[1]&masked != 0, uint64(in[1]&^masked)
-	n, least := 2, uint64(0)
+	n, minSize := 2, uint64(0)
 	switch {
 	case h.Size <= 125:
-	case h.Control():
+	case h.IsControl():
 		return h, errLong
 	case h.Size == 126:
 		if n = 4; len(in) < n {
 			return h, nil
 		}
-		h.Size, least = uint64(binary.BigEndian.Uint16(in[2:])), 126
+		h.Size, minSize = uint64(binary.BigEndian.Uint16(in[2:])), 126
 	default:
 		if n = 10; len(in) < n {
 			return h, nil
 		}
-		h.Size, least = binary.BigEndian.Uint64(in[2:]), 1<<16
+		h.Size, minSize = binary.BigEndian.Uint64(in[2:]), 1<<16
 	}
 	switch {
-	case h.Size < least || h.Size >= 1<<63:
+	case h.Size < minSize || h.Size >= 1<<63:
 		return h, errLength
 	case !h.Masked:
 		h.Len = n
@@ -119,15 +118,15 @@ func ParseHead(in []byte) (h Head, err error) {
 	return h, nil
 }
 
-// Mask combines src with a mask and writes the result to dst, which is as long or longer and may be src. at is the
-// number of bytes of the payload before src.
-func Mask(dst, src []byte, mask [4]byte, at int) {
+// ApplyMask masks or unmasks src into dst, which must be at least as long and may be src. offset is the number of
+// payload bytes before src.
+func ApplyMask(dst, src []byte, mask [4]byte, offset int) {
 	m := uint32(0)
 	for i := range mask {
-		m |= uint32(mask[(at+i)&3]) << (8 * i)
+		m |= uint32(mask[(offset+i)&3]) << (8 * i)
 	}
 	wide := uint64(m)<<32 | uint64(m)
-	for len(src) >= 32 && len(dst) >= 32 { // the compiler makes one load and one store of 8 bytes
+	for len(src) >= 32 && len(dst) >= 32 { // compiles to one load and one store of 8 bytes each
 		binary.LittleEndian.PutUint64(dst, binary.LittleEndian.Uint64(src)^wide)
 		binary.LittleEndian.PutUint64(dst[8:], binary.LittleEndian.Uint64(src[8:])^wide)
 		binary.LittleEndian.PutUint64(dst[16:], binary.LittleEndian.Uint64(src[16:])^wide)
@@ -143,7 +142,7 @@ func Mask(dst, src []byte, mask [4]byte, at int) {
 	}
 }
 
-// ValidCloseCode reports whether a close may have this code: those of RFC 6455, section 7.4, and 1012 to 1014, which
+// ValidCloseCode reports whether a close frame may contain code: RFC 6455, section 7.4, and 1012 to 1014, which
 // IANA has registered since.
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999

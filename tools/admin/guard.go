@@ -63,7 +63,7 @@ func isBrowser(r *http.Request) bool {
 type refusals struct{ log *slog.Logger }
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{slog.New(lograte.New(log.Handler()))}
+	return &refusals{slog.New(lograte.NewHandler(log.Handler()))}
 }
 
 func (l *refusals) add(r *http.Request, why string) {

@@ -139,11 +139,11 @@ func (l *live) listenerTable() *page.Table {
 		return nil
 	}
 	t := &page.Table{Caption: "Listeners"}
-	t.Add("Name", "Address", "Open", "Accepted", "Refused by its MaxConns")
+	t.AddRow("Name", "Address", "Open", "Accepted", "Refused by its MaxConns")
 	for _, one := range all {
-		t.Add(one.Name, one.Addr.String(), format.Count(one.Open), format.Count(one.Accepted), format.Count(one.Refused))
+		t.AddRow(one.Name, one.Addr.String(), format.Count(one.Open), format.Count(one.Accepted), format.Count(one.Refused))
 		if one.Refused > 0 {
-			t.SetTone(4, page.Warn)
+			t.SetLastRowTone(4, page.Warn)
 		}
 	}
 	return t
@@ -187,7 +187,7 @@ var bad = []string{"accept_errors", "connections_refused", "handler_panics", "me
 // counterTable has what Prometheus gets of the server.
 func (l *live) counterTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
-	t.Add("Name, as in /metrics", "Now", "A second", "What it is")
+	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
 	first, last := &l.past[0], &l.past[len(l.past)-1]
 	before := make(map[string]float64)
 	for _, f := range figuresOf(first.stats) {
@@ -206,9 +206,9 @@ func (l *live) counterTable() *page.Table {
 		if f.grows {
 			grown = rate(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
 		}
-		t.Add(f.name, write(f.value), grown, f.help)
+		t.AddRow(f.name, write(f.value), grown, f.help)
 		if f.value > 0 && slices.ContainsFunc(bad, func(name string) bool { return strings.HasPrefix(f.name, name) }) {
-			t.SetTone(1, page.Warn)
+			t.SetLastRowTone(1, page.Warn)
 		}
 	}
 	return t
@@ -216,17 +216,17 @@ func (l *live) counterTable() *page.Table {
 
 func timeTable(p point) *page.Table {
 	t := &page.Table{Caption: "Times, as the bounds of buckets that double"}
-	t.Add("What", "p50", "p99", "What it is")
-	t.Add("handler", span(p.handler50), span(p.handler), "how long its calls take")
-	t.Add("lag", span(p.lag50), span(p.lag), "how long turns of event loops take")
+	t.AddRow("What", "p50", "p99", "What it is")
+	t.AddRow("handler", span(p.handler50), span(p.handler), "how long its calls take")
+	t.AddRow("lag", span(p.lag50), span(p.lag), "how long turns of event loops take")
 	return t
 }
 
 func (l *live) memoryTable(s tcp.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
-	t.Add("What", "Bytes", "Per connection", "What it is")
+	t.AddRow("What", "Bytes", "Per connection", "What it is")
 	line := func(name string, bytes float64, each, what string) {
-		t.Add(name, known(format.Bytes(bytes)), each, what)
+		t.AddRow(name, known(format.Bytes(bytes)), each, what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {
@@ -290,7 +290,7 @@ func (l *live) wallSection() page.Section {
 		return s
 	}
 	t := &page.Table{Caption: "Where it would stop"}
-	t.Add("Wall", "Connections now", "It stops at", "Near", "What it is")
+	t.AddRow("Wall", "Connections now", "It stops at", "Near", "What it is")
 	free := 0
 	nearest := slices.Clone(w.report.Walls)
 	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.stops(&a), w.stops(&b)) })
@@ -325,14 +325,14 @@ func (w *walls) line(t *page.Table, wall *doctor.Wall) {
 	if stops > 0 {
 		near = float64(w.open) / float64(stops)
 	}
-	t.Add(wall.Name, format.Count(w.open), format.Count(stops), known(format.Percent(near)), what)
-	t.SetTone(3, tone(near))
+	t.AddRow(wall.Name, format.Count(w.open), format.Count(stops), known(format.Percent(near)), what)
+	t.SetLastRowTone(3, tone(near))
 }
 
 // useTable is what is in use of limits whose use is known, the fullest first.
 func useTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
-	t.Add("Wall", "In use", "Limit", "Near", "Of what")
+	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
 	share := func(w doctor.Wall) float64 { return float64(w.Used) / float64(w.Limit) }
 	known := slices.DeleteFunc(slices.Clone(walls), func(w doctor.Wall) bool { return w.Limit <= 0 })
 	slices.SortStableFunc(known, func(a, b doctor.Wall) int { return cmp.Compare(share(b), share(a)) })
@@ -345,8 +345,8 @@ func useTable(walls []doctor.Wall) *page.Table {
 		if w.Of != "" {
 			of += ", " + w.Of
 		}
-		t.Add(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
-		t.SetTone(3, tone(share(w)))
+		t.AddRow(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
+		t.SetLastRowTone(3, tone(share(w)))
 	}
 	return t
 }
@@ -376,7 +376,7 @@ func (l *live) talkerSection() page.Section {
 	s.Lead = fmt.Sprintf("Of %s connections those with most traffic %s. The kernel counts it; it is looked at only while this page is open. "+
 		"Behind a proxy the addresses are the proxy's.", format.Count(t.all), over)
 	table := &page.Table{Caption: "Connections, the loudest first"}
-	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last received")
+	table.AddRow("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last received")
 	for i := range t.top {
 		one := &t.top[i]
 		in, out := "…", "…"
@@ -384,8 +384,8 @@ func (l *live) talkerSection() page.Section {
 			in, out = format.Bytes(one.inRate), format.Bytes(one.outRate)
 		}
 		bytes := func(n int64) string { return format.Bytes(float64(n)) }
-		table.Add(one.Remote.String(), in, out, bytes(one.In), bytes(one.Out), bytes(one.Unsent),
-			format.Seconds(one.RTT.Seconds()), format.Seconds(one.Heard.Seconds())+" ago")
+		table.AddRow(one.Remote.String(), in, out, bytes(one.BytesIn), bytes(one.BytesOut), bytes(one.Unsent),
+			format.Seconds(one.RTT.Seconds()), format.Seconds(one.SinceInput.Seconds())+" ago")
 		if l.buttons {
 			table.Actions = append(table.Actions, closeAction(one.Remote))
 		}

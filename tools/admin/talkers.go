@@ -40,7 +40,7 @@ type counted struct{ in, out int64 }
 
 // talker is a connection, and what it has said a second.
 type talker struct {
-	sock.Talk
+	sock.ConnInfo
 	inRate, outRate float64
 }
 
@@ -58,7 +58,7 @@ func (t *talkers) look(now time.Time, s tcp.Stats, addr net.Addr) {
 }
 
 // readTalks reads the sockets, unless that would cost too much.
-func readTalks(s tcp.Stats, addr net.Addr) ([]sock.Talk, error) {
+func readTalks(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
 	if addr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
 	}
@@ -74,28 +74,28 @@ func readTalks(s tcp.Stats, addr net.Addr) ([]sock.Talk, error) {
 		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxLooked, n.Open+n.TimeWait)
 	}
 	at := tcp.AddrPort()
-	talks, err := sock.Talks(at.Port(), maxTalks)
+	talks, err := sock.ListConns(at.Port(), maxTalks)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, errors.New("only Linux tells what its connections have said")
 	}
 	if host := at.Addr().Unmap(); err == nil && !host.IsUnspecified() {
-		talks = slices.DeleteFunc(talks, func(t sock.Talk) bool { return t.Local.Addr() != host.WithZone("") })
+		talks = slices.DeleteFunc(talks, func(t sock.ConnInfo) bool { return t.Local.Addr() != host.WithZone("") })
 	}
 	return talks, err
 }
 
 // take takes what was read, and finds the loudest.
-func (t *talkers) take(now time.Time, talks []sock.Talk) {
+func (t *talkers) take(now time.Time, talks []sock.ConnInfo) {
 	before, first := t.counts, t.counts == nil
 	t.over, t.at, t.all = now.Sub(t.at), now, len(talks)
 	t.counts = make(map[uint64]counted, len(talks))
 	t.top = t.top[:0]
 	for _, talk := range talks {
-		t.counts[talk.Cookie] = counted{talk.In, talk.Out}
-		one := talker{Talk: talk}
+		t.counts[talk.Cookie] = counted{talk.BytesIn, talk.BytesOut}
+		one := talker{ConnInfo: talk}
 		if !first {
 			was := before[talk.Cookie] // nothing, of one that is new
-			one.inRate, one.outRate = perSecond(was.in, talk.In, t.over), perSecond(was.out, talk.Out, t.over)
+			one.inRate, one.outRate = perSecond(was.in, talk.BytesIn, t.over), perSecond(was.out, talk.BytesOut, t.over)
 		}
 		t.offer(one)
 	}
@@ -121,7 +121,7 @@ func louder(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),
 		cmp.Compare(b.Unsent, a.Unsent),
-		cmp.Compare(b.In+b.Out, a.In+a.Out),
+		cmp.Compare(b.BytesIn+b.BytesOut, a.BytesIn+a.BytesOut),
 		cmp.Compare(a.Cookie, b.Cookie),
 	)
 }

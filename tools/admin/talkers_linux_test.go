@@ -53,7 +53,7 @@ func TestTopTalker(t *testing.T) {
 				t.Fatal(l.talkers.err)
 			}
 			first := l.talkers.top[0]
-			if first.Remote.String() != loud.LocalAddr().String() || first.In != said+5 || l.talkers.all != quiet+1 {
+			if first.Remote.String() != loud.LocalAddr().String() || first.BytesIn != said+5 || l.talkers.all != quiet+1 {
 				t.Errorf("the loudest of %d is %+v, want %v with %d bytes", l.talkers.all, first, loud.LocalAddr(), said+5)
 			}
 			if got := cell(t, p, "Connections, the loudest first", loud.LocalAddr().String(), 1); got != "48.8 KiB" {

@@ -29,6 +29,6 @@ func Costs(f *Facts, p Plan) (Cost, error) {
 	first := &x.ends[0]
 	return Cost{
 		Kernel: x.kernelBytes(), User: x.userBytes(), Base: x.base(), Loops: int(x.loopsOf(first, x.n)),
-		Descriptors: min(withHeadroom(satAdd(first.share(x.n), sock.Reserve)), mostDescriptors),
+		Descriptors: min(withHeadroom(satAdd(first.share(x.n), sock.ReservedDescriptors)), mostDescriptors),
 	}, nil
 }

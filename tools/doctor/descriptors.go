@@ -61,7 +61,7 @@ func (x *exam) pastDescriptors() string {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
 	case x.side(Server):
-		room := satSub(x.f.Process.Nofile.Hard, sock.Reserve)
+		room := satSub(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(x.n, n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not to be had: %s", n, n, x.f.Shards)
@@ -104,7 +104,7 @@ func (x *exam) ofTables(w *Wall, limit int64) (need int64) {
 		}
 		x.least(w, e.side, holds)
 		each := e.share(x.n)
-		need = max(need, int64(sort.Search(int(each+sock.Reserve), func(n int) bool { return x.tableRoom(e, int64(n)) >= each })))
+		need = max(need, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.tableRoom(e, int64(n)) >= each })))
 	}
 	if x.exceeded(w) {
 		w.Needs = format.Count(need)
@@ -115,11 +115,11 @@ func (x *exam) ofTables(w *Wall, limit int64) (need int64) {
 // tableRoom is how many connections a process holds under a limit: all that the
 // limit leaves, or those of a descriptor table for each of its loops.
 func (x *exam) tableRoom(e *end, limit int64) int64 {
-	room := satSub(limit, sock.Reserve)
+	room := satSub(limit, sock.ReservedDescriptors)
 	if !e.loops || x.f.Shards != "" {
 		return room
 	}
-	return max(room, int64(sock.TablesRoom(uint64(limit), e.wanted, maxLoops)))
+	return max(room, int64(sock.MaxConnsInTables(uint64(limit), e.wanted, maxLoops)))
 }
 
 // CAP_SYS_ADMIN need not keep to fs.file-max.
@@ -135,7 +135,7 @@ var _ = settingWall(Wall{
 		return true
 	}
 	w.Unit = "files"
-	sides, open := int64(len(x.ends)), satAdd(x.f.FilesOpen, sock.Reserve*x.processes())
+	sides, open := int64(len(x.ends)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.processes())
 	w.Holds = satSub(limit, open) / sides
 	x.raise(w, "fs.file-max", satAdd(open, sides*x.n))
 	return true

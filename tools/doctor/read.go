@@ -74,7 +74,7 @@ func (r *reader) machine() {
 	m, err := procfs.ReadMemory()
 	r.unknown("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
-	c, err := cgroup.Read(r.pid)
+	c, err := cgroup.ReadLimits(r.pid)
 	if !procfs.Gone(err) { // a kernel without cgroups
 		r.unknown("cgroups", err)
 	}
@@ -96,7 +96,7 @@ func (r *reader) machine() {
 			r.Uring = err.Error()
 		}
 	}
-	if err := sock.PrivateTables(); err != nil {
+	if err := sock.CheckPrivateTables(); err != nil {
 		r.Shards = err.Error()
 	}
 }
@@ -232,15 +232,15 @@ func (r *reader) sockets() {
 func (r *reader) listeners() {
 	low := uint16(lowestPort)
 	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // of what can't be read the walls say nothing
-	queues, err := sock.Queues()
+	queues, err := sock.ListAcceptQueues()
 	r.unknown("sockets that listen", err)
 	s := &r.Sockets
 	for _, q := range queues {
-		if port := q.At.Port(); port >= min(low, lowestPort) {
+		if port := q.Addr.Port(); port >= min(low, lowestPort) {
 			s.Ports = append(s.Ports, port)
 		}
-		if s.Queue == nil || q.Waiting*(s.Queue.Most+1) > s.Queue.Waiting*(q.Most+1) {
-			s.Queue = &QueueFacts{At: q.At, Waiting: q.Waiting, Most: q.Most}
+		if s.Queue == nil || q.Waiting*(s.Queue.Most+1) > s.Queue.Waiting*(q.Max+1) {
+			s.Queue = &QueueFacts{At: q.Addr, Waiting: q.Waiting, Most: q.Max}
 		}
 	}
 	slices.Sort(s.Ports)

@@ -30,10 +30,10 @@ func (x *exam) loopsOf(e *end, connections int64) int64 {
 	switch {
 	case !e.loops:
 		return 0
-	case limit < 0 || x.f.Shards != "" || each <= satSub(limit, sock.Reserve):
+	case limit < 0 || x.f.Shards != "" || each <= satSub(limit, sock.ReservedDescriptors):
 		return int64(e.wanted)
 	}
-	loops, _ := sock.Tables(uint64(limit), int(each), e.wanted, maxLoops)
+	loops, _ := sock.PlanTables(uint64(limit), int(each), e.wanted, maxLoops)
 	if loops == 0 {
 		return maxLoops // and still not enough; nofile says so
 	}

@@ -76,7 +76,7 @@ func (s *Stream) factRows() [][2]string {
 	if n := cmp.Or(p.Messages, r.Messages); n > 0 {
 		plan += format.Count(n) + " messages on each connection"
 	} else if d := cmp.Or(p.Duration, r.Window); d > 0 {
-		plan += "for " + format.Round(d).String()
+		plan += "for " + format.RoundDuration(d).String()
 	}
 	flight, size, generator, began, reconnected := "", "", cmp.Or(p.Model, r.Model), "", ""
 	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.modeName() != modeNameHold {
@@ -133,10 +133,10 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	fault := func(text string) { bad = append(bad, page.Remark{Tone: page.Bad, Text: text}) }
 	r := s.Result
 	if r == nil {
-		fault("The run was cut off after " + format.Round(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
+		fault("The run was cut off after " + format.RoundDuration(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
 	}
 	if r != nil && r.Interrupted && r.Mode != modeNameHold {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": the figures cover the time until then."})
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.RoundDuration(r.Took).String() + ": the figures cover the time until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
@@ -195,15 +195,15 @@ func (r *Result) describeMissedRate() (text string, missed bool) {
 
 func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 	t := &page.Table{}
-	t.Add("Expected", "Measured", "")
+	t.AddRow("Expected", "Measured", "")
 	for _, e := range expected {
 		got, ok := e.Check(s.Result)
 		tone, verdict := page.Good, "met"
 		if !ok {
 			tone, verdict = page.Bad, "not met"
 		}
-		t.Add(e.String(), got, verdict)
-		t.SetTone(2, tone)
+		t.AddRow(e.String(), got, verdict)
+		t.SetLastRowTone(2, tone)
 	}
 	return t
 }
@@ -325,7 +325,7 @@ func (s *Stream) latencyParts() []page.Part {
 	for _, p := range LatencyPoints {
 		head = append(head, p.Name)
 	}
-	t.Add(head...)
+	t.AddRow(head...)
 	c := &page.Chart{ID: "distribution", Title: "Percentiles", X: page.Axis{Label: "percentile", Log: true, Unit: page.Percentile}, Y: page.Axis{Log: true, Unit: page.Seconds}}
 	r := s.Result
 	for _, d := range []struct {
@@ -345,7 +345,7 @@ func (s *Stream) latencyParts() []page.Part {
 		for _, p := range LatencyPoints {
 			line = append(line, format.Seconds(p.Of(d.of).Seconds()))
 		}
-		t.Add(line...)
+		t.AddRow(line...)
 		if d.curve {
 			curve := d.of.Curve()
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
@@ -379,12 +379,12 @@ func (s *Stream) errorParts() []page.Part {
 		return nil
 	}
 	t := &page.Table{Figures: true}
-	t.Add("Cause", "count")
+	t.AddRow("Cause", "count")
 	causes := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(a, b))
 	})
 	for _, cause := range causes[:min(len(causes), maxErrorRows)] {
-		t.Add(cause, format.Count(all[cause]))
+		t.AddRow(cause, format.Count(all[cause]))
 	}
 	parts := []page.Part{{Table: t}}
 	if more := len(causes) - maxErrorRows; more > 0 {

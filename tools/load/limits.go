@@ -90,7 +90,7 @@ func (r *run) findLimits(result *Result) []Limit {
 	}
 	if result.generatorSentLate() {
 		add("late sends", "give the generator dedicated processors, or lower the rate",
-			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(result.Late.P99))
+			"1%% of the messages were sent %v or more after their time although a connection was free", format.RoundDuration(result.Late.P99))
 	}
 	return found
 }
@@ -122,7 +122,7 @@ func (r *run) addKernelLimits(result *Result, add func(wall, advice, evidence st
 }
 
 func (r *run) hasLocalTarget() bool {
-	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
+	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
 // cpuPressure returns the share of the window in which some program of the machine, the generator

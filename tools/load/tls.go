@@ -40,7 +40,7 @@ type tlsClient struct {
 // newTLSClient calls onFailure for each handshake that fails. At most maxHalfOpen handshakes run at
 // once; others wait. They compute off the loops, on half of the processors, as in a server.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
-	gate := secure.NewGate(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
+	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate}, timeout: timeout, onFailure: onFailure}
 }
 

@@ -121,7 +121,7 @@ func TestTLSBounds(t *testing.T) {
 	}()
 	gate := r.tls.layers.Gate
 	testkit.WaitFor(t, "as many handshakes are under way as may be, and others wait", func() bool {
-		running, waiting := gate.Count()
+		running, waiting := gate.Counts()
 		if running > maxHalfOpen {
 			t.Errorf("%d handshakes under way; want at most %d", running, maxHalfOpen)
 		}
@@ -129,7 +129,7 @@ func TestTLSBounds(t *testing.T) {
 	})
 	cancel()
 	<-ended
-	if running, waiting := gate.Count(); running+waiting != 0 {
+	if running, waiting := gate.Counts(); running+waiting != 0 {
 		t.Errorf("at the end %d handshakes were under way, %d waiting", running, waiting)
 	}
 	if plain := fakeRun(Config{}, &fakeEngine{}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {

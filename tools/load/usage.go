@@ -129,7 +129,7 @@ func findListeners(target string) []int {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // as the kernel does
 	case addr.IsUnspecified():
 		addr = netip.IPv6Loopback()
-	case !sock.IsLocal(addr):
+	case !sock.IsLocalAddr(addr):
 		return nil // another program may listen on that port here
 	}
 	pids, _ := procfs.Listener(at.Port(), addr)

@@ -360,7 +360,7 @@ func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
 	if m, err := models.Find(c.Model); err != nil || !m.Loops {
 		limit = 0
 	}
-	return sock.Shards(c.maxOpenConns(), c.Loops, limit)
+	return sock.PlanLoops(c.maxOpenConns(), c.Loops, limit)
 }
 
 // messageSize returns the size of the longest message in bytes.

@@ -152,7 +152,7 @@ func (f *clusterFlags) checkPeersTLS() error {
 	case f.peersCert == "" || f.peersKey == "" || f.peersCA == "":
 		return usagef("only some of --cluster-cert, --cluster-key and --cluster-ca are given; expected all three")
 	}
-	pair, err := secure.Reload(f.peersCert, f.peersKey, slog.Default())
+	pair, err := secure.NewReloader(f.peersCert, f.peersKey, slog.Default())
 	if err != nil {
 		return usageError{err}
 	}

@@ -38,7 +38,7 @@ func (f *serverTLS) config() (*tls.Config, error) {
 		return nil, usagef("only one of --tls-cert and --tls-key is given; expected both")
 	}
 	var err error
-	if f.pair, err = secure.Reload(f.cert, f.key, slog.Default()); err != nil {
+	if f.pair, err = secure.NewReloader(f.cert, f.key, slog.Default()); err != nil {
 		return nil, usageError{err}
 	}
 	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
@@ -68,7 +68,7 @@ func authorities(file string) (*x509.CertPool, error) {
 // does so when the signal was for all of the group, and otherwise when a handshake finds that
 // it has changed.
 func (f *serverTLS) reload() string {
-	expires, err := f.pair.Again()
+	expires, err := f.pair.ReloadNow()
 	if err != nil {
 		return fmt.Sprintf("the certificate can't be reloaded, the old one stays in use: %v", err)
 	}

@@ -256,7 +256,7 @@ func TestUpgradeGivenUp(t *testing.T) {
 		return err == nil
 	})
 	code := s.end(t, syscall.SIGTERM)
-	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "does not say within") {
+	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "did not send") {
 		t.Errorf("exit code %d, stderr %q; want 0 and an upgrade that did not wait", code, said)
 	}
 }

@@ -28,7 +28,7 @@ func Crowd(t testing.TB, addr string, n int) {
 	for n > 0 {
 		some := min(n, crowdTable)
 		n -= some
-		holding.Go(func() { sock.OwnThread(func() { holdCrowd(to, some, opened, end) }) })
+		holding.Go(func() { sock.RunOnNewThread(func() { holdCrowd(to, some, opened, end) }) })
 		if err := <-opened; err != nil {
 			t.Fatal(err)
 		}
@@ -37,8 +37,8 @@ func Crowd(t testing.TB, addr string, n int) {
 
 // holdCrowd holds n connections on its own thread until end.
 func holdCrowd(to netip.AddrPort, n int, opened chan<- error, end <-chan struct{}) {
-	if sock.PrivateTables() == nil {
-		release, err := sock.PrivateTable(nil)
+	if sock.CheckPrivateTables() == nil {
+		release, err := sock.UnshareDescriptorTable(nil)
 		if err != nil {
 			opened <- err
 			return

@@ -72,7 +72,7 @@ func (b *bench) layered(proxied, encrypted bool) with {
 		cfg.Proxied = func(netip.Addr) bool { return true }
 	}
 	if encrypted {
-		gate := secure.NewGate(handshakes, 1)
+		gate := secure.NewHandshakeLimiter(handshakes, 1)
 		b.Cleanup(gate.Wait)
 		cfg.Gate = gate
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}

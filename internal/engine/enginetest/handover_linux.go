@@ -77,7 +77,7 @@ func (b *bench) channels(from, to *server) (ours []*os.File) {
 	}
 	var theirs []*os.File
 	for range n {
-		pair, err := sock.RightsPair()
+		pair, err := sock.NewFDSocketpair()
 		b.must(err)
 		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
 	}

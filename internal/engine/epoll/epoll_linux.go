@@ -75,7 +75,7 @@ func (d *driver) HandleEvents() (handled, left bool) {
 	n := d.waitedEvents
 	d.waitedEvents = 0
 	if n == 0 {
-		n = d.poll.Look()
+		n = d.poll.TryWait()
 	}
 	return d.handleEvents(n), false
 }
@@ -124,7 +124,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
-			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
+			c.Failed(cmp.Or(sock.TakeSocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.PerformActions(c)

@@ -85,17 +85,17 @@ func (e *goroutineEngine) dialOne(request engine.Dial) {
 // connectTo makes a connection of package net.
 func (e *goroutineEngine) connectTo(request engine.Dial) (net.Conn, error) {
 	options := e.cfg.SocketOptions(true)
-	dialer := net.Dialer{Timeout: cmp.Or(request.Timeout, defaultDialTimeout), Control: options.Control}
+	dialer := net.Dialer{Timeout: cmp.Or(request.Timeout, defaultDialTimeout), Control: options.DialControl}
 	if request.Path != "" {
 		return dialer.DialContext(e.stopCtx, "unix", request.Path)
 	}
 	if request.Source.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(request.Source, 0))
 		dialer.Control = func(network, address string, raw syscall.RawConn) error {
-			if err := options.Control(network, address, raw); err != nil {
+			if err := options.DialControl(network, address, raw); err != nil {
 				return err
 			}
-			return sock.LatePort(network, address, raw)
+			return sock.SetBindNoPort(network, address, raw)
 		}
 	}
 	nc, err := dialer.DialContext(e.stopCtx, "tcp", request.Target.String())

@@ -157,7 +157,7 @@ func (e *goroutineEngine) openListeners() error {
 			return err
 		}
 		for _, socket := range sockets {
-			sock.SetListenerTimeout(socket, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+			sock.SetDeadPeerTimeout(socket, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
 			e.listeners = append(e.listeners, socket)
 			e.listenerIndexes = append(e.listenerIndexes, len(e.host.Entrances))
 		}
@@ -209,7 +209,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 					"cannot accept; trying again when a connection has closed, and regularly",
 					slog.String("error", err.Error()),
-					slog.Int64("open", e.admission.Open()))
+					slog.Int64("open", e.admission.OpenConns()))
 			}
 			e.waitFor(acceptRetryInterval, e.connFreed)
 		}
@@ -330,7 +330,7 @@ func (e *goroutineEngine) releaseAdmission() {
 	e.admission.Release()
 	e.wakeBlockedSenders()
 	notify(e.connFreed)
-	if e.admission.Open() == 0 {
+	if e.admission.OpenConns() == 0 {
 		notify(e.lastConnClosed)
 	}
 }

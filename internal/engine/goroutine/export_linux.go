@@ -66,7 +66,7 @@ func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (mo
 		}
 	}()
 	for _, f := range channels {
-		channelCopy, err := sock.Duplicate(int32(f.Fd()))
+		channelCopy, err := sock.DupFD(int32(f.Fd()))
 		if err != nil {
 			return moved, fmt.Errorf("a channel to hand connections over by: %w", err)
 		}
@@ -244,14 +244,14 @@ func (e *goroutineEngine) Sockets() []int {
 func (e *goroutineEngine) SendListeners(control *os.File, word string) error {
 	var fds []int
 	for _, l := range e.listeners {
-		fd, err := sock.Detach(l)
+		fd, err := sock.DupConnDescriptor(l)
 		if err != nil {
 			return err
 		}
 		defer sock.Close(fd)
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(int32(control.Fd()), word, fds)
+	return sock.SendFDsInChunks(int32(control.Fd()), word, fds)
 }
 
 // ShareListeners implements engine.Migrator: listeners are closed here, never stopped.

@@ -59,7 +59,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 		return err
 	}
 	defer importing.withLock(importing.inlet.Close)
-	buffer := make([]byte, sock.MaxRightsMessage)
+	buffer := make([]byte, sock.MaxFDMessageSize)
 	var joined sync.WaitGroup
 	join := func(fd int32, r *engine.Record) {
 		joined.Add(1)
@@ -97,19 +97,19 @@ func (a *importChannel) ConfirmLater(in *handover.Inlet) {
 // Promise implements handover.Owner.
 func (a *importChannel) Promise(n int) int {
 	e := a.group
-	n = e.admission.Promise(n)
-	short := min(sock.DescriptorsShort(e.admission.Promised()), n)
-	e.admission.Unpromise(short)
+	n = e.admission.Reserve(n)
+	short := min(sock.MissingDescriptors(e.admission.Reserved()), n)
+	e.admission.CancelReserved(short)
 	return n - short
 }
 
 // Unpromise implements handover.Owner.
-func (a *importChannel) Unpromise(n int) { a.group.admission.Unpromise(n) }
+func (a *importChannel) Unpromise(n int) { a.group.admission.CancelReserved(n) }
 
 // importConn goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
-	e.admission.AcquirePromised()
+	e.admission.AcquireReserved()
 	if record.Listener >= len(e.host.Entrances) {
 		record.Listener = e.host.Adopted()
 	}

@@ -47,7 +47,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 	received := 0
 	c.Bypass(func(partner *engine.Conn) {
 		var errno syscall.Errno
-		received, errno = pipe.Fill(fd, engine.ReadSize)
+		received, errno = pipe.SpliceFrom(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL is of a socket that can't
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
@@ -62,9 +62,9 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 }
 
 // sendFromPipe moves what is in a pipe to the partner.
-func (c *conn) sendFromPipe(pipe *sock.Pipe, partner *engine.Conn, n int) {
+func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) {
 	moved := 0
-	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.Empty(int32(fd), n) })
+	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceTo(int32(fd), n) })
 	c.Spliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
@@ -80,24 +80,24 @@ func (c *conn) sendFromPipe(pipe *sock.Pipe, partner *engine.Conn, n int) {
 }
 
 // pipePool are those of a group that nobody uses.
-type pipePool struct{ idle chan *sock.Pipe }
+type pipePool struct{ idle chan *sock.SplicePipe }
 
 // enable makes room for as many as there are turns, and has relays use them.
 func (p *pipePool) enable(e *goroutineEngine) {
-	p.idle = make(chan *sock.Pipe, cap(e.readLimiter.tokens))
+	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.Pass = e.sendToPartner
 }
 
-func (p *pipePool) acquirePipe() *sock.Pipe {
+func (p *pipePool) acquirePipe() *sock.SplicePipe {
 	select {
 	case pipe := <-p.idle:
 		return pipe
 	default:
-		return new(sock.Pipe)
+		return new(sock.SplicePipe)
 	}
 }
 
-func (p *pipePool) releasePipe(pipe *sock.Pipe) {
+func (p *pipePool) releasePipe(pipe *sock.SplicePipe) {
 	select {
 	case p.idle <- pipe:
 	default:

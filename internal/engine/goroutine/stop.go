@@ -12,7 +12,7 @@ import (
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
 	e.startStop()
-	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
+	return engine.AwaitStop(ctx, e.done, e.admission.OpenConns, func() {
 		e.killOnce.Do(func() { close(e.killed) })
 	})
 }

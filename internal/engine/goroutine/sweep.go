@@ -40,13 +40,13 @@ func (e *goroutineEngine) runSweeper() {
 // waitForSweepSlice waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
 func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
-	if e.admission.Open() == 0 {
+	if e.admission.OpenConns() == 0 {
 		e.clock.suspendLimit()
 		select {
 		case <-e.connAdded:
 		case <-e.stopCtx.Done():
 		}
-		if e.admission.Open() == 0 && e.stopCtx.Err() != nil {
+		if e.admission.OpenConns() == 0 && e.stopCtx.Err() != nil {
 			return false
 		}
 	}
@@ -144,7 +144,7 @@ func (e *goroutineEngine) closeLargestConns() {
 		}
 	}
 	slices.SortFunc(largest, func(a, b debtor) int { return cmp.Compare(b.holds, a.holds) })
-	average := e.counters.Get(engine.Buffered) / max(e.admission.Open(), 1)
+	average := e.counters.Get(engine.Buffered) / max(e.admission.OpenConns(), 1)
 	for _, d := range largest {
 		if d.holds < average || excess <= 0 {
 			return

@@ -24,7 +24,7 @@ func sendRejection(netConn net.Conn, answer []byte) {
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_, _ = sock.Send(int32(fd), answer) // what it does not take is lost
-		_ = sock.ShutWrite(int32(fd))
+		_ = sock.ShutdownWrite(int32(fd))
 		var unread [4096]byte
 		_, _ = sock.Recv(int32(fd), unread[:])
 	})
@@ -69,7 +69,7 @@ func (c *conn) initTransport() error {
 // sendDirect is Host.Direct. The descriptor is open, because it is the connection's own
 // goroutine that closes it, and that calls the handler.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
-	return sock.SendAll(c.FD(), first, rest)
+	return sock.SendBuffers(c.FD(), first, rest)
 }
 
 // runOp is called by RawConn, at first and whenever there may be more to do; it
@@ -174,7 +174,7 @@ func (c *conn) startWritableWait() bool {
 	c.awaitingWritable = true
 	c.SendBlocked(c.engine.readClock())
 	c.engine.running.Go(func() {
-		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // an error the next Send tells
 		c.requestAndWake(requestWritable)
 	})
 	return true

@@ -68,7 +68,7 @@ func readBatch(p []byte, fds []int32, limit int, join func(fd int32, r *engine.R
 	case size <= 0:
 		err = errBatch
 	case p[0] == inFile && len(fds) > 0:
-		records, err = sock.ReadMemoryFile(fds[0], MaxBatchBytes+maxRecord)
+		records, err = sock.ReadAndCloseMemoryFile(fds[0], MaxBatchBytes+maxRecord)
 		fds = fds[1:]
 	}
 	if err == nil && (n != uint64(len(fds)) || len(fds) > limit) {

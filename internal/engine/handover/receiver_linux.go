@@ -94,7 +94,7 @@ func confirmLater(inlets []*Inlet) {
 // is the end of the channel, which Receive returns.
 func (in *Inlet) send(more uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.arrived)), more)
-	_ = sock.SendRights(in.FD, p, nil)
+	_ = sock.SendFDs(in.FD, p, nil)
 	in.arrived = 0
 }
 
@@ -104,7 +104,7 @@ func (in *Inlet) send(more uint32) {
 func (in *Inlet) Receive(buffer []byte, join func(fd int32, r *engine.Record)) (some bool, err error) {
 	some = in.arrived > 0 // a handler has ended the goroutine before they were confirmed
 	for limit := in.arrived + MaxBatch; in.arrived < limit; {
-		n, fds, errno := sock.ReceiveRights(in.FD, buffer)
+		n, fds, errno := sock.ReceiveFDs(in.FD, buffer)
 		switch {
 		case errno == syscall.EAGAIN:
 			return some, nil

@@ -99,7 +99,7 @@ func (s *Sender) Step() (over bool) {
 	if s.stage == stopped {
 		s.stage = shut
 		for _, o := range s.Channels {
-			_ = sock.ShutWrite(o.FD) // an error is the other side's end, which is what is waited for
+			_ = sock.ShutdownWrite(o.FD) // an error is the other side's end, which is what is waited for
 		}
 	}
 	return s.stage == shut && !slices.ContainsFunc(s.Channels, open)
@@ -166,14 +166,14 @@ func (s *Sender) Send(o *Outlet, records []byte, fds []int) (sent bool) {
 
 func sendBatch(channel int32, records []byte, fds []int) (syscall.Errno, error) {
 	head := binary.AppendUvarint([]byte{inMessage}, uint64(len(fds)))
-	if len(head)+len(records) <= sock.MaxRightsMessage {
-		return sock.SendRights(channel, append(head, records...), fds), nil
+	if len(head)+len(records) <= sock.MaxFDMessageSize {
+		return sock.SendFDs(channel, append(head, records...), fds), nil
 	}
 	head[0] = inFile
-	file, err := sock.MemoryFile(records)
+	file, err := sock.NewMemoryFile(records)
 	if err != nil {
 		return 0, err
 	}
 	defer sock.Close(file)
-	return sock.SendRights(channel, head, append([]int{int(file)}, fds...)), nil
+	return sock.SendFDs(channel, head, append([]int{int(file)}, fds...)), nil
 }

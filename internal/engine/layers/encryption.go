@@ -26,9 +26,9 @@ func newEncryption(cfg *Config, c *engine.Conn) *encryption {
 	if p := c.Peer(); p.IsValid() {
 		remote = net.TCPAddrFromAddrPort(p)
 	}
-	begin := secure.Server
+	begin := secure.NewServerSession
 	if c.Outbound() {
-		begin = secure.Client
+		begin = secure.NewClientSession
 	}
 	l.session = begin(cfg.TLS, cfg.Gate, l, remote)
 	return l
@@ -43,7 +43,7 @@ func (l *encryption) Arrived(c *engine.Conn, p []byte) error {
 	if l.open {
 		return l.read(c, p)
 	}
-	if err := l.session.Feed(p); err != nil {
+	if err := l.session.FeedHandshake(p); err != nil {
 		return err
 	}
 	return l.Resume(c)
@@ -54,7 +54,7 @@ func (l *encryption) Resume(c *engine.Conn) error {
 	if l.open {
 		return nil
 	}
-	open, err := l.session.Step()
+	open, err := l.session.AdvanceHandshake()
 	if err != nil || !open {
 		return err
 	}
@@ -102,13 +102,13 @@ func broken(err error) error {
 	return &engine.TLSError{Err: err}
 }
 
-func (l *encryption) Held() (memory int, partial bool) { return l.session.Held() }
+func (l *encryption) Held() (memory int, partial bool) { return l.session.InputMemory() }
 
 // Full looks whether the handshake has more input than it needs for now.
-func (l *encryption) Full() bool { return !l.open && l.session.Full() }
+func (l *encryption) Full() bool { return !l.open && l.session.IsInputFull() }
 
 func (l *encryption) Ended(c *engine.Conn) error {
-	l.session.Ended()
+	l.session.EndInput()
 	if l.open {
 		return l.read(c, nil)
 	}

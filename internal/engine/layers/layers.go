@@ -17,9 +17,9 @@ type Config struct {
 	// TLS, if set, is what connections are encrypted with, and Gate bounds
 	// their handshakes. A dialled connection is a client.
 	TLS  *tls.Config
-	Gate *secure.Gate
+	Gate *secure.HandshakeLimiter
 	// Tickets, if set, are those of TLS.
-	Tickets *secure.Tickets
+	Tickets *secure.TicketKeyRing
 }
 
 // First makes a connection's first layer; nil if it has none. It is an
@@ -37,7 +37,7 @@ func (cfg *Config) secured(c *engine.Conn) engine.Layer {
 		return nil
 	}
 	if cfg.Tickets != nil {
-		cfg.Tickets.Renew()
+		cfg.Tickets.RenewIfDue()
 	}
 	return newEncryption(cfg, c)
 }

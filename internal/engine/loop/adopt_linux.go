@@ -57,7 +57,7 @@ func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copie
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		peer = a.AddrPort()
 	}
-	fd, err = sock.Detach(conn)
+	fd, err = sock.DupConnDescriptor(conn)
 	if err == nil && !l.enqueueCall(func() { l.addAdoptedConn(fd, listener, peer, received, copied) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
@@ -72,7 +72,7 @@ func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copie
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
 	l.pendingAdoptions.Add(-1)
 	if copied != nil { // the process's table has fd; the waiting goroutine closes it
-		own, err := sock.Fetch(fd)
+		own, err := sock.CopyFromProcessTable(fd)
 		close(copied)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)
@@ -87,7 +87,7 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, recei
 		return
 	}
 	_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
-	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.engine.cfg.Watches(sock.KeepaliveTimeout))
+	sock.SetDeadPeerTimeoutFD(fd, l.host.Limits.WriteTimeout, l.engine.cfg.Watches(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}

@@ -16,7 +16,7 @@ func TestConnTable(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		cfg := engine.Config{Handler: noopHandler{}, Log: slog.New(slog.DiscardHandler)}
 		s := connTable{host: &engine.Host{Counters: new(engine.Counters)}}
-		s.host.SetUp(&cfg, admission.New(admission.Config{}))
+		s.host.SetUp(&cfg, admission.NewController(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
 		resting := make(map[uint32]bool) // released, not yet recycled
 		seen := make(map[[2]uint32]bool)

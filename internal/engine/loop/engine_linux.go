@@ -175,7 +175,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	defer engine.CloseAll(sockets)
 	fds, err := duplicateFDs(sockets)
 	for _, fd := range fds {
-		sock.SetUserTimeout(fd, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+		sock.SetDeadPeerTimeoutFD(fd, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
 	}
 	e.listenerFDs = append(e.listenerFDs, fds...)
 	e.listenerIndexes = append(e.listenerIndexes, slices.Repeat([]int{len(e.listenerStats)}, len(fds))...)
@@ -186,7 +186,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 // duplicateFDs returns a descriptor of each listener. The caller closes them.
 func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
-		fd, err := sock.Detach(l)
+		fd, err := sock.DupConnDescriptor(l)
 		if err != nil {
 			sock.Close(fds...)
 			return nil, err
@@ -235,7 +235,7 @@ func (e *loopEngine) Stop(ctx context.Context) error {
 	for _, l := range e.loops {
 		l.requestStage(stageStopping)
 	}
-	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
+	return engine.AwaitStop(ctx, e.done, e.admission.OpenConns, func() {
 		for _, l := range e.loops {
 			l.requestStage(stageKilling)
 		}

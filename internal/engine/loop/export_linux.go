@@ -116,7 +116,7 @@ func (l *Loop) sendListeners(controlFD int32, word string) error {
 	for _, fd := range l.engine.listenerFDs {
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(controlCopy, word, fds)
+	return sock.SendFDsInChunks(controlCopy, word, fds)
 }
 
 // ShareListeners implements engine.Migrator.
@@ -149,9 +149,9 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, er
 // duplicateFD copies a descriptor of the process's table into the loop's table.
 func (l *Loop) duplicateFD(processFD int32) (int32, error) {
 	if l.engine.cfg.Shard > 0 {
-		return sock.Fetch(processFD)
+		return sock.CopyFromProcessTable(processFD)
 	}
-	return sock.Duplicate(processFD)
+	return sock.DupFD(processFD)
 }
 
 // abort ends the hand-over at once.

@@ -105,17 +105,17 @@ func (a *connImporter) Promise(n int) int {
 		}
 		n = min(n, max(int(l.capacity.Load()-l.connCount.Load())-claimed, 0))
 	}
-	n = l.engine.admission.Promise(n)
+	n = l.engine.admission.Reserve(n)
 	if claimed += n; l.engine.cfg.Shard == 0 {
-		claimed = l.engine.admission.Promised()
+		claimed = l.engine.admission.Reserved()
 	}
-	short := min(sock.DescriptorsShort(claimed), n)
+	short := min(sock.MissingDescriptors(claimed), n)
 	a.Unpromise(short)
 	return n - short
 }
 
 // Unpromise implements handover.Owner.
-func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.Unpromise(n) }
+func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.CancelReserved(n) }
 
 // receiveConns receives waiting connections, about a batch from each channel.
 func (a *connImporter) receiveConns() {
@@ -123,7 +123,7 @@ func (a *connImporter) receiveConns() {
 		return
 	}
 	if a.buffer == nil {
-		a.buffer = make([]byte, sock.MaxRightsMessage)
+		a.buffer = make([]byte, sock.MaxFDMessageSize)
 	}
 	for _, in := range slices.Clone(a.channels) {
 		some, err := in.Receive(a.buffer, a.loop.importConn)
@@ -145,7 +145,7 @@ func (a *connImporter) receiveConns() {
 
 // importConn serves a connection whose place Promise has reserved.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
-	l.engine.admission.AcquirePromised()
+	l.engine.admission.AcquireReserved()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
 		l.engine.admission.Release()

@@ -163,7 +163,7 @@ func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.Answer(peer, reason); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
-		_ = sock.ShutWrite(fd)
+		_ = sock.ShutdownWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:])
 	}
@@ -188,7 +188,7 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
-			slog.Int64("open", l.engine.admission.Open()))
+			slog.Int64("open", l.engine.admission.OpenConns()))
 	}
 }
 

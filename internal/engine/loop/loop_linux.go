@@ -69,7 +69,7 @@ type Loop struct {
 	budget       bufferBudget
 	placement    handlerPlacement
 	bulkReads    deque[engine.Ref] // connections that wait for the loop to read from them
-	relayPipe    sock.Pipe
+	relayPipe    sock.SplicePipe
 	spliceBuffer []byte          // for data that the destination of a relay has not accepted
 	submitQueue  poolSubmitQueue // connections that wait for capacity in the pool
 
@@ -142,7 +142,7 @@ func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // sendDirect implements Host.Direct. Errors surface on the next send.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
-	return sock.SendAll(c.FD(), first, rest)
+	return sock.SendBuffers(c.FD(), first, rest)
 }
 
 // Eventfd returns the eventfd that ends the loop's wait. Drivers watch it and clear it.
@@ -161,7 +161,7 @@ func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 // of the start to started.
 func (l *Loop) runOnThread(started chan<- error) {
 	if l.engine.cfg.Shard > 0 {
-		sock.OwnThread(func() { l.runWithPrivateFDTable(started) })
+		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(started) })
 		return
 	}
 	runtime.LockOSThread()
@@ -181,7 +181,7 @@ func (l *Loop) runWithPrivateFDTable(started chan<- error) {
 	for _, fd := range l.engine.listenerFDs {
 		keptFDs[fd] = true
 	}
-	release, err := sock.PrivateTable(keptFDs)
+	release, err := sock.UnshareDescriptorTable(keptFDs)
 	if err != nil {
 		l.closeUnstarted()
 		started <- err
@@ -209,7 +209,7 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 	}
 	started <- nil
 	if l.pacer.nudge != nil {
-		defer sock.SharpTimers()()
+		defer sock.SetPreciseTimers()()
 	}
 	defer func() { engine.Outlive(l.failQueuedDials) }()
 	engine.Outlive(func() {
@@ -473,7 +473,7 @@ func (l *Loop) ShutdownWrite(c *engine.Conn) {
 		c.PeerClosed()
 	} else {
 		// An error means that the peer has gone; the next read reports that.
-		_ = sock.ShutWrite(c.FD())
+		_ = sock.ShutdownWrite(c.FD())
 	}
 	c.ShutDone()
 }
@@ -512,7 +512,7 @@ func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.Leaving() {
 		l.exporter.handleQuiescentConn(c)
 	} else {
-		c.Detached(sock.NetConn(c.FD()))
+		c.Detached(sock.NewNetConn(c.FD()))
 	}
 }
 

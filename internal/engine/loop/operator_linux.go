@@ -142,6 +142,6 @@ func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
 	if l.engine.cfg.Proxied == nil {
 		return false
 	}
-	at := sock.Peer(c.FD())
+	at := sock.PeerAddr(c.FD())
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == addr
 }

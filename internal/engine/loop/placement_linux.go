@@ -54,9 +54,9 @@ type handlerPlacement struct {
 // loop. It reports whether there was anything to do.
 func (a *handlerPlacement) handleEventsTimed() bool {
 	l := a.loop
-	var workBefore sock.ThreadWork
+	var workBefore sock.ThreadUsage
 	if a.lastTurnSlow {
-		workBefore = sock.Worked()
+		workBefore = sock.CurrentThreadUsage()
 	}
 	start, before := engine.Since(), l.counters.Get(engine.Reads)
 	handled := l.handleDriverEvents()
@@ -71,14 +71,14 @@ func (a *handlerPlacement) handleEventsTimed() bool {
 	case !a.lastTurnSlow:
 		a.lastTurnSlow = true
 	default:
-		a.evaluateSlowTurn(took, reads, sock.Worked().Since(workBefore))
+		a.evaluateSlowTurn(took, reads, sock.CurrentThreadUsage().Since(workBefore))
 	}
 	return handled
 }
 
 // evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread
 // has worked or slept.
-func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadWork) {
+func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadUsage) {
 	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
 		a.slowTurnsInRow = 0
 		return // it has mostly waited for a CPU

@@ -15,17 +15,17 @@ func TestSlowTurnsMoveHandlers(t *testing.T) {
 	const ms = time.Millisecond
 	for name, test := range map[string]struct {
 		took, reads time.Duration
-		did         sock.ThreadWork
+		did         sock.ThreadUsage
 		moves       int // the turn in which handlers move; 0 for never
 	}{
-		"waits for a CPU":          {5 * ms, 10, sock.ThreadWork{CPU: ms}, 0},
-		"waits long for a CPU":     {500 * ms, 1, sock.ThreadWork{CPU: ms}, 0},
-		"many quick reads":         {5 * ms, 10, sock.ThreadWork{CPU: 999 * time.Microsecond}, 0},
-		"computes":                 {5 * ms, 10, sock.ThreadWork{CPU: 4 * ms}, 3},
-		"sleeps":                   {5 * ms, 10, sock.ThreadWork{Sleeps: 1}, 3},
-		"sleeps for long":          {640 * ms, 64, sock.ThreadWork{Sleeps: 64}, 1},
-		"computes for long":        {64 * ms, 64, sock.ThreadWork{CPU: 60 * ms}, 1},
-		"long by many short calls": {60 * ms, 400, sock.ThreadWork{CPU: 60 * ms}, 3},
+		"waits for a CPU":          {5 * ms, 10, sock.ThreadUsage{CPU: ms}, 0},
+		"waits long for a CPU":     {500 * ms, 1, sock.ThreadUsage{CPU: ms}, 0},
+		"many quick reads":         {5 * ms, 10, sock.ThreadUsage{CPU: 999 * time.Microsecond}, 0},
+		"computes":                 {5 * ms, 10, sock.ThreadUsage{CPU: 4 * ms}, 3},
+		"sleeps":                   {5 * ms, 10, sock.ThreadUsage{Sleeps: 1}, 3},
+		"sleeps for long":          {640 * ms, 64, sock.ThreadUsage{Sleeps: 64}, 1},
+		"computes for long":        {64 * ms, 64, sock.ThreadUsage{CPU: 60 * ms}, 1},
+		"long by many short calls": {60 * ms, 400, sock.ThreadUsage{CPU: 60 * ms}, 3},
 	} {
 		l := newLoop(&loopEngine{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0

@@ -242,14 +242,14 @@ func (l *Loop) timeOutDial(c *engine.Conn) {
 func (l *Loop) startConnect(request engine.Dial) (int32, error) {
 	options := l.engine.cfg.SocketOptions(true)
 	if request.Path != "" {
-		return sock.DialUnix(request.Path, options)
+		return sock.StartDialUnix(request.Path, options)
 	}
-	return sock.Dial(request.Target, request.Source, options)
+	return sock.StartDial(request.Target, request.Source, options)
 }
 
 // FinishDial opens the connection of a dial, or fails the dial if the socket has an error.
 func (l *Loop) FinishDial(c *engine.Conn) {
-	errno := sock.SocketError(c.FD())
+	errno := sock.TakeSocketError(c.FD())
 	if c.Armed()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}

@@ -20,9 +20,9 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 		return
 	}
 	if l.acceptor.Blocking {
-		defer sock.NonBlocking(c.FD(), partner.FD())()
+		defer sock.SetNonblockTemporarily(c.FD(), partner.FD())()
 	}
-	n, errno := l.relayPipe.Fill(c.FD(), engine.ReadSize)
+	n, errno := l.relayPipe.SpliceFrom(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
 		c.Empty()
@@ -40,7 +40,7 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 
 // sendFromPipe moves n bytes from the pipe to the partner of a relay.
 func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
-	moved, errno := l.relayPipe.Empty(partner.FD(), n)
+	moved, errno := l.relayPipe.SpliceTo(partner.FD(), n)
 	source.Spliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.relayPipe.Close() // together with its content

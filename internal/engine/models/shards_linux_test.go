@@ -166,7 +166,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 
 // A shard whose table is full before it was to be passes on, too.
 func TestTableFullEarly(t *testing.T) {
-	limitDescriptors(t, sock.Guard+40)
+	limitDescriptors(t, sock.FirstPrivateFD+40)
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := shards(t, m, &echo{}, 4, 1000)
 		var open []*testkit.Conn

@@ -59,7 +59,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 
 // sendFileOutput has the kernel send a file: the ring has no operation for that.
 func (d *driver) sendFileOutput(c *engine.Conn) {
-	if d.loop.SendFile(c, sock.SendFileNow); c.WantsRoom() {
+	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsRoom() {
 		c.SetArmed(c.Armed() | sending)
 		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}

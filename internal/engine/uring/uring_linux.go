@@ -44,7 +44,7 @@ var Model = engine.Model{
 
 // probeRing tries what a loop needs, on a thread of its own that ends with it.
 func probeRing() (err error) {
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		var r *ring
 		if r, err = newRing(); err != nil {
 			return
@@ -359,7 +359,7 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 // descriptor would have the kernel look at all that is on the ring, and so closing
 // many would take time by the square of their number.
 func (d *driver) shutdownConn(c *engine.Conn) {
-	if !d.loop.ClosesWithReset(c) || !sock.Disconnect(c.FD()) {
+	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }

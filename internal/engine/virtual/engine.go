@@ -240,7 +240,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 	if e.try(); begin {
 		return nil
 	}
-	return engine.AwaitStop(ctx, e.done, e.host.Admission.Open, func() {
+	return engine.AwaitStop(ctx, e.done, e.host.Admission.OpenConns, func() {
 		_ = e.request(func(w *requests) error {
 			w.kill = true
 			return nil

@@ -1,4 +1,4 @@
-// Package testserver runs servers and builds programs in tests. It is for tests alone.
+// Package testserver runs servers and builds programs in tests.
 package testserver
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Start serves until stop is called or the test ends, and fails the test where that ends with an
-// error. Without an Addr it is at a free port of loopback.
+// Start serves until stop is called or the test ends, and fails the test if serving returns an error. Without
+// an Addr it listens on a free loopback port.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -40,7 +40,7 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr is an address of loopback at which nobody listens now.
+// FreeAddr returns a loopback address that is free now.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func FreeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Build builds a command of the module whose folder is root, without cgo, and puts it into dir.
+// Build builds a command of the module in folder root, without cgo, into dir.
 func Build(dir, root, command string) (program string, err error) {
 	program = filepath.Join(dir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)

@@ -16,7 +16,7 @@ import (
 
 // listenShared is a listener that others can share the port with.
 func listenShared(ctx context.Context, addr string) (net.Listener, error) {
-	config := sock.ListenConfig(true, nil)
+	config := sock.NewListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 

@@ -12,7 +12,7 @@ import (
 
 // NewNamespace makes one.
 func NewNamespace() (n *Namespace, err error) {
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("faults: a network namespace takes root: unshare: %w", err)
 			return
@@ -32,7 +32,7 @@ func NewNamespace() (n *Namespace, err error) {
 // Do calls f on a thread that is in the network. What f opens, and the processes
 // that it starts, are in it too; not what other goroutines do for f.
 func (n *Namespace) Do(f func() error) (err error) {
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		if err = unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("faults: setns: %w", err)
 			return

@@ -200,7 +200,7 @@ func (w *walker) connect() (int32, error) {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, deafBuffer)
 	}
 	if err == nil {
-		err = sock.ResetOnClose(int32(fd)) // which leaves no TIME_WAIT behind
+		err = sock.SetResetOnClose(int32(fd)) // which leaves no TIME_WAIT behind
 	}
 	if err == nil {
 		err = unix.Connect(fd, to)

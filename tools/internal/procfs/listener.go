@@ -48,15 +48,15 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // once more, those of threads, which can have a table of their own.
 func Listener(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
-	queues, err := sock.Queues()
+	queues, err := sock.ListAcceptQueues()
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
 	}
 	var best int
 	var inodes []string
 	for _, q := range queues {
-		fit := rank(q.At.Addr(), addr.Unmap())
-		if q.At.Port() != port || fit == 0 || fit < best {
+		fit := rank(q.Addr.Addr(), addr.Unmap())
+		if q.Addr.Port() != port || fit == 0 || fit < best {
 			continue
 		}
 		if fit > best {

@@ -93,7 +93,7 @@ func InNetwork(pid int, f func()) error {
 		f()
 		return nil
 	}
-	sock.OwnThread(func() {
+	sock.RunOnNewThread(func() {
 		var file *os.File
 		if file, err = os.Open(NetworkFile(pid)); err != nil {
 			return

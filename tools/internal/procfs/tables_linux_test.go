@@ -20,8 +20,8 @@ func TestReadTables(t *testing.T) {
 		t.Fatalf("%d tables before any thread has its own: %+v", len(before), before)
 	}
 	const more = 10
-	sock.OwnThread(func() {
-		release, err := sock.PrivateTable(nil)
+	sock.RunOnNewThread(func() {
+		release, err := sock.UnshareDescriptorTable(nil)
 		if err != nil {
 			t.Error(err)
 			return
@@ -47,8 +47,8 @@ func TestReadTables(t *testing.T) {
 			return
 		}
 		// Its descriptors below sock.Guard are all taken, and none above but these.
-		if own := tables[1]; own.Thread != unix.Gettid() || own.Open != sock.Guard+more {
-			t.Errorf("the thread's own table is %+v, want thread %d with %d descriptors", own, unix.Gettid(), sock.Guard+more)
+		if own := tables[1]; own.Thread != unix.Gettid() || own.Open != sock.FirstPrivateFD+more {
+			t.Errorf("the thread's own table is %+v, want thread %d with %d descriptors", own, unix.Gettid(), sock.FirstPrivateFD+more)
 		}
 		for _, fd := range opened {
 			unix.Close(fd)

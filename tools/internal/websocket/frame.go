@@ -35,6 +35,6 @@ func AppendFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []byte {
 	dst = wsframe.AppendMaskedHead(dst, wsframe.Fin|byte(op), mask, len(payload))
 	at := len(dst)
 	dst = dst[:at+len(payload)]
-	wsframe.Mask(dst[at:], payload, mask, 0)
+	wsframe.ApplyMask(dst[at:], payload, mask, 0)
 	return dst
 }

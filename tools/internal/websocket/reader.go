@@ -67,7 +67,7 @@ func (r *Reader) Next(in []byte) (part Part, n int, err error) {
 	switch {
 	case h.Len == 0 || err != nil:
 		return Part{}, 0, err
-	case h.Control():
+	case h.IsControl():
 		return r.takeControlFrame(in, &h)
 	}
 	r.remaining, r.lastFrame, r.inMessage = h.Size, h.First&wsframe.Fin != 0, true
@@ -98,7 +98,7 @@ func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error)
 		return Part{}, 0, nil
 	}
 	part := Part{Payload: in[h.Len:n]}
-	switch Opcode(h.Op()) {
+	switch Opcode(h.Opcode()) {
 	case OpPing:
 		part.Kind = Ping
 	case OpPong:
@@ -119,11 +119,11 @@ func (r *Reader) parseHead(in []byte) (h wsframe.Head, err error) {
 	switch {
 	case err != nil:
 		err = fmt.Errorf("websocket: %w", err)
-	case h.Reserved() != 0:
+	case h.ReservedBits() != 0:
 		err = fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
-	case h.Op() == wsframe.OpContinuation && !r.inMessage:
+	case h.Opcode() == wsframe.OpContinuation && !r.inMessage:
 		err = errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
-	case h.Op() != wsframe.OpContinuation && !h.Control() && r.inMessage:
+	case h.Opcode() != wsframe.OpContinuation && !h.IsControl() && r.inMessage:
 		err = errors.New("websocket: a new message within another; expected a continuation frame")
 	case h.Masked:
 		err = errors.New("websocket: a masked frame; expected none of a server to be")

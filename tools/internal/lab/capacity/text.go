@@ -61,7 +61,7 @@ func WriteText(w io.Writer, plans []*Plan) error {
 		for _, p := range plans {
 			cells = append(cells, of(p))
 		}
-		t.Add(cells...)
+		t.AddRow(cells...)
 	}
 	line("connections", func(p *Plan) string { return format.Count(p.Goal.Connections) })
 	line("machines", func(p *Plan) string {
@@ -119,13 +119,13 @@ func (p *Prediction) WriteText(w io.Writer) error {
 		return err
 	}
 	t := &page.Table{Figures: true}
-	t.Add("", "predicted", "measured", "off by")
+	t.AddRow("", "predicted", "measured", "off by")
 	for _, c := range p.Figures {
 		name := c.What
 		if c.Part {
 			name = "  " + name
 		}
-		t.Add(name, c.Text(c.Predicted), c.Text(c.Measured), fmt.Sprintf("%+.1f %%", c.Off()*100))
+		t.AddRow(name, c.Text(c.Predicted), c.Text(c.Measured), fmt.Sprintf("%+.1f %%", c.Off()*100))
 	}
 	return t.WriteText(w)
 }

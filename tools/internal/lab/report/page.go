@@ -176,7 +176,7 @@ func status(s *result.Set) (string, page.Tone) {
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
-	runs.Add("scenario", "runs", "failed", "not made", "marked", "rules broken")
+	runs.AddRow("scenario", "runs", "failed", "not made", "marked", "rules broken")
 	var published, problems []page.Remark
 	answered := false
 	for _, r := range s.Reports {
@@ -190,10 +190,10 @@ func overview(s *result.Set) page.Section {
 			answered = true
 		}
 		n := summarize(r)
-		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
+		runs.AddRow(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
 			fmt.Sprint(n.marked), counted(n.rules, n.runs))
 		if tone := n.tone(); tone != page.Good {
-			runs.SetTone(0, tone)
+			runs.SetLastRowTone(0, tone)
 		}
 		problems = append(problems, n.problems...)
 		for i := range r.Scenario.Published {
@@ -385,7 +385,7 @@ func table(r *result.Report, rows []row) *page.Table {
 			}
 		}
 	}
-	t.Add(append(line, "marks")...)
+	t.AddRow(append(line, "marks")...)
 	for _, x := range rows {
 		line := []string{x.subject}
 		for _, f := range shown {
@@ -403,8 +403,8 @@ func table(r *result.Report, rows []row) *page.Table {
 			}
 		}
 		marks, tone := x.marks()
-		t.Add(append(line, marks)...)
-		t.SetTone(len(line), tone)
+		t.AddRow(append(line, marks)...)
+		t.SetLastRowTone(len(line), tone)
 	}
 	return t
 }
@@ -417,7 +417,7 @@ func phases(run *result.Run) *page.Table {
 		return nil
 	}
 	t := &page.Table{Figures: true}
-	t.Add("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "server bytes/conn", "load bytes/conn", "kernel bytes/conn", "free MB")
+	t.AddRow("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "server bytes/conn", "load bytes/conn", "kernel bytes/conn", "free MB")
 	for i := range run.Phases {
 		p := &run.Phases[i]
 		line := []string{p.Name, fmt.Sprintf("%.1fs", p.Took.Seconds())}
@@ -443,7 +443,7 @@ func phases(run *result.Run) *page.Table {
 		if end == nil {
 			end = before
 		}
-		t.Add(append(line, each(end.Server.Anonymous-before.Server.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
+		t.AddRow(append(line, each(end.Server.Anonymous-before.Server.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
 			each(end.Kernel()-before.Kernel()), format.Whole(float64(end.Free)/1e6))...)
 	}
 	return t

@@ -209,7 +209,7 @@ func compare(r *result.Report, p *scenario.Published) *publishedTable {
 		}
 		line = append(line, column.Name)
 	}
-	c.table.Add(append(line, "marks", "ahead")...)
+	c.table.AddRow(append(line, "marks", "ahead")...)
 	for i := range p.Rows {
 		c.row(&p.Rows[i])
 	}
@@ -269,12 +269,12 @@ func (c *publishedTable) publishedLine(p *scenario.PublishedRow) {
 		}
 	}
 	line = append(line, p.Cells...)
-	c.table.Add(append(line, mark, "")...)
+	c.table.AddRow(append(line, mark, "")...)
 	for i := range line {
-		c.table.SetTone(i, page.Faint)
+		c.table.SetLastRowTone(i, page.Faint)
 	}
 	if mark != "" {
-		c.table.SetTone(len(line), page.Warn)
+		c.table.SetLastRowTone(len(line), page.Warn)
 	}
 }
 
@@ -294,10 +294,10 @@ func (c *publishedTable) line(name string, p *scenario.PublishedRow, w scenario.
 		line = append(line, text)
 	}
 	marks, tone := x.marks()
-	c.table.Add(append(line, marks, leads(all))...)
-	c.table.SetTone(len(line), tone)
+	c.table.AddRow(append(line, marks, leads(all))...)
+	c.table.SetLastRowTone(len(line), tone)
 	if len(all) > 0 {
-		c.table.SetTone(len(line)+1, tones[worst(all)])
+		c.table.SetLastRowTone(len(line)+1, tones[worst(all)])
 	}
 }
 

@@ -53,7 +53,7 @@ func readRoom() (room, error) {
 	if err != nil {
 		return room{}, err
 	}
-	groups, err := cgroup.Read(os.Getpid())
+	groups, err := cgroup.ReadLimits(os.Getpid())
 	if err != nil && !procfs.Gone(err) { // a kernel without cgroups
 		return room{}, err
 	}

@@ -259,11 +259,11 @@ func (m *measurement) window(checkpoint string, flood bool) error {
 	switch {
 	case m.workload.Heartbeat() > 0:
 	case flood:
-		if found, err := sock.SegmentsOf(m.server.port(), most); err == nil { // or the kernel does not tell
+		if found, err := sock.SumSegments(m.server.port(), most); err == nil { // or the kernel does not tell
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
 	case checkpoint == "measuring":
-		s.Accepted, _ = sock.Accepted(m.server.port(), most)
+		s.Accepted, _ = sock.CountAccepted(m.server.port(), most)
 	}
 	return nil
 }

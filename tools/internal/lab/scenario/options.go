@@ -145,7 +145,7 @@ func thisHost() host {
 	}}
 	_, hard, ok := sock.DescriptorLimit()
 	if ok && hard <= 1<<30 {
-		h.table = max(int(hard)-sock.Reserve-tableRoom, 1)
+		h.table = max(int(hard)-sock.ReservedDescriptors-tableRoom, 1)
 		h.wall = fmt.Sprintf("one process has one table of descriptors, and RLIMIT_NOFILE, hard, is %d", hard)
 	}
 	return h

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adopt makes files of the descriptors with these names. All are looked at
-// before one is touched: variables that are wrong would have it take what belongs
-// to others.
-func adopt(names []string) (files []*os.File, err error) {
+// adoptDescriptors returns files for the descriptors with these names. It checks all of them before it
+// changes any: with wrong variables they may belong to other code.
+func adoptDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
-		if err := check(firstFD + i); err != nil {
+		if err := checkListeningSocket(firstFD + i); err != nil {
 			return nil, fmt.Errorf("descriptor %d (%.60q) %w", firstFD+i, name, err)
 		}
 	}
@@ -25,32 +24,32 @@ func adopt(names []string) (files []*os.File, err error) {
 	return files, nil
 }
 
-// check says what a descriptor is if it is no listening stream socket.
-func check(fd int) error {
+// checkListeningSocket returns an error that describes fd unless it is a listening stream socket.
+func checkListeningSocket(fd int) error {
 	var found [4]int
 	for i, option := range []int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL, unix.SO_ACCEPTCONN} {
 		value, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option)
 		switch {
 		case errors.Is(err, unix.EBADF):
-			return errors.New("is not open; expected a socket that listens")
+			return errors.New("is not open; expected a listening socket")
 		case errors.Is(err, unix.ENOTSOCK):
-			return errors.New("is no socket; expected one that listens")
+			return errors.New("is not a socket; expected a listening socket")
 		case err != nil:
-			return fmt.Errorf("can't be asked what it is: %w", err)
+			return fmt.Errorf("cannot be inspected: %w", err)
 		}
 		found[i] = value
 	}
 	switch domain, kind, protocol, listens := found[0], found[1], found[2], found[3]; {
-	case !isStream(domain, kind, protocol):
+	case !isStreamSocket(domain, kind, protocol):
 		return fmt.Errorf("is a socket of family %d, type %d, protocol %d; expected TCP or a unix stream socket (ListenStream= in the .socket unit)",
 			domain, kind, protocol)
 	case listens == 0:
-		return errors.New("is a socket that does not listen, such as a connection; expected one that does (Accept=no in the .socket unit)")
+		return errors.New("is a socket that does not listen, such as a connection; expected a listening socket (Accept=no in the .socket unit)")
 	}
 	return nil
 }
 
-func isStream(domain, kind, protocol int) bool {
+func isStreamSocket(domain, kind, protocol int) bool {
 	switch domain {
 	case unix.AF_INET, unix.AF_INET6:
 		return kind == unix.SOCK_STREAM && (protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP)
@@ -58,9 +57,9 @@ func isStream(domain, kind, protocol int) bool {
 	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
 }
 
-// monotonic is when the manager is told.
-func monotonic() string {
+// formatMonotonicTime returns the time of a notification.
+func formatMonotonicTime() string {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // which does not fail
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // never fails
 	return fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)
 }

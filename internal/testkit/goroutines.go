@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// leakTimeout is how long CheckGoroutines gives goroutines to end.
+// leakTimeout is how long CheckGoroutines waits for goroutines to end.
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. It stands in for go.uber.org/goleak, because the
-// library requires golang.org/x/sys alone. It exits with 1 if a test failed or if
-// goroutines are still running 10 s after the last test.
+// Main runs the tests of a package and exits. It exits with 1 if a test failed or if goroutines are still
+// running 10 s after the last test. It replaces go.uber.org/goleak, because the library may depend only on
+// golang.org/x/sys.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -26,7 +26,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Goroutines returns the identifiers of the goroutines that run now.
+// Goroutines returns the IDs of the running goroutines.
 func Goroutines() map[string]bool {
 	ids := make(map[string]bool)
 	for _, g := range goroutines() {
@@ -35,14 +35,14 @@ func Goroutines() map[string]bool {
 	return ids
 }
 
-// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the
-// testing and os/signal packages, and those in ignore. Its error has the stacks of the others.
+// CheckGoroutines waits up to 10 s until all goroutines have ended, except the caller's, those of the testing
+// and os/signal packages, and those in ignore. Its error contains the stacks of the others.
 func CheckGoroutines(ignore map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		var left []string
-		for _, g := range goroutines()[1:] { // the first is the caller's
-			if !ignore[g.id] && !g.expected() {
+		for _, g := range goroutines()[1:] { // the first one is the caller's
+			if !ignore[g.id] && !g.isExpected() {
 				left = append(left, g.stack)
 			}
 		}
@@ -59,8 +59,8 @@ func CheckGoroutines(ignore map[string]bool) error {
 // goroutine is one entry of a stack dump.
 type goroutine struct{ id, stack string }
 
-// expected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
-func (g goroutine) expected() bool {
+// isExpected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.
+func (g goroutine) isExpected() bool {
 	for _, f := range []string{"testing.(*M).", "testing.(*T).Run(", "testing.runTests(", "testing.runFuzz", "os/signal.signal_recv(", "os/signal.loop(", "runtime.ReadTrace(", "runtime.ensureSigM"} {
 		if strings.Contains(g.stack, "\n"+f) {
 			return true

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// childMode is the variable that makes this program the process that listeners
-// are passed to. LISTEN_PID is set there, because nobody knows it before.
+// childMode is the variable that makes this program the process that listeners are passed to. It sets
+// LISTEN_PID itself, because its PID is not known before.
 const childMode = "MYRIAD_TEST_ACTIVATION"
 
 func TestMain(m *testing.M) {
@@ -28,26 +28,26 @@ func TestMain(m *testing.M) {
 	if os.Getenv("LISTEN_PID") == "" {
 		os.Setenv("LISTEN_PID", fmt.Sprint(os.Getpid()))
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(receive()); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(reportListeners()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// report is what the child tells.
-type report struct {
+// childReport is the output of the child.
+type childReport struct {
 	Err, Again string // of the first and the second call
-	Same       bool   // they gave the same
+	Same       bool   // both calls returned the same
 	Left       []string
-	Sockets    int   // descriptors of sockets
-	Inherited  []int // those without close-on-exec
-	Listeners  []told
+	Sockets    int   // number of socket descriptors
+	Inherited  []int // descriptors without close-on-exec
+	Listeners  []listenerReport
 }
 
-type told struct{ Name, Kind, Addr, Got string }
+type listenerReport struct{ Name, Kind, Addr, Got string }
 
-// receive takes the listeners, and one connection from each, which waits there.
-func receive() (r report) {
+// reportListeners takes the listeners, and a waiting connection from each.
+func reportListeners() (r childReport) {
 	first, err := Listeners()
 	r.Err = fmt.Sprint(err)
 	second, err := Listeners()
@@ -67,7 +67,7 @@ func receive() (r report) {
 		}
 	}
 	for _, l := range first {
-		t := told{Name: l.Name, Kind: fmt.Sprintf("%T", l.Listener), Addr: l.Addr().String()}
+		t := listenerReport{Name: l.Name, Kind: fmt.Sprintf("%T", l.Listener), Addr: l.Addr().String()}
 		if c, err := l.Accept(); err != nil {
 			t.Got = err.Error()
 		} else {
@@ -82,8 +82,8 @@ func receive() (r report) {
 	return r
 }
 
-// pass starts the child with these descriptors and variables.
-func pass(t *testing.T, files []*os.File, env ...string) (r report) {
+// runChild starts the child with these descriptors and variables.
+func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -91,8 +91,8 @@ func pass(t *testing.T, files []*os.File, env ...string) (r report) {
 	}
 	cmd := exec.CommandContext(t.Context(), exe)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LISTEN_") }), env...)
-	// under the race detector a process ends a second late, for the reports of
-	// other goroutines; the child has none
+	// with the race detector a process exits a second late, to report races in other goroutines; the
+	// child has none
 	cmd.Env = append(cmd.Env, childMode+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
 	out, err := cmd.Output()
@@ -111,8 +111,8 @@ func pass(t *testing.T, files []*os.File, env ...string) (r report) {
 	return r
 }
 
-// file is a descriptor for the child.
-func file(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
+// dupFile returns a descriptor for the child.
+func dupFile(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func file(t *testing.T, from interface{ File() (*os.File, error) }, err error) *
 	return f
 }
 
-func socket(t *testing.T, family, kind, protocol int) *os.File {
+func newSocket(t *testing.T, family, kind, protocol int) *os.File {
 	t.Helper()
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
@@ -150,7 +150,7 @@ func TestListeners(t *testing.T) {
 	tcp := listenAt(t, "tcp", "127.0.0.1:0")
 	path := filepath.Join(t.TempDir(), "socket")
 	local := listenAt(t, "unix", path)
-	files := []*os.File{file(t, tcp.(*net.TCPListener), nil), file(t, local.(*net.UnixListener), nil)}
+	files := []*os.File{dupFile(t, tcp.(*net.TCPListener), nil), dupFile(t, local.(*net.UnixListener), nil)}
 	for _, l := range []net.Listener{tcp, local} {
 		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 		if err != nil {
@@ -158,8 +158,8 @@ func TestListeners(t *testing.T) {
 		}
 		testkit.NewConn(t, c).Send("hello " + l.Addr().Network())
 	}
-	r := pass(t, files, "LISTEN_FDS=2", "LISTEN_FDNAMES=web:admin")
-	want := []told{
+	r := runChild(t, files, "LISTEN_FDS=2", "LISTEN_FDNAMES=web:admin")
+	want := []listenerReport{
 		{"web", "*net.TCPListener", tcp.Addr().String(), "hello tcp"},
 		{"admin", "*net.UnixListener", path, "hello unix"},
 	}
@@ -179,12 +179,12 @@ func TestListeners(t *testing.T) {
 
 func TestListenersNone(t *testing.T) {
 	tcp := listenAt(t, "tcp", "127.0.0.1:0")
-	f := file(t, tcp.(*net.TCPListener), nil)
+	f := dupFile(t, tcp.(*net.TCPListener), nil)
 	for name, env := range map[string][]string{
 		"another process": {"LISTEN_PID=1", "LISTEN_FDS=1"},
 		"wrong count":     {"LISTEN_FDS=x"},
 	} {
-		r := pass(t, []*os.File{f}, env...)
+		r := runChild(t, []*os.File{f}, env...)
 		if wrong := name == "wrong count"; r.Listeners != nil || (r.Err != "<nil>") != wrong {
 			t.Errorf("%s: got %+v, %s", name, r.Listeners, r.Err)
 		}
@@ -196,15 +196,15 @@ func TestListenersNone(t *testing.T) {
 
 func TestListenersRefuses(t *testing.T) {
 	tcp := listenAt(t, "tcp", "127.0.0.1:0")
-	good := file(t, tcp.(*net.TCPListener), nil)
+	good := dupFile(t, tcp.(*net.TCPListener), nil)
 	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	datagrams := file(t, udp, err)
+	datagrams := dupFile(t, udp, err)
 	defer udp.Close()
 	conn, err := net.Dial("tcp", tcp.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	connected := file(t, conn.(*net.TCPConn), nil)
+	connected := dupFile(t, conn.(*net.TCPConn), nil)
 	defer conn.Close()
 	pipe, other, err := os.Pipe()
 	if err != nil {
@@ -212,7 +212,7 @@ func TestListenersRefuses(t *testing.T) {
 	}
 	defer pipe.Close()
 	defer other.Close()
-	packets := socket(t, unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	packets := newSocket(t, unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
 	for _, c := range []struct {
 		name, fds string
 		files     []*os.File
@@ -220,12 +220,12 @@ func TestListenersRefuses(t *testing.T) {
 	}{
 		{"datagrams", "2", []*os.File{good, datagrams}, `descriptor 4 ("b") is a socket of family 2, type 2, protocol 17; expected TCP`},
 		{"a connection", "2", []*os.File{good, connected}, `descriptor 4 ("b") is a socket that does not listen`},
-		{"not listening", "2", []*os.File{good, socket(t, unix.AF_INET6, unix.SOCK_STREAM, 0)}, `descriptor 4 ("b") is a socket that does not listen`},
-		{"a pipe", "2", []*os.File{pipe, good}, `descriptor 3 ("a") is no socket`},
+		{"not listening", "2", []*os.File{good, newSocket(t, unix.AF_INET6, unix.SOCK_STREAM, 0)}, `descriptor 4 ("b") is a socket that does not listen`},
+		{"a pipe", "2", []*os.File{pipe, good}, `descriptor 3 ("a") is not a socket`},
 		{"packets", "2", []*os.File{packets, good}, `descriptor 3 ("a") is a socket of family 1, type 5`},
-		{"another family", "2", []*os.File{good, socket(t, unix.AF_NETLINK, unix.SOCK_RAW, 0)}, `descriptor 4 ("b") is a socket of family 16`},
+		{"another family", "2", []*os.File{good, newSocket(t, unix.AF_NETLINK, unix.SOCK_RAW, 0)}, `descriptor 4 ("b") is a socket of family 16`},
 	} {
-		r := pass(t, c.files, "LISTEN_FDS="+c.fds, "LISTEN_FDNAMES=a:b")
+		r := runChild(t, c.files, "LISTEN_FDS="+c.fds, "LISTEN_FDNAMES=a:b")
 		if !strings.Contains(r.Err, c.says) || r.Listeners != nil {
 			t.Errorf("%s: got %+v, %s; want an error that says %s", c.name, r.Listeners, r.Err, c.says)
 		}
@@ -235,13 +235,13 @@ func TestListenersRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckNotOpen can't pass a closed descriptor: Go's own may have its number.
+// TestCheckNotOpen cannot pass a closed descriptor to a child: one of Go's own may have its number.
 func TestCheckNotOpen(t *testing.T) {
 	fd := 1 << 20
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != syscall.EBADF {
 		t.Fatalf("descriptor %d: %v", fd, err)
 	}
-	if err := check(fd); err == nil || !strings.Contains(err.Error(), "is not open") {
+	if err := checkListeningSocket(fd); err == nil || !strings.Contains(err.Error(), "is not open") {
 		t.Errorf("got %v", err)
 	}
 }

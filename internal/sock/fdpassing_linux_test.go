@@ -6,28 +6,28 @@ import (
 	"testing"
 )
 
-// TestRightsOfReset receives what the peer has sent before it closed, with a message unread.
-func TestRightsOfReset(t *testing.T) {
-	pair, err := RightsPair()
+// TestReceiveFDsAfterReset receives what a peer sent before it closed with unread input.
+func TestReceiveFDsAfterReset(t *testing.T) {
+	pair, err := NewFDSocketpair()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ours := int32(pair[0].Fd())
-	if errno := SendRights(ours, []byte("unread"), nil); errno != 0 {
+	if errno := SendFDs(ours, []byte("unread"), nil); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := SendRights(int32(pair[1].Fd()), []byte("sent"), []int{int(os.Stdin.Fd())}); errno != 0 {
+	if errno := SendFDs(int32(pair[1].Fd()), []byte("sent"), []int{int(os.Stdin.Fd())}); errno != 0 {
 		t.Fatal(errno)
 	}
 	pair[1].Close()
 	defer pair[0].Close()
 	p := make([]byte, 10)
-	n, fds, errno := ReceiveRights(ours, p)
+	n, fds, errno := ReceiveFDs(ours, p)
 	if errno != 0 || string(p[:n]) != "sent" || len(fds) != 1 {
 		t.Fatalf("received %q with %d descriptors, %v; want what was sent", p[:n], len(fds), errno)
 	}
 	Close(fds[0])
-	if n, fds, errno = ReceiveRights(ours, p); n != 0 || len(fds) != 0 || errno != syscall.Errno(0) {
+	if n, fds, errno = ReceiveFDs(ours, p); n != 0 || len(fds) != 0 || errno != syscall.Errno(0) {
 		t.Errorf("behind it: %d bytes, %d descriptors, %v; want the end", n, len(fds), errno)
 	}
 }

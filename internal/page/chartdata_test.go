@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestThinKeepsExtremes(t *testing.T) {
+func TestDownsampleKeepsExtremes(t *testing.T) {
 	const n = 100_000
 	x, y := make([]float64, n), make([]float64, n)
 	for i := range x {
@@ -15,9 +15,9 @@ func TestThinKeepsExtremes(t *testing.T) {
 	}
 	y[0], y[n-1], y[12_345], y[54_321], y[70_000] = 3, 4, 99, -99, math.NaN()
 	c := &Chart{ID: "c", Series: []Series{{Name: "s", X: x, Y: y}, {Name: "same X", X: x, Y: y}}}
-	d := c.drawn()
+	d := c.toChartData()
 	one := d.Series[0]
-	if len(one.X) > mostPoints || len(one.X) < mostPoints/4 {
+	if len(one.X) > maxPoints || len(one.X) < maxPoints/4 {
 		t.Errorf("%d points", len(one.X))
 	}
 	if !slices.IsSorted(one.X) {
@@ -40,19 +40,19 @@ func TestThinKeepsExtremes(t *testing.T) {
 	}
 }
 
-func TestAtMostSoManySeries(t *testing.T) {
-	c := &Chart{ID: "c", Series: make([]Series, mostSeries+1)}
-	if d := c.drawn(); len(d.Series) != mostSeries || len(d.Left) != 1 {
+func TestMaxSeries(t *testing.T) {
+	c := &Chart{ID: "c", Series: make([]Series, maxSeries+1)}
+	if d := c.toChartData(); len(d.Series) != maxSeries || len(d.Left) != 1 {
 		t.Errorf("%d series, %q", len(d.Series), d.Left)
 	}
 }
 
-func TestPointsWithoutAPlace(t *testing.T) {
+func TestInvalidPoints(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	c := &Chart{ID: "c", X: Axis{Log: true}, Y: Axis{Log: true}, Series: []Series{{
 		X: []float64{-1, 0, 2, 1, 3, 4, inf}, Y: []float64{1, 1, 0, 1, inf, nan, 1},
 	}}}
-	d := c.drawn().Series[0]
+	d := c.toChartData().Series[0]
 	if !slices.Equal(d.X, []float64{1, 2, 3, 4}) || d.Y[0] == nil || d.Y[1] != nil || d.Y[2] != nil || d.Y[3] != nil {
 		t.Errorf("%v %v", d.X, d.Y)
 	}
@@ -68,7 +68,7 @@ func TestUnits(t *testing.T) {
 		{Share, 0.1234, "12.3 %"}, {Clock, 75, "1:15"},
 		{Percentile, 1, "0 %"}, {Percentile, 2, "50 %"}, {Percentile, 10, "90 %"}, {Percentile, 100, "99 %"}, {Percentile, 1e4, "99.99 %"}, {Percentile, 0.5, ""},
 	} {
-		if have := c.unit.Text(c.v); have != c.want {
+		if have := c.unit.Format(c.v); have != c.want {
 			t.Errorf("%s %v is %q, not %q", c.unit, c.v, have, c.want)
 		}
 	}

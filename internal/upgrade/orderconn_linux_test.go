@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linked are both ends of a link.
-func linked(t *testing.T) (supervisor, worker *Link) {
+// newTestOrderConns returns both ends of a connection.
+func newTestOrderConns(t *testing.T) (supervisor, worker *OrderConn) {
 	t.Helper()
-	supervisor, theirs, err := NewLink()
+	supervisor, theirs, err := NewOrderConnPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func linked(t *testing.T) (supervisor, worker *Link) {
 	fd, err := unix.Dup(int(theirs.Fd()))
 	theirs.Close()
 	if err == nil {
-		worker, err = InheritLink(fd)
+		worker, err = InheritOrderConn(fd)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -29,14 +29,14 @@ func linked(t *testing.T) (supervisor, worker *Link) {
 	return supervisor, worker
 }
 
-// TestLink asks with more descriptors than a message takes, has an order ended, and asks again.
-func TestLink(t *testing.T) {
-	supervisor, worker := linked(t)
+// TestOrderConn sends more descriptors than a message can hold, aborts an order, and sends another.
+func TestOrderConn(t *testing.T) {
+	supervisor, worker := newTestOrderConns(t)
 	over := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
 		defer close(over)
-		worker.Answer(func(ctx context.Context, order string, files []*os.File) any {
+		worker.ServeOrders(func(ctx context.Context, order string, files []*os.File) any {
 			closeAll(files)
 			if order == "wait" {
 				<-ctx.Done()
@@ -51,36 +51,36 @@ func TestLink(t *testing.T) {
 			files[i] = os.Stdin
 		}
 		got := -1
-		if err := supervisor.Ask(t.Context(), "count", &got, files...); err != nil || got != n {
+		if err := supervisor.SendOrder(t.Context(), "count", &got, files...); err != nil || got != n {
 			t.Errorf("%d descriptors: %d have come, %v", n, got, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if err := supervisor.Ask(ctx, "wait", &got); err != nil || <-ended == nil {
+		if err := supervisor.SendOrder(ctx, "wait", &got); err != nil || <-ended == nil {
 			t.Errorf("an order that was given up: %v; want its answer", err)
 		}
 		cancel()
 	}
 	supervisor.Close()
 	<-over
-	if err := supervisor.Ask(t.Context(), "count", new(int)); err == nil {
+	if err := supervisor.SendOrder(t.Context(), "count", new(int)); err == nil {
 		t.Error("a link that has ended answers")
 	}
 }
 
-// TestLinkEnds has the other side end while an order is carried out.
-func TestLinkEnds(t *testing.T) {
-	supervisor, worker := linked(t)
+// TestOrderConnClosed closes one side while an order is executed.
+func TestOrderConnClosed(t *testing.T) {
+	supervisor, worker := newTestOrderConns(t)
 	carriesOut, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		worker.Answer(func(ctx context.Context, _ string, _ []*os.File) any {
+		worker.ServeOrders(func(ctx context.Context, _ string, _ []*os.File) any {
 			close(carriesOut)
 			<-ctx.Done() // the supervisor's end
 			return nil
 		})
 	}()
 	asked := make(chan error, 1)
-	go func() { asked <- supervisor.Ask(context.Background(), "wait", new(any)) }()
+	go func() { asked <- supervisor.SendOrder(context.Background(), "wait", new(any)) }()
 	<-carriesOut
 	supervisor.Close()
 	if err := <-asked; err == nil {

@@ -1,0 +1,308 @@
+// Package broadcastlog delivers each broadcast exactly once while a server hands its connections to a
+// new process: see tcp.Server.Broadcast.
+//
+// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause
+// makes it queue broadcasts in order, because a connection in transit would otherwise receive them in
+// both processes or in neither. Resume delivers the queue and returns to normal. A Peer forwards the
+// queue and later broadcasts to the other process's Log. So each process delivers each broadcast once,
+// and those of a goroutine in order. The old process resumes first; the new one's queue follows.
+//
+// Concurrency: active counts the callers inside Broadcast and is negative while the log is paused. A
+// caller increments it first; the result tells it whether it may proceed. Pause waits for earlier
+// callers. mu guards the queue and the peers; callers take it only while the log is paused.
+package broadcastlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Broadcast is a message to all connections, or to those that the application selects by Kind and Group.
+type Broadcast struct {
+	All     bool
+	Kind    uint32
+	Group   string
+	Message []byte
+}
+
+// queueSize returns the size that counts against MaxBytes, including the queue entry.
+func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
+
+// Queued is returned as the number of receivers of a queued broadcast, which is not known yet.
+const Queued = -1
+
+var errNotPaused = errors.New("the broadcast log is not paused")
+
+// pausedOffset is added to active while the log is paused.
+const pausedOffset = -1 << 62
+
+// replaySpeedup is how many times faster queued broadcasts are delivered than they were made. It is
+// limited so that the connections can keep up.
+const replaySpeedup = 8
+
+// retryInterval is the pause before a broadcast without space is retried.
+const retryInterval = time.Millisecond
+
+// Log delivers broadcasts or queues them. Its exported fields must be set before use. It is safe for
+// concurrent use, but each Pause must be followed by one Resume before the next.
+type Log struct {
+	// Deliver sends a broadcast to this process's connections and returns their number.
+	Deliver func(Broadcast) (receivers int, err error)
+	// ErrFull is the error of Deliver and Broadcast if there is no space.
+	ErrFull error
+	// OnDropped receives the error when an accepted broadcast could not be delivered.
+	OnDropped func(error)
+	// MaxMessages and MaxBytes limit what is queued during one pause.
+	MaxMessages, MaxBytes int
+
+	active   atomic.Int64
+	peers    atomic.Pointer[[]*Peer]
+	allEnded sync.Cond // signalled when the last active broadcast has ended; uses mu
+
+	mu             sync.Mutex
+	resumed        sync.Cond // signalled by Resume; uses mu
+	queue          []queuedBroadcast
+	queuedMessages int  // number of broadcasts accepted in this pause,
+	queuedBytes    int  // and their size
+	rejecting      bool // Resume has run out of time and accepts no more
+}
+
+type queuedBroadcast struct {
+	Broadcast
+	origin   *Peer // nil if it was made in this process
+	queuedAt time.Time
+}
+
+// IsUpgrading reports whether broadcasts are queued or also forwarded to another process.
+func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
+
+// Broadcast delivers m, or queues a copy of it and returns Queued.
+func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
+	for {
+		if g.beginBroadcast() {
+			return g.deliverAndForward(m)
+		}
+		if err = g.enqueue(m, nil); err != errNotPaused {
+			return Queued, err
+		}
+	}
+}
+
+// deliverAndForward delivers a broadcast of this process and forwards it to the peers.
+func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
+	defer g.endBroadcast()
+	links := g.peers.Load()
+	if links == nil {
+		return g.Deliver(m)
+	}
+	for _, l := range *links {
+		if !l.closeWhenFull && !l.hasSpace(m) {
+			return 0, g.ErrFull
+		}
+	}
+	if receivers, err = g.Deliver(m); err == nil {
+		g.forwardToPeers(m, nil, false)
+	}
+	return receivers, err
+}
+
+// BroadcastFromPeer delivers or queues a broadcast received from a peer. It waits for space.
+func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
+	for {
+		if g.beginBroadcast() {
+			defer g.endBroadcast()
+			g.deliverRetrying(context.Background(), m, peer)
+			return
+		}
+		if err := g.enqueue(m, peer); err == nil {
+			return
+		} else if err != errNotPaused {
+			g.waitResumed()
+		}
+	}
+}
+
+// DeliverNow delivers a broadcast received from a peer ahead of the queued ones.
+func (g *Log) DeliverNow(m Broadcast) { g.deliverRetrying(context.Background(), m, nil) }
+
+// deliverRetrying delivers an accepted broadcast, retrying until there is space or ctx ends.
+func (g *Log) deliverRetrying(ctx context.Context, m Broadcast, origin *Peer) {
+	err := g.deliverRecovered(m)
+	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+		}
+		err = g.deliverRecovered(m)
+	}
+	if err != nil {
+		g.OnDropped(err)
+	}
+	g.forwardToPeers(m, origin, true)
+}
+
+// deliverRecovered calls Deliver and converts a panic to an error.
+func (g *Log) deliverRecovered(m Broadcast) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	_, err = g.Deliver(m)
+	return err
+}
+
+// forwardToPeers sends a broadcast to all peers except one. With wait it waits for space.
+func (g *Log) forwardToPeers(m Broadcast, except *Peer, wait bool) {
+	links := g.peers.Load()
+	if links == nil {
+		return
+	}
+	for _, l := range *links {
+		if l != except {
+			l.enqueueBroadcast(m, wait)
+		}
+	}
+}
+
+// beginBroadcast counts a caller in. It reports false if the log is paused.
+func (g *Log) beginBroadcast() bool {
+	if g.active.Add(1) > 0 {
+		return true
+	}
+	g.endBroadcast()
+	return false
+}
+
+func (g *Log) endBroadcast() {
+	if g.active.Add(-1) == pausedOffset {
+		g.mu.Lock()
+		g.allEnded.Broadcast()
+		g.mu.Unlock()
+	}
+}
+
+// enqueue adds a copy of a broadcast to the queue.
+func (g *Log) enqueue(m Broadcast, origin *Peer) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.active.Load() >= 0:
+		return errNotPaused
+	case g.rejecting, g.queuedMessages >= g.MaxMessages, g.queuedBytes > 0 && g.queuedBytes+m.queueSize() > g.MaxBytes:
+		return g.ErrFull
+	}
+	g.queuedMessages++
+	g.queuedBytes += m.queueSize()
+	m.Message = slices.Clone(m.Message)
+	g.queue = append(g.queue, queuedBroadcast{m, origin, time.Now()})
+	return nil
+}
+
+func (g *Log) waitResumed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.resumed.L = &g.mu
+	for g.active.Load() < 0 {
+		g.resumed.Wait()
+	}
+}
+
+// Pause makes the log queue broadcasts until Resume. It returns when all earlier broadcasts have been
+// delivered, or with an error if ctx ends first.
+func (g *Log) Pause(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.allEnded.L = &g.mu
+	g.queuedMessages, g.queuedBytes, g.rejecting = 0, 0, false
+	g.active.Add(pausedOffset)
+	defer context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.allEnded.Broadcast()
+	})()
+	for g.active.Load() != pausedOffset {
+		if ctx.Err() == nil {
+			g.allEnded.Wait()
+			continue
+		}
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// Resume delivers the queue in order and returns the log to normal. If peer is not nil, the queue and
+// all later broadcasts are forwarded to it as well. When ctx ends, Resume stops waiting for space, aborts
+// a peer that has none, and rejects new broadcasts until the queue is empty: otherwise it might never
+// catch up with callers, which nothing slows down while broadcasts are queued.
+func (g *Log) Resume(ctx context.Context, peer *Peer) {
+	if peer != nil {
+		g.addPeer(peer)
+		defer context.AfterFunc(ctx, peer.Abort)()
+	}
+	var last, due time.Time
+	for {
+		m, ok := g.dequeueOrResume(ctx, peer)
+		if !ok {
+			return
+		}
+		if due.IsZero() {
+			last, due = m.queuedAt, time.Now()
+		}
+		due = due.Add(m.queuedAt.Sub(last) / replaySpeedup)
+		last = m.queuedAt
+		if early := time.Until(due); early >= retryInterval {
+			select {
+			case <-time.After(early):
+			case <-ctx.Done():
+			}
+		}
+		g.deliverRetrying(ctx, m.Broadcast, m.origin)
+	}
+}
+
+// dequeueOrResume returns the next queued broadcast. If there is none it ends the pause.
+func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcast, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rejecting = ctx.Err() != nil
+	if len(g.queue) > 0 {
+		m, g.queue[0] = g.queue[0], queuedBroadcast{}
+		g.queue = g.queue[1:]
+		return m, true
+	}
+	g.queue = nil
+	if peer != nil {
+		peer.enqueueFrame(frameResumed, nil)
+	}
+	g.active.Add(-pausedOffset)
+	g.resumed.Broadcast()
+	return m, false
+}
+
+func (g *Log) addPeer(l *Peer) { g.updatePeers(func(all []*Peer) []*Peer { return append(all, l) }) }
+
+// RemovePeer stops forwarding to a peer.
+func (g *Log) RemovePeer(l *Peer) {
+	g.updatePeers(func(all []*Peer) []*Peer { return slices.DeleteFunc(all, func(o *Peer) bool { return o == l }) })
+}
+
+func (g *Log) updatePeers(change func([]*Peer) []*Peer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []*Peer
+	if old := g.peers.Load(); old != nil {
+		all = slices.Clone(*old)
+	}
+	if all = change(all); len(all) == 0 {
+		g.peers.Store(nil)
+		return
+	}
+	g.peers.Store(&all)
+}

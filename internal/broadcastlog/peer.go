@@ -1,0 +1,248 @@
+package broadcastlog
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The protocol between peers is a stream of frames in both directions. A frame starts with its kind.
+// Broadcasts contain Kind as a varint, and Group and Message with their lengths; counters are bytes with
+// their length.
+const (
+	frameMessage byte = iota + 1
+	frameAll
+	frameResumed // the sender's queue has been sent
+	frameCounters
+)
+
+// MaxGroupName is the maximum length of a group's name in bytes.
+const MaxGroupName = 1 << 20
+
+const (
+	maxFrame = 1 << 30
+	// closeTimeout limits how long Close waits for pending output.
+	closeTimeout = time.Second
+)
+
+// Peer is the connection to another process's Log. A goroutine of its own writes; the creator calls
+// ReceiveFrames on another one.
+type Peer struct {
+	conn net.Conn
+	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns
+	// ErrFull.
+	closeWhenFull bool
+	maxPending    int // limit for pending, except for a single larger broadcast
+
+	writer  sync.WaitGroup
+	mu      sync.Mutex
+	changed sync.Cond
+	pending []byte
+	closed  bool // no more is sent
+}
+
+// NewPeer creates a peer with a duplicate of socket. At most maxPending bytes wait for the peer, except
+// for a single larger broadcast. Beyond that the connection is closed if closeWhenFull is set; otherwise
+// Broadcast returns ErrFull.
+func NewPeer(socket *os.File, maxPending int, closeWhenFull bool) (*Peer, error) {
+	conn, err := net.FileConn(socket)
+	if err != nil {
+		return nil, fmt.Errorf("open the broadcast socket: %w", err)
+	}
+	l := &Peer{conn: conn, maxPending: maxPending, closeWhenFull: closeWhenFull}
+	l.changed.L = &l.mu
+	l.writer.Go(l.writePending)
+	return l, nil
+}
+
+// writePending writes pending output until the peer is closed.
+func (l *Peer) writePending() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var spare []byte
+	for {
+		for len(l.pending) == 0 && !l.closed {
+			l.changed.Wait()
+		}
+		if len(l.pending) == 0 {
+			return
+		}
+		out := l.pending
+		l.pending = spare[:0]
+		l.changed.Broadcast()
+		l.mu.Unlock()
+		_, err := l.conn.Write(out)
+		l.mu.Lock()
+		if err != nil {
+			l.stopSending()
+		}
+		if spare = nil; cap(out) <= 1<<16 {
+			spare = out
+		}
+	}
+}
+
+// stopSending discards pending output. The lock must be held.
+func (l *Peer) stopSending() {
+	l.closed, l.pending = true, nil
+	l.changed.Broadcast()
+}
+
+// hasSpace reports whether a broadcast can be queued now, or never will be.
+func (l *Peer) hasSpace(m Broadcast) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed || l.fits(m)
+}
+
+func (l *Peer) fits(m Broadcast) bool {
+	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
+}
+
+// enqueueBroadcast queues a broadcast for the peer. Without space it closes the connection if
+// closeWhenFull is set; otherwise it waits if wait is set. If not, the caller has checked for space, which
+// several callers may have found at once, so the limit may be exceeded.
+func (l *Peer) enqueueBroadcast(m Broadcast, wait bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closed && !l.fits(m) {
+		if l.closeWhenFull {
+			l.abortLocked()
+		} else if wait {
+			l.changed.Wait()
+		} else {
+			break
+		}
+	}
+	if l.closed {
+		return
+	}
+	l.pending = m.appendFrame(l.pending)
+	l.changed.Broadcast()
+}
+
+// Abort closes the connection immediately.
+func (l *Peer) Abort() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abortLocked()
+}
+
+// abortLocked is Abort with the lock held. ReceiveFrames returns in both processes.
+func (l *Peer) abortLocked() {
+	l.stopSending()
+	_ = l.conn.Close()
+}
+
+// SendCounters sends counters as the last frame.
+func (l *Peer) SendCounters(p []byte) { l.enqueueFrame(frameCounters, p) }
+
+func (l *Peer) enqueueFrame(kind byte, payload []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.pending = append(l.pending, kind)
+	if kind == frameCounters {
+		l.pending = append(binary.AppendUvarint(l.pending, uint64(len(payload))), payload...)
+	}
+	l.changed.Broadcast()
+}
+
+// Close sends pending output, for at most a second, and closes the connection. ReceiveFrames returns.
+func (l *Peer) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.changed.Broadcast()
+	l.mu.Unlock()
+	_ = l.conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // no effect if it is closed
+	l.writer.Wait()
+	_ = l.conn.Close()
+}
+
+func (m Broadcast) appendFrame(to []byte) []byte {
+	if m.All {
+		to = append(to, frameAll)
+	} else {
+		to = binary.AppendUvarint(append(to, frameMessage), uint64(m.Kind))
+		to = append(binary.AppendUvarint(to, uint64(len(m.Group))), m.Group...)
+	}
+	return append(binary.AppendUvarint(to, uint64(len(m.Message))), m.Message...)
+}
+
+// FrameHandler handles received frames.
+type FrameHandler struct {
+	OnBroadcast func(Broadcast)
+	OnResumed   func() // the sender's queue has been sent
+	OnCounters  func(p []byte)
+}
+
+// ReceiveFrames handles frames until the connection ends. It returns nil if the peer has closed or reset it.
+func (l *Peer) ReceiveFrames(handler FrameHandler) error {
+	in := bufio.NewReaderSize(l.conn, 1<<16)
+	for {
+		word, err := in.ReadByte()
+		if err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+				err = nil
+			}
+			return err
+		}
+		switch word {
+		case frameMessage, frameAll:
+			var m Broadcast
+			if m, err = readBroadcast(in, word == frameAll); err == nil {
+				handler.OnBroadcast(m)
+			}
+		case frameResumed:
+			handler.OnResumed()
+		case frameCounters:
+			var p []byte
+			if p, err = readBytes(in, maxFrame); err == nil {
+				handler.OnCounters(p)
+			}
+		default:
+			err = fmt.Errorf("frame kind is %d; expected 1 to %d", word, frameCounters)
+		}
+		if err != nil {
+			return fmt.Errorf("broadcasts from the other process: %w", err)
+		}
+	}
+}
+
+func readBroadcast(in *bufio.Reader, all bool) (m Broadcast, err error) {
+	if m.All = all; !all {
+		kind, err := binary.ReadUvarint(in)
+		if err != nil {
+			return m, err
+		}
+		group, err := readBytes(in, MaxGroupName)
+		if err != nil {
+			return m, err
+		}
+		m.Kind, m.Group = uint32(kind), string(group)
+	}
+	m.Message, err = readBytes(in, maxFrame)
+	return m, err
+}
+
+func readBytes(in *bufio.Reader, limit uint64) ([]byte, error) {
+	n, err := binary.ReadUvarint(in)
+	if err != nil {
+		return nil, err
+	}
+	if n > limit {
+		return nil, fmt.Errorf("frame field has %d bytes; expected at most %d", n, limit)
+	}
+	p := make([]byte, n)
+	_, err = io.ReadFull(in, p)
+	return p, err
+}

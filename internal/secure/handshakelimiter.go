@@ -1,0 +1,175 @@
+package secure
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// stallTimeout is how long a server's handshake may wait for input from its client and keep its slot
+// while others are queued.
+const stallTimeout = time.Second
+
+// errStalled ends a stalled handshake to make space for others.
+var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
+
+// DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about
+// 22 KiB (measured) until its owner aborts it; with few slots, a few such clients would block
+// everybody else.
+const DefaultMaxHandshakes = 4096
+
+// A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of
+// them compute at the same time. The others wait in a FIFO queue without a goroutine; its length is
+// limited only by the number of connections.
+//
+// While handshakes are queued, a handshake that has waited a second for input from its client loses
+// its slot, the longest-waiting one first. So stalled clients block others for at most that long.
+// Servers and clients in a process need separate limiters: clients could otherwise take the slots
+// that their servers need.
+//
+// A handshake checks in its own goroutine, after its second, whether more are queued than slots are
+// being freed, and then gives up its slot. Otherwise it joins the list of stalled handshakes; whoever
+// arrives at a full limiter evicts the first of them. So that list is empty while more handshakes are
+// queued than are being evicted.
+//
+// It is safe for concurrent use.
+type HandshakeLimiter struct {
+	cpuTokens  chan struct{} // one for each handshake that computes
+	goroutines sync.WaitGroup
+
+	mu         sync.Mutex
+	maxRunning int
+	running    int
+	evicting   int       // how many of running are being evicted
+	queue      list.List // of handshakes; each is in at most one of these lists
+	stalled    list.List
+}
+
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxComputing compute at
+// the same time. Zero or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
+func NewHandshakeLimiter(maxRunning, maxComputing int) *HandshakeLimiter {
+	if maxRunning <= 0 {
+		maxRunning = DefaultMaxHandshakes
+	}
+	if maxComputing <= 0 {
+		maxComputing = runtime.GOMAXPROCS(0)
+	}
+	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxComputing)}
+}
+
+// Counts returns how many handshakes run and how many are queued.
+func (g *HandshakeLimiter) Counts() (running, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running, g.queue.Len()
+}
+
+// Wait waits until no handshake has a goroutine. No session may be created or fed any more, and
+// unfinished ones must have been aborted.
+func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
+
+// startOrQueue starts the handshake, or queues it and may evict a stalled one.
+func (g *HandshakeLimiter) startOrQueue(h *handshake) {
+	if evicted := g.admitOrEvict(h); evicted != nil {
+		evicted.cancel(errStalled)
+	}
+}
+
+// admitOrEvict starts or queues h, and returns the stalled handshake to cancel, if any.
+func (g *HandshakeLimiter) admitOrEvict(h *handshake) (evicted *handshake) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running < g.maxRunning {
+		g.startGoroutine(h)
+		return nil
+	}
+	h.queued = g.queue.PushBack(h)
+	first := g.stalled.Front()
+	if first == nil || g.queue.Len() <= g.evicting {
+		return nil
+	}
+	evicted = g.stalled.Remove(first).(*handshake)
+	evicted.stalled = nil
+	g.evicting++
+	evicted.isEvicted = true
+	return evicted
+}
+
+// startGoroutine gives the handshake a slot and a goroutine.
+func (g *HandshakeLimiter) startGoroutine(h *handshake) {
+	g.running++
+	g.goroutines.Add(1)
+	go h.runHandshake()
+}
+
+// evictOrMarkStalled is called after stallTimeout. It reports whether h must give up its slot now.
+// Otherwise h may be evicted until it has called unmarkStalled.
+func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.queue.Len() > g.evicting {
+		g.evicting++
+		h.isEvicted = true
+		return true
+	}
+	h.stalled = g.stalled.PushBack(h)
+	return false
+}
+
+// unmarkStalled ends a stall. It reports false if the handshake has been evicted.
+func (g *HandshakeLimiter) unmarkStalled(h *handshake) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h.stalled != nil {
+		g.stalled.Remove(h.stalled)
+		h.stalled = nil
+	}
+	return !h.isEvicted
+}
+
+// releaseSlot passes the slot on to the next handshake in the queue. The goroutine of h ends now.
+func (g *HandshakeLimiter) releaseSlot(h *handshake) {
+	g.mu.Lock()
+	g.running--
+	if h.isEvicted {
+		g.evicting--
+	}
+	if first := g.queue.Front(); first != nil {
+		next := g.queue.Remove(first).(*handshake)
+		next.queued = nil
+		g.startGoroutine(next)
+	}
+	g.mu.Unlock()
+	g.goroutines.Done()
+}
+
+// dequeue removes the handshake from the queue and reports whether it was queued. If so, it never
+// runs.
+func (g *HandshakeLimiter) dequeue(h *handshake) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h.queued == nil {
+		return false
+	}
+	g.queue.Remove(h.queued)
+	h.queued = nil
+	return true
+}
+
+// acquireCPU waits for a token. It reports false if ctx ends first.
+func (g *HandshakeLimiter) acquireCPU(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	select {
+	case g.cpuTokens <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (g *HandshakeLimiter) releaseCPU() { <-g.cpuTokens }

@@ -1,0 +1,411 @@
+package secure
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+)
+
+// recordClientHello returns a client's first flight.
+func recordClientHello(t testing.TB) []byte {
+	t.Helper()
+	_, clientCfg := newConfigs(tls.VersionTLS13)
+	g := NewHandshakeLimiter(1, 1)
+	c := newClientPeer(t, clientCfg, g)
+	testkit.WaitFor(t, "a ClientHello", func() bool { c.advance(); return len(c.out) > 0 })
+	c.session.Abort()
+	g.Wait()
+	return c.out
+}
+
+// TestHandshakeLimits sends hundreds of clients through a limiter with 4 slots and 2 tokens. One
+// goroutine serves all of them, so some wait long; in a synctest bubble no time passes, so none is
+// evicted.
+func TestHandshakeLimits(t *testing.T) {
+	now := time.Now() // when the certificate is valid
+	synctest.Test(t, func(t *testing.T) { testLimits(t, now) })
+}
+
+func testLimits(t *testing.T, now time.Time) {
+	const sessions, places, cpus = 300, 4, 2
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	serverCfg.Time = func() time.Time { return now }
+	clientCfg.Time = serverCfg.Time
+	clientCfg.CurvePreferences = []tls.CurveID{tls.X25519} // the cheapest
+	clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	var computing, most atomic.Int64
+	serverCfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		defer computing.Add(-1)
+		if n := computing.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		runtime.Gosched()
+		return nil, nil
+	}
+	g, clients := NewHandshakeLimiter(places, cpus), NewHandshakeLimiter(64, 2)
+	woken := make(chan *pump, 100*sessions) // each is woken several times
+	for range sessions {
+		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
+		p := &pump{t: t, piece: fixedPieceSize(500), a: server, b: client}
+		server.onWake = func() { woken <- p }
+		client.onWake = server.onWake
+		p.moveOnce()
+		woken <- p // it may have been woken already
+	} // since the last one opened
+	late := time.NewTimer(testkit.Timeout) // since the last one has opened
+	defer late.Stop()
+	mostRunning, mostWaiting := 0, 0
+	for open := make(map[*pump]bool); len(open) < sessions; {
+		select {
+		case p := <-woken:
+			for p.moveOnce() {
+			}
+			if p.a.err != nil || p.b.err != nil {
+				t.Fatalf("server %v, client %v", p.a.err, p.b.err)
+			}
+			if p.a.open && p.b.open && !open[p] {
+				open[p] = true
+				late.Reset(testkit.Timeout)
+			}
+		case <-late.C:
+			t.Fatalf("%d sessions of %d have opened", len(open), sessions)
+		}
+		running, waiting := g.Counts()
+		mostRunning, mostWaiting = max(mostRunning, running), max(mostWaiting, waiting)
+	}
+	if mostRunning > places || mostWaiting == 0 {
+		t.Errorf("%d places taken, the most is %d; %d waited", mostRunning, places, mostWaiting)
+	}
+	if n := most.Load(); n > cpus {
+		t.Errorf("%d computed at a time, the most is %d", n, cpus)
+	}
+	g.Wait()
+	clients.Wait()
+	if running, waiting := g.Counts(); running != 0 || waiting != 0 {
+		t.Errorf("at the end %d run and %d wait", running, waiting)
+	}
+}
+
+// TestQueueOrder occupies the only slot with a stalled handshake. The others wait without a goroutine
+// and are served in order. It runs in a bubble, so that the first one is not evicted too early.
+func TestQueueOrder(t *testing.T) {
+	synctest.Test(t, testQueueOrder)
+}
+
+func testQueueOrder(t *testing.T) {
+	hello := recordClientHello(t)
+	var order []string
+	var mu sync.Mutex
+	g := NewHandshakeLimiter(1, 1)
+	make1 := func(name string) *testPeer {
+		cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, name)
+			c := siteCert()
+			return &c, nil
+		}}
+		return newServerPeer(t, cfg, g)
+	}
+	var all []*testPeer
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		d := make1(name)
+		d.receive(hello)
+		all = append(all, d)
+	}
+	if running, waiting := g.Counts(); running != 1 || waiting != 4 {
+		t.Fatalf("%d run and %d wait, want 1 and 4", running, waiting)
+	}
+	all[2].session.Abort()
+	all[4].session.Abort()
+	all[1].session.EndInput() // a peer that has closed cannot complete a handshake
+	if open, err := all[1].session.AdvanceHandshake(); open || err != io.ErrUnexpectedEOF {
+		t.Errorf("Step after Ended in the queue: %v, %v", open, err)
+	}
+	if _, waiting := g.Counts(); waiting != 1 {
+		t.Errorf("%d wait, want 1", waiting)
+	}
+	last := make1("f")
+	last.receive(hello)
+	testkit.WaitFor(t, "the first answer", func() bool { all[0].advance(); return len(all[0].out) > 0 })
+	for _, d := range []*testPeer{all[0], all[3], last} {
+		testkit.WaitFor(t, "an answer", func() bool { d.advance(); return len(d.out) > 0 })
+		d.session.Abort()
+	}
+	g.Wait()
+	if got := strings.Join(order, ""); got != "adf" {
+		t.Errorf("the order is %q, want adf", got)
+	}
+}
+
+// TestAborts aborts a server session after each number of bytes, so in every state, immediately or a
+// little later.
+func TestAborts(t *testing.T) {
+	for v, version := range versions {
+		t.Run(v, func(t *testing.T) {
+			g, clients := NewHandshakeLimiter(2, 1), NewHandshakeLimiter(2, 1)
+			serverCfg, clientCfg := newConfigs(version)
+			for stop := 0; ; stop += 37 {
+				server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
+				done := abortAfter(t, server, client, stop)
+				server.session.Abort()
+				client.session.Abort()
+				emitted := len(server.out)
+				if stop%2 == 0 {
+					g.Wait()
+					clients.Wait()
+				}
+				for _, err := range []error{server.session.Write([]byte("x")), server.session.CloseWrite(), server.session.FeedHandshake([]byte("x"))} {
+					if err != net.ErrClosed {
+						t.Fatalf("after Abort: %v, want %v", err, net.ErrClosed)
+					}
+				}
+				server.session.EndInput()
+				if _, _, err := server.session.Read(server.buf, []byte("x")); err != net.ErrClosed {
+					t.Fatalf("Read after Abort: %v", err)
+				}
+				if len(server.out) != emitted {
+					t.Fatal("Emit after Abort")
+				}
+				if done {
+					break
+				}
+			}
+			g.Wait()
+			clients.Wait()
+		})
+	}
+}
+
+// abortAfter runs a handshake until the server has received stop bytes, and reports whether it opened
+// before.
+func abortAfter(t *testing.T, server, client *testPeer, stop int) (open bool) {
+	fed := 0
+	testkit.WaitFor(t, "the bytes", func() bool {
+		client.advance()
+		server.advance()
+		client.receive(server.takeOutput())
+		for _, b := range client.takeOutput() {
+			if fed == stop {
+				return true
+			}
+			server.receive([]byte{b})
+			fed++
+		}
+		return fed == stop || server.open && client.open
+	})
+	return fed < stop
+}
+
+// TestCallbacks has a callback panic or end its goroutine: the session fails, and the slot and the token
+// are released.
+func TestCallbacks(t *testing.T) {
+	hello := recordClientHello(t)
+	g := NewHandshakeLimiter(1, 1)
+	for want, f := range map[string]func(){
+		"secure: panic in the handshake: oops": func() { panic("oops") },
+		"secure: a callback of the tls.Config": runtime.Goexit,
+	} {
+		d := newServerPeer(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			f()
+			return nil, errors.New("not reached")
+		}}, g)
+		d.receive(hello)
+		testkit.WaitFor(t, "the failure", func() bool { d.advance(); return d.err != nil })
+		if !strings.HasPrefix(d.err.Error(), want) {
+			t.Errorf("got %q, want %q", d.err, want)
+		}
+		g.Wait()
+		if len(g.cpuTokens) != 0 {
+			t.Errorf("%d tokens are taken", len(g.cpuTokens))
+		}
+	}
+}
+
+// TestAbortEndsContext aborts while a callback waits for its context.
+func TestAbortEndsContext(t *testing.T) {
+	g, inside := NewHandshakeLimiter(1, 1), make(chan struct{}, 1)
+	d := newServerPeer(t, &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		inside <- struct{}{}
+		<-h.Context().Done()
+		return nil, h.Context().Err()
+	}}, g)
+	d.receive(recordClientHello(t))
+	<-inside
+	d.session.Abort()
+	g.Wait()
+}
+
+// TestInputFull has a client send much while the server's handshake has no token: the owner is asked to
+// pause, nothing is lost, and it is woken to resume.
+func TestInputFull(t *testing.T) {
+	t.Run("data", func(t *testing.T) {
+		data := randomBytes(1, 3*MaxHandshakeInput)
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext(data) })
+		if string(server.got) != string(data) {
+			t.Errorf("%d bytes arrived, not the %d sent", len(server.got), len(data))
+		}
+	})
+	t.Run("certificates", func(t *testing.T) { // the handshake itself is that large
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+		serverCfg.ClientAuth = tls.RequireAnyClientCert
+		chain := siteCert()
+		chain.Certificate = slices.Repeat(chain.Certificate, 2*InputPauseSize/len(chain.Certificate[0]))
+		clientCfg.Certificates = []tls.Certificate{chain}
+		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext([]byte("x")) })
+		if got := len(server.session.State().PeerCertificates); got != len(chain.Certificate) {
+			t.Errorf("%d certificates arrived, want %d", got, len(chain.Certificate))
+		}
+	})
+}
+
+// newServerWithFullInput returns a server whose input was full during the handshake, after it has
+// received all data.
+func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*testPeer)) *testPeer {
+	server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
+	send(client)
+	p := &pump{t: t, a: server, b: client, piece: randomPieceSizes(1, 64<<10)}
+	for p.moveOnce() {
+	}
+	if !server.session.IsInputFull() || len(server.pending) == 0 || server.open {
+		t.Fatalf("full is %v, %d bytes are held, open is %v", server.session.IsInputFull(), len(server.pending), server.open)
+	}
+	if n := len(server.session.hs.Load().in); n > MaxHandshakeInput {
+		t.Errorf("%d bytes are kept, the most is %d", n, MaxHandshakeInput)
+	}
+	<-g.cpuTokens
+	p.pumpUntil("something has arrived", func() bool { return len(server.got) > 0 || server.err != nil })
+	if server.err != nil {
+		t.Fatal(server.err)
+	}
+	return server
+}
+
+// newServerWithoutCPU returns an open client whose last flight is not sent yet, and its server, which
+// cannot continue until the token is taken out of its limiter.
+func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server, client *testPeer, g *HandshakeLimiter) {
+	g = NewHandshakeLimiter(1, 1)
+	server = newServerPeer(t, serverCfg, g)
+	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+	t.Cleanup(func() {
+		server.session.Abort()
+		client.session.Abort()
+		g.Wait()
+	})
+	hasAnswered := false // then the client's next flight is kept back
+	testkit.WaitFor(t, "the client to open", func() bool {
+		server.advance()
+		client.advance()
+		if !hasAnswered {
+			server.receive(client.takeOutput())
+		}
+		answer := server.takeOutput()
+		hasAnswered = hasAnswered || len(answer) > 0
+		client.receive(answer)
+		return client.open
+	})
+	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
+	return server, client, g
+}
+
+// TestEndedBeforeOpen ends the transport after the handshake and some data have arrived, but before the
+// server has processed them.
+func TestEndedBeforeOpen(t *testing.T) {
+	for _, isClosed := range []bool{false, true} {
+		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+		server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
+		client.writePlaintext([]byte("short"))
+		want := io.ErrUnexpectedEOF
+		if isClosed {
+			want = io.EOF
+			if err := client.session.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		server.receive(client.takeOutput())
+		server.endInput()
+		<-g.cpuTokens
+		testkit.WaitFor(t, "the end", func() bool { server.advance(); return server.err != nil })
+		if !server.open || string(server.got) != "short" || server.err != want {
+			t.Errorf("open is %v, got %q, then %v, want %v", server.open, server.got, server.err, want)
+		}
+	}
+}
+
+func TestTooMuchInput(t *testing.T) {
+	g := NewHandshakeLimiter(1, 1)
+	first := newServerPeer(t, &tls.Config{}, g)
+	g.cpuTokens <- struct{}{}
+	hello := recordClientHello(t)
+	first.receive(hello)
+	queued := newServerPeer(t, &tls.Config{}, g)
+	if err := queued.session.FeedHandshake(hello); err != nil {
+		t.Fatal(err)
+	}
+	if queued.session.IsInputFull() {
+		t.Error("full after a ClientHello")
+	}
+	for range MaxHandshakeInput/1000 - 3 {
+		if err := queued.session.FeedHandshake(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !queued.session.IsInputFull() {
+		t.Error("not full")
+	}
+	err := queued.session.FeedHandshake(make([]byte, 4000))
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) {
+		t.Errorf("more than the most: %v", err)
+	}
+	if _, waiting := g.Counts(); waiting != 0 {
+		t.Error("it still waits for a place")
+	}
+	first.session.Abort()
+	g.Wait() // although it never got a token
+	<-g.cpuTokens
+}
+
+// TestNoWakeAfterAbort checks a guarantee that connection tables rely on.
+func TestNoWakeAfterAbort(t *testing.T) {
+	hello := recordClientHello(t)
+	serverCfg, _ := newConfigs(tls.VersionTLS13)
+	g := NewHandshakeLimiter(4, 2)
+	for i := range 200 {
+		o := &strictOwner{t: t}
+		s := NewServerSession(serverCfg, g, o, nil)
+		if err := s.FeedHandshake(hello); err != nil {
+			t.Fatal(err)
+		}
+		for range i % 20 * 10 {
+			runtime.Gosched()
+		}
+		s.Abort()
+		o.isGone.Store(true)
+	}
+	g.Wait()
+}
+
+type strictOwner struct {
+	t      *testing.T
+	isGone atomic.Bool
+}
+
+func (o *strictOwner) Emit([]byte) { o.t.Error("Emit without a Step") }
+func (o *strictOwner) Wake() {
+	if o.isGone.Load() {
+		o.t.Error("Wake after Abort")
+	}
+}

@@ -1,0 +1,200 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// This file hands connections from worker processes to another server process, and takes them over;
+// see engine.Migrator.
+//
+// The supervisor negotiates with the other process and distributes the channels round-robin to its
+// workers, over their OrderConns. Each worker moves connections over its channels like a single
+// process, and reports how many. The supervisor waits for all of them. It holds no lock meanwhile,
+// so that workers that end are restarted.
+
+// Orders to workers.
+const (
+	orderHandOver = "handover"
+	orderTakeOver = "takeover"
+)
+
+// handoffReply is a worker's reply to an order.
+type handoffReply struct {
+	engine.Handover
+	Failed string // the error, if the order failed
+}
+
+// toError returns what went wrong: with sending the order, or in the worker.
+func (m *handoffReply) toError(index int, sendErr error) error {
+	switch {
+	case sendErr != nil:
+		return fmt.Errorf("worker process %d has ended or does not reply: %w", index, sendErr)
+	case m.Failed != "":
+		return fmt.Errorf("worker process %d: %s", index, m.Failed)
+	}
+	return nil
+}
+
+// Ends implements engine.Migrator. All workers have the same number of loops.
+func (s *Supervisor) Ends() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	each := int64(1)
+	for i := range s.counters.workerCount() {
+		each = max(each, s.counters.block(i).loops.Load())
+	}
+	return s.cfg.Processes * int(each)
+}
+
+// Sockets implements engine.Migrator.
+func (s *Supervisor) Sockets() (counts []int) {
+	for _, l := range s.spawner.(*execSpawner).sockets {
+		counts = append(counts, len(l))
+	}
+	return counts
+}
+
+// SendListeners implements engine.Migrator.
+func (s *Supervisor) SendListeners(control *os.File, message string) error {
+	sp := s.spawner.(*execSpawner)
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.closed {
+		return engine.ErrClosed
+	}
+	var fds []int
+	for _, f := range slices.Concat(sp.sockets...) {
+		fds = append(fds, int(f.Fd()))
+	}
+	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
+}
+
+// ShareListeners implements engine.Migrator. It does nothing: neither the supervisor nor the workers
+// shut down listeners, because all of them share the sockets.
+func (s *Supervisor) ShareListeners(bool) {}
+
+// HandOver implements engine.Migrator. The connections of a worker that dies meanwhile count as
+// unknown, as many as it published last.
+func (s *Supervisor) HandOver(ctx context.Context, channels []*os.File) (sum engine.Handover, err error) {
+	var mu sync.Mutex
+	err = s.distributeChannels(channels, func(index int, w workerState, part []*os.File) error {
+		var m handoffReply
+		asked := w.process.(*osProcess).link.SendOrder(ctx, orderHandOver, &m, part...)
+		if asked != nil {
+			m.Unknown = s.waitLostConns(index, w)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		sum.Gone += m.Gone
+		sum.Unknown += m.Unknown
+		return m.toError(index, asked)
+	})
+	return sum, err
+}
+
+// waitLostConns waits for the end of a worker and returns how many connections it lost, 0 if it has
+// not ended.
+func (s *Supervisor) waitLostConns(index int, w workerState) int {
+	select {
+	case <-w.collected:
+	case <-time.After(controlTimeout):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int(s.workers[index].lostConns - w.lostConns)
+}
+
+// TakeOver implements engine.Migrator.
+func (s *Supervisor) TakeOver(channels []*os.File) error {
+	defer func() {
+		for _, f := range channels {
+			f.Close() // the workers have copies
+		}
+	}()
+	return s.distributeChannels(channels, func(index int, w workerState, part []*os.File) error {
+		var m handoffReply
+		return m.toError(index, w.process.(*osProcess).link.SendOrder(context.Background(), orderTakeOver, &m, part...))
+	})
+}
+
+// distributeChannels calls send for each running worker, concurrently, with its share of the
+// channels, and returns one of the errors. Workers that do not run have no connections; closing the
+// channels ends their share.
+func (s *Supervisor) distributeChannels(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
+	s.mu.Lock()
+	workers := slices.Clone(s.workers)
+	s.mu.Unlock()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for i, w := range workers {
+		var part []*os.File
+		for k := i; k < len(channels); k += len(workers) {
+			part = append(part, channels[k])
+		}
+		if w.process == nil || len(part) == 0 {
+			continue
+		}
+		asking.Go(func() {
+			e := send(i, w, part)
+			mu.Lock()
+			defer mu.Unlock()
+			err = cmp.Or(err, e)
+		})
+	}
+	asking.Wait()
+	return err
+}
+
+// newOrderHandler returns a function that executes the supervisor's handoff orders. publish publishes
+// the counters.
+func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
+	m, ok := e.(engine.Migrator)
+	return func(ctx context.Context, order string, files []*os.File) any {
+		var answer handoffReply
+		err := errors.ErrUnsupported
+		switch {
+		case ok && order == orderHandOver:
+			if err = e.Hold(true); err == nil {
+				publish(ctx) // the supervisor counts these as lost if this process dies
+				answer.Handover, err = m.HandOver(ctx, files)
+			}
+			publish(ctx)
+		case ok && order == orderTakeOver:
+			if err = m.TakeOver(files); err == nil {
+				return answer
+			}
+		}
+		for _, f := range files {
+			_ = f.Close()
+		}
+		if err != nil {
+			answer.Failed = err.Error()
+		}
+		return answer
+	}
+}
+
+// startOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
+func (w *Worker) startOrderHandler(e engine.Engine, publish func(context.Context)) (stop func()) {
+	if m, ok := e.(engine.Migrator); ok {
+		m.ShareListeners(true) // the supervisor has them as well
+	}
+	var attending sync.WaitGroup
+	attending.Go(func() { w.link.ServeOrders(newOrderHandler(e, publish)) })
+	return func() {
+		w.link.Close()
+		attending.Wait()
+	}
+}
+
+var _ engine.Migrator = (*Supervisor)(nil)

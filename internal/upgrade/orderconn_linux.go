@@ -1,0 +1,100 @@
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// OrderConn connects a supervisor with one of its workers during a handoff. The supervisor sends
+// orders with descriptors; the worker replies to each.
+type OrderConn struct {
+	controlSocket
+	sending sync.Mutex // held while waiting for a reply
+}
+
+const kindReply = "answer"
+
+// NewOrderConnPair creates a connection; theirs is for the worker.
+func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
+	pair, err := sock.NewFDSocketpair()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &OrderConn{controlSocket: controlSocket{pair[0]}}, pair[1], nil
+}
+
+// InheritOrderConn returns the worker's end, which it has inherited as descriptor fd.
+func InheritOrderConn(fd int) (*OrderConn, error) {
+	c, err := inheritControlSocket(fd, "link")
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %d is not connected to a supervisor: %w", fd, err)
+	}
+	return &OrderConn{controlSocket: c}, nil
+}
+
+// SendOrder sends an order with descriptors, which remain the caller's, and waits for the reply, which
+// is JSON. When ctx ends, the worker is told to abort and has Timeout to reply, as without a
+// deadline. SendOrder fails if the worker exits.
+func (l *OrderConn) SendOrder(ctx context.Context, order string, reply any, files ...*os.File) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	if err := l.sendMessage(order, len(files), files...); err != nil {
+		return err
+	}
+	timeout := Timeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout += time.Until(end)
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, struct{}{}) })() // if it fails, expectMessage fails as well
+	more, err := l.expectMessage(context.Background(), kindReply, reply, timeout)
+	closeAll(more)
+	return err
+}
+
+// ServeOrders calls handle for each order, one at a time, until the other side closes. handle owns the
+// descriptors; its context ends when the supervisor aborts the order or exits.
+func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	cancel := func() {} // cancels the current order
+	var files []*os.File
+	for {
+		word, rest, fds, err := l.readMessage()
+		if err != nil {
+			closeAll(files)
+			return
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), word))
+		}
+		var n int
+		switch {
+		case word == kindAbort:
+			cancel()
+		case len(rest) == 0: // a part of the descriptors
+		case json.Unmarshal(rest, &n) != nil || n != len(files):
+			closeAll(files)
+			files = nil
+		default:
+			with := files
+			files = nil
+			until, stop := context.WithCancel(ctx)
+			cancel = stop
+			busy.Go(func() {
+				defer stop()
+				_ = l.sendMessage(kindReply, handle(until, word, with)) // fails if the supervisor has exited
+			})
+		}
+	}
+}
+
+// Close closes the connection.
+func (l *OrderConn) Close() { _ = l.file.Close() }

@@ -1,0 +1,225 @@
+package upgrade
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file is for a first process that must not exit, because its end would end everything else: a
+// server that is the init process of a container.
+//
+// It creates a pipe whose write end is passed from each process to its successor. A process that
+// takes over writes its PID there; one that continues after a failed upgrade writes its own again.
+// The first process reads which one serves when it needs to know: to relay a signal, and when a
+// process has exited. It adopts and reaps orphans (PR_SET_CHILD_SUBREAPER). Before a process reaps
+// its successor, it writes the PID and exit status of that.
+
+// statusPipe is this process's part of the pipe. Nobody blocks on it.
+type statusPipe struct {
+	isFirstProcess bool // this process keeps running and has the read end
+	read           int
+	write          *os.File
+}
+
+// ownStatusPipe is the pipe of this process, nil if there is none.
+var ownStatusPipe atomic.Pointer[statusPipe]
+
+// KeepFirstProcess makes this process continue to run when another one takes over, unless one of its
+// predecessors already does.
+func KeepFirstProcess() error {
+	if ownStatusPipe.Load() != nil {
+		return nil
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return fmt.Errorf("create the status pipe: %w", err)
+	}
+	ownStatusPipe.Store(&statusPipe{isFirstProcess: true, read: fds[0], write: os.NewFile(uintptr(fds[1]), "line")})
+	return nil
+}
+
+// ReportServing tells the first process, if it is kept, that this one serves.
+func ReportServing() {
+	if l := ownStatusPipe.Load(); l != nil {
+		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
+	}
+}
+
+// waitAndReportExit waits until a child has exited and reports its status to the first process, if
+// that is kept. It does not reap the child: if this process exits before it has reported, the first
+// process reaps it.
+func waitAndReportExit(pid int) {
+	l := ownStatusPipe.Load()
+	if l == nil || l.isFirstProcess {
+		return
+	}
+	// siginfo_t of SIGCHLD, with space for its other fields.
+	var info struct {
+		signal, errno, code int32
+		_                   [0]uintptr
+		pid, user, status   int32
+		_                   [128]byte
+	}
+	err := error(unix.EINTR)
+	for err == unix.EINTR {
+		err = unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
+		return // waitExitReport handles a missing report
+	}
+	status := unix.WaitStatus(info.status) // a signal number, unless it has exited
+	if info.code == cldExited {
+		status <<= 8
+	}
+	_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, pid, formatWaitStatus(status))) // fails if the first process has exited
+}
+
+const (
+	exitedZero = "exit status 0"
+	cldExited  = 1 // CLD_EXITED
+	// exitReportTimeout is how long the first process waits for an exit report.
+	exitReportTimeout = time.Second
+)
+
+// relayedSignals returns the signals that the serving process receives from this one. A terminal
+// sends SIGINT and SIGQUIT to all processes itself.
+func relayedSignals() []os.Signal {
+	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return append(signals, unix.SIGINT, unix.SIGQUIT)
+	}
+	terminal.Close()
+	return signals
+}
+
+// Reaper is the first process after another one has taken over.
+type Reaper struct {
+	statusPipe *statusPipe
+	successor  *Successor
+	signals    chan os.Signal
+	relaying   sync.WaitGroup
+
+	mu          sync.Mutex
+	servingPID  int
+	exitReports map[int]string // the last exit report: PID and status
+}
+
+// StartReaper relays signals to the serving process. It returns nil if this is not a first process
+// that is kept.
+func (s *Successor) StartReaper() *Reaper {
+	l := ownStatusPipe.Load()
+	if l == nil || !l.isFirstProcess {
+		return nil
+	}
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // process 1 is a reaper anyway
+	k := &Reaper{statusPipe: l, successor: s, signals: make(chan os.Signal, 16), servingPID: s.PID()}
+	signal.Notify(k.signals, relayedSignals()...)
+	k.relaying.Go(func() {
+		for sig := range k.signals {
+			_ = unix.Kill(k.readServingPID(), sig.(unix.Signal)) // it may have exited
+		}
+	})
+	return k
+}
+
+// readServingPID reads the status pipe and returns the PID of the serving process.
+func (k *Reaper) readServingPID() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for p := make([]byte, 4096); ; {
+		n, err := unix.Read(k.statusPipe.read, p)
+		if err != nil || n <= 0 {
+			return k.servingPID
+		}
+		for text := range strings.Lines(string(p[:n])) {
+			number, how, reported := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+			switch pid, err := strconv.Atoi(number); {
+			case err != nil:
+			case reported:
+				k.exitReports = map[int]string{pid: how}
+			default:
+				k.servingPID = pid
+			}
+		}
+	}
+}
+
+// waitExitReport waits for the exit status of a process that its parent has reaped.
+func (k *Reaper) waitExitReport(pid int) error {
+	for end := time.Now().Add(exitReportTimeout); ; {
+		k.readServingPID()
+		k.mu.Lock()
+		how, ok := k.exitReports[pid]
+		k.mu.Unlock()
+		left := time.Until(end)
+		switch {
+		case ok:
+			return exitError(pid, how)
+		case left <= 0:
+			return fmt.Errorf("the serving process %d has exited", pid)
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(k.statusPipe.read), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
+	}
+}
+
+// WaitServerExit waits until the serving process has exited, and returns an error unless it succeeded.
+// It reaps all children meanwhile; this process must have no others.
+func (k *Reaper) WaitServerExit() error {
+	defer k.relaying.Wait()
+	defer close(k.signals)
+	defer signal.Stop(k.signals)
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, unix.SIGCHLD)
+	defer signal.Stop(ends)
+	for exited := k.successor.exited; ; {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+		serves := k.readServingPID()
+		switch {
+		case err == unix.EINTR:
+			continue
+		case pid > 0 && pid == serves:
+			return exitError(serves, formatWaitStatus(status))
+		case pid > 0:
+			continue
+		case exited == nil && serves != k.successor.PID() && unix.Kill(serves, 0) == unix.ESRCH:
+			return k.waitExitReport(serves)
+		}
+		select {
+		case <-ends:
+		case <-exited:
+			if exited = nil; serves == k.successor.PID() && k.readServingPID() == serves {
+				if k.successor.exitErr == nil {
+					return nil
+				}
+				return fmt.Errorf("the serving process %d has exited: %w", serves, k.successor.exitErr)
+			}
+		}
+	}
+}
+
+// formatWaitStatus describes a status like package os.
+func formatWaitStatus(status unix.WaitStatus) string {
+	if status.Signaled() {
+		return "signal: " + status.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", status.ExitStatus())
+}
+
+// exitError returns an error for the exit of the serving process, nil for exit code 0.
+func exitError(pid int, how string) error {
+	if how == exitedZero {
+		return nil
+	}
+	return fmt.Errorf("the serving process %d has exited: %s", pid, how)
+}
