@@ -13,8 +13,8 @@ import (
 
 // Commands that "bench" starts as processes of their own.
 
-// newOffer offers jobs to a pool, for the scenario overload.
-func newOffer() *cobra.Command {
+// newJobLoadCommand offers jobs to a pool, for the scenario overload.
+func newJobLoadCommand() *cobra.Command {
 	var plan offer.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",
@@ -32,8 +32,8 @@ func newOffer() *cobra.Command {
 	return cmd
 }
 
-// newPark parks goroutines, for the scenario idle.
-func newPark() *cobra.Command {
+// newParkGoroutinesCommand parks goroutines, for the scenario idle.
+func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
 		Use:   "park",
