@@ -217,7 +217,7 @@ func TestWebPush(t *testing.T) {
 		}
 		var sockets []net.Conn
 		for range 3 {
-			c, err := app.Dialogue(dial(t, s.addr), app.WebSocket)
+			c, err := app.LineConn(dial(t, s.addr), app.WebSocket)
 			if err != nil {
 				t.Fatal(err)
 			}

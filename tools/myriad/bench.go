@@ -49,7 +49,7 @@ was not met that has to be; with --strict also when one of size or speed was not
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
-				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltIns(), ", "), allScenarios)
+				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltInNames(), ", "), allScenarios)
 			}
 			return f.runScenarios(cmd, names)
 		},
@@ -105,10 +105,10 @@ func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 		return err
 	}
 	o := f.options
-	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
-		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].OffersJobs())
+		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
 		if err != nil {
 			return usagef("--subject: %w", err)
 		}
@@ -121,23 +121,23 @@ func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 		}
 		o.Dir += "-" + time.Now().Format("20060102-150405")
 	}
-	set, err := run.All(cmd.Context(), scenarios, o)
+	set, err := run.RunScenarios(cmd.Context(), scenarios, o)
 	return printBenchResults(cmd, set, o.Dir, err)
 }
 
 // loadScenarios are those that the command line names, with --peers if that is given.
 func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
-		names = slices.Concat(names[:i], scenario.BuiltIns(), names[i+1:])
+		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
 	seen, peersUsed := make(map[string]bool), f.peers == ""
 	for _, name := range names {
-		read := probe.Scenarios.BuiltIn
+		read := probe.Scenarios.ReadBuiltIn
 		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
-			read = probe.Scenarios.Open
+			read = probe.Scenarios.ReadFile
 		}
 		s, err := read(name)
-		if err == nil && f.peers != "" && len(s.Peers()) > 0 {
+		if err == nil && f.peers != "" && len(s.PeerSubjects()) > 0 {
 			peersUsed = true
 			s, err = s.WithPeers(f.peers)
 		}
@@ -170,9 +170,9 @@ func printBenchResults(cmd *cobra.Command, set *result.Set, dir string, err erro
 	if err != nil {
 		return err
 	}
-	switch runs, claims := set.Failed(); {
+	switch runs, claims := set.CountFailures(); {
 	case runs > 0:
-		return fmt.Errorf("%d of %d runs failed", runs, set.Runs())
+		return fmt.Errorf("%d of %d runs failed", runs, set.CountRuns())
 	case claims > 0:
 		return fmt.Errorf("claims not met: %d", claims)
 	}
@@ -195,15 +195,15 @@ func newBenchListCommand() *cobra.Command {
 // question.
 func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, name := range scenario.BuiltIns() {
-		s, err := probe.Scenarios.BuiltIn(name)
+	for _, name := range scenario.BuiltInNames() {
+		s, err := probe.Scenarios.ReadBuiltIn(name)
 		if err == nil {
 			s, err = f.options.Apply(s)
 		}
 		if err != nil {
 			return usageError{err}
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\n", name, formatMinutes(s.Duration()), s.Question)
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, formatMinutes(s.EstimateDuration()), s.Question)
 	}
 	return out.Flush()
 }

@@ -46,17 +46,17 @@ func TestBench(t *testing.T) {
 		r := &report.Runs[i]
 		switch {
 		case r.Workload == "held":
-			if calls := r.Result().Verifications; len(calls) != 2 || calls[0].InFlight != 100 || calls[1].Checked != 1500 {
+			if calls := r.LastLoadResult().Verifications; len(calls) != 2 || calls[0].InFlight != 100 || calls[1].Checked != 1500 {
 				t.Errorf("verifications %+v, want two of 1,500 connections", calls)
 			}
 			for _, phase := range r.Phases[:6] {
-				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
+				if s := r.FindSample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
 					s.Load.Processes != 1 || s.Server.Anonymous == 0 {
 					t.Errorf("phase %s: got %+v, want 1,500 connections, and what both sides take", phase.Name, s)
 				}
 			}
 		case r.Workload == "idle":
-			if idle := r.Sample("idle"); idle == nil || idle.Counts == nil || idle.Counts.Open != 100 {
+			if idle := r.FindSample("idle"); idle == nil || idle.Counts == nil || idle.Counts.Open != 100 {
 				t.Errorf("%s/%s: got %+v, want 100 connections by the server's count", r.Workload, r.Subject, idle)
 			}
 		}
@@ -92,8 +92,8 @@ func TestBenchHub(t *testing.T) {
 	runs := readReport(t, out).Reports[0].Runs
 	for _, r := range runs {
 		_, memory := r.Figures["bytes-subscribed"]
-		if r.Figures["deliveries"] == 0 || r.Figures["delivery-cpu"] == 0 || memory != (r.Workload == "memory-one-topic") || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
-			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, r.Figures, r.Marks)
+		if r.Figures["deliveries"] == 0 || r.Figures["delivery-cpu"] == 0 || memory != (r.Workload == "memory-one-topic") || r.HasCaveat("unanswered") || r.HasCaveat("count") || r.HasCaveat("lost") {
+			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, r.Figures, r.Caveats)
 		}
 	}
 	if len(runs) != 2 {
@@ -200,7 +200,7 @@ func TestBenchInterrupted(t *testing.T) {
 			t.Errorf("it does not say %q: %s", word, b.printed)
 		}
 	}
-	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].Counts() {
+	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].IsValid() {
 		t.Errorf("the report has %+v, want the run that has ended", r.Runs)
 	}
 	b.waitUntilGone(t)

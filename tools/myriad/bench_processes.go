@@ -44,7 +44,7 @@ func newParkGoroutinesCommand() *cobra.Command {
 				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
 			}
 			out := json.NewEncoder(cmd.OutOrStdout())
-			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.Self(checkpoint)) })
+			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleSelf(checkpoint)) })
 		},
 	}
 	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")

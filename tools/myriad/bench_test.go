@@ -14,8 +14,8 @@ import (
 // Every subject of a scenario that this program serves is a command line that it
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
-	for _, name := range scenario.BuiltIns() {
-		s, err := probe.Scenarios.BuiltIn(name)
+	for _, name := range scenario.BuiltInNames() {
+		s, err := probe.Scenarios.ReadBuiltIn(name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -227,7 +227,7 @@ func joinSubjectNames(all []capacity.Measured) string {
 			names = append(names, name)
 		}
 	}
-	return scenario.Join(names)
+	return scenario.JoinWords(names)
 }
 
 // loadMeasurements is what there is to plan from.
@@ -266,7 +266,7 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 
 // measureServer measures one server with 20,000 connections.
 func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
-	s, err := probe.Scenarios.BuiltIn("capacity")
+	s, err := probe.Scenarios.ReadBuiltIn("capacity")
 	if err != nil {
 		return nil, err
 	}
@@ -278,24 +278,24 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 		f.subject = x.Models[0]
 	}
 	if !slices.Contains(x.Models, f.subject) {
-		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.Join(x.Models))
+		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.JoinWords(x.Models))
 	}
 	x.Models = []string{f.subject}
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.Write, Judge: report.Judge, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.Write, Evaluate: report.Judge, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
 	}
-	set, err := run.All(cmd.Context(), []scenario.Scenario{s}, o)
+	set, err := run.RunScenarios(cmd.Context(), []scenario.Scenario{s}, o)
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return nil, usageError{wrong}
 	}
 	if err == nil {
-		if failed, _ := set.Failed(); failed > 0 {
-			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.Runs(), o.Dir)
+		if failed, _ := set.CountFailures(); failed > 0 {
+			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.CountRuns(), o.Dir)
 		}
 	}
 	return set, err

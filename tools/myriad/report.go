@@ -114,7 +114,7 @@ func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
 	}
 	f = reportFile{Closer: in, name: name, in: bufio.NewReader(in)}
 	beginning, err := f.in.Peek(4096)
-	f.isBench = result.IsSet(beginning)
+	f.isBench = result.HasSetFormat(beginning)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read
 	case len(beginning) == 0:

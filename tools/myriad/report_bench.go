@@ -37,7 +37,7 @@ func printSkippedRuns(w io.Writer, set *result.Set) {
 	for _, r := range set.Reports {
 		skipped += max(r.Planned-len(r.Runs), 0)
 		for i := range r.Runs {
-			if !r.Runs[i].Counts() {
+			if !r.Runs[i].IsValid() {
 				skipped++
 			}
 		}
