@@ -28,30 +28,30 @@ type adminFlags struct {
 	tokenFile string
 }
 
-func (f *adminFlags) add(flags *pflag.FlagSet) {
+func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.addr, "admin", "", "serve a page that follows this server, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
 	flags.BoolVar(&f.control, "admin-control", false, "let who knows the token pause accepting, close connections, upgrade and drain from there; the token is printed unless it is in --admin-token-file (default: nobody can)")
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, %d bytes or more (default: a random one)", admin.MinToken))
 }
 
-// check says what does not go together.
-func (f *adminFlags) check() error {
+// validate says what does not go together.
+func (f *adminFlags) validate() error {
 	switch {
 	case f.control && f.addr == "":
 		return usagef("--admin-control is for the page of --admin; expected it with --admin")
 	case f.tokenFile != "" && !f.control:
 		return usagef("--admin-token-file is for --admin-control; expected it with that")
 	case f.addr != "":
-		return checkAddress("admin", f.addr)
+		return validateListenAddr("admin", f.addr)
 	}
 	return nil
 }
 
-// maxTokenFile bounds what is read of a file.
-const maxTokenFile = 4096
+// maxTokenFileBytes bounds what is read of a file.
+const maxTokenFileBytes = 4096
 
-// token is what lets somebody control the server, "" for nobody.
-func (f *adminFlags) token(out io.Writer) (string, error) {
+// loadOrGenerateToken is what lets somebody control the server, "" for nobody.
+func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
 	}
@@ -65,7 +65,7 @@ func (f *adminFlags) token(out io.Writer) (string, error) {
 		return "", usagef("--admin-token-file: %w", err)
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
+	text, err := io.ReadAll(io.LimitReader(file, maxTokenFileBytes))
 	if err != nil {
 		return "", usagef("--admin-token-file: %w", err)
 	}
@@ -76,15 +76,15 @@ func (f *adminFlags) token(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdmin starts an admin server on an address. listening is called with the address that
+// startAdminServer starts an admin server on an address. listening is called with the address that
 // it got, from another goroutine, before this returns. stop ends the server and waits.
-func startAdmin(addr string, cfg admin.Config, listening func(net.Addr)) (stop func(), err error) {
+func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
 	ready := make(chan error, 2) // has room for what Serve returns in the end
 	served.Go(func() {
 		ready <- admin.Serve(ctx, addr, cfg, func(at net.Addr) {
-			listening(at)
+			onListening(at)
 			ready <- nil
 		})
 	})
@@ -102,14 +102,14 @@ func startAdmin(addr string, cfg admin.Config, listening func(net.Addr)) (stop f
 // adminServer is one that can be stopped, and started again at the address that it had. Its
 // methods are for one goroutine at a time.
 type adminServer struct {
-	addr string
-	cfg  admin.Config
-	out  io.Writer // is told where it listens
-	end  func()    // nil while it is stopped
+	addr       string
+	cfg        admin.Config
+	out        io.Writer // is told where it listens
+	stopServer func()    // nil while it is stopped
 }
 
 func (a *adminServer) start() (err error) {
-	a.end, err = startAdmin(a.addr, a.cfg, func(at net.Addr) {
+	a.stopServer, err = startAdminServer(a.addr, a.cfg, func(at net.Addr) {
 		a.addr = at.String()
 		fmt.Fprintf(a.out, "myriad: the page of this server, metrics, health and profiles on http://%s/\n", at)
 	})
@@ -120,14 +120,14 @@ func (a *adminServer) start() (err error) {
 }
 
 func (a *adminServer) stop() {
-	if a.end != nil {
-		a.end()
-		a.end = nil
+	if a.stopServer != nil {
+		a.stopServer()
+		a.stopServer = nil
 	}
 }
 
-// gatherer gathers some metrics and those of this process.
-func gatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
+// newMetricsGatherer gathers some metrics and those of this process.
+func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {
 		if err := r.Register(c); err != nil {
@@ -137,39 +137,39 @@ func gatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	return r, metrics.RegisterProcess(r)
 }
 
-// serveLoadMetrics serves what a run of the load generator tells of itself, as --admin of
+// startLoadMetricsServer serves what a run of the load generator tells of itself, as --admin of
 // serve does for a server, until stop is called. observe is for load.Config.Observe.
-func serveLoadMetrics(addr string, listening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
+func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
-	gather, err := gatherer(collector)
+	gather, err := newMetricsGatherer(collector)
 	if err != nil {
 		return nil, nil, err
 	}
-	source := &loadSource{}
-	stop, err = startAdmin(addr, admin.Config{Source: source, Gatherer: gather}, listening)
+	source := &loadStatsSource{}
+	stop, err = startAdminServer(addr, admin.Config{Source: source, Gatherer: gather}, onListening)
 	if err != nil {
 		return nil, nil, err
 	}
 	return func(e load.Event) {
 		collector.Observe(e)
-		source.observe(e)
+		source.updateStats(e)
 	}, stop, nil
 }
 
-// loadSource is what /readyz and /stats show of a generator: its model and its open
+// loadStatsSource is what /readyz and /stats show of a generator: its model and its open
 // connections. It is ready from the beginning of its run to the end.
-type loadSource struct{ stats atomic.Pointer[tcp.Stats] }
+type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 // Stats is for package admin.
-func (s *loadSource) Stats() tcp.Stats {
+func (s *loadStatsSource) Stats() tcp.Stats {
 	if stats := s.stats.Load(); stats != nil {
 		return *stats
 	}
 	return tcp.Stats{}
 }
 
-// observe takes an event; calls don't overlap.
-func (s *loadSource) observe(e load.Event) {
+// updateStats takes an event; calls don't overlap.
+func (s *loadStatsSource) updateStats(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done
 	if e.Plan != nil {

@@ -16,16 +16,16 @@ import (
 const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agents-addr :4222 -c 1M 10.0.0.7:9000    # on one machine
   MYRIAD_AGENTS_SECRET=… myriad agent --nats nats://10.0.0.1:4222 --allow 10.0.0.0/24        # on each of two`
 
-// agentCommand is the command agent.
-type agentCommand struct {
+// distributedLoadFlags is the command agent.
+type agentFlags struct {
 	agent  agents.Agent
 	nats   natsFlags
 	secret secretFlag
 	quiet  bool
 }
 
-func newAgent() *cobra.Command {
-	var f agentCommand
+func newAgentCommand() *cobra.Command {
+	var f agentFlags
 	cmd := &cobra.Command{
 		Use:   "agent [flags]",
 		Short: "Wait for work of \"myriad load --agents\" on another machine",
@@ -41,38 +41,38 @@ A run ends when the coordinator ends it or is silent for 5 s. SIGINT or SIGTERM 
 the result to the coordinator and ends the agent; a second one ends it at once.`,
 		Example: agentExamples,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runAgent(cmd) },
 	}
 	var g flagGroups
-	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
-		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
-		f.secret.add(flags, "secret", agents.SecretVariable, "of the coordinator, or with the token of the NATS server")
+	g.addGroup("Coordinator", "", func(flags *pflag.FlagSet) {
+		f.nats.addFlags(flags, agents.DefaultURL, "meet the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
+		f.secret.addFlag(flags, "secret", agents.SecretVariable, "of the coordinator, or with the token of the NATS server")
 		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: that of the machine)")
 		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
 	})
-	g.add("Work", "", func(flags *pflag.FlagSet) {
-		flags.Var(&list[agents.Allowed]{&f.agent.Allow, f.allowed}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
-		flag(flags, &f.agent.MaxConnections, quantity.ParsePositive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
+	g.addGroup("Work", "", func(flags *pflag.FlagSet) {
+		flags.Var(&parsedListFlag[agents.Allowed]{&f.agent.Allow, f.parseAllowedTarget}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
+		addParsedFlag(flags, &f.agent.MaxConnections, quantity.ParsePositive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
 		flags.Var(&f, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
 		flags.StringVar(&f.agent.EventDir, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
 		flags.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	})
-	g.giveTo(cmd)
+	g.attachTo(cmd)
 	return cmd
 }
 
 // Set adds an address to connect from.
-func (f *agentCommand) Set(text string) error {
+func (f *agentFlags) Set(text string) error {
 	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
 	return err
 }
 
-func (f *agentCommand) String() string { return "" }
-func (f *agentCommand) Type() string   { return "value" }
+func (f *agentFlags) String() string { return "" }
+func (f *agentFlags) Type() string   { return "value" }
 
-// allowed parses a target that may be loaded.
-func (f *agentCommand) allowed(text string) ([]agents.Allowed, error) {
+// parseAllowedTarget parses a target that may be loaded.
+func (f *agentFlags) parseAllowedTarget(text string) ([]agents.Allowed, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d of them", agents.MaxAllowed))
 	}
@@ -80,8 +80,8 @@ func (f *agentCommand) allowed(text string) ([]agents.Allowed, error) {
 	return []agents.Allowed{one}, err
 }
 
-func (f *agentCommand) run(cmd *cobra.Command) (err error) {
-	if f.agent.NATS, err = f.nats.agents(&f.secret); err != nil {
+func (f *agentFlags) runAgent(cmd *cobra.Command) (err error) {
+	if f.agent.NATS, err = f.nats.agentsNATS(&f.secret); err != nil {
 		return err
 	}
 	if err := f.agent.Check(); err != nil {
@@ -102,7 +102,7 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	}
 	f.agent.Observe = func(e load.Event) {
 		if e.Plan != nil {
-			spareProcessors(e.Plan.Loops, false)
+			raiseGOMAXPROCS(e.Plan.Loops, false)
 		}
 	}
 	return f.agent.Serve(cmd.Context())

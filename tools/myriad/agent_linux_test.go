@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// background starts a process that the test ends, and keeps its output apart.
-func background(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stdout *lockedBuffer) {
+// startBackground starts a process that the test ends, and keeps its output apart.
+func startBackground(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stdout *lockedBuffer) {
 	t.Helper()
 	stdout = &lockedBuffer{}
 	cmd.Stdout = stdout
@@ -23,17 +23,17 @@ func background(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stdout *locked
 
 // TestLocalAgents has processes of this machine do the load; they end with it, however it ends.
 func TestLocalAgents(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	s := startServer(t, "serve", "--app", "lines")
-	got := runProcess(t, process(t, "load", "--agents", "local:2", "-c", "10", "--messages", "5", "--json", s.addr))
-	list := events(t, got.stdout)
+	got := runToEnd(t, newCommandProcess(t, "load", "--agents", "local:2", "-c", "10", "--messages", "5", "--json", s.addr))
+	list := parseEvents(t, got.stdout)
 	if r := list[len(list)-1].Result; got.code != 0 || r == nil || r.Answered != 50 || len(r.Agents) != 2 {
 		t.Errorf("exit code %d, %s, %+v; want 50 answers by two agents", got.code, got.stderr, r)
 	}
-	got = runProcess(t, process(t, "hold", "--agents", "local:2", "-n", "10", "--check", "-T", "100ms", s.addr))
+	got = runToEnd(t, newCommandProcess(t, "hold", "--agents", "local:2", "-n", "10", "--check", "-T", "100ms", s.addr))
 	if got.code != 0 || !strings.Contains(got.stdout, "held: 10 connections") || !strings.Contains(got.stdout, "10 of 10 connections answered") {
-		t.Errorf("hold: exit code %d, %s", got.code, got.says())
+		t.Errorf("hold: exit code %d, %s", got.code, got.output())
 	}
 	for _, how := range []struct {
 		name string
@@ -41,15 +41,15 @@ func TestLocalAgents(t *testing.T) {
 		all  int // -1 if the agents get it too, as from a terminal
 		code int
 	}{{"ended", syscall.SIGTERM, 1, 1}, {"Ctrl-C", syscall.SIGINT, -1, 1}, {"killed", syscall.SIGKILL, 1, -1}} {
-		cmd := process(t, "load", "--agents", "local:2", "-c", "10", "-T", "1h", "--json", s.addr)
+		cmd := newCommandProcess(t, "load", "--agents", "local:2", "-c", "10", "-T", "1h", "--json", s.addr)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		p, stdout := background(t, cmd)
+		p, stdout := startBackground(t, cmd)
 		testkit.WaitFor(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
-		agents := childrenOf(t, cmd.Process.Pid)
+		agents := childPIDs(t, cmd.Process.Pid)
 		if len(agents) != 2 {
 			t.Fatalf("%s: %d agents, want 2", how.name, len(agents))
 		}
-		must(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
+		failOnError(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
 		if code := p.ExitCode(); code != how.code {
 			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, p.Output, how.code)
 		}
@@ -71,15 +71,15 @@ func TestLocalAgents(t *testing.T) {
 // trusts its certificate do the load. One that does not trust it, and one with another secret, say so, and take no
 // part. Then both sides meet at a server of NATS with TLS that is nobody's of the two.
 func TestAgentsEncrypted(t *testing.T) {
-	cert, key := certificate(t)
-	s := serveHere(t, "serve --app lines")
+	cert, key := writeCertificate(t)
+	s := serveLine(t, "serve --app lines")
 	agent := func(secret, at string, flags ...string) *testkit.Process {
 		t.Helper()
-		cmd := process(t, append([]string{"agent", "--once", "--nats", "tls://" + at}, flags...)...)
+		cmd := newCommandProcess(t, append([]string{"agent", "--once", "--nats", "tls://" + at}, flags...)...)
 		cmd.Env = append(cmd.Env, "MYRIAD_AGENTS_SECRET="+secret)
 		return testkit.Start(t, cmd)
 	}
-	cmd := process(t, "load", "--agents", "1", "--agents-addr", "127.0.0.1:0", "--agents-cert", cert, "--agents-key", key,
+	cmd := newCommandProcess(t, "load", "--agents", "1", "--agents-addr", "127.0.0.1:0", "--agents-cert", cert, "--agents-key", key,
 		"-c", "2", "--messages", "3", s.addr)
 	cmd.Env = append(cmd.Env, "MYRIAD_AGENTS_SECRET=sesame")
 	coordinator := testkit.Start(t, cmd)
@@ -96,14 +96,14 @@ func TestAgentsEncrypted(t *testing.T) {
 	}
 
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
+	failOnError(t, err)
 	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
-	must(t, err)
+	failOnError(t, err)
 	defer server.Close()
 	there := agent("", server.Addr().String(), "--nats-ca", cert)
-	got := runLine(t, "load --agents 1 -c 2 --messages 3 --nats tls://"+server.Addr().String()+" --nats-ca "+cert+" "+s.addr)
+	got := invokeLine(t, "load --agents 1 -c 2 --messages 3 --nats tls://"+server.Addr().String()+" --nats-ca "+cert+" "+s.addr)
 	if got.code != 0 || !strings.Contains(got.stdout, "answered") {
-		t.Errorf("exit code %d, %s", got.code, got.says())
+		t.Errorf("exit code %d, %s", got.code, got.output())
 	}
 	if code := there.ExitCode(); code != 0 {
 		t.Errorf("the agent ended with %d after its run", code)

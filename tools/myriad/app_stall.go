@@ -20,19 +20,19 @@ type stallFlags struct {
 	epoch time.Time // set by begin
 }
 
-func (f *stallFlags) add(flags *pflag.FlagSet) {
+func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.plan.Stall, "stall", 200*time.Millisecond, "how long the application stall serves nothing at a time; 0s for no stalls")
 	flags.DurationVar(&f.plan.Every, "stall-every", time.Second, "the time from the beginning of a stall to the next; the first is at the start")
 	flags.Float64Var(&f.plan.Capacity, "stall-capacity", 0, "how many lines a second it serves on each loop, or on all connections where there are no loops (default 0: as fast as it goes)")
 }
 
-// stallFields names flags instead of what a plan calls its fields.
-var stallFields = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
+// stallFieldsToFlags names flags instead of what a plan calls its fields.
+var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// begin checks the flags, sets the epoch of a server's stalls, and says when it is.
-func (f *stallFlags) begin(cmd *cobra.Command, srv *tcp.Server) error {
+// validateAndSetEpoch checks the flags, sets the epoch of a server's stalls, and says when it is.
+func (f *stallFlags) validateAndSetEpoch(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
-		return usagef("%s", stallFields.Replace(err.Error()))
+		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
 	}
 	if srv.Processes > 0 {
 		return usagef("--processes is %d with --app stall; expected none, because each would have stalls of its own", srv.Processes)
@@ -42,29 +42,29 @@ func (f *stallFlags) begin(cmd *cobra.Command, srv *tcp.Server) error {
 	return nil
 }
 
-// staller is an application that sends back lines when the truth says so. It has a
+// stallHandler is an application that sends back lines when the truth says so. It has a
 // station for each loop, and one for all connections where there are no loops.
 //
 // It does not hold its loops: a line has to be seen when it arrives, or lines of
 // several connections are served in another order. On an epoll loop that was held, 4,400
 // lines within 4 s, at a capacity of 1,000 a second, had a 90th percentile of 1.73 s
 // where the truth was 1.26 s; like this both were 1.25 s, in another run.
-type staller struct {
+type stallHandler struct {
 	flags stallFlags
 
-	mu       sync.Mutex
-	stations map[int]*stall.Station
+	mu             sync.Mutex
+	stationsByLoop map[int]*stall.Station
 }
 
-func newStaller(f stallFlags) *staller {
-	return &staller{flags: f, stations: make(map[int]*stall.Station)}
+func newStallHandler(f stallFlags) *stallHandler {
+	return &stallHandler{flags: f, stationsByLoop: make(map[int]*stall.Station)}
 }
 
 // Opened gives the connection the station of its loop. Where there is no room for an answer,
 // it waits for some, as do all lines behind it: a peer that takes nothing is closed in the
 // end.
-func (s *staller) Opened(c *tcp.Conn) {
-	to, station := c.Ref(), s.station(c.Loop())
+func (s *stallHandler) Opened(c *tcp.Conn) {
+	to, station := c.Ref(), s.stationOfLoop(c.Loop())
 	answer := func(text []byte) {
 		if to.SendWait(context.Background(), text) != nil {
 			_ = to.Close() // an error says that it is closed already
@@ -73,22 +73,22 @@ func (s *staller) Opened(c *tcp.Conn) {
 	c.SetValue(func(text []byte) error { return station.Enqueue(text, answer) })
 }
 
-// station is that of a loop.
-func (s *staller) station(loop int) *stall.Station {
+// stationOfLoop is that of a loop.
+func (s *stallHandler) stationOfLoop(loop int) *stall.Station {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stations[loop] == nil {
-		s.stations[loop] = stall.NewStation(s.flags.plan, s.flags.epoch)
+	if s.stationsByLoop[loop] == nil {
+		s.stationsByLoop[loop] = stall.NewStation(s.flags.plan, s.flags.epoch)
 	}
-	return s.stations[loop]
+	return s.stationsByLoop[loop]
 }
 
 // Message has a line served.
-func (*staller) Message(c *tcp.Conn, text []byte) {
+func (*stallHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {
 		c.CloseWith(err)
 	}
 }
 
-func (*staller) Closed(*tcp.Conn, error) {}
+func (*stallHandler) Closed(*tcp.Conn, error) {}

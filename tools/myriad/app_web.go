@@ -10,24 +10,24 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// hello is an application that answers every request with the same text.
-func hello() tcp.Handler {
+// newHelloHandler is an application that answers every request with the same text.
+func newHelloHandler() tcp.Handler {
 	return web.Handler(web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, app.HelloText) // an error ends the connection
 	})))
 }
 
-// webPush is push for WebSockets and streams of events: a message that begins with "!" goes
+// webPushHandler is push for WebSockets and streams of events: a message that begins with "!" goes
 // without it to all of both, others are sent back.
-type webPush struct {
+type webPushHandler struct {
 	web.SocketBase
 	sockets web.Group
 	streams tcp.Group
 }
 
-func newWebPush() tcp.Handler {
-	p, mux := new(webPush), http.NewServeMux()
+func newWebPushHandler() tcp.Handler {
+	p, mux := new(webPushHandler), http.NewServeMux()
 	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
 	sockets := &web.WebSocket{Handler: p}
 	events := &web.Events{Opened: enter, Restore: func(c *tcp.Conn, _ []byte) error { enter(c); return nil }}
@@ -36,18 +36,18 @@ func newWebPush() tcp.Handler {
 	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"sockets": sockets, "events": events}}
 }
 
-func (p *webPush) Opened(s web.Socket) { p.sockets.Add(s) }
+func (p *webPushHandler) Opened(s web.Socket) { p.sockets.Add(s) }
 
 // Save implements web.SocketMigrator: there is nothing but that the socket is in the group.
-func (p *webPush) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
+func (p *webPushHandler) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
 // Restore implements web.SocketMigrator.
-func (p *webPush) Restore(s web.Socket, _ []byte) error {
+func (p *webPushHandler) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil
 }
 
-func (p *webPush) Message(s web.Socket, kind web.Kind, m []byte) {
+func (p *webPushHandler) Message(s web.Socket, kind web.Kind, m []byte) {
 	news, toAll := bytes.CutPrefix(m, []byte("!"))
 	if !toAll {
 		_ = s.Write(kind, m) // an error ends the connection

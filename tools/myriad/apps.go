@@ -24,16 +24,16 @@ var apps = []struct {
 	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
 }{
 	{"echo", "sends back every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
-	{"lines", "sends back every line", func(*appFlags, *tcp.Server) tcp.Handler { return lines(line) }},
-	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *tcp.Server) tcp.Handler { return lines(digest) }},
+	{"lines", "sends back every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
+	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigest) }},
 	{"sink", "reads and throws away", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
-	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return hello() }},
-	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.slow(f.waitLine) }},
-	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.slow(f.prove) }},
-	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return lines(push{srv}.message) }},
-	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *tcp.Server) tcp.Handler { return lines(f.logged()) }},
-	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPush() }},
-	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStaller(f.stall)) }},
+	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
+	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.echoLineAfterWait) }},
+	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.writeProofOfWork) }},
+	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return newLineHandler(broadcastEcho{srv}.handleLine) }},
+	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newLoggingEcho()) }},
+	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
+	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStallHandler(f.stall)) }},
 }
 
 func appNames() (names []string) {
@@ -43,7 +43,7 @@ func appNames() (names []string) {
 	return names
 }
 
-func describeApps() string {
+func formatAppList() string {
 	var b strings.Builder
 	for _, a := range apps {
 		fmt.Fprintf(&b, "  %-8s %s\n", a.name, a.does)
@@ -64,15 +64,15 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsOf has the applications that a flag is for.
-var appsOf = map[string][]string{
+// appsByFlag has the applications that a flag is for.
+var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
 	"log-format": {"log"}, "log-every": {"log"},
 }
 
-// add adds the flags to a command.
-func (f *appFlags) add(cmd *cobra.Command) {
+// addFlags adds the flags to a command.
+func (f *appFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "app", "echo", "application: "+strings.Join(appNames(), ", "))
 	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
@@ -80,7 +80,7 @@ func (f *appFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.shed, "shed", false, "have wait and pow answer busy to a line that no worker has time for")
 	flags.StringVar(&f.logFormat, "log-format", "text", "how the application log writes its records, with log/slog: text or json")
 	flags.Int64Var(&f.logEvery, "log-every", 1, "the application log writes a record of every `N`th line, of all connections together")
-	f.stall.add(flags)
+	f.stall.addFlags(flags)
 }
 
 // The bounds of an application's flags.
@@ -89,9 +89,9 @@ const (
 	maxBits = proof.MaxZeros
 )
 
-// handler checks the flags and makes the application's handler for a server.
-func (f *appFlags) handler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
-	for flag, names := range appsOf {
+// newHandler checks the flags and makes the application's handler for a server.
+func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
+	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
 			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
 		}
@@ -110,7 +110,7 @@ func (f *appFlags) handler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, er
 	}
 	f.stderr = cmd.ErrOrStderr()
 	if f.name == "stall" {
-		if err := f.stall.begin(cmd, srv); err != nil {
+		if err := f.stall.validateAndSetEpoch(cmd, srv); err != nil {
 			return nil, err
 		}
 	}
@@ -122,23 +122,23 @@ func (f *appFlags) handler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, er
 	return nil, usagef("unknown application %q; expected one of %s", f.name, strings.Join(appNames(), ", "))
 }
 
-// lines is a handler that gives answer every line.
-func lines(answer tcp.MessageFunc) tcp.Handler { return tcp.Lines(answer) }
+// newLineHandler is a handler that gives answer every line.
+func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// slow is such a handler for an application that holds its loop, on purpose: it stands for
+// newSlowLineHandler is such a handler for an application that holds its loop, on purpose: it stands for
 // one that waits for something else, such as a database, or that computes. With --shed it
 // can say that it is busy.
-func (f *appFlags) slow(answer tcp.MessageFunc) tcp.Handler {
+func (f *appFlags) newSlowLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
-		return tcp.Lines(shedder{answer})
+		return tcp.Lines(busyReplier{onLine})
 	}
-	return lines(answer)
+	return newLineHandler(onLine)
 }
 
-// shedder answers a line that no worker has time for.
-type shedder struct{ tcp.MessageFunc }
+// busyReplier answers a line that no worker has time for.
+type busyReplier struct{ tcp.MessageFunc }
 
-func (shedder) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
+func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
 
 // A write fails only when the connection is closing, and then there is nothing
 // left to do; so these handlers don't look at what it returns.
@@ -150,13 +150,13 @@ func (echo) Received(c *tcp.Conn, in []byte) int {
 	return len(in)
 }
 
-func line(c *tcp.Conn, line []byte) {
+func echoLine(c *tcp.Conn, line []byte) {
 	c.Write(line)
 	c.WriteString("\n")
 }
 
-// logged logs lines, as many servers do, and sends them back.
-func (f *appFlags) logged() tcp.MessageFunc {
+// newLoggingEcho logs lines, as many servers do, and sends them back.
+func (f *appFlags) newLoggingEcho() tcp.MessageFunc {
 	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
 	if f.logFormat == "json" {
 		records = slog.NewJSONHandler(f.stderr, nil)
@@ -166,12 +166,12 @@ func (f *appFlags) logged() tcp.MessageFunc {
 		if seen.Add(1)%every == 0 {
 			log.Info("line", "from", c.RemoteAddr().String(), "bytes", len(text))
 		}
-		line(c, text)
+		echoLine(c, text)
 	}
 }
 
-// digest writes as many digits of a line's SHA-256 as the line is long.
-func digest(c *tcp.Conn, line []byte) {
+// writeLineDigest writes as many digits of a line's SHA-256 as the line is long.
+func writeLineDigest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
@@ -180,36 +180,36 @@ func digest(c *tcp.Conn, line []byte) {
 	c.WriteString(string(text[:digits+1])) // Write would have text on the heap
 }
 
-// waitLine waits, then sends the line back.
-func (f *appFlags) waitLine(c *tcp.Conn, text []byte) {
+// echoLineAfterWait waits, then sends the line back.
+func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
 	time.Sleep(f.wait)
-	line(c, text)
+	echoLine(c, text)
 }
 
-// prove answers a line with itself and its proof of work.
-func (f *appFlags) prove(c *tcp.Conn, line []byte) {
+// writeProofOfWork answers a line with itself and its proof of work.
+func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 	c.Write(proof.Append(nil, line, f.bits))
 }
 
-// heartbeatAnswer is the line by which a client answers a heartbeat. It is no message
+// heartbeatReply is the line by which a client answers a heartbeat. It is no message
 // of the application's.
-const heartbeatAnswer = "pong"
+const heartbeatReply = "pong"
 
-// push is an application that sends a line to all: one that begins with "!" goes
+// broadcastEcho is an application that sends a line to all: one that begins with "!" goes
 // without it to every connection of the server, the sender's too. Other lines are sent
 // back, but for answers to heartbeats.
-type push struct{ server *tcp.Server }
+type broadcastEcho struct{ server *tcp.Server }
 
-// message takes a line. What can't be sent to all is answered with the reason.
-func (p push) message(c *tcp.Conn, text []byte) {
+// handleLine takes a line. What can't be sent to all is answered with the reason.
+func (p broadcastEcho) handleLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {
 	case toAll:
 		if _, err := p.server.Broadcast(tcp.Broadcast{All: true, Message: append(bytes.Clone(news), '\n')}); err != nil {
 			fmt.Fprintf(c, "error: %v\n", err)
 		}
-	case string(text) == heartbeatAnswer:
+	case string(text) == heartbeatReply:
 	default:
-		line(c, text)
+		echoLine(c, text)
 	}
 }

@@ -45,9 +45,9 @@ func TestApps(t *testing.T) {
 			if serve == "plain" && (app == "push" || app == "log" || strings.Contains(app, "--")) {
 				continue
 			}
-			s := serveHere(t, serve+" --app "+app)
+			s := serveLine(t, serve+" --app "+app)
 			conn, begin := dial(t, s.addr), time.Now()
-			exchange(t, conn, c.send, c.want)
+			sendAndExpect(t, conn, c.send, c.want)
 			if took := time.Since(begin); strings.HasPrefix(app, "wait ") && took < 60*time.Millisecond {
 				t.Errorf("%s --app %s: two lines took %v, want 60 ms at least", serve, app, took)
 			}
@@ -65,9 +65,9 @@ func TestLog(t *testing.T) {
 		"text": `^time=\S+ level=INFO msg=line from=127\.0\.0\.1:\d+ bytes=1$`,
 		"json": `^\{"time":"\S+","level":"INFO","msg":"line","from":"127\.0\.0\.1:\d+","bytes":1\}$`,
 	} {
-		s := serveHere(t, "serve --app log --log-every 3 --log-format "+format)
+		s := serveLine(t, "serve --app log --log-every 3 --log-format "+format)
 		c := dial(t, s.addr)
-		exchange(t, c, strings.Repeat("a\n", 8), strings.Repeat("a\n", 8))
+		sendAndExpect(t, c, strings.Repeat("a\n", 8), strings.Repeat("a\n", 8))
 		c.Close()
 		s.stop()
 		records := 0
@@ -88,24 +88,24 @@ func TestLog(t *testing.T) {
 // A line that begins with an exclamation mark reaches all.
 func TestPush(t *testing.T) {
 	for _, model := range tcp.Models() {
-		s := serveHere(t, "serve --app push --max-unsent 100 --model "+model)
+		s := serveLine(t, "serve --app push --max-unsent 100 --model "+model)
 		var conns []net.Conn
 		for range 5 {
 			c := dial(t, s.addr)
-			exchange(t, c, "hello\n", "hello\n") // so that it has been accepted
+			sendAndExpect(t, c, "hello\n", "hello\n") // so that it has been accepted
 			conns = append(conns, c)
 		}
 		io.WriteString(conns[0], "!news for all\n")
 		for _, c := range conns {
-			exchange(t, c, "", "news for all\n")
+			sendAndExpect(t, c, "", "news for all\n")
 		}
-		exchange(t, conns[1], "!"+strings.Repeat("x", 200)+"\n", "error: ")
+		sendAndExpect(t, conns[1], "!"+strings.Repeat("x", 200)+"\n", "error: ")
 	}
 }
 
 // The application stall says when its stalls begin, and closes a connection whose line finds no room to wait.
 func TestStall(t *testing.T) {
-	s := serveHere(t, "serve --app stall --stall 0s --stall-capacity 0.02 --drain 1ms")
+	s := serveLine(t, "serve --app stall --stall 0s --stall-capacity 0.02 --drain 1ms")
 	if !regexp.MustCompile(`stall: epoch \d+ns\n`).MatchString(s.stderr.String()) {
 		t.Errorf("stderr is %q, want a line with the epoch", s.stderr)
 	}
@@ -121,9 +121,9 @@ func TestStall(t *testing.T) {
 func TestWorkers(t *testing.T) {
 	for _, args := range []string{"--workers 2", "--workers 2-10 --workers-target 1ms", "--workers adaptive --workers-queue 10", "--workers 0"} {
 		for _, app := range []string{"lines", "wait --shed"} {
-			s := serveHere(t, "serve --app "+app+" "+args)
+			s := serveLine(t, "serve --app "+app+" "+args)
 			c := dial(t, s.addr)
-			exchange(t, c, "hello\n", "hello\n")
+			sendAndExpect(t, c, "hello\n", "hello\n")
 			c.Close()
 			if code := s.stop(); code != 0 {
 				t.Errorf("%s, %s: exit code %d, stderr: %s", args, app, code, s.stderr)
@@ -133,7 +133,7 @@ func TestWorkers(t *testing.T) {
 	if len(tcp.Models()) == 1 {
 		return // no model here has loops
 	}
-	s := serveHere(t, "serve --app wait --shed --wait 200ms --model epoll --workers 1 --workers-queue -1 --admin 127.0.0.1:0")
+	s := serveLine(t, "serve --app wait --shed --wait 200ms --model epoll --workers 1 --workers-queue -1 --admin 127.0.0.1:0")
 	// Both have a line for the one worker. It may see to both at first: what is never
 	// shed, that a connection has opened, may wait for it with the line.
 	first, second := dial(t, s.addr), dial(t, s.addr)
@@ -150,12 +150,12 @@ func TestWorkers(t *testing.T) {
 		}
 	}
 	for _, name := range []string{`myriad_pool_jobs_refused_total\{cause="full"\}`, "myriad_pool_jobs_accepted_total", "myriad_handler_sheds_total", "myriad_connections", "go_goroutines"} {
-		s.shows(t, "/metrics", "\n"+name+" [1-9]")
+		s.waitForPage(t, "/metrics", "\n"+name+" [1-9]")
 	}
 }
 
-// get asks a server of HTTP.
-func get(t *testing.T, url string) (status int, text string) {
+// httpGet asks a server of HTTP.
+func httpGet(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	answer, err := client.Get(url)
@@ -175,7 +175,7 @@ func get(t *testing.T, url string) (status int, text string) {
 func TestHTTP(t *testing.T) {
 	const one = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 	for _, model := range tcp.Models() {
-		s := serveHere(t, "serve --app http --model "+model)
+		s := serveLine(t, "serve --app http --model "+model)
 		for send, statuses := range map[string]string{
 			strings.Repeat(one, 40): strings.Repeat("200 ", 40),
 			one + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" + one: "200 200 end",
@@ -208,7 +208,7 @@ func TestHTTP(t *testing.T) {
 // A message that begins with an exclamation mark reaches all WebSockets and streams.
 func TestWebPush(t *testing.T) {
 	for _, model := range tcp.Models() {
-		s := serveHere(t, "serve --app ws --model "+model)
+		s := serveLine(t, "serve --app ws --model "+model)
 		stream := dial(t, s.addr)
 		in := bufio.NewReader(stream)
 		io.WriteString(stream, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -217,16 +217,16 @@ func TestWebPush(t *testing.T) {
 		}
 		var sockets []net.Conn
 		for range 3 {
-			c, err := app.Dialogue(dial(t, s.addr), app.WebSocket)
+			c, err := app.LineConn(dial(t, s.addr), app.WebSocket)
 			if err != nil {
 				t.Fatal(err)
 			}
-			exchange(t, c, "hello\n", "hello\n")
+			sendAndExpect(t, c, "hello\n", "hello\n")
 			sockets = append(sockets, c)
 		}
 		io.WriteString(sockets[0], "!news for all\n")
 		for _, c := range sockets {
-			exchange(t, c, "", "news for all\n")
+			sendAndExpect(t, c, "", "news for all\n")
 		}
 		if line, err := in.ReadString('\n'); err != nil || line != "data: news for all\n" {
 			t.Errorf("%s: the stream got %q, %v", model, line, err)

@@ -31,9 +31,9 @@ var (
 	stderr    = regexp.MustCompile(` 2>\S+`)
 )
 
-// shellCommands are the commands of a document's blocks for shells, and of its tables of
+// parseShellCommands are the commands of a document's blocks for shells, and of its tables of
 // programs, as words; an empty one stands behind each block.
-func shellCommands(t *testing.T, document string) (all [][]string) {
+func parseShellCommands(t *testing.T, document string) (all [][]string) {
 	t.Helper()
 	var script strings.Builder
 	script.WriteString("words() { printf '%s\\0' \"$@\" $'\\1'; }\n")
@@ -68,10 +68,10 @@ func shellCommands(t *testing.T, document string) (all [][]string) {
 	return all
 }
 
-// articles are the pages in English, by their paths.
-func articles(t *testing.T) map[string]string {
+// readArticles are the pages in English, by their paths.
+func readArticles(t *testing.T) map[string]string {
 	t.Helper()
-	texts := documents(t)
+	texts := readDocuments(t)
 	for file := range texts {
 		if !strings.Contains(file, "/articles/") || strings.HasSuffix(file, inChinese) {
 			delete(texts, file)
@@ -84,24 +84,24 @@ func articles(t *testing.T) map[string]string {
 }
 
 func TestArticles(t *testing.T) {
-	slow(t)
-	for file, text := range articles(t) {
-		commands := shellCommands(t, text)
+	skipIfShort(t)
+	for file, text := range readArticles(t) {
+		commands := parseShellCommands(t, text)
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			if len(commands) < 20 {
 				t.Errorf("%d commands, want dozens: the test looks past them", len(commands))
 			}
-			r := &reader{t: t, dir: t.TempDir()}
+			r := &articleRunner{t: t, dir: t.TempDir()}
 			for _, words := range commands {
-				r.types(words)
+				r.runShellCommand(words)
 			}
 		})
 	}
 }
 
-// reader types what a page says.
-type reader struct {
+// articleRunner types what a page says.
+type articleRunner struct {
 	t       *testing.T
 	dir     string // where it works
 	server  *server
@@ -109,8 +109,8 @@ type reader struct {
 	running []chan struct{} // commands in the background
 }
 
-// types runs a command.
-func (r *reader) types(words []string) {
+// runShellCommand runs a command.
+func (r *articleRunner) runShellCommand(words []string) {
 	t := r.t
 	t.Helper()
 	var env []string
@@ -121,26 +121,26 @@ func (r *reader) types(words []string) {
 		return // it stops or continues a process, which the server is not here
 	}
 	if len(words) == 0 || words[0] == "" || words[0] == "kill" {
-		r.endAll()
+		r.stopServerAndWait()
 		return
 	}
-	words, background := without(words, "&")
-	words, fails := without(words, "!")
+	words, background := removeWord(words, "&")
+	words, fails := removeWord(words, "!")
 	if i := slices.Index(words, "|"); i > 0 && slices.Equal(words[i:], []string{"|", "tail", "-1"}) {
 		words = words[:i]
 	}
 	switch name := words[0]; name {
 	case "myriad":
-		r.myriad(env, words[1:], background, fails)
+		r.runMyriad(env, words[1:], background, fails)
 	case "go":
-		r.toolchain(words)
+		r.runGoTool(words)
 	case "curl":
-		r.get(words[1:])
+		r.checkCurl(words[1:])
 	case "sysctl":
-		r.sysctl(words[1:])
+		r.checkSysctls(words[1:])
 	case "wrk":
 		if _, err := exec.LookPath(name); err == nil {
-			r.execute("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
+			r.runProgram("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
 	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait", "exit": // of the system
 	default:
@@ -148,13 +148,13 @@ func (r *reader) types(words []string) {
 			t.Errorf("%q: this test knows no %s", words, name)
 			return
 		}
-		r.endAll()
-		r.server, r.standIn = serveHere(t, examples[name]), true
+		r.stopServerAndWait()
+		r.server, r.standIn = serveLine(t, examples[name]), true
 	}
 }
 
-// without takes a word out.
-func without(words []string, word string) (rest []string, found bool) {
+// removeWord takes a word out.
+func removeWord(words []string, word string) (rest []string, found bool) {
 	i := slices.Index(words, word)
 	if i < 0 {
 		return words, false
@@ -162,8 +162,8 @@ func without(words []string, word string) (rest []string, found bool) {
 	return slices.Delete(slices.Clone(words), i, i+1), true
 }
 
-// endAll ends the server and waits for what runs in the background.
-func (r *reader) endAll() {
+// stopServerAndWait ends the server and waits for what runs in the background.
+func (r *articleRunner) stopServerAndWait() {
 	for _, done := range r.running {
 		<-done
 	}
@@ -171,25 +171,25 @@ func (r *reader) endAll() {
 		return
 	}
 	if r.server.Cmd != nil {
-		r.server.end(r.t, os.Interrupt)
+		r.server.signalAndWait(r.t, os.Interrupt)
 	} else {
 		r.server.stop()
 	}
 	r.server = nil
 }
 
-// myriad runs it.
-func (r *reader) myriad(env, args []string, background, fails bool) {
+// runMyriad runs it.
+func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bool) {
 	t := r.t
 	t.Helper()
 	want := 0
-	if fails {
+	if wantFailure {
 		want = 1
 	}
 	switch args[0] {
 	case "serve", "plain":
-		r.endAll()
-		r.serve(env, smaller(args))
+		r.stopServerAndWait()
+		r.startArticleServer(env, shrinkLimits(args))
 		return
 	case "bench":
 		if len(args) > 1 && (args[1] == "list" || args[1] == "show") {
@@ -199,7 +199,7 @@ func (r *reader) myriad(env, args []string, background, fails bool) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		var says lockedBuffer
-		if execute(ctx, append(args, "--out", t.TempDir()+"/report"), strings.NewReader(""), &says, &says) == 2 {
+		if runCommandLine(ctx, append(args, "--out", t.TempDir()+"/report"), strings.NewReader(""), &says, &says) == 2 {
 			t.Errorf("myriad %q: %s", args, &says)
 		}
 		return
@@ -208,18 +208,18 @@ func (r *reader) myriad(env, args []string, background, fails bool) {
 			return
 		}
 		if got := invoke(t, args...); got.code == 2 {
-			t.Errorf("myriad %q: %s", args, got.says())
+			t.Errorf("myriad %q: %s", args, got.output())
 		}
 		return
 	case "load", "hold":
-		args = r.toServer(args)
+		args = r.withServerAddr(args)
 	}
-	if !fails || r.standIn { // what a server is to do meanwhile may take it a while
-		args = smaller(args)
+	if !wantFailure || r.standIn { // what a server is to do meanwhile may take it a while
+		args = shrinkLimits(args)
 	}
 	run := func() {
 		if got := invoke(t, args...); got.code != want && !r.standIn {
-			t.Errorf("myriad %q: exit code %d, want %d: %s", args, got.code, want, got.says())
+			t.Errorf("myriad %q: exit code %d, want %d: %s", args, got.code, want, got.output())
 		}
 	}
 	if !background {
@@ -234,8 +234,8 @@ func (r *reader) myriad(env, args []string, background, fails bool) {
 	}()
 }
 
-// serve starts a server: in a process of its own where it sets what is of a whole process.
-func (r *reader) serve(env, args []string) {
+// startArticleServer starts a server: in a process of its own where it sets what is of a whole process.
+func (r *articleRunner) startArticleServer(env, args []string) {
 	for i, a := range args {
 		if strings.HasPrefix(a, "127.0.0.1:") {
 			args[i] = "127.0.0.1:0"
@@ -248,7 +248,7 @@ func (r *reader) serve(env, args []string) {
 	if env == nil && !slices.ContainsFunc(args, whole) {
 		r.server = serveArgs(r.t, args...)
 	} else {
-		cmd := process(r.t, args...)
+		cmd := newCommandProcess(r.t, args...)
 		cmd.Env = append(cmd.Env, env...)
 		r.server = startProcess(r.t, cmd)
 	}
@@ -258,8 +258,8 @@ func (r *reader) serve(env, args []string) {
 	}
 }
 
-// toServer is a command line for the server that runs.
-func (r *reader) toServer(args []string) []string {
+// withServerAddr is a command line for the server that runs.
+func (r *articleRunner) withServerAddr(args []string) []string {
 	r.t.Helper()
 	if r.server == nil {
 		r.t.Fatalf("myriad %q: no server runs", args)
@@ -274,23 +274,23 @@ func (r *reader) toServer(args []string) []string {
 // examples have tests of their own: here something like each stands in for it.
 var examples = map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
 
-// toolchain runs go tool.
-func (r *reader) toolchain(words []string) {
+// runGoTool runs go tool.
+func (r *articleRunner) runGoTool(words []string) {
 	switch words[1] {
 	case "tool":
 		to := ""
 		if i := slices.Index(words, ">"); i > 0 {
 			words, to = words[:i], words[i+1]
 		}
-		r.execute(to, words...)
+		r.runProgram(to, words...)
 	case "build":
 	default:
 		r.t.Errorf("%q: expected go tool or build", words)
 	}
 }
 
-// execute runs a program.
-func (r *reader) execute(to string, words ...string) {
+// runProgram runs a program.
+func (r *articleRunner) runProgram(outFile string, words ...string) {
 	r.t.Helper()
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = r.dir
@@ -300,11 +300,11 @@ func (r *reader) execute(to string, words ...string) {
 	if err != nil || len(out) == 0 {
 		r.t.Errorf("%q: %v, %d bytes of output, %s", words, err, len(out), &says)
 	}
-	r.saves(to, out)
+	r.saveFile(outFile, out)
 }
 
-// saves writes a file, unless it has no name.
-func (r *reader) saves(name string, text []byte) {
+// saveFile writes a file, unless it has no name.
+func (r *articleRunner) saveFile(name string, text []byte) {
 	if name == "" {
 		return
 	}
@@ -318,9 +318,9 @@ var (
 	seconds  = regexp.MustCompile(`seconds=\d+`)
 )
 
-// get gets what curl gets, from the admin server of the one that runs, and sees whether grep
+// checkCurl gets what curl gets, from the admin server of the one that runs, and sees whether grep
 // finds something in it.
-func (r *reader) get(args []string) {
+func (r *articleRunner) checkCurl(args []string) {
 	t := r.t
 	t.Helper()
 	var path, to, pattern string
@@ -348,11 +348,11 @@ func (r *reader) get(args []string) {
 	if err != nil || answer.StatusCode != http.StatusOK || !regexp.MustCompile("(?m)"+pattern).Match(text) {
 		t.Errorf("curl %q: %s, %v; want 200 and %q in it: %.500q", args, answer.Status, err, pattern, text)
 	}
-	r.saves(to, text)
+	r.saveFile(to, text)
 }
 
-// sysctl sees whether there are such settings, as far as no module has to bring them.
-func (r *reader) sysctl(args []string) {
+// checkSysctls sees whether there are such settings, as far as no module has to bring them.
+func (r *articleRunner) checkSysctls(args []string) {
 	for _, a := range args {
 		name, _, _ := strings.Cut(a, "=")
 		if a[0] == '-' || strings.HasPrefix(name, "net.netfilter.") {
@@ -364,19 +364,19 @@ func (r *reader) sysctl(args []string) {
 	}
 }
 
-// short are the most that flags may have here.
-var short = map[string]string{
+// maxFlagValues are the most that flags may have here.
+var maxFlagValues = map[string]string{
 	"-c": "20", "-n": "20", "--max-conns": "1000", "--loops": "2", "--processes": "2", "--duration": "50ms", "--warmup": "1ms",
 	"--hold-before": "1ms", "--drain": "1s", "--rate": "1000", "--workers": "4",
 }
 
-// smaller is a command line that has less to do.
-func smaller(args []string) []string {
+// shrinkLimits is a command line that has less to do.
+func shrinkLimits(args []string) []string {
 	small := slices.Clone(args)
 	timed := false
 	for i, a := range args {
 		name, value, joined := strings.Cut(a, "=")
-		most, bounded := short[name]
+		most, bounded := maxFlagValues[name]
 		timed = timed || name == "--duration" || name == "--messages"
 		switch {
 		case !bounded:
@@ -397,7 +397,7 @@ func smaller(args []string) []string {
 	switch args[0] {
 	case "load", "hold", "offer":
 		if !timed {
-			small = append(small, "--duration", short["--duration"])
+			small = append(small, "--duration", maxFlagValues["--duration"])
 		}
 	}
 	return small
@@ -405,7 +405,7 @@ func smaller(args []string) []string {
 
 // A page in Chinese has the commands and the figures of the one in English.
 func TestChinese(t *testing.T) {
-	pages := articles(t)
+	pages := readArticles(t)
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -427,20 +427,20 @@ func TestChinese(t *testing.T) {
 			continue
 		}
 		chinese := string(text)
-		same(t, other, "command", shellCommands(t, english), shellCommands(t, chinese), slices.Equal)
+		compareLists(t, other, "command", parseShellCommands(t, english), parseShellCommands(t, chinese), slices.Equal)
 		equal := func(a, b string) bool { return a == b }
-		same(t, other, "block", otherBlocks(english), otherBlocks(chinese), equal)
-		same(t, other, "figure in a table", figures(english), figures(chinese), equal)
+		compareLists(t, other, "block", nonShellBlocks(english), nonShellBlocks(chinese), equal)
+		compareLists(t, other, "figure in a table", figures(english), figures(chinese), equal)
 	}
 }
 
-// otherBlocks are a document's blocks that are not for shells.
-func otherBlocks(document string) []string {
+// nonShellBlocks are a document's blocks that are not for shells.
+func nonShellBlocks(document string) []string {
 	return slices.DeleteFunc(fence.FindAllString(document, -1), func(block string) bool { return strings.HasPrefix(block, "```sh") })
 }
 
-// same says what the first difference of two lists is.
-func same[T any](t *testing.T, file, what string, want, got []T, equal func(a, b T) bool) {
+// compareLists says what the first difference of two lists is.
+func compareLists[T any](t *testing.T, file, what string, want, got []T, equal func(a, b T) bool) {
 	t.Helper()
 	for i := range max(len(want), len(got)) {
 		switch {

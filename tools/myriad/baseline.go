@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// plainFlags are the flags of the command plain.
-type plainFlags struct {
+// plainServerFlags are the flags of the command plain.
+type plainServerFlags struct {
 	addr      string
 	app       string
 	buffer    int
@@ -27,16 +27,16 @@ type plainFlags struct {
 	loops     int
 	processes int
 	worker    bool
-	tls       serverTLS
+	tls       serverTLSFlags
 }
 
-func newPlain() *cobra.Command {
-	var f plainFlags
+func newPlainCommand() *cobra.Command {
+	var f plainServerFlags
 	cmd := &cobra.Command{
 		Use:   "plain",
 		Short: "Serve with plain package net, as most people write it: the baseline of every comparison",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.servePlain(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
@@ -50,26 +50,26 @@ func newPlain() *cobra.Command {
 	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
 	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
 	flags.MarkHidden("worker") // an error would say that there is no such flag
-	f.tls.add(flags)
+	f.tls.addFlags(flags)
 	return cmd
 }
 
-func (f *plainFlags) serve(cmd *cobra.Command) error {
+func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 	if f.buffer < baseline.MinBuffer || f.buffer > baseline.MaxBuffer {
 		return usagef("--buffer is %d; expected %d to %d", f.buffer, baseline.MinBuffer, baseline.MaxBuffer)
 	}
-	if err := checkAddress("addr", f.addr); err != nil {
+	if err := validateListenAddr("addr", f.addr); err != nil {
 		return err
 	}
 	if f.loops < 1 || f.loops > baseline.MaxLoops {
 		return usagef("--loops is %d; expected 1 to %d", f.loops, baseline.MaxLoops)
 	}
 	if f.admin != "" {
-		if err := checkAddress("admin", f.admin); err != nil {
+		if err := validateListenAddr("admin", f.admin); err != nil {
 			return err
 		}
 	}
-	config, err := f.tls.config()
+	config, err := f.tls.newTLSConfig()
 	if err != nil {
 		return err
 	}
@@ -78,14 +78,14 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}
 	if f.design == baseline.Prefork {
-		if o.Prefork, err = f.prefork(); err != nil {
+		if o.Prefork, err = f.preforkOptions(); err != nil {
 			return err
 		}
 	}
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}
-	ln, err := f.listen(cmd.Context(), o)
+	ln, err := f.openListener(cmd.Context(), o)
 	if err != nil {
 		return err
 	}
@@ -93,16 +93,16 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// listen is where to serve.
-func (f *plainFlags) listen(ctx context.Context, o baseline.Options) (net.Listener, error) {
+// openListener is where to serve.
+func (f *plainServerFlags) openListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.PreforkListener()
 	}
 	return o.Listen(ctx, f.addr)
 }
 
-// prefork is how to start processes: this program, with --worker.
-func (f *plainFlags) prefork() (*baseline.PreforkOptions, error) {
+// preforkOptions is how to start processes: this program, with --worker.
+func (f *plainServerFlags) preforkOptions() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

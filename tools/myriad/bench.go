@@ -24,10 +24,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// everyScenario names every built-in scenario.
-const everyScenario = "all"
+// allScenarios names every built-in scenario.
+const allScenarios = "all"
 
-func newBench() *cobra.Command {
+func newBenchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench SCENARIO|FILE.toml|all ...",
@@ -49,13 +49,13 @@ was not met that has to be; with --strict also when one of size or speed was not
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
-				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltIns(), ", "), everyScenario)
+				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltInNames(), ", "), allScenarios)
 			}
-			return f.bench(cmd, names)
+			return f.runScenarios(cmd, names)
 		},
 	}
-	f.add(cmd.Flags())
-	cmd.AddCommand(newBenchList(), newBenchShow())
+	f.addFlags(cmd.Flags())
+	cmd.AddCommand(newBenchListCommand(), newBenchShowCommand())
 	return cmd
 }
 
@@ -66,12 +66,12 @@ type benchFlags struct {
 	subjects []string
 }
 
-func (f *benchFlags) add(flags *pflag.FlagSet) {
+func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	o := &f.options
-	f.addScale(flags)
-	flag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
-	flag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
-	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	f.addScaleFlags(flags)
+	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
+	addParsedFlag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
+	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C tools/peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
@@ -81,10 +81,10 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
 }
 
-// addScale adds the flags that say how large scenarios are.
-func (f *benchFlags) addScale(flags *pflag.FlagSet) {
+// addScaleFlags adds the flags that say how large scenarios are.
+func (f *benchFlags) addScaleFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
-	flag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
+	addParsedFlag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
 }
 
 func parseRegexp(text string) (*regexp.Regexp, error) {
@@ -95,20 +95,20 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// bench runs the scenarios that are named and prints the reports.
-func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
+// runScenarios runs the scenarios that are named and prints the reports.
+func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory: report.json in it has every run", f.options.Dir)
 	}
-	chosen, err := f.scenarios(names)
+	scenarios, err := f.loadScenarios(names)
 	if err != nil {
 		return err
 	}
 	o := f.options
-	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
-		subject, err := scenario.ParseSubject(text, len(chosen) == 1 && chosen[0].OffersJobs())
+		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
 		if err != nil {
 			return usagef("--subject: %w", err)
 		}
@@ -116,49 +116,49 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 	}
 	if o.Dir == "" {
 		o.Dir = "bench"
-		for _, s := range chosen {
+		for _, s := range scenarios {
 			o.Dir += "-" + s.Name
 		}
 		o.Dir += "-" + time.Now().Format("20060102-150405")
 	}
-	set, err := run.All(cmd.Context(), chosen, o)
-	return printSet(cmd, set, o.Dir, err)
+	set, err := run.RunScenarios(cmd.Context(), scenarios, o)
+	return printBenchResults(cmd, set, o.Dir, err)
 }
 
-// scenarios are those that the command line names, with --peers if that is given.
-func (f *benchFlags) scenarios(names []string) (chosen []scenario.Scenario, err error) {
-	if i := slices.Index(names, everyScenario); i >= 0 {
-		names = slices.Concat(names[:i], scenario.BuiltIns(), names[i+1:])
+// loadScenarios are those that the command line names, with --peers if that is given.
+func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenario, err error) {
+	if i := slices.Index(names, allScenarios); i >= 0 {
+		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
-	known, peers := make(map[string]bool), f.peers == ""
+	seen, peersUsed := make(map[string]bool), f.peers == ""
 	for _, name := range names {
-		read := probe.Scenarios.BuiltIn
+		read := probe.Scenarios.ReadBuiltIn
 		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
-			read = probe.Scenarios.Open
+			read = probe.Scenarios.ReadFile
 		}
 		s, err := read(name)
-		if err == nil && f.peers != "" && len(s.Peers()) > 0 {
-			peers = true
+		if err == nil && f.peers != "" && len(s.PeerSubjects()) > 0 {
+			peersUsed = true
 			s, err = s.WithPeers(f.peers)
 		}
 		if err != nil {
 			return nil, usageError{err}
 		}
-		if known[s.Name] {
+		if seen[s.Name] {
 			return nil, usagef("two scenarios are named %q; expected each once, and in each file a name of its own", s.Name)
 		}
-		known[s.Name] = true
-		chosen = append(chosen, s)
+		seen[s.Name] = true
+		scenarios = append(scenarios, s)
 	}
-	if !peers {
+	if !peersUsed {
 		return nil, usagef("--peers is given for %s; expected it with overload or peers", strings.Join(names, ", "))
 	}
-	return chosen, nil
+	return scenarios, nil
 }
 
-// printSet prints what was found, and says where it is. It returns err, or an error when runs
+// printBenchResults prints what was found, and says where it is. It returns err, or an error when runs
 // have failed or a claim was not met that had to be.
-func printSet(cmd *cobra.Command, set *result.Set, dir string, err error) error {
+func printBenchResults(cmd *cobra.Command, set *result.Set, dir string, err error) error {
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return usageError{wrong}
 	}
@@ -170,53 +170,53 @@ func printSet(cmd *cobra.Command, set *result.Set, dir string, err error) error 
 	if err != nil {
 		return err
 	}
-	switch runs, claims := set.Failed(); {
+	switch runs, claims := set.CountFailures(); {
 	case runs > 0:
-		return fmt.Errorf("%d of %d runs failed", runs, set.Runs())
+		return fmt.Errorf("%d of %d runs failed", runs, set.CountRuns())
 	case claims > 0:
 		return fmt.Errorf("claims not met: %d", claims)
 	}
 	return nil
 }
 
-func newBenchList() *cobra.Command {
+func newBenchListCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios that there are, and how long they take here",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return f.list(cmd) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.listBuiltInScenarios(cmd) },
 	}
-	f.addScale(cmd.Flags())
+	f.addScaleFlags(cmd.Flags())
 	return cmd
 }
 
-// list prints a line for each built-in scenario: its name, about how long it takes, and its
+// listBuiltInScenarios prints a line for each built-in scenario: its name, about how long it takes, and its
 // question.
-func (f *benchFlags) list(cmd *cobra.Command) error {
+func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, name := range scenario.BuiltIns() {
-		s, err := probe.Scenarios.BuiltIn(name)
+	for _, name := range scenario.BuiltInNames() {
+		s, err := probe.Scenarios.ReadBuiltIn(name)
 		if err == nil {
 			s, err = f.options.Apply(s)
 		}
 		if err != nil {
 			return usageError{err}
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\n", name, minutes(s.Duration()), s.Question)
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, formatMinutes(s.EstimateDuration()), s.Question)
 	}
 	return out.Flush()
 }
 
-// minutes writes a time as whole minutes, rounded up.
-func minutes(d time.Duration) string {
+// formatMinutes writes a time as whole minutes, rounded up.
+func formatMinutes(d time.Duration) string {
 	if d <= time.Minute {
 		return "a minute"
 	}
 	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
 }
 
-func newBenchShow() *cobra.Command {
+func newBenchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show SCENARIO",
 		Short: "Print a scenario's file, to be copied and changed",

@@ -20,13 +20,13 @@ import (
 // Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
 	got := invoke(t, "bench", mine, "--scale", "small", "--out", out)
 	if got.code != 0 {
-		t.Fatalf("exit code %d: %s", got.code, got.says())
+		t.Fatalf("exit code %d: %s", got.code, got.output())
 	}
 	for _, word := range []string{
 		"\necho\n", "  net  ", "  goroutine  ", "  auto  ", "held has 1,500 connections instead of 2,000 (scale small).",
@@ -46,17 +46,17 @@ func TestBench(t *testing.T) {
 		r := &report.Runs[i]
 		switch {
 		case r.Workload == "held":
-			if calls := r.Result().Verifications; len(calls) != 2 || calls[0].InFlight != 100 || calls[1].Checked != 1500 {
+			if calls := r.LastLoadResult().Verifications; len(calls) != 2 || calls[0].InFlight != 100 || calls[1].Checked != 1500 {
 				t.Errorf("verifications %+v, want two of 1,500 connections", calls)
 			}
 			for _, phase := range r.Phases[:6] {
-				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
+				if s := r.FindSample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes < max(runtime.NumCPU(), 2)+1 || // more where each may open few descriptors
 					s.Load.Processes != 1 || s.Server.Anonymous == 0 {
 					t.Errorf("phase %s: got %+v, want 1,500 connections, and what both sides take", phase.Name, s)
 				}
 			}
 		case r.Workload == "idle":
-			if idle := r.Sample("idle"); idle == nil || idle.Counts == nil || idle.Counts.Open != 100 {
+			if idle := r.FindSample("idle"); idle == nil || idle.Counts == nil || idle.Counts.Open != 100 {
 				t.Errorf("%s/%s: got %+v, want 100 connections by the server's count", r.Workload, r.Subject, idle)
 			}
 		}
@@ -66,7 +66,7 @@ func TestBench(t *testing.T) {
 // A subject that joins by its command line is run as the others are, and one that fails
 // makes the command fail.
 func TestBenchSubjects(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
@@ -82,18 +82,18 @@ func TestBenchSubjects(t *testing.T) {
 
 // Publish/subscribe is measured, and the memory that subscriptions take.
 func TestBenchHub(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "r")
 	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--duration", "500ms", "--only", "^(own-topics|memory-one-topic)/hub$", "--out", out)
 	if got.code != 0 {
-		t.Fatalf("exit code %d: %s", got.code, got.says())
+		t.Fatalf("exit code %d: %s", got.code, got.output())
 	}
 	runs := readReport(t, out).Reports[0].Runs
 	for _, r := range runs {
 		_, memory := r.Figures["bytes-subscribed"]
-		if r.Figures["deliveries"] == 0 || r.Figures["delivery-cpu"] == 0 || memory != (r.Workload == "memory-one-topic") || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
-			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, r.Figures, r.Marks)
+		if r.Figures["deliveries"] == 0 || r.Figures["delivery-cpu"] == 0 || memory != (r.Workload == "memory-one-topic") || r.HasCaveat("unanswered") || r.HasCaveat("count") || r.HasCaveat("lost") {
+			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, r.Figures, r.Caveats)
 		}
 	}
 	if len(runs) != 2 {
@@ -101,18 +101,18 @@ func TestBenchHub(t *testing.T) {
 	}
 }
 
-// benching is a bench under way, whose temporary files are in a directory of its own.
-type benching struct {
+// benchProcess is a bench under way, whose temporary files are in a directory of its own.
+type benchProcess struct {
 	*exec.Cmd
 	out, tmp string
 	printed  *lockedBuffer
 }
 
 // startBench starts a bench whose report goes to a directory.
-func startBench(t *testing.T, args ...string) *benching {
+func startBench(t *testing.T, args ...string) *benchProcess {
 	t.Helper()
-	b := &benching{out: filepath.Join(t.TempDir(), "out"), tmp: t.TempDir(), printed: &lockedBuffer{}}
-	b.Cmd = process(t, append(append([]string{"bench"}, args...), "--out", b.out)...)
+	b := &benchProcess{out: filepath.Join(t.TempDir(), "out"), tmp: t.TempDir(), printed: &lockedBuffer{}}
+	b.Cmd = newCommandProcess(t, append(append([]string{"bench"}, args...), "--out", b.out)...)
 	b.Env = append(b.Env, "TMPDIR="+b.tmp)
 	b.Stdout, b.Stderr = b.printed, b.printed
 	if err := b.Start(); err != nil {
@@ -121,8 +121,8 @@ func startBench(t *testing.T, args ...string) *benching {
 	return b
 }
 
-// processes are those that it has started, and what those have.
-func (b *benching) processes(t *testing.T) (pids []int) {
+// descendantPIDs are those that it has started, and what those have.
+func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
@@ -141,9 +141,9 @@ func (b *benching) processes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// busy says whether a process with a word in its command line is at work.
-func (b *benching) busy(t *testing.T, word string) bool {
-	for _, pid := range b.processes(t) {
+// isProcessBusy says whether a process with a word in its command line is at work.
+func (b *benchProcess) isProcessBusy(t *testing.T, word string) bool {
+	for _, pid := range b.descendantPIDs(t) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none when it has ended
 		taken, err := sample.Take(sample.CPU, pid)
 		if bytes.Contains(line, []byte("\x00"+word+"\x00")) && err == nil && taken.Processes[0].CPU().Milliseconds() >= 50 {
@@ -153,10 +153,10 @@ func (b *benching) busy(t *testing.T, word string) bool {
 	return false
 }
 
-// gone waits until none of its processes is left.
-func (b *benching) gone(t *testing.T) {
+// waitUntilGone waits until none of its processes is left.
+func (b *benchProcess) waitUntilGone(t *testing.T) {
 	t.Helper()
-	testkit.WaitFor(t, "no process is left", func() bool { return len(b.processes(t)) == 0 })
+	testkit.WaitFor(t, "no process is left", func() bool { return len(b.descendantPIDs(t)) == 0 })
 	if files, err := os.ReadDir(b.tmp); err != nil || len(files) > 0 {
 		t.Errorf("temporary files are left: %v, %v", files, err)
 	}
@@ -164,25 +164,25 @@ func (b *benching) gone(t *testing.T) {
 
 // What kills a bench leaves no process, and no file but in the report's directory.
 func TestBenchKilled(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
 		"hold":  {"million", "--only", "prefork", "-n", "1000"},
 	} {
 		b := startBench(t, args...)
-		testkit.WaitFor(t, word+" is at work", func() bool { return b.busy(t, word) })
+		testkit.WaitFor(t, word+" is at work", func() bool { return b.isProcessBusy(t, word) })
 		if err := b.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = b.Wait() // it was killed
-		b.gone(t)
+		b.waitUntilGone(t)
 	}
 }
 
 // A bench that is interrupted prints and writes the report of the runs that it has made, and fails.
 func TestBenchInterrupted(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$")
 	testkit.WaitFor(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
@@ -200,8 +200,8 @@ func TestBenchInterrupted(t *testing.T) {
 			t.Errorf("it does not say %q: %s", word, b.printed)
 		}
 	}
-	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].Counts() {
+	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].IsValid() {
 		t.Errorf("the report has %+v, want the run that has ended", r.Runs)
 	}
-	b.gone(t)
+	b.waitUntilGone(t)
 }

@@ -13,8 +13,8 @@ import (
 
 // Commands that "bench" starts as processes of their own.
 
-// newOffer offers jobs to a pool, for the scenario overload.
-func newOffer() *cobra.Command {
+// newJobLoadCommand offers jobs to a pool, for the scenario overload.
+func newJobLoadCommand() *cobra.Command {
 	var plan offer.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",
@@ -32,8 +32,8 @@ func newOffer() *cobra.Command {
 	return cmd
 }
 
-// newPark parks goroutines, for the scenario idle.
-func newPark() *cobra.Command {
+// newParkGoroutinesCommand parks goroutines, for the scenario idle.
+func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
 		Use:   "park",
@@ -44,7 +44,7 @@ func newPark() *cobra.Command {
 				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
 			}
 			out := json.NewEncoder(cmd.OutOrStdout())
-			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.Self(checkpoint)) })
+			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleSelf(checkpoint)) })
 		},
 	}
 	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")

@@ -14,8 +14,8 @@ import (
 // Every subject of a scenario that this program serves is a command line that it
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
-	for _, name := range scenario.BuiltIns() {
-		s, err := probe.Scenarios.BuiltIn(name)
+	for _, name := range scenario.BuiltInNames() {
+		s, err := probe.Scenarios.ReadBuiltIn(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestSubjectsParse(t *testing.T) {
 				for _, word := range subject.Command[1:] {
 					args = append(args, fill.Replace(word))
 				}
-				cmd, flags, err := newRoot().Find(args)
+				cmd, flags, err := newRootCommand().Find(args)
 				if err != nil {
 					t.Fatalf("%s/%s: %v", s.Name, subject.Name, err)
 				}

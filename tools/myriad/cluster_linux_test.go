@@ -24,9 +24,9 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// tally is what one subscriber has got, of messages such as "hub1 7": by publisher, the newest
+// messageTally is what one subscriber has got, of messages such as "hub1 7": by publisher, the newest
 // number and how many are missing before it.
-type tally struct {
+type messageTally struct {
 	name string
 
 	mu              sync.Mutex
@@ -34,12 +34,12 @@ type tally struct {
 	wrong           []string
 }
 
-func newTally(name string) *tally {
-	return &tally{name: name, newest: make(map[string]int64), missing: make(map[string]int64)}
+func newMessageTally(name string) *messageTally {
+	return &messageTally{name: name, newest: make(map[string]int64), missing: make(map[string]int64)}
 }
 
-// note notes a message: a number that is not above the last one is wrong.
-func (y *tally) note(message string) {
+// addMessage notes a message: a number that is not above the last one is wrong.
+func (y *messageTally) addMessage(message string) {
 	from, number, _ := strings.Cut(message, " ")
 	number, _, _ = strings.Cut(number, " ")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -56,15 +56,15 @@ func (y *tally) note(message string) {
 	y.newest[from] = n
 }
 
-// of is the newest message of a publisher.
-func (y *tally) of(from string) int64 {
+// newestFrom is the newest message of a publisher.
+func (y *messageTally) newestFrom(from string) int64 {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return y.newest[from]
 }
 
-// check has each message of a publisher have come once and in order, and returns how many are missing.
-func (y *tally) check(t *testing.T) (missing int64) {
+// checkOrder has each message of a publisher have come once and in order, and returns how many are missing.
+func (y *messageTally) checkOrder(t *testing.T) (missing int64) {
 	t.Helper()
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -77,15 +77,15 @@ func (y *tally) check(t *testing.T) (missing int64) {
 	return missing
 }
 
-// follow has a tally note the messages that next gives, until it says that there are none any more.
-func follow(t *testing.T, name string, end func() error, next func() (text string, ok bool)) *tally {
+// tallyMessages has a tally note the messages that next gives, until it says that there are none any more.
+func tallyMessages(t *testing.T, name string, end func() error, next func() (text string, ok bool)) *messageTally {
 	t.Helper()
-	y, done := newTally(name), make(chan struct{})
+	y, done := newMessageTally(name), make(chan struct{})
 	go func() {
 		defer close(done)
 		for text, ok := next(); ok; text, ok = next() {
 			if strings.Contains(text, " ") {
-				y.note(text)
+				y.addMessage(text)
 			}
 		}
 	}()
@@ -96,8 +96,8 @@ func follow(t *testing.T, name string, end func() error, next func() (text strin
 	return y
 }
 
-// linesOf gives the lines of a stream, as they are or their data.
-func linesOf(in io.Reader, data func(line string) string) func() (string, bool) {
+// lineReaderFunc gives the lines of a stream, as they are or their data.
+func lineReaderFunc(in io.Reader, data func(line string) string) func() (string, bool) {
 	s := bufio.NewScanner(in)
 	return func() (string, bool) {
 		ok := s.Scan()
@@ -105,33 +105,33 @@ func linesOf(in io.Reader, data func(line string) string) func() (string, bool) 
 	}
 }
 
-// dataOf is the data of a message in JSON.
-func dataOf(text string) string {
+// jsonData is the data of a message in JSON.
+func jsonData(text string) string {
 	var m struct{ Data string }
 	_ = json.Unmarshal([]byte(strings.TrimPrefix(text, "data: ")), &m)
 	return m.Data
 }
 
-// subscribers are clients of a node, one of each protocol, that are subscribed to t.
-func subscribers(t *testing.T, node, addr string) []*tally {
+// startSubscribers are clients of a node, one of each protocol, that are subscribed to t.
+func startSubscribers(t *testing.T, node, addr string) []*messageTally {
 	t.Helper()
 	redis := dial(t, addr)
-	talk(t, redis, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
+	exchangeRESP(t, redis, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
 	events, err := http.Get("http://" + addr + "/events?topic=t")
-	must(t, err)
+	failOnError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	socket, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
-	must(t, err)
-	must(t, socket.Write(ctx, websocket.MessageText, []byte(`{"op":"subscribe","topic":"t"}`)))
+	failOnError(t, err)
+	failOnError(t, socket.Write(ctx, websocket.MessageText, []byte(`{"op":"subscribe","topic":"t"}`)))
 	_, _, err = socket.Read(ctx)
-	must(t, err)
-	return []*tally{
-		follow(t, node+"'s Redis", redis.Close, linesOf(redis, strings.TrimSpace)),
-		follow(t, node+"'s events", events.Body.Close, linesOf(events.Body, dataOf)),
-		follow(t, node+"'s WebSocket", socket.CloseNow, func() (string, bool) {
+	failOnError(t, err)
+	return []*messageTally{
+		tallyMessages(t, node+"'s Redis", redis.Close, lineReaderFunc(redis, strings.TrimSpace)),
+		tallyMessages(t, node+"'s events", events.Body.Close, lineReaderFunc(events.Body, jsonData)),
+		tallyMessages(t, node+"'s WebSocket", socket.CloseNow, func() (string, bool) {
 			_, text, err := socket.Read(ctx)
-			return dataOf(string(text)), err == nil
+			return jsonData(string(text)), err == nil
 		}),
 	}
 }
@@ -143,8 +143,8 @@ type publisher struct {
 	stop      func()
 }
 
-// publishTo has one publish with a name of its own, every so often, messages with something behind their number.
-func publishTo(t *testing.T, addr, from string, every time.Duration, size int) *publisher {
+// startPublisher has one publish with a name of its own, every so often, messages with something behind their number.
+func startPublisher(t *testing.T, addr, from string, every time.Duration, size int) *publisher {
 	t.Helper()
 	c, p := dial(t, addr), &publisher{from: from}
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -176,36 +176,36 @@ func publishTo(t *testing.T, addr, from string, every time.Duration, size int) *
 	return p
 }
 
-// goesOn waits until each of some subscribers gets what is published from now on.
-func goesOn(t *testing.T, what string, p *publisher, all ...*tally) {
+// waitForDelivery waits until each of some subscribers gets what is published from now on.
+func waitForDelivery(t *testing.T, what string, p *publisher, all ...*messageTally) {
 	t.Helper()
 	from := p.published.Load()
 	for _, y := range all {
-		testkit.WaitForFunc(t, func() bool { return y.of(p.from) > from }, func() string {
-			return fmt.Sprintf("%s: %s gets nothing of %s behind %d; %d are published", what, y.name, p.from, y.of(p.from), p.published.Load())
+		testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) > from }, func() string {
+			return fmt.Sprintf("%s: %s gets nothing of %s behind %d; %d are published", what, y.name, p.from, y.newestFrom(p.from), p.published.Load())
 		})
 	}
 }
 
-// ends stops publishers and waits until all subscribers have got the last message of each.
-func ends(t *testing.T, publishers []*publisher, all []*tally) {
+// stopPublishersAndDrain stops publishers and waits until all subscribers have got the last message of each.
+func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*messageTally) {
 	t.Helper()
 	for _, p := range publishers {
 		p.stop()
 		for _, y := range all {
-			testkit.WaitForFunc(t, func() bool { return y.of(p.from) == p.published.Load() }, func() string {
-				return fmt.Sprintf("%s has %d as the last of %d by %s", y.name, y.of(p.from), p.published.Load(), p.from)
+			testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) == p.published.Load() }, func() string {
+				return fmt.Sprintf("%s has %d as the last of %d by %s", y.name, y.newestFrom(p.from), p.published.Load(), p.from)
 			})
 		}
 	}
 }
 
-// clusterStats is what a hub with --admin tells of its cluster.
-func clusterStats(t *testing.T, of *server) hub.ClusterStats {
+// fetchClusterStats is what a hub with --admin tells of its cluster.
+func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
 	var shown struct{ Stats hub.Stats }
-	_, text := get(t, of.admin+"/hub")
-	must(t, json.Unmarshal([]byte(text), &shown))
+	_, text := httpGet(t, srv.admin+"/hub")
+	failOnError(t, json.Unmarshal([]byte(text), &shown))
 	return *shown.Stats.Cluster
 }
 
@@ -213,28 +213,28 @@ func clusterStats(t *testing.T, of *server) hub.ClusterStats {
 func startNATS(t *testing.T) (addr string) {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", MaxPending: 4 << 20})
-	must(t, err)
+	failOnError(t, err)
 	t.Cleanup(s.Close)
 	return s.Addr().String()
 }
 
-// cable is a way to a server. What comes waits, unread and without an error, while the cable is cut.
-type cable struct {
+// cuttableProxy is a way to a server. What comes waits, unread and without an error, while the cable is cut.
+type cuttableProxy struct {
 	down, up chan struct{} // to the client and to the server; what passes takes what is in it, and puts it back
 }
 
-// newCable returns one, and the address at which it begins.
-func newCable(t *testing.T, to string) (c *cable, addr string) {
+// newCuttableProxy returns one, and the address at which it begins.
+func newCuttableProxy(t *testing.T, target string) (c *cuttableProxy, addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	c = &cable{down: make(chan struct{}, 1), up: make(chan struct{}, 1)}
+	failOnError(t, err)
+	c = &cuttableProxy{down: make(chan struct{}, 1), up: make(chan struct{}, 1)}
 	c.down <- struct{}{}
 	c.up <- struct{}{}
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
-	pass := func(to, from net.Conn, way chan struct{}) {
-		defer to.Close()
+	copyConn := func(target, from net.Conn, way chan struct{}) {
+		defer target.Close()
 		defer from.Close()
 		b := make([]byte, 32<<10)
 		for {
@@ -245,7 +245,7 @@ func newCable(t *testing.T, to string) (c *cable, addr string) {
 			case <-ctx.Done():
 				return
 			}
-			if _, failed := to.Write(b[:n]); err != nil || failed != nil {
+			if _, failed := target.Write(b[:n]); err != nil || failed != nil {
 				return
 			}
 		}
@@ -256,15 +256,15 @@ func newCable(t *testing.T, to string) (c *cable, addr string) {
 			if err != nil {
 				return
 			}
-			there, err := net.Dial("tcp", to)
+			there, err := net.Dial("tcp", target)
 			if err != nil {
 				here.Close()
 				continue
 			}
 			_ = there.(*net.TCPConn).SetReadBuffer(64 << 10) // or much waits here
 			context.AfterFunc(ctx, func() { here.Close(); there.Close() })
-			all.Go(func() { pass(here, there, c.down) })
-			all.Go(func() { pass(there, here, c.up) })
+			all.Go(func() { copyConn(here, there, c.down) })
+			all.Go(func() { copyConn(there, here, c.up) })
 		}
 	})
 	t.Cleanup(func() {
@@ -278,12 +278,12 @@ func newCable(t *testing.T, to string) (c *cable, addr string) {
 // TestClusterFails has two hubs with a server of NATS, to which one of them has a cable that is cut for a while. What is published on one hub is received on both, in order and once, by clients of all protocols; what
 // gets lost is counted by the hub where it is missed: as many as its subscribers miss.
 func TestClusterFails(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	nats := startNATS(t)
-	wire, far := newCable(t, nats)
+	wire, far := newCuttableProxy(t, nats)
 	var hubs []*server
-	var all []*tally
+	var all []*messageTally
 	var publishers []*publisher
 	for i, url := range []string{nats, far} {
 		name := fmt.Sprint("hub", i+1)
@@ -292,45 +292,45 @@ func TestClusterFails(t *testing.T) {
 	}
 	for _, h := range hubs {
 		testkit.WaitFor(t, "both know each other", func() bool {
-			nodes := clusterStats(t, h).Nodes
+			nodes := fetchClusterStats(t, h).Nodes
 			return len(nodes) == 1 && nodes[0].Here
 		})
 	}
 	for i, h := range hubs {
 		name := fmt.Sprint("hub", i+1)
-		all = append(all, subscribers(t, name, h.addr)...)
-		publishers = append(publishers, publishTo(t, h.addr, name, time.Millisecond, 0))
+		all = append(all, startSubscribers(t, name, h.addr)...)
+		publishers = append(publishers, startPublisher(t, h.addr, name, time.Millisecond, 0))
 	}
 	here, there := all[:3], all[3:]
 	everywhere := func(what string) {
 		t.Helper()
 		for _, p := range publishers {
-			goesOn(t, what, p, all...)
+			waitForDelivery(t, what, p, all...)
 		}
 	}
-	publishers = append(publishers, publishTo(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
+	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", time.Millisecond, 16<<10))
 	everywhere("at first")
 
 	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there
 	// is room, and its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
 	<-wire.down
 	<-wire.up
-	goesOn(t, "hub2 alone", publishers[1], there...)
-	goesOn(t, "without hub2", publishers[0], here...)
+	waitForDelivery(t, "hub2 alone", publishers[1], there...)
+	waitForDelivery(t, "without hub2", publishers[0], here...)
 	testkit.WaitFor(t, "hub2 knows that it is cut off, and has no room for more", func() bool {
-		s := clusterStats(t, hubs[1])
+		s := fetchClusterStats(t, hubs[1])
 		return !s.Connected && s.Unsent > 0 && s.Waiting == 1000
 	})
 	wire.down <- struct{}{}
 	wire.up <- struct{}{}
-	testkit.WaitFor(t, "hub2 is back", func() bool { return clusterStats(t, hubs[1]).Connected })
+	testkit.WaitFor(t, "hub2 is back", func() bool { return fetchClusterStats(t, hubs[1]).Connected })
 	everywhere("with hub2")
 
-	ends(t, publishers, all)
+	stopPublishersAndDrain(t, publishers, all)
 	for i, h := range hubs {
-		s := clusterStats(t, h)
+		s := fetchClusterStats(t, h)
 		for _, y := range all[3*i : 3*i+3] {
-			if missing := y.check(t); missing != s.Lost {
+			if missing := y.checkOrder(t); missing != s.Lost {
 				t.Errorf("%s misses %d messages, and the hub counts %d", y.name, missing, s.Lost)
 			}
 			if own := publishers[i].from; y.missing[own] > 0 {
@@ -338,42 +338,42 @@ func TestClusterFails(t *testing.T) {
 			}
 		}
 		t.Logf("hub%d: %d lost, %d received, %d sent, %d unsent, %d disconnects", i+1, s.Lost, s.Received, s.Sent, s.Unsent, s.Disconnects)
-		if code := h.end(t, syscall.SIGTERM); code != 0 {
+		if code := h.signalAndWait(t, syscall.SIGTERM); code != 0 {
 			t.Errorf("hub%d: exit code %d: %s", i+1, code, h.stderr)
 		}
 	}
 }
 
-// wanderer is a subscriber that goes to another node when its own ends.
-type wanderer struct {
-	*tally                            // of all connections: what is missed between two of them is missing
+// roamingSubscriber is a subscriber that goes to another node when its own ends.
+type roamingSubscriber struct {
+	*messageTally                     // of all connections: what is missed between two of them is missing
 	refused, repeated int64           // connections; messages, by the next node, which may be behind the last one
 	moved             []time.Time     // when it had subscribed again
 	gaps              []time.Duration // from its last message of a connection to the first of the next
 	last              time.Time       // message
 }
 
-// wander stays subscribed until ctx ends, to one of the nodes at a time. It has the wanderer's mutex while it
+// subscribeInTurn stays subscribed until ctx ends, to one of the nodes at a time. It has the wanderer's mutex while it
 // changes what is read elsewhere.
-func (w *wanderer) wander(ctx context.Context, addrs []string, at int, subscribed *atomic.Int64) {
-	for first := true; ctx.Err() == nil; at, first = at+1, false {
-		c, err := net.DialTimeout("tcp", addrs[at%len(addrs)], patience)
+func (w *roamingSubscriber) subscribeInTurn(ctx context.Context, addrs []string, firstNode int, subscribed *atomic.Int64) {
+	for first := true; ctx.Err() == nil; firstNode, first = firstNode+1, false {
+		c, err := net.DialTimeout("tcp", addrs[firstNode%len(addrs)], patience)
 		if err != nil {
 			w.refused++
 			continue
 		}
 		end := context.AfterFunc(ctx, func() { c.Close() })
-		w.listen(c, first, subscribed)
+		w.tallyUntilClosed(c, first, subscribed)
 		end()
 		c.Close()
 	}
 }
 
-// listen subscribes, and notes messages until the connection ends.
-func (w *wanderer) listen(c net.Conn, first bool, subscribed *atomic.Int64) {
+// tallyUntilClosed subscribes, and notes messages until the connection ends.
+func (w *roamingSubscriber) tallyUntilClosed(c net.Conn, first bool, subscribed *atomic.Int64) {
 	fmt.Fprint(c, "SUBSCRIBE t\r\n")
 	in := bufio.NewReader(c)
-	here := newTally("")
+	here := newMessageTally("")
 	for n := 0; ; n++ { // the confirmation has 6 lines, and a message 7
 		line, err := in.ReadString('\n')
 		if err != nil {
@@ -397,10 +397,10 @@ func (w *wanderer) listen(c net.Conn, first bool, subscribed *atomic.Int64) {
 			}
 			w.last = now
 			text := strings.TrimSpace(line)
-			here.note(text)
+			here.addMessage(text)
 			from, _, _ := strings.Cut(text, " ")
-			if here.of(from) > w.of(from) {
-				w.note(text)
+			if here.newestFrom(from) > w.newestFrom(from) {
+				w.addMessage(text)
 			} else {
 				w.repeated++
 			}
@@ -413,7 +413,7 @@ func (w *wanderer) listen(c net.Conn, first bool, subscribed *atomic.Int64) {
 // and finds another node at once; none is refused, and on no connection
 // does anything come twice or out of order.
 func TestRollingRestart(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	const (
 		clients = 150
@@ -421,12 +421,12 @@ func TestRollingRestart(t *testing.T) {
 	)
 	var addrs, joined []string
 	for i := range 3 {
-		addrs, joined = append(addrs, ownAddress(9091+i)), append(joined, ownAddress(6222+i))
+		addrs, joined = append(addrs, uniqueLoopbackAddr(9091+i)), append(joined, uniqueLoopbackAddr(6222+i))
 	}
 	start := func(i int) *server {
-		cmd := process(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),
+		cmd := newCommandProcess(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),
 			"--node", fmt.Sprint("hub", i+1), "--drain-rate", fmt.Sprint(rate))
-		cmd.Env = append(cmd.Env, secretVariable+"=s3cret")
+		cmd.Env = append(cmd.Env, clusterSecretVariable+"=s3cret")
 		return startProcess(t, cmd)
 	}
 	nodes := []*server{start(0), start(1), start(2)}
@@ -438,17 +438,17 @@ func TestRollingRestart(t *testing.T) {
 		wandering.Wait()
 	}
 	defer end()
-	wanderers := make([]*wanderer, clients)
+	wanderers := make([]*roamingSubscriber, clients)
 	for i := range wanderers {
-		w := &wanderer{tally: newTally(fmt.Sprint("client ", i))}
+		w := &roamingSubscriber{messageTally: newMessageTally(fmt.Sprint("client ", i))}
 		wanderers[i] = w
-		wandering.Go(func() { w.wander(ctx, addrs, i%len(addrs), &subscribed) })
+		wandering.Go(func() { w.subscribeInTurn(ctx, addrs, i%len(addrs), &subscribed) })
 	}
 	testkit.WaitFor(t, "all have subscribed", func() bool { return subscribed.Load() == clients })
 	everywhere := func(what string, p *publisher) {
 		t.Helper()
 		for _, w := range wanderers {
-			goesOn(t, what, p, w.tally)
+			waitForDelivery(t, what, p, w.messageTally)
 		}
 	}
 	moves := func() (times []time.Time) {
@@ -463,7 +463,7 @@ func TestRollingRestart(t *testing.T) {
 	restart := func(i int) {
 		t.Helper()
 		before := len(moves())
-		if code := nodes[i].end(t, syscall.SIGTERM); code != 0 {
+		if code := nodes[i].signalAndWait(t, syscall.SIGTERM); code != 0 {
 			t.Errorf("hub%d: exit code %d: %s", i+1, code, nodes[i].stderr)
 		}
 		_, said, _ := strings.Cut(nodes[i].stderr.String(), "draining ")
@@ -482,14 +482,14 @@ func TestRollingRestart(t *testing.T) {
 		}
 	}
 	// One publisher is at a node that goes last; then one at a node that has come again.
-	first := publishTo(t, addrs[2], "a", 5*time.Millisecond, 0)
+	first := startPublisher(t, addrs[2], "a", 5*time.Millisecond, 0)
 	everywhere("at first", first)
 	restart(0)
 	everywhere("with a new hub1", first)
 	restart(1)
 	everywhere("with a new hub2", first)
 	first.stop()
-	second := publishTo(t, addrs[0], "b", 5*time.Millisecond, 0)
+	second := startPublisher(t, addrs[0], "b", 5*time.Millisecond, 0)
 	everywhere("another publisher", second)
 	restart(2)
 	everywhere("with a new hub3", second)
@@ -504,7 +504,7 @@ func TestRollingRestart(t *testing.T) {
 			t.Errorf("%s was refused %d times", w.name, w.refused)
 		}
 		repeated += w.repeated
-		missing = append(missing, w.check(t))
+		missing = append(missing, w.checkOrder(t))
 		gaps = append(gaps, w.gaps...)
 	}
 	slices.Sort(gaps)

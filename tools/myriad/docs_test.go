@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// documents are the texts of the repository.
-func documents(t *testing.T) map[string]string {
+// readDocuments are the texts of the repository.
+func readDocuments(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/articles/*.md", "../peers/*.md"} {
@@ -38,9 +38,9 @@ var (
 	notWord = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// anchors are the names of a document's headings, as the usual renderers make them, and
+// headingAnchors are the names of a document's headings, as the usual renderers make them, and
 // those that it gives itself.
-func anchors(text string) map[string]bool {
+func headingAnchors(text string) map[string]bool {
 	found := make(map[string]bool)
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
 		found[strings.ReplaceAll(notWord.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
@@ -53,7 +53,7 @@ func anchors(text string) map[string]bool {
 
 // Every link of the documents leads to a file that there is, and to a heading in it.
 func TestDocumentsLinks(t *testing.T) {
-	texts := documents(t)
+	texts := readDocuments(t)
 	for file, text := range texts {
 		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
 			target := m[1] + m[2]
@@ -67,7 +67,7 @@ func TestDocumentsLinks(t *testing.T) {
 			}
 			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s links to %s: %v", file, target, err)
-			} else if anchor != "" && !anchors(texts[to])[anchor] {
+			} else if anchor != "" && !headingAnchors(texts[to])[anchor] {
 				t.Errorf("%s links to %s, where there is no such heading", file, target)
 			}
 		}
@@ -82,14 +82,14 @@ var (
 // Every flag that the documents give to a command, it has.
 func TestDocumentsFlags(t *testing.T) {
 	seen := 0
-	for file, text := range documents(t) {
+	for file, text := range readDocuments(t) {
 		if strings.HasSuffix(file, "CHANGELOG.md") {
 			continue // which also has what there was
 		}
 		for _, block := range fence.FindAllString(text, -1) {
 			for _, m := range commandLine.FindAllStringSubmatch(block, -1) {
-				cmd := subcommand(strings.Fields(m[1]))
-				for _, f := range flagName.FindAllStringSubmatch(unquoted(m[2]), -1) {
+				cmd := findSubcommand(strings.Fields(m[1]))
+				for _, f := range flagName.FindAllStringSubmatch(stripQuoted(m[2]), -1) {
 					seen++
 					if cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil && f[1] != "help" {
 						t.Errorf("%s: %q has no flag --%s: %s", file, cmd.CommandPath(), f[1], m[0])
@@ -103,9 +103,9 @@ func TestDocumentsFlags(t *testing.T) {
 	}
 }
 
-// subcommand is the deepest command that the words name.
-func subcommand(words []string) *cobra.Command {
-	cmd := newRoot()
+// findSubcommand is the deepest command that the words name.
+func findSubcommand(words []string) *cobra.Command {
+	cmd := newRootCommand()
 next:
 	for _, word := range words {
 		for _, c := range cmd.Commands() {
@@ -121,5 +121,5 @@ next:
 
 var quoted = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`)
 
-// unquoted is a command line without what is in quotes: that is for other commands.
-func unquoted(line string) string { return quoted.ReplaceAllString(line, "Q") }
+// stripQuoted is a command line without what is in quotes: that is for other commands.
+func stripQuoted(line string) string { return quoted.ReplaceAllString(line, "Q") }

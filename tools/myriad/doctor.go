@@ -23,8 +23,8 @@ const doctorExamples = `  myriad doctor -n 1000000
   myriad doctor -n 100k --side server --print sysctl > /etc/sysctl.d/90-myriad.conf
   myriad doctor -n 200k --side client --src 10.0.0.10-10.0.0.20 --target 10.0.0.7:9000`
 
-// defaultExamined is how many connections the doctor predicts for without -n.
-const defaultExamined = 1_000_000
+// defaultDoctorConns is how many connections the doctor predicts for without -n.
+const defaultDoctorConns = 1_000_000
 
 // doctorFlags are the flags of the command doctor.
 type doctorFlags struct {
@@ -35,7 +35,7 @@ type doctorFlags struct {
 	format         string
 }
 
-func newDoctor() *cobra.Command {
+func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
@@ -51,20 +51,20 @@ It exits with 0 if the machine holds what is planned, with 1 if it does not, and
 2 if the flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
 		Example: doctorExamples,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runDoctor(cmd) },
 	}
 	var g flagGroups
-	g.add("Plan", "", f.addPlan)
-	g.add("Answer", "", f.addAnswer)
-	g.giveTo(cmd)
+	g.addGroup("Plan", "", f.addPlanFlags)
+	g.addGroup("Answer", "", f.addOutputFlags)
+	g.attachTo(cmd)
 	return cmd
 }
 
-func (f *doctorFlags) run(cmd *cobra.Command) error {
-	if err := f.complete(cmd.Flags().Changed); err != nil {
+func (f *doctorFlags) runDoctor(cmd *cobra.Command) error {
+	if err := f.validateAndComplete(cmd.Flags().Changed); err != nil {
 		return err
 	}
-	report, err := examine(f.plan)
+	report, err := examineMachine(f.plan)
 	if err != nil {
 		return err
 	}
@@ -77,16 +77,16 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		err = report.WriteText(out)
 	}
 	if err == nil && f.fix {
-		report, err = f.fixWalls(cmd, report)
+		report, err = f.applyChanges(cmd, report)
 	}
 	if err != nil || !cmd.Flags().Changed("connections") {
 		return err
 	}
-	return fits(report)
+	return checkCapacity(report)
 }
 
-// examine predicts what this machine holds of a plan.
-func examine(plan doctor.Plan) (*doctor.Report, error) {
+// examineMachine predicts what this machine holds of a plan.
+func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		return nil, err
@@ -94,28 +94,28 @@ func examine(plan doctor.Plan) (*doctor.Report, error) {
 	return doctor.Examine(facts, plan)
 }
 
-// fits is nil if the machine holds what was planned.
-func fits(r *doctor.Report) error {
+// checkCapacity is nil if the machine holds what was planned.
+func checkCapacity(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
 	}
 	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
 }
 
-// complete fills in the plan and checks the flags.
-func (f *doctorFlags) complete(given func(flag string) bool) error {
+// validateAndComplete fills in the plan and checks the flags.
+func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
-		if given(pair[0]) && given(pair[1]) {
+		if isFlagSet(pair[0]) && isFlagSet(pair[1]) {
 			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])
 		}
 	}
 	switch {
 	case f.yes && !f.fix:
 		return usagef("--yes is given without --fix; expected both")
-	case (f.fix || f.format != "") && !given("connections"):
+	case (f.fix || f.format != "") && !isFlagSet("connections"):
 		return usagef("-n is missing; expected for how many connections the machine is to be made ready, such as -n 100k")
 	case f.plan.Connections == 0:
-		f.plan.Connections = defaultExamined
+		f.plan.Connections = defaultDoctorConns
 	}
 	f.plan.Side = doctor.Side(f.side)
 	if _, err := doctor.Examine(&doctor.Facts{}, f.plan); err != nil {
@@ -124,17 +124,17 @@ func (f *doctorFlags) complete(given func(flag string) bool) error {
 	return nil
 }
 
-func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
+func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	p := &f.plan
-	flag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "look at `N` connections, such as 100k")
-	flag(flags, &f.side, oneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
+	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "look at `N` connections, such as 100k")
+	addParsedFlag(flags, &f.side, parseOneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
-	flag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "serve with `N` worker processes (default: none)")
-	flag(flags, &p.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
-	flag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
-	flag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
-	flag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
-	flag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "serve with `N` worker processes (default: none)")
+	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
+	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
+	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
+	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ParseSources(text, load.MaxSources-len(p.Sources))
 	}
@@ -145,19 +145,19 @@ func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
 		}
 		return []netip.AddrPort{at}, nil
 	}
-	flags.Var(&list[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
-	flags.Var(&list[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
+	flags.Var(&parsedListFlag[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
+	flags.Var(&parsedListFlag[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
 }
 
-func (f *doctorFlags) addAnswer(flags *pflag.FlagSet) {
+func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "change what can be changed now, and say how to undo it")
 	flags.BoolVar(&f.yes, "yes", false, "don't ask before --fix")
-	flag(flags, &f.format, oneOf(doctor.Formats...), "print", "", "print only what makes it last, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	addParsedFlag(flags, &f.format, parseOneOf(doctor.Formats...), "print", "", "print only what makes it last, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// fixWalls makes the changes of the report, and examines the machine again.
-func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
+// applyChanges makes the changes of the report, and examines the machine again.
+func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
 		fmt.Fprintln(out, "\nThere is nothing to change.")
@@ -168,7 +168,7 @@ func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Re
 		fmt.Fprintf(out, "  %d. %s\n", i+1, c.Command())
 	}
 	if !f.yes {
-		yes, err := confirm(cmd.Context(), cmd.InOrStdin(), out, len(changes))
+		yes, err := confirmChanges(cmd.Context(), cmd.InOrStdin(), out, len(changes))
 		if err != nil {
 			return r, err
 		}
@@ -188,7 +188,7 @@ func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Re
 	for _, c := range undo {
 		fmt.Fprintf(out, "  %s\n", c.Command())
 	}
-	after, err := examine(r.Plan)
+	after, err := examineMachine(r.Plan)
 	if err != nil {
 		return r, err
 	}
@@ -196,12 +196,12 @@ func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Re
 	return after, nil
 }
 
-// maxAnswer bounds what is read of an answer.
-const maxAnswer = 64
+// maxReplyBytes bounds what is read of an answer.
+const maxReplyBytes = 64
 
-// confirm prompts for whether to make n changes. It waits until there is an answer or
+// confirmChanges prompts for whether to make n changes. It waits until there is an answer or
 // ctx ends; then the goroutine that reads ends with the process.
-func confirm(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
+func confirmChanges(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
 	changes := fmt.Sprintf("these %d changes", n)
 	if n == 1 {
 		changes = "this change"
@@ -213,7 +213,7 @@ func confirm(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, err
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		text, err := bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+		text, err := bufio.NewReader(io.LimitReader(in, maxReplyBytes)).ReadString('\n')
 		answers <- answer{strings.ToLower(strings.TrimSpace(text)), err}
 	}()
 	select {

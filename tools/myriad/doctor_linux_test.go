@@ -22,8 +22,8 @@ const portsFile = "/proc/sys/net/ipv4/ip_local_port_range"
 // the machine's own settings.
 var few = []string{"doctor", "-n", "1000", "--side", "client", "--src", "127.0.0.1"}
 
-// narrow is a network with a hundred ports.
-func narrow(t *testing.T) *faults.Namespace {
+// newNamespaceWithFewPorts is a network with a hundred ports.
+func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 	t.Helper()
 	ns, err := faults.NewNamespace()
 	if errors.Is(err, os.ErrPermission) {
@@ -39,8 +39,8 @@ func narrow(t *testing.T) *faults.Namespace {
 	return ns
 }
 
-// ports says what the network's range of ports is.
-func ports(t *testing.T, ns *faults.Namespace) string {
+// readPortRange says what the network's range of ports is.
+func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	t.Helper()
 	var text string
 	err := ns.Do(func() error {
@@ -54,8 +54,8 @@ func ports(t *testing.T, ns *faults.Namespace) string {
 	return text
 }
 
-// within runs a command in a network, with something on its standard input.
-func within(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) outcome {
+// runInNamespace runs a command in a network, with something on its standard input.
+func runInNamespace(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
@@ -68,34 +68,34 @@ func within(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) out
 
 // It says the first wall in its first line, and its exit code whether the machine holds what is wanted.
 func TestDoctor(t *testing.T) {
-	ns := narrow(t)
-	got := within(t, ns, process(t, few...), "")
+	ns := newNamespaceWithFewPorts(t)
+	got := runInNamespace(t, ns, newCommandProcess(t, few...), "")
 	if first, _, _ := strings.Cut(got.stdout, "\n"); got.code != 1 || !strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
 		t.Errorf("%+v; expected 1, and the first wall, ports, in the first line", got)
 	}
 	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.stderr != want {
 		t.Errorf("stderr is %q, expected %q", got.stderr, want)
 	}
-	if got := within(t, ns, process(t, append(few, "-n", "100")...), ""); got.code != 0 || got.stderr != "" {
+	if got := runInNamespace(t, ns, newCommandProcess(t, append(few, "-n", "100")...), ""); got.code != 0 || got.stderr != "" {
 		t.Errorf("%+v; expected 0: as many as there are ports", got)
 	}
-	if got := within(t, ns, process(t, "doctor", "--side", "client", "--src", "127.0.0.1"), ""); got.code != 0 || !strings.Contains(got.stdout, "(wanted: 1,000,000;") {
+	if got := runInNamespace(t, ns, newCommandProcess(t, "doctor", "--side", "client", "--src", "127.0.0.1"), ""); got.code != 0 || !strings.Contains(got.stdout, "(wanted: 1,000,000;") {
 		t.Errorf("%+v; expected 0 where nobody says how many", got)
 	}
-	got = within(t, ns, process(t, append(few, "--json")...), "")
+	got = runInNamespace(t, ns, newCommandProcess(t, append(few, "--json")...), "")
 	var r doctor.Report
-	must(t, json.Unmarshal([]byte(got.stdout), &r))
+	failOnError(t, json.Unmarshal([]byte(got.stdout), &r))
 	if got.code != 1 || r.Holds != 100 || r.First != "ports" || r.Plan.Connections != 1000 || len(r.Facts.Sysctls) == 0 {
 		t.Errorf("%d: %+v", got.code, r)
 	}
 	// What is printed for sysctl does what --fix does.
-	got = within(t, ns, process(t, append(few, "--print", "sysctl")...), "")
+	got = runInNamespace(t, ns, newCommandProcess(t, append(few, "--print", "sysctl")...), "")
 	file := filepath.Join(t.TempDir(), "90-myriad.conf")
-	must(t, os.WriteFile(file, []byte(got.stdout), 0o644))
-	if done := within(t, ns, exec.Command("sysctl", "-p", file), ""); done.code != 0 {
+	failOnError(t, os.WriteFile(file, []byte(got.stdout), 0o644))
+	if done := runInNamespace(t, ns, exec.Command("sysctl", "-p", file), ""); done.code != 0 {
 		t.Errorf("sysctl -p: %+v", done)
 	}
-	if after := within(t, ns, process(t, few...), ""); after.code != 0 {
+	if after := runInNamespace(t, ns, newCommandProcess(t, few...), ""); after.code != 0 {
 		t.Errorf("after sysctl -p: %+v", after)
 	}
 }
@@ -103,15 +103,15 @@ func TestDoctor(t *testing.T) {
 // It changes what it says, the machine then holds what is wanted, and what it
 // prints takes that back.
 func TestDoctorFix(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	for _, c := range []struct{ flag, stdin string }{{"--yes", ""}, {"", "YES"}} {
-		ns := narrow(t)
+		ns := newNamespaceWithFewPorts(t)
 		args := append(few, "--fix")
 		if c.flag != "" {
 			args = append(args, c.flag)
 		}
-		got := within(t, ns, process(t, args...), c.stdin)
-		now := ports(t, ns)
+		got := runInNamespace(t, ns, newCommandProcess(t, args...), c.stdin)
+		now := readPortRange(t, ns)
 		if got.code != 0 || now == "50000 50099" {
 			t.Errorf("%v: ports are %s, %+v; expected 0 and more ports", c, now, got)
 		}
@@ -126,15 +126,15 @@ func TestDoctorFix(t *testing.T) {
 		if !strings.Contains(last, "can hold 1,000 connections now") {
 			t.Errorf("%v: it ends with %q, expected what it holds now", c, last)
 		}
-		if got := within(t, ns, exec.Command("sh", "-ec", undo), ""); got.code != 0 || ports(t, ns) != "50000 50099" {
-			t.Errorf("%v: after %q ports are %s: %+v", c, undo, ports(t, ns), got)
+		if got := runInNamespace(t, ns, exec.Command("sh", "-ec", undo), ""); got.code != 0 || readPortRange(t, ns) != "50000 50099" {
+			t.Errorf("%v: after %q ports are %s: %+v", c, undo, readPortRange(t, ns), got)
 		}
 	}
 }
 
 // Who does not say yes, or interrupts it, has nothing changed.
 func TestDoctorFixRefused(t *testing.T) {
-	ns := narrow(t)
+	ns := newNamespaceWithFewPorts(t)
 	const holds = "this machine holds 100 of 1000"
 	for _, c := range []struct {
 		stdin, stdout, stderr string
@@ -145,23 +145,23 @@ func TestDoctorFixRefused(t *testing.T) {
 		{strings.Repeat("y", 1000), "Nothing was changed.\n", holds, 1},
 		{"", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
 	} {
-		got := within(t, ns, process(t, append(few, "--fix")...), c.stdin)
+		got := runInNamespace(t, ns, newCommandProcess(t, append(few, "--fix")...), c.stdin)
 		if got.code != c.code || !strings.HasSuffix(got.stdout, c.stdout) || !strings.HasPrefix(got.stderr, "myriad: "+c.stderr) {
 			t.Errorf("%q: %+v; expected %+v", c.stdin, got, c)
 		}
 	}
-	cmd := process(t, append(few, "--fix")...)
+	cmd := newCommandProcess(t, append(few, "--fix")...)
 	stdin, err := cmd.StdinPipe() // on which nothing comes
-	must(t, err)
+	failOnError(t, err)
 	defer stdin.Close()
 	var p *testkit.Process
-	must(t, ns.Do(func() error { p = testkit.Start(t, cmd); return nil }))
+	failOnError(t, ns.Do(func() error { p = testkit.Start(t, cmd); return nil }))
 	p.WaitForOutput(`\[y/N\]`)
 	p.Signal(syscall.SIGINT)
 	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Output.String(), "\nmyriad: interrupted; nothing was changed\n") {
 		t.Errorf("interrupted: %d, %s", code, p.Output)
 	}
-	if now := ports(t, ns); now != "50000 50099" {
+	if now := readPortRange(t, ns); now != "50000 50099" {
 		t.Errorf("ports are %s", now)
 	}
 }
@@ -169,8 +169,8 @@ func TestDoctorFixRefused(t *testing.T) {
 // TestWarnings hears what commands say of walls before they begin, in a network namespace
 // that has a hundred ports and short queues.
 func TestWarnings(t *testing.T) {
-	slow(t)
-	network := narrow(t)
+	skipIfShort(t)
+	network := newNamespaceWithFewPorts(t)
 	if err := network.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestWarnings(t *testing.T) {
 		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
 		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
 	} {
-		got := within(t, network, process(t, test.args...), "") // which fails: nobody listens, or no such address
+		got := runInNamespace(t, network, newCommandProcess(t, test.args...), "") // which fails: nobody listens, or no such address
 		var said []string
 		for line := range strings.Lines(got.stderr) {
 			if strings.Contains(line, "myriad doctor") {

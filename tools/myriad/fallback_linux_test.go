@@ -29,7 +29,7 @@ const (
 // Both outlive exec, so that the command begins with it, like in a container; what
 // the command starts has it too.
 func init() {
-	for name, restrict := range map[string]func(uint64) error{refuseRing: filterRing, lockBytes: limitLocks} {
+	for name, restrict := range map[string]func(uint64) error{refuseRing: blockIOUring, lockBytes: limitLockedMemory} {
 		text, ok := os.LookupEnv(name)
 		if !ok {
 			continue
@@ -47,16 +47,16 @@ func init() {
 	}
 }
 
-// limitLocks limits locked memory, for root too.
-func limitLocks(bytes uint64) error {
+// limitLockedMemory limits locked memory, for root too.
+func limitLockedMemory(bytes uint64) error {
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_IPC_LOCK, 0, 0, 0); err != nil {
 		return fmt.Errorf("no privilege to lock memory: %w", err)
 	}
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes})
 }
 
-// filterRing installs the filter. It can't be taken back.
-func filterRing(errno uint64) error {
+// blockIOUring installs the filter. It can't be taken back.
+func blockIOUring(errno uint64) error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call: struct seccomp_data begins with it
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_IO_URING_SETUP},
@@ -88,8 +88,8 @@ var refusals = []struct {
 	{unix.EINVAL, "the kernel's io_uring is too old: it needs Linux 6.6: invalid argument"},
 }
 
-// noMemory is what is to be said with a limit of locked memory.
-func noMemory(limit uint64) string {
+// wantNoMemoryText is what is to be said with a limit of locked memory.
+func wantNoMemoryText(limit uint64) string {
 	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
 		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll: cannot allocate memory",
 		limit/1024, limit/ringBytes)
@@ -98,30 +98,30 @@ func noMemory(limit uint64) string {
 // ringBytes is what a loop's ring locks.
 var ringBytes = uint64(uring.LockedMemory(int64(os.Getpagesize())))
 
-// restricted is a command with a restriction.
-func restricted(t *testing.T, how string, number int, args ...string) *exec.Cmd {
+// newRestrictedCommand is a command with a restriction.
+func newRestrictedCommand(t *testing.T, restriction string, number int, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := process(t, args...)
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", how, number))
+	cmd := newCommandProcess(t, args...)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", restriction, number))
 	return cmd
 }
 
-// fallsBack has serve with --model auto and a restriction, and with 8 loops load too, say once
+// checkFallsBackToEpoll has serve with --model auto and a restriction, and with 8 loops load too, say once
 // why it is epoll, and work.
-func fallsBack(t *testing.T, how string, number int, why string, args ...string) {
+func checkFallsBackToEpoll(t *testing.T, restriction string, number int, why string, args ...string) {
 	t.Helper()
-	s := startProcess(t, restricted(t, how, number, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...))
+	s := startProcess(t, newRestrictedCommand(t, restriction, number, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...))
 	if ready := s.stdout.String(); !strings.Contains(ready, "(model epoll, ") {
 		t.Errorf("%s: it said %q, want model epoll", why, ready)
 	}
-	exchange(t, dial(t, s.addr), "is anybody there?\n", "is anybody there?\n")
+	sendAndExpect(t, dial(t, s.addr), "is anybody there?\n", "is anybody there?\n")
 	if slices.Contains(args, "8") {
-		got := runProcess(t, restricted(t, how, number, "load", "-c", "20", "--messages", "2", "--loops", "8", s.addr))
+		got := runToEnd(t, newRestrictedCommand(t, restriction, number, "load", "-c", "20", "--messages", "2", "--loops", "8", s.addr))
 		if got.code != 0 || !strings.Contains(got.stdout, "20 of 20") || !strings.Contains(got.stdout, "epoll, ") {
 			t.Errorf("load: %+v; want all 20 connected, by epoll", got)
 		}
 	}
-	code, because := s.end(t, syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll reason=%q\n", why)
+	code, because := s.signalAndWait(t, syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll reason=%q\n", why)
 	if said := s.stderr.String(); code != 0 || strings.Count(said, because) != 1 || strings.Count(said, "\n") != 2 {
 		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of draining", code, said, because)
 	}
@@ -130,16 +130,16 @@ func fallsBack(t *testing.T, how string, number int, why string, args ...string)
 // Where the kernel refuses io_uring, auto serves over epoll, in worker processes too. Where
 // uring was asked for it is not replaced: the answer names the cause.
 func TestFallback(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	for i, c := range refusals {
 		args := [][]string{{"--processes", "2"}, {"--loops", "8"}, nil}[i]
-		fallsBack(t, refuseRing, int(c.errno), c.says, args...)
+		checkFallsBackToEpoll(t, refuseRing, int(c.errno), c.says, args...)
 		for asked, args := range map[string][]string{
 			"myriad: --model: ": {"serve", "--addr", "127.0.0.1:0"},
 			"myriad: load: ":    {"load", "-c", "1", "127.0.0.1:1"},
 		} {
-			got := runProcess(t, restricted(t, refuseRing, int(c.errno), append(args, "--model", "uring")...))
-			if got.code != 2 || !strings.HasPrefix(got.stderr, asked+c.says) || strings.Count(got.says(), "\n") != 1 {
+			got := runToEnd(t, newRestrictedCommand(t, refuseRing, int(c.errno), append(args, "--model", "uring")...))
+			if got.code != 2 || !strings.HasPrefix(got.stderr, asked+c.says) || strings.Count(got.output(), "\n") != 1 {
 				t.Errorf("%v: %s: %+v; want 2 and one line that begins with %q", c.errno, args[0], got, asked+c.says)
 			}
 		}
@@ -150,23 +150,23 @@ func TestFallback(t *testing.T) {
 // all, and does not end. Where there is exactly enough for all loops they run on io_uring,
 // although the kernel frees the ring of the probe some time later.
 func TestFallbackOfSomeLoops(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the rings of an ordinary user's other processes count too")
 	}
 	const loops = 8
 	some := 2 * ringBytes
-	fallsBack(t, lockBytes, int(some), noMemory(some), "--loops", strconv.Itoa(loops))
+	checkFallsBackToEpoll(t, lockBytes, int(some), wantNoMemoryText(some), "--loops", strconv.Itoa(loops))
 
 	serve := []string{"serve", "--addr", "127.0.0.1:0", "--model", "uring", "--loops", strconv.Itoa(loops)}
 	enough := loops * ringBytes
-	s := startProcess(t, restricted(t, lockBytes, int(enough), serve...))
+	s := startProcess(t, newRestrictedCommand(t, lockBytes, int(enough), serve...))
 	if ready := s.stdout.String(); !strings.Contains(ready, "(model uring, loops 8,") {
 		t.Errorf("with room for %d rings it said %q", loops, ready)
 	}
-	s.end(t, syscall.SIGTERM)
-	got := runProcess(t, restricted(t, lockBytes, int(enough-1), serve...))
-	if want := noMemory(enough - 1); got.code == 0 || !strings.Contains(got.stderr, want) {
+	s.signalAndWait(t, syscall.SIGTERM)
+	got := runToEnd(t, newRestrictedCommand(t, lockBytes, int(enough-1), serve...))
+	if want := wantNoMemoryText(enough - 1); got.code == 0 || !strings.Contains(got.stderr, want) {
 		t.Errorf("with room for %d rings: %+v; want an error with %q", loops-1, got, want)
 	}
 }

@@ -13,72 +13,72 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// value is a flag that a function reads.
-type value[T any] struct {
-	to    *T
+// parsedFlag is a flag that a function reads.
+type parsedFlag[T any] struct {
+	dest  *T
 	parse func(string) (T, error)
 	text  string
 }
 
-func (v *value[T]) Set(text string) error {
+func (v *parsedFlag[T]) Set(text string) error {
 	read, err := v.parse(text)
 	if err != nil {
 		return err
 	}
-	*v.to, v.text = read, text
+	*v.dest, v.text = read, text
 	return nil
 }
 
-func (v *value[T]) String() string { return v.text }
-func (v *value[T]) Type() string   { return "value" }
+func (v *parsedFlag[T]) String() string { return v.text }
+func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// flag adds a flag that a function reads; short is "" for none. The function's error is a
+// addParsedFlag adds a flag that a function reads; short is "" for none. The function's error is a
 // quantity.Error, which says what was expected.
-func flag[T any](flags *pflag.FlagSet, to *T, parse func(string) (T, error), name, short, help string) {
-	flags.VarP(&value[T]{to: to, parse: parse}, name, short, help)
+func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
+	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// list is a repeatable flag, each text of which a function reads.
-type list[T any] struct {
-	to    *[]T
+// parsedListFlag is a repeatable flag, each text of which a function reads.
+type parsedListFlag[T any] struct {
+	dest  *[]T
 	parse func(string) ([]T, error)
 }
 
-func (l *list[T]) Set(text string) error {
-	some, err := l.parse(text)
-	*l.to = append(*l.to, some...)
+func (l *parsedListFlag[T]) Set(text string) error {
+	parsed, err := l.parse(text)
+	*l.dest = append(*l.dest, parsed...)
 	return err
 }
 
-func (l *list[T]) String() string { return "" }
-func (l *list[T]) Type() string   { return "value" }
+func (l *parsedListFlag[T]) String() string { return "" }
+func (l *parsedListFlag[T]) Type() string   { return "value" }
 
-// oneOf reads one of a few words.
-func oneOf(words ...string) func(string) (string, error) {
+// parseOneOf reads one of a few words.
+func parseOneOf(allowed ...string) func(string) (string, error) {
 	return func(text string) (string, error) {
-		if !slices.Contains(words, text) {
-			return "", quantity.Error(strings.Join(words, " or "))
+		if !slices.Contains(allowed, text) {
+			return "", quantity.Error(strings.Join(allowed, " or "))
 		}
 		return text, nil
 	}
 }
 
-// checkAddress says what is wrong with what a flag says to listen on.
-func checkAddress(flag, text string) error {
-	_, service, err := net.SplitHostPort(text)
+// validateListenAddr says what is wrong with what a flag says to listen on.
+func validateListenAddr(flag, addr string) error {
+	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
 		_, err = net.LookupPort("tcp", service)
 	}
 	if err != nil {
-		return usagef("--%s is %q; expected HOST:PORT, with a port of 0 to 65535", flag, text)
+		return usagef("--%s is %q; expected HOST:PORT, with a port of 0 to 65535", flag, addr)
 	}
 	return nil
 }
 
-// flagError says what is wrong with a flag and what was expected.
-func flagError(cmd *cobra.Command, err error) error {
+// explainFlagError says what is wrong with a flag and what was expected.
+func explainFlagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if hint := suggestion(cmd.Flags(), e); hint != "" {
+		if hint := suggestFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
 		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
@@ -99,8 +99,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
-// elsewhere has the short flags of other load generators, and the flags here that do the same.
-var elsewhere = map[string]struct{ tool, name string }{
+// flagsOfOtherTools has the short flags of other load generators, and the flags here that do the same.
+var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"c": {"wrk", "connections"},
 	"D": {"hey", "message-file"},
 	"d": {"wrk", "duration"},
@@ -112,11 +112,11 @@ var elsewhere = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// suggestion names the flag that an unknown one may have been meant to be, "" for none.
-func suggestion(flags *pflag.FlagSet, e *pflag.NotExistError) string {
-	shorthands := e.GetSpecifiedShortnames()
+// suggestFlag names the flag that an unknown one may have been meant to be, "" for none.
+func suggestFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
+	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
-		if name := nearest(flags, e.GetSpecifiedName()); name != "" {
+		if name := closestFlagName(flags, unknown.GetSpecifiedName()); name != "" {
 			return "did you mean --" + name + "?"
 		}
 		return ""
@@ -124,7 +124,7 @@ func suggestion(flags *pflag.FlagSet, e *pflag.NotExistError) string {
 	if name, _, _ := strings.Cut(shorthands, "="); len(name) > 1 && flags.Lookup(name) != nil {
 		return "did you mean --" + name + "?"
 	}
-	other := elsewhere[e.GetSpecifiedName()]
+	other := flagsOfOtherTools[unknown.GetSpecifiedName()]
 	here := flags.Lookup(other.name)
 	if here == nil {
 		return ""
@@ -134,19 +134,19 @@ func suggestion(flags *pflag.FlagSet, e *pflag.NotExistError) string {
 		name = "-" + here.Shorthand + ", " + name
 	}
 	_, help := pflag.UnquoteUsage(here)
-	return fmt.Sprintf("what -%s is in %s is %s here: %s", e.GetSpecifiedName(), other.tool, name, help)
+	return fmt.Sprintf("what -%s is in %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// nearest is the flag whose name is most like the given one, "" if none is like it: at most a
+// closestFlagName is the flag whose name is most like the given one, "" if none is like it: at most a
 // third of the letters differ, or it begins with the given name.
-func nearest(flags *pflag.FlagSet, given string) (name string) {
-	const leastPrefix = 4
+func closestFlagName(flags *pflag.FlagSet, given string) (name string) {
+	const minPrefix = 4
 	best := len(given)
 	flags.VisitAll(func(f *pflag.Flag) {
-		d := editDistance(given, f.Name)
-		alike := d <= max(len(given)/3, 1) || len(given) >= leastPrefix && strings.HasPrefix(f.Name, given)
-		if alike && !f.Hidden && (name == "" || d < best) {
-			name, best = f.Name, d
+		distance := editDistance(given, f.Name)
+		alike := distance <= max(len(given)/3, 1) || len(given) >= minPrefix && strings.HasPrefix(f.Name, given)
+		if alike && !f.Hidden && (name == "" || distance < best) {
+			name, best = f.Name, distance
 		}
 	})
 	return name
@@ -175,24 +175,24 @@ func editDistance(a, b string) int {
 
 // flagGroup is some flags of a command, under a title of their own in its help.
 type flagGroup struct {
-	title string
-	text  string // behind the flags, "" for none
-	flags *pflag.FlagSet
+	title  string
+	footer string // behind the flags, "" for none
+	flags  *pflag.FlagSet
 }
 
 // flagGroups is a command's flags in groups.
 type flagGroups []flagGroup
 
-// add adds a group that fill makes.
-func (g *flagGroups) add(title, text string, fill func(*pflag.FlagSet)) {
+// addFlags adds a group that fill makes.
+func (g *flagGroups) addGroup(title, footer string, addFlags func(*pflag.FlagSet)) {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
-	fill(flags)
-	*g = append(*g, flagGroup{title, text, flags})
+	addFlags(flags)
+	*g = append(*g, flagGroup{title, footer, flags})
 }
 
-// giveTo makes the groups the flags of a command, and its help show them.
-func (g flagGroups) giveTo(cmd *cobra.Command) {
+// attachTo makes the groups the flags of a command, and its help show them.
+func (g flagGroups) attachTo(cmd *cobra.Command) {
 	for _, group := range g {
 		cmd.Flags().AddFlagSet(group.flags)
 	}
@@ -200,7 +200,7 @@ func (g flagGroups) giveTo(cmd *cobra.Command) {
 		var out strings.Builder
 		fmt.Fprintf(&out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
 		for _, group := range g {
-			fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.text)
+			fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.footer)
 		}
 		_, err := fmt.Fprint(cmd.OutOrStderr(), out.String())
 		return err

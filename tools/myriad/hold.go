@@ -14,7 +14,7 @@ const holdExamples = `  myriad hold -n 1000000 127.0.0.1:9000
   myriad hold -n 1000000 --check --heartbeat ping --broadcast 'server ends at noon' -T 2m 127.0.0.1:9000
   myriad hold --ramp 0:200k:2m --src 10.0.0.10-10.0.0.20 --duration 10m 10.0.0.7:9000`
 
-func newHold() *cobra.Command {
+func newHoldCommand() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
 		Use:   "hold [flags] HOST:PORT|unix:PATH...",
@@ -35,40 +35,40 @@ if connections were lost, if a line was wrong, is missing or came twice.`,
 		Example: holdExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.complete(cmd.InOrStdin(), args); err != nil {
+			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
-			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHoldDuration)
+			if err := f.agents.validateAndComplete(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
-			f.warn(cmd)
-			return f.hold(cmd)
+			f.warnAboutClientLimits(cmd)
+			return f.runHold(cmd)
 		},
 	}
 	f.cfg.Hold = true
-	f.add(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
+	f.addFlagGroups(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
 	return cmd
 }
 
-// maxHeld is how long hold holds connections that nobody lets go: the most that
+// maxHoldDuration is how long hold holds connections that nobody lets go: the most that
 // load.Config allows.
-const maxHeld = 30 * 24 * time.Hour
+const maxHoldDuration = 30 * 24 * time.Hour
 
-// hold holds the connections and says what they take.
-func (f *loadFlags) hold(cmd *cobra.Command) error {
-	t, err := f.results.open(cmd)
+// runHold holds the connections and says what they take.
+func (f *loadFlags) runHold(cmd *cobra.Command) error {
+	t, err := f.results.newReporter(cmd)
 	if err != nil {
 		return err
 	}
-	held := &heldConns{began: time.Now(), say: t.say}
-	t.observers = append(t.observers, held.observe)
-	f.cfg.Observe = t.observe
-	result, err := f.start(cmd.Context(), t)
+	held := &heldConnsReport{start: time.Now(), printf: t.printf}
+	t.observers = append(t.observers, held.handleEvent)
+	f.cfg.Observe = t.handleEvent
+	result, err := f.startRun(cmd.Context(), t)
 	if result != nil {
-		held.writeMemory()
+		held.printMemoryPerConn()
 	}
-	outErr := t.finish(result)
+	outErr := t.writeResult(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
@@ -80,39 +80,39 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// heldConns follows connections that are held.
-type heldConns struct {
-	say   func(format string, args ...any)
-	began time.Time
-	plan  load.Plan
-	last  *load.Interval // the latest in which they were held
+// heldConnsReport follows connections that are held.
+type heldConnsReport struct {
+	printf   func(format string, args ...any)
+	start    time.Time
+	plan     load.Plan
+	lastHeld *load.Interval // the latest in which they were held
 }
 
-func (h *heldConns) observe(e load.Event) {
+func (h *heldConnsReport) handleEvent(e load.Event) {
 	switch {
 	case e.Plan != nil:
 		h.plan = *e.Plan
 	case e.Phase == load.Connected:
-		h.say("held: %d connections after %v", e.Snapshot.Open, time.Since(h.began).Round(time.Millisecond))
+		h.printf("held: %d connections after %v", e.Snapshot.Open, time.Since(h.start).Round(time.Millisecond))
 	case e.Phase == load.Progress && e.Interval != nil && e.Interval.Open > 0 && (e.Interval.Stage == "hold" || e.Interval.Stage == "window"):
-		h.last = e.Interval
+		h.lastHeld = e.Interval
 	}
 }
 
-// writeMemory says what memory both sides had for a connection: what they have more than
+// printMemoryPerConn says what memory both sides had for a connection: what they have more than
 // before the first.
-func (h *heldConns) writeMemory() {
-	if h.last == nil {
+func (h *heldConnsReport) printMemoryPerConn() {
+	if h.lastHeld == nil {
 		return
 	}
 	for _, p := range []struct {
 		side        string
 		now, before *load.Usage
-	}{{"generator", &h.last.Generator, h.plan.Generator}, {"server", h.last.Server, h.plan.Server}} {
-		if each := p.now.PerConnection(p.before, h.last.Open); each > 0 {
-			h.say("%-9s  %d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before", p.side, each, mebibytes(p.now), mebibytes(p.before))
+	}{{"generator", &h.lastHeld.Generator, h.plan.Generator}, {"server", h.lastHeld.Server, h.plan.Server}} {
+		if each := p.now.PerConnection(p.before, h.lastHeld.Open); each > 0 {
+			h.printf("%-9s  %d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before", p.side, each, residentMiB(p.now), residentMiB(p.before))
 		}
 	}
 }
 
-func mebibytes(u *load.Usage) float64 { return float64(u.RSS) / (1 << 20) }
+func residentMiB(usage *load.Usage) float64 { return float64(usage.RSS) / (1 << 20) }

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-func newHub() *cobra.Command {
+func newHubCommand() *cobra.Command {
 	f := &hubFlags{}
 	cmd := &cobra.Command{
 		Use:   "hub",
@@ -33,9 +33,9 @@ func newHub() *cobra.Command {
 			"process, of the executable as it is by then and with the same arguments, take over the clients with\n" +
 			"their subscriptions (Linux); those with TLS are drained.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveHub(cmd) },
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	return cmd
 }
 
@@ -53,69 +53,69 @@ type hubFlags struct {
 // The defaults of a hub's limits that are not those of every server: a subscriber may be slow
 // for a minute, or by 8 MiB, as with the soft limit that Redis has for them.
 const (
-	hubMessage = 1 << 20
-	hubUnsent  = 8 << 20
-	hubSlow    = time.Minute
+	defaultHubMaxMessage   = 1 << 20
+	defaultHubMaxUnsent    = 8 << 20
+	defaultHubWriteTimeout = time.Minute
 )
 
-// add adds the flags to the command.
-func (f *hubFlags) add(cmd *cobra.Command) {
+// addFlags adds the flags to the command.
+func (f *hubFlags) addFlags(cmd *cobra.Command) {
 	flags, limits := cmd.Flags(), &f.hub.Limits
-	f.srv.Limits = tcp.Limits{MaxMessage: hubMessage, MaxUnsent: hubUnsent, WriteTimeout: hubSlow}
-	f.serverFlags.add(flags, "127.0.0.1:6379")
+	f.srv.Limits = tcp.Limits{MaxMessage: defaultHubMaxMessage, MaxUnsent: defaultHubMaxUnsent, WriteTimeout: defaultHubWriteTimeout}
+	f.serverFlags.addFlags(flags, "127.0.0.1:6379")
 	flags.StringVar(&f.tlsAddr, "tls-addr", "", "further address to listen on, with TLS; --addr is in clear then (default: with --tls-cert, TLS on --addr)")
 	flags.StringVar(&f.users, "users", "", "file with users and their rights, as an ACL file of Redis (default: everybody may do everything)")
 	flags.BoolVar(&f.insecure, "insecure", false, "let everybody in who reaches this machine, without --users or --tls-client-ca")
 	flags.DurationVar(&f.srv.Heartbeat.Interval, "heartbeat", 0, "ping WebSockets, and write to streams of events, that have been silent so long, such as 30s behind a proxy (default: never)")
-	f.fields["Heartbeat.Interval"] = "heartbeat"
+	f.flagsByField["Heartbeat.Interval"] = "heartbeat"
 	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "let pages of this site, such as https://example.com, use the hub (repeatable)")
-	f.cluster.add(flags)
-	f.addReplay(flags)
-	f.fields["Peers.Join"] = "join"
-	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
-	f.number(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "most failed logins of a connection, and a tenth of those of an address in a minute (default 10)")
-	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
-	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
-	f.number(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
-	f.number(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
-	f.number(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
-	f.number(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
-	f.number(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; an address has twice as much (default 25000)")
-	f.number(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
+	f.cluster.addFlags(flags)
+	f.addReplayFlags(flags)
+	f.flagsByField["Peers.Join"] = "join"
+	f.addIntFlag(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
+	f.addIntFlag(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "most failed logins of a connection, and a tenth of those of an address in a minute (default 10)")
+	f.addIntFlag(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
+	f.addIntFlag(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
+	f.addIntFlag(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
+	f.addIntFlag(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
+	f.addIntFlag(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
+	f.addIntFlag(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
+	f.addIntFlag(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; an address has twice as much (default 25000)")
+	f.addIntFlag(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
 }
 
-// serve serves until a signal has ended it.
-func (f *hubFlags) serve(cmd *cobra.Command) error {
-	if err := f.server(cmd); err != nil {
+// serveHub serves until a signal has ended it.
+func (f *hubFlags) serveHub(cmd *cobra.Command) error {
+	if err := f.validateAndSetUp(cmd); err != nil {
 		return err
 	}
-	leave, err := f.joinCluster(cmd)
+	leaveCluster, err := f.joinCluster(cmd)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	return f.run(cmd, "hub")
+	defer leaveCluster()
+	return f.runServer(cmd, "hub")
 }
 
-// server makes the server complete.
-func (f *hubFlags) server(cmd *cobra.Command) error {
-	if err := f.check(cmd); err != nil {
+// validateAndSetUp makes the server complete.
+func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
+	if err := f.validateAndComplete(cmd); err != nil {
 		return err
 	}
 	f.hub.Limits.MaxMessage = f.srv.Limits.MaxMessage
-	if err := f.checkReplay(cmd); err != nil {
+	if err := f.validateReplayFlags(cmd); err != nil {
 		return err
 	}
 	if err := f.hub.Check(); err != nil {
-		return usagef("%s", strings.TrimPrefix(f.asFlags(err.Error()), "hub: "))
+		return usagef("%s", strings.TrimPrefix(f.replaceFieldsWithFlags(err.Error()), "hub: "))
 	}
-	if err := f.cluster.check(cmd); err != nil {
+	if err := f.cluster.validateAndComplete(cmd); err != nil {
 		return err
 	}
 	if err := f.readUsers(cmd); err != nil {
 		return err
 	}
-	if err := f.listeners(); err != nil {
+	if err := f.setUpTLSListener(); err != nil {
 		return err
 	}
 	f.srv.Handler = f.hub.Handler()
@@ -124,13 +124,13 @@ func (f *hubFlags) server(cmd *cobra.Command) error {
 	return nil
 }
 
-// listeners says where the server listens with TLS, and where everybody may come in.
-func (f *hubFlags) listeners() error {
+// setUpTLSListener says where the server listens with TLS, and where everybody may come in.
+func (f *hubFlags) setUpTLSListener() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
 			return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")
 		}
-		if err := checkAddress("tls-addr", f.tlsAddr); err != nil {
+		if err := validateListenAddr("tls-addr", f.tlsAddr); err != nil {
 			return err
 		}
 		f.srv.Listeners = []tcp.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}
@@ -140,17 +140,17 @@ func (f *hubFlags) listeners() error {
 		return nil
 	}
 	for flag, addr := range map[string]string{"addr": f.srv.Addr, "tls-addr": f.tlsAddr} {
-		certified := f.tls.clientCA != "" && (flag == "tls-addr" || f.tlsAddr == "")
-		if addr != "" && !certified && !local(addr) {
+		needsClientCert := f.tls.clientCA != "" && (flag == "tls-addr" || f.tlsAddr == "")
+		if addr != "" && !needsClientCert && !isLoopback(addr) {
 			return usagef("--%s is %q, and whoever reaches it could read and publish everything; expected --users, an address of loopback, or --insecure", flag, addr)
 		}
 	}
 	return nil
 }
 
-// local says whether only this machine reaches an address. Of a socket of the service
+// isLoopback says whether only this machine reaches an address. Of a socket of the service
 // manager's that is not known.
-func local(addr string) bool {
+func isLoopback(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
@@ -172,8 +172,8 @@ func (f *hubFlags) readUsers(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforcing bounds how long it takes to look at all clients.
-const enforcing = 30 * time.Second
+// enforceTimeout bounds how long it takes to look at all clients.
+const enforceTimeout = 30 * time.Second
 
 // reloadUsers reads the file of users again, and says how that went.
 func (f *hubFlags) reloadUsers(ctx context.Context) string {
@@ -185,7 +185,7 @@ func (f *hubFlags) reloadUsers(ctx context.Context) string {
 	if err != nil {
 		return fmt.Sprintf("the users can't be reloaded, the old ones stay: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, enforcing)
+	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
 	defer cancel()
 	switch closed, err := f.hub.Enforce(ctx, &f.srv); {
 	case errors.Is(err, tcp.ErrServerClosed):

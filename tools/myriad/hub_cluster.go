@@ -29,15 +29,15 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// secretVariable is where the secret of a cluster is looked for without a file of it.
-const secretVariable = "MYRIAD_CLUSTER_SECRET"
+// clusterSecretVariable is where the secret of a cluster is looked for without a file of it.
+const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
-func (f *clusterFlags) add(flags *pflag.FlagSet) {
-	f.nats.add(flags, "", "join other hubs through these servers of NATS: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
+func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
+	f.nats.addFlags(flags, "", "join other hubs through these servers of NATS: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
 	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs, without a server of NATS, and listen for them on this address (default: alone)")
 	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one is enough if it is there, its own may be among them")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address by which the other hubs reach --cluster, where that is another")
-	f.secret.add(flags, "cluster-secret", secretVariable, "that all hubs of the cluster share")
+	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "that all hubs of the cluster share")
 	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt with TLS what hubs of the cluster say to each other: file with this hub's certificate chain, for servers and clients, in PEM form; read again when it changes (default: in clear)")
 	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the key of --cluster-cert")
 	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the certificates of those who sign for the hubs of the cluster; others are refused")
@@ -48,28 +48,28 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
 }
 
-// originVariable has the node of a process for the one that takes over from it.
-const originVariable = "MYRIAD_CLUSTER_ORIGIN"
+// clusterOriginVariable has the node of a process for the one that takes over from it.
+const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
-// addReplay adds those by which messages are kept.
-func (f *hubFlags) addReplay(flags *pflag.FlagSet) {
+// addReplayFlags adds those by which messages are kept.
+func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	r := &f.replay
 	flags.StringVar(&f.cluster.replay, "replay", "", "keep the messages of these topics for clients that come again, with --nats or --cluster: names, and beginnings such as news.* or chat:*, separated by commas (default: none)")
-	f.number(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "most bytes of messages to keep, in the memory of each hub and on disk (default 67108864)")
-	f.number(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "most messages to keep (default 1000000)")
+	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "most bytes of messages to keep, in the memory of each hub and on disk (default 67108864)")
+	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "most messages to keep (default 1000000)")
 	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep them (default 1h)")
-	f.fields["Replay.MaxAge"] = "replay-age"
-	f.number(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "most clients that are sent what they have missed at a time; 64 times as many wait (default 64)")
-	f.number(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "most of these with one user, and half of those with one address or IPv6 network of 64 bits (default a quarter of --replay-clients)")
+	f.flagsByField["Replay.MaxAge"] = "replay-age"
+	f.addIntFlag(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "most clients that are sent what they have missed at a time; 64 times as many wait (default 64)")
+	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "most of these with one user, and half of those with one address or IPv6 network of 64 bits (default a quarter of --replay-clients)")
 	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "most time for that; who takes longer is closed, and goes on when it comes again (default 30s)")
-	f.fields["Replay.Timeout"] = "replay-timeout"
+	f.flagsByField["Replay.Timeout"] = "replay-timeout"
 	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "how many servers of NATS keep each message (default 1; with --cluster 3)")
 	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub's own for what is kept, with --cluster")
-	f.fields["Replay.Topics"] = "replay"
+	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// checkReplay says what is wrong with those flags.
-func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
+// validateReplayFlags says what is wrong with those flags.
+func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
@@ -79,7 +79,7 @@ func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
 	switch {
 	case !cmd.Flags().Changed("replay"):
 		return nil
-	case !c.some():
+	case !c.isClustered():
 		return usagef("--replay is given without --nats or --cluster, which keep the messages")
 	case (c.peers.Addr != "") != (c.peers.Dir != ""):
 		return usagef("--replay with --cluster needs --replay-dir DIRECTORY, and --replay-dir needs --cluster")
@@ -89,11 +89,11 @@ func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
 	return nil
 }
 
-// some says whether the hub is to join others.
-func (f *clusterFlags) some() bool { return f.nats.urls != "" || f.peers.Addr != "" }
+// isClustered says whether the hub is to join others.
+func (f *clusterFlags) isClustered() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
-// check makes the configuration complete, and says what is wrong with the flags.
-func (f *clusterFlags) check(cmd *cobra.Command) (err error) {
+// validateAndComplete makes the configuration complete, and says what is wrong with the flags.
+func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
 		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
@@ -103,7 +103,7 @@ func (f *clusterFlags) check(cmd *cobra.Command) (err error) {
 		}
 	}
 	for _, flag := range []string{"node", "cluster-waiting", "cluster-waiting-bytes", "cluster-subjects", "cluster-linger"} {
-		if cmd.Flags().Changed(flag) && !f.some() {
+		if cmd.Flags().Changed(flag) && !f.isClustered() {
 			return usagef("--%s is given without --nats or --cluster", flag)
 		}
 	}
@@ -112,40 +112,40 @@ func (f *clusterFlags) check(cmd *cobra.Command) (err error) {
 		return usagef("--nats and --cluster are both given; expected one")
 	case f.nats.urls != "":
 		f.Creds = f.nats.creds
-		f.URLs, f.TLS, err = f.nats.read()
+		f.URLs, f.TLS, err = f.nats.parseURLsAndTLS()
 		return err
 	case f.peers.Addr != "":
-		return f.checkPeers()
+		return f.validatePeerFlags()
 	}
 	return nil
 }
 
-func (f *clusterFlags) checkPeers() (err error) {
-	if err := checkAddress("cluster", f.peers.Addr); err != nil {
+func (f *clusterFlags) validatePeerFlags() (err error) {
+	if err := validateListenAddr("cluster", f.peers.Addr); err != nil {
 		return err
 	}
 	for addr := range strings.SplitSeq(f.join, ",") {
 		if addr == "" {
 			continue
 		}
-		if err := checkAddress("join", addr); err != nil {
+		if err := validateListenAddr("join", addr); err != nil {
 			return err
 		}
 		f.peers.Join = append(f.peers.Join, addr)
 	}
-	if f.peers.Secret, err = f.secret.read(); err != nil {
+	if f.peers.Secret, err = f.secret.readSecret(); err != nil {
 		return err
 	}
 	if f.peers.Secret == "" {
-		return usagef("--cluster is given without a secret; expected --cluster-secret FILE, or %s in the environment", secretVariable)
+		return usagef("--cluster is given without a secret; expected --cluster-secret FILE, or %s in the environment", clusterSecretVariable)
 	}
 	f.Peers = &f.peers
-	return f.checkPeersTLS()
+	return f.configurePeerTLS()
 }
 
-// checkPeersTLS has the hubs show each other certificates of one authority. One that has not signed for this
+// configurePeerTLS has the hubs show each other certificates of one authority. One that has not signed for this
 // hub, whom all others would refuse, is an error now.
-func (f *clusterFlags) checkPeersTLS() error {
+func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
 		return nil // in clear
@@ -156,12 +156,12 @@ func (f *clusterFlags) checkPeersTLS() error {
 	if err != nil {
 		return usageError{err}
 	}
-	pool, err := authorities(f.peersCA)
+	pool, err := readCertPool(f.peersCA)
 	if err != nil {
 		return err
 	}
 	own, _ := pair.GetCertificate(nil)
-	if err := verifyPeer(own, pool); err != nil {
+	if err := verifyCertificate(own, pool); err != nil {
 		return usagef("the other hubs would refuse --cluster-cert %s: %w; expected one for servers and clients that --cluster-ca has signed", f.peersCert, err)
 	}
 	f.peers.TLS = &tls.Config{
@@ -170,7 +170,7 @@ func (f *clusterFlags) checkPeersTLS() error {
 		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := pair.GetCertificate(nil)
 			// Who is refused by TLS 1.3 is not told why.
-			if err := cmp.Or(asked.SupportsCertificate(own), verifyPeer(own, pool)); err != nil {
+			if err := cmp.Or(asked.SupportsCertificate(own), verifyCertificate(own, pool)); err != nil {
 				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
 			}
 			return own, nil
@@ -179,19 +179,19 @@ func (f *clusterFlags) checkPeersTLS() error {
 	return nil
 }
 
-// verifyPeer says why a hub that trusts a pool would not take a certificate, whichever of the two connects.
-func verifyPeer(pair *tls.Certificate, pool *x509.CertPool) error {
+// verifyCertificate says why a hub that trusts a pool would not take a certificate, whichever of the two connects.
+func verifyCertificate(pair *tls.Certificate, roots *x509.CertPool) error {
 	chain := make([]*x509.Certificate, len(pair.Certificate))
-	between := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	for i, der := range pair.Certificate {
 		var err error
 		if chain[i], err = x509.ParseCertificate(der); err != nil {
 			return err
 		}
-		between.AddCert(chain[i])
+		intermediates.AddCert(chain[i])
 	}
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		o := x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{use}}
+		o := x509.VerifyOptions{Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}}
 		if _, err := chain[0].Verify(o); err != nil {
 			return err
 		}
@@ -202,21 +202,21 @@ func verifyPeer(pair *tls.Certificate, pool *x509.CertPool) error {
 // joinCluster joins the others, where that is asked for; leave ends it.
 func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
-	if !c.some() {
+	if !c.isClustered() {
 		return func() {}, nil
 	}
 	out := cmd.ErrOrStderr()
 	c.MaxMessage = f.hub.Limits.MaxMessage
-	c.Origin = os.Getenv(originVariable)
-	_ = os.Unsetenv(originVariable)
+	c.Origin = os.Getenv(clusterOriginVariable)
+	_ = os.Unsetenv(clusterOriginVariable)
 	c.Warn = func(line string) { fmt.Fprintf(out, "myriad: %s: %s\n", time.Now().Format(time.TimeOnly), line) }
 	node, err := cluster.Start(&f.hub, c.Config)
 	if err != nil {
-		return nil, usagef("%s", f.asFlags(strings.TrimPrefix(err.Error(), "cluster: ")))
+		return nil, usagef("%s", f.replaceFieldsWithFlags(strings.TrimPrefix(err.Error(), "cluster: ")))
 	}
-	f.successorEnv = map[string]string{originVariable: node.Origin()}
+	f.successorEnv = map[string]string{clusterOriginVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.noUpgrade = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil

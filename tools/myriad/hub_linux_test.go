@@ -18,46 +18,46 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// talk says what a client of the Redis protocol does, and wants the answers, with a | for each
+// exchangeRESP says what a client of the Redis protocol does, and wants the answers, with a | for each
 // end of a line.
-func talk(t *testing.T, c net.Conn, say, want string) {
+func exchangeRESP(t *testing.T, c net.Conn, send, want string) {
 	t.Helper()
-	exchange(t, c, say, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")
+	sendAndExpect(t, c, send, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")
 }
 
-// usersFile writes a file of users.
-func usersFile(t *testing.T, text string) string {
+// writeUsersFile writes a file of users.
+func writeUsersFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users.acl")
-	rewrite(t, path, text)
+	overwriteFile(t, path, text)
 	return path
 }
 
-func rewrite(t *testing.T, path, text string) {
+func overwriteFile(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	failOnError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // A hub serves both protocols on one port, and tells the operator of itself.
 func TestHub(t *testing.T) {
-	s := serveHere(t, "hub --admin 127.0.0.1:0 --last-values 10 --publish-rate 3")
+	s := serveLine(t, "hub --admin 127.0.0.1:0 --last-values 10 --publish-rate 3")
 	c := dial(t, s.addr)
-	talk(t, c, "PUBLISH a 1\r\n", ":0")
-	talk(t, c, "HELLO 4\r\n", "-NOPROTO unsupported protocol version")
-	talk(t, c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
+	exchangeRESP(t, c, "PUBLISH a 1\r\n", ":0")
+	exchangeRESP(t, c, "HELLO 4\r\n", "-NOPROTO unsupported protocol version")
+	exchangeRESP(t, c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
 	answer, err := http.Post("http://"+s.addr+"/publish?topic=a", "text/plain", strings.NewReader("22"))
-	must(t, err)
+	failOnError(t, err)
 	answer.Body.Close()
-	talk(t, c, "", "*3|$7|message|$1|a|$2|22")
-	if status, text := get(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
+	exchangeRESP(t, c, "", "*3|$7|message|$1|a|$2|22")
+	if status, text := httpGet(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
 		t.Errorf("the page: %d, %.100q", status, text)
 	}
-	s.shows(t, "/hub", `"Published": 2`)
-	s.shows(t, "/hub", `"Clients": 1`)
-	s.shows(t, "/metrics", "\nmyriad_hub_published_total 2\n")
-	s.shows(t, "/", `href="/hub"`)
+	s.waitForPage(t, "/hub", `"Published": 2`)
+	s.waitForPage(t, "/hub", `"Clients": 1`)
+	s.waitForPage(t, "/metrics", "\nmyriad_hub_published_total 2\n")
+	s.waitForPage(t, "/", `href="/hub"`)
 	other := dial(t, s.addr)
-	talk(t, other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
+	exchangeRESP(t, other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
 	io.WriteString(other, "PUBLISH b x\r\n")
 	if line := readLine(t, other); !strings.HasPrefix(line, "-") || !strings.Contains(line, "at most 3 messages a second") {
 		t.Errorf("the fourth message in a second: %q", line)
@@ -82,46 +82,46 @@ func readLine(t *testing.T, c net.Conn) string {
 
 // A hang-up has the users read again: who has lost its rights is closed, and others stay.
 func TestHubReloadsUsers(t *testing.T) {
-	users := usersFile(t, "user alice on >a +@all &*\nuser bob on >b +@all &*\n")
+	users := writeUsersFile(t, "user alice on >a +@all &*\nuser bob on >b +@all &*\n")
 	s := startServer(t, "hub", "--users", users)
 	alice, bob := dial(t, s.addr), dial(t, s.addr)
-	talk(t, alice, "PUBLISH x 1\r\nAUTH alice a\r\nSUBSCRIBE x\r\n", "-NOAUTH Authentication required.|+OK|*3|$9|subscribe|$1|x|:1")
-	talk(t, bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
+	exchangeRESP(t, alice, "PUBLISH x 1\r\nAUTH alice a\r\nSUBSCRIBE x\r\n", "-NOAUTH Authentication required.|+OK|*3|$9|subscribe|$1|x|:1")
+	exchangeRESP(t, bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
 	said := func(what string) {
 		t.Helper()
 		testkit.WaitFor(t, "word of "+what, func() bool { return strings.Contains(s.stderr.String(), what) })
 	}
-	rewrite(t, users, "user alice on >a +@all &*\nuser bob on >b +@all &y\n")
+	overwriteFile(t, users, "user alice on >a +@all &*\nuser bob on >b +@all &y\n")
 	s.Process.Signal(syscall.SIGHUP)
 	said("hangup: users " + users + " reloaded, 1 clients closed")
 	if rest, err := io.ReadAll(bob); len(rest) > 0 || err != nil {
 		t.Errorf("bob, who may not have his topic any more: %q, %v; want the end", rest, err)
 	}
-	rewrite(t, users, "user alice on >a +frob")
+	overwriteFile(t, users, "user alice on >a +frob")
 	s.Process.Signal(syscall.SIGHUP)
 	said("the users can't be reloaded, the old ones stay: ")
 	if c := dial(t, s.addr); true {
-		talk(t, c, "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
+		exchangeRESP(t, c, "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
 	}
-	talk(t, alice, "", "*3|$7|message|$1|x|$1|1")
-	if code := s.end(t, syscall.SIGTERM); code != 0 {
+	exchangeRESP(t, alice, "", "*3|$7|message|$1|x|$1|1")
+	if code := s.signalAndWait(t, syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d; stderr: %s", code, s.stderr)
 	}
 }
 
 // With --tls-addr there is a second address, with TLS, and the first is in clear.
 func TestHubTLS(t *testing.T) {
-	cert, key := certificate(t)
-	s := serveHere(t, "hub --tls-addr 127.0.0.1:0 --tls-cert "+cert+" --tls-key "+key)
+	cert, key := writeCertificate(t)
+	s := serveLine(t, "hub --tls-addr 127.0.0.1:0 --tls-cert "+cert+" --tls-key "+key)
 	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
 	lines := servingLine.FindAllStringSubmatch(s.stdout.String(), -1)
 	clear := dial(t, s.addr)
-	talk(t, clear, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
+	exchangeRESP(t, clear, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
 	secured, err := tls.Dial("tcp", lines[1][1], &tls.Config{InsecureSkipVerify: true})
-	must(t, err)
+	failOnError(t, err)
 	defer secured.Close()
-	talk(t, secured, "PUBLISH a 1\r\n", ":1")
-	talk(t, clear, "", "*3|$7|message|$1|a|$1|1")
+	exchangeRESP(t, secured, "PUBLISH a 1\r\n", ":1")
+	exchangeRESP(t, clear, "", "*3|$7|message|$1|a|$1|1")
 	if text := s.stdout.String(); strings.Count(text, ", TLS") != 1 {
 		t.Errorf("one of the addresses has TLS, and it says %s", text)
 	}
@@ -129,15 +129,15 @@ func TestHubTLS(t *testing.T) {
 
 // Who shows a certificate is the user of its name, if the file of users has that.
 func TestHubCertificates(t *testing.T) {
-	cert, key := certificate(t)
-	users := usersFile(t, "user localhost on cert +publish &a\n")
-	s := serveHere(t, "hub --users "+users+" --tls-client-ca "+cert+" --tls-cert "+cert+" --tls-key "+key)
+	cert, key := writeCertificate(t)
+	users := writeUsersFile(t, "user localhost on cert +publish &a\n")
+	s := serveLine(t, "hub --users "+users+" --tls-client-ca "+cert+" --tls-cert "+cert+" --tls-key "+key)
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
+	failOnError(t, err)
 	c, err := tls.Dial("tcp", s.addr, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
-	must(t, err)
+	failOnError(t, err)
 	defer c.Close()
-	talk(t, c, "PUBLISH a 1\r\n", ":0")
+	exchangeRESP(t, c, "PUBLISH a 1\r\n", ":0")
 	io.WriteString(c, "PUBLISH b 1\r\n")
 	if line := readLine(t, c); !strings.HasPrefix(line, "-NOPERM") {
 		t.Errorf("a topic that the user may not publish to: %q", line)
@@ -149,37 +149,37 @@ var joinedLine = regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([
 // TestHubClusterTLS has hubs that speak TLS with each other. Who has no certificate of theirs does not
 // come in, though it knows the secret, and it is said why.
 func TestHubClusterTLS(t *testing.T) {
-	t.Setenv(secretVariable, "s3cret")
+	t.Setenv(clusterSecretVariable, "s3cret")
 	of := func(name string) func(*x509.Certificate) {
 		return func(c *x509.Certificate) { c.Subject.CommonName = name }
 	}
-	cert, key := certificate(t, of("ours"))
-	otherCert, otherKey := certificate(t, of("somebody else's"))
-	expiredCert, expiredKey := certificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	cert, key := writeCertificate(t, of("ours"))
+	otherCert, otherKey := writeCertificate(t, of("somebody else's"))
+	expiredCert, expiredKey := writeCertificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	both := filepath.Join(t.TempDir(), "both.pem")
 	ours, err := os.ReadFile(cert)
-	must(t, err)
+	failOnError(t, err)
 	theirs, err := os.ReadFile(otherCert)
-	must(t, err)
-	rewrite(t, both, string(ours)+string(theirs))
+	failOnError(t, err)
+	overwriteFile(t, both, string(ours)+string(theirs))
 	secured := func(cert, key, ca string) string {
 		return fmt.Sprintf(" --cluster-cert %s --cluster-key %s --cluster-ca %s", cert, key, ca)
 	}
-	first := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert))
+	first := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert))
 	join := " --join " + joinedLine.FindStringSubmatch(first.stdout.String())[1]
-	second := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert)+join)
-	talk(t, dial(t, second.addr), "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
+	second := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert)+join)
+	exchangeRESP(t, dial(t, second.addr), "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
 	testkit.WaitFor(t, "one knows the subscribers of the other", func() bool {
-		_, text := get(t, "http://"+first.addr+"/topics/a")
+		_, text := httpGet(t, "http://"+first.addr+"/topics/a")
 		return strings.Contains(text, `"subscribers":1`)
 	})
 	says := func(s *server, why string) {
 		t.Helper()
 		testkit.WaitFor(t, "word of: "+why, func() bool { return strings.Contains(s.stderr.String(), why) })
 	}
-	other := serveHere(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
+	other := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
 	says(other, "the other hub would refuse --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
-	serveHere(t, "hub --cluster 127.0.0.1:0"+join)
+	serveLine(t, "hub --cluster 127.0.0.1:0"+join)
 	says(first, "first record does not look like a TLS handshake")
 	if text := other.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("a hub with a certificate of somebody else says: %s", text)
@@ -189,7 +189,7 @@ func TestHubClusterTLS(t *testing.T) {
 		{secured(expiredCert, expiredKey, expiredCert), "x509: certificate has expired"},
 		{secured(cert, otherKey, cert), "private key does not match public key"},
 	} {
-		if o := runLine(t, "hub --cluster 127.0.0.1:0"+wrong.flags); o.code != 2 || !strings.Contains(o.stderr, wrong.want) {
+		if o := invokeLine(t, "hub --cluster 127.0.0.1:0"+wrong.flags); o.code != 2 || !strings.Contains(o.stderr, wrong.want) {
 			t.Errorf("%s: exit code %d, %s; expected %q", wrong.flags, o.code, o.stderr, wrong.want)
 		}
 	}
@@ -200,8 +200,8 @@ func TestHubClusterTLS(t *testing.T) {
 func TestHubClusterSecret(t *testing.T) {
 	hub := func(secret, join string) *server {
 		t.Helper()
-		t.Setenv(secretVariable, secret)
-		return serveHere(t, "hub --cluster 127.0.0.1:0"+join)
+		t.Setenv(clusterSecretVariable, secret)
+		return serveLine(t, "hub --cluster 127.0.0.1:0"+join)
 	}
 	addrOf := func(s *server) string { return joinedLine.FindStringSubmatch(s.stdout.String())[1] }
 	first := hub("s3cret", "")

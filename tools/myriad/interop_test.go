@@ -24,9 +24,9 @@ import (
 
 // These tests let programs that we did not write be the clients.
 
-// client runs a program to its end, with input, and returns what it printed. The
+// runClient runs a program to its end, with input, and returns what it printed. The
 // input stays open, and the program is killed, when as much has come back, if hold is set.
-func client(t *testing.T, hold bool, input string, args ...string) string {
+func runClient(t *testing.T, keepInputOpen bool, input string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -34,26 +34,26 @@ func client(t *testing.T, hold bool, input string, args ...string) string {
 	var stdout, stderr lockedBuffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	in, err := cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	failOnError(t, err)
+	failOnError(t, cmd.Start())
 	_, err = io.WriteString(in, input)
-	must(t, err)
-	if hold {
+	failOnError(t, err)
+	if keepInputOpen {
 		testkit.WaitFor(t, "the answer", func() bool { return len(stdout.String()) >= len(input) })
 		cancel()
 	}
 	in.Close()
-	if err := cmd.Wait(); err != nil && !hold {
+	if err := cmd.Wait(); err != nil && !keepInputOpen {
 		t.Errorf("%s: %v; stderr: %s", strings.Join(args, " "), err, stderr.String())
 	}
 	return stdout.String()
 }
 
-// certificate writes a certificate for localhost and its key to files.
-func certificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key string) {
+// writeCertificate writes a certificate for localhost and its key to files.
+func writeCertificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	failOnError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", "there"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -63,21 +63,21 @@ func certificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key st
 		change(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	must(t, err)
+	failOnError(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	must(t, err)
+	failOnError(t, err)
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	failOnError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	failOnError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
 	return cert, key
 }
 
 // Programs that we did not write get their answers on every model.
 func TestInterop(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	const text = "one\nand two\n"
-	cert, key := certificate(t)
+	cert, key := writeCertificate(t)
 	secured := " --tls-cert " + cert + " --tls-key " + key
 	for _, model := range tcp.Models() {
 		socket := filepath.Join(t.TempDir(), "socket")
@@ -100,10 +100,10 @@ func TestInterop(t *testing.T) {
 				if _, err := exec.LookPath(program); err != nil {
 					t.Skipf("%s is not installed: %v", program, err)
 				}
-				s := serveHere(t, "serve --model "+model+" --app "+c.serve)
+				s := serveLine(t, "serve --model "+model+" --app "+c.serve)
 				host, port, _ := net.SplitHostPort(s.addr)
 				args := strings.Fields(strings.NewReplacer("{addr}", s.addr, "{host}", host, "{port}", port).Replace(c.client))
-				if got := client(t, c.hold, c.input, args...); got != c.want {
+				if got := runClient(t, c.hold, c.input, args...); got != c.want {
 					t.Errorf("it printed %q, want %q", got, c.want)
 				}
 				if code := s.stop(); code != 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// terminal understands what the view writes, and nothing else: it fails the test
+// fakeTerminal understands what the view writes, and nothing else: it fails the test
 // on any other control.
-type terminal struct {
+type fakeTerminal struct {
 	t      *testing.T
 	rows   []string
 	row    int // where the cursor is; it is at the beginning of its row or its end
@@ -21,19 +21,19 @@ type terminal struct {
 	writes int
 }
 
-func (w *terminal) Write(p []byte) (int, error) {
+func (w *fakeTerminal) Write(p []byte) (int, error) {
 	w.writes++
 	for text := string(p); text != ""; {
 		rest, control := "", ""
 		if i := strings.IndexAny(text, "\x1b\r\n"); i >= 0 {
 			text, rest = text[:i], text[i:]
 		}
-		w.print(text)
+		w.printText(text)
 		if rest == "" {
 			break
 		}
-		control, text = w.cut(rest)
-		w.control(control)
+		control, text = w.cutControl(rest)
+		w.applyControl(control)
 	}
 	if w.hidden {
 		w.t.Errorf("the cursor is hidden after %q", p)
@@ -41,8 +41,8 @@ func (w *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cut takes a control off.
-func (w *terminal) cut(text string) (control, rest string) {
+// cutControl takes a control off.
+func (w *fakeTerminal) cutControl(text string) (control, rest string) {
 	if text[0] != '\x1b' {
 		return text[:1], text[1:]
 	}
@@ -53,7 +53,7 @@ func (w *terminal) cut(text string) (control, rest string) {
 	return text[:i+1], text[i+1:]
 }
 
-func (w *terminal) print(text string) {
+func (w *fakeTerminal) printText(text string) {
 	for len(w.rows) <= w.row {
 		w.rows = append(w.rows, "")
 	}
@@ -69,7 +69,7 @@ func (w *terminal) print(text string) {
 	w.start = false
 }
 
-func (w *terminal) control(c string) {
+func (w *fakeTerminal) applyControl(c string) {
 	switch {
 	case strings.HasSuffix(c, "m"): // a colour
 	case c == "\r":
@@ -84,9 +84,9 @@ func (w *terminal) control(c string) {
 		}
 		w.rows = w.rows[:min(w.row, len(w.rows))]
 	case c == eraseLine:
-		w.print("")
+		w.printText("")
 		w.rows[w.row] = ""
-	case c == up:
+	case c == cursorUp:
 		if w.row--; w.row < 0 {
 			w.t.Fatal("the cursor went above the first row")
 		}
@@ -96,15 +96,15 @@ func (w *terminal) control(c string) {
 }
 
 // text is what stands on the terminal.
-func (w *terminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
+func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
 
-// viewOn is a view on a terminal on which something stands already. Its clock
+// newTestView is a view on a terminal on which something stands already. Its clock
 // stands still until it is set.
-func viewOn(t *testing.T, on screen) (*liveView, *terminal, *time.Time) {
+func newTestView(t *testing.T, on screen) (*liveView, *fakeTerminal, *time.Time) {
 	t.Helper()
-	w := &terminal{t: t, rows: []string{"before"}, row: 1, start: true}
+	w := &fakeTerminal{t: t, rows: []string{"before"}, row: 1, start: true}
 	clock := time.Unix(1e9, 0)
-	return &liveView{out: w, screen: func() screen { return on }, now: func() time.Time { return clock }, stalled: func() time.Duration { return 0 }}, w, &clock
+	return &liveView{out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock }, cpuStallTime: func() time.Duration { return 0 }}, w, &clock
 }
 
 var wide = screen{width: 80, height: 24}
@@ -112,33 +112,33 @@ var wide = screen{width: 80, height: 24}
 // TestViewInPlace has what is drawn replaced each time, and taken away in the end.
 func TestViewInPlace(t *testing.T) {
 	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}} {
-		v, w, clock := viewOn(t, on)
-		v.observe(load.Event{Phase: load.Began})
-		v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
+		v, w, clock := newTestView(t, on)
+		v.handleEvent(load.Event{Phase: load.Began})
+		v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
 		for n := range int64(5) {
 			*clock = clock.Add(time.Second)
-			v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
+			v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
 			rows := strings.Split(w.text(), "\n")
 			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
 				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
 			}
 		}
-		v.observe(load.Event{Phase: load.Done})
-		v.close()
+		v.handleEvent(load.Event{Phase: load.Done})
+		v.erase()
 		if w.text() != "before" || w.row != 1 {
 			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
 		}
 	}
 }
 
-// aView shows an open loop against a server of this machine.
-func aView(t *testing.T, on screen) (*liveView, *terminal) {
-	v, w, clock := viewOn(t, on)
-	v.observe(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
-	v.observe(load.Event{Phase: load.Measuring})
+// newViewWithInterval shows an open loop against a server of this machine.
+func newViewWithInterval(t *testing.T, on screen) (*liveView, *fakeTerminal) {
+	v, w, clock := newTestView(t, on)
+	v.handleEvent(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
+	v.handleEvent(load.Event{Phase: load.Measuring})
 	*clock = clock.Add(30 * time.Second)
-	v.stalled = func() time.Duration { return 300 * time.Millisecond }
-	v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
+	v.cpuStallTime = func() time.Duration { return 300 * time.Millisecond }
+	v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
 		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
 		InFlight: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
 		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
@@ -149,7 +149,7 @@ func aView(t *testing.T, on screen) (*liveView, *terminal) {
 
 // TestView has what there is to know.
 func TestView(t *testing.T) {
-	_, w := aView(t, wide)
+	_, w := newViewWithInterval(t, wide)
 	for _, want := range []string{
 		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s", "5,000/s, 6,000 waiting, 17 in flight",
 		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "programs waited for a processor for 30 % of the time", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "what is planned is not sent",
@@ -163,7 +163,7 @@ func TestView(t *testing.T) {
 // TestViewFits never writes a line that is wider than the screen, nor more of them.
 func TestViewFits(t *testing.T) {
 	for width := range 100 {
-		_, w := aView(t, screen{width: width, height: 10})
+		_, w := newViewWithInterval(t, screen{width: width, height: 10})
 		rows := strings.Split(w.text(), "\n")[1:]
 		for _, row := range rows {
 			if n := len([]rune(row)); n > width {
@@ -178,39 +178,39 @@ func TestViewFits(t *testing.T) {
 
 // TestViewIsNarrowed has the terminal made narrower, which breaks the lines.
 func TestViewIsNarrowed(t *testing.T) {
-	v, _ := aView(t, wide)
-	v.shown = []int{80, 40, 41, 0}
-	if got := strings.Count(v.erase(screen{width: 20, height: 24}), up); got != 10 {
+	v, _ := newViewWithInterval(t, wide)
+	v.drawnWidths = []int{80, 40, 41, 0}
+	if got := strings.Count(v.eraseSequence(screen{width: 20, height: 24}), cursorUp); got != 10 {
 		t.Errorf("lines of 80, 40, 41 and 0 columns on 20: got %d rows, want 10", got)
 	}
-	if got := v.erase(wide); got != "" {
+	if got := v.eraseSequence(wide); got != "" {
 		t.Errorf("once more: got %q, want nothing", got)
 	}
 }
 
 // TestViewIsBounded remembers only so many intervals and causes.
 func TestViewIsBounded(t *testing.T) {
-	v, _, _ := viewOn(t, wide)
-	v.observe(load.Event{Phase: load.Began})
-	for n := range liveHistory + 10 {
-		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
+	v, _, _ := newTestView(t, wide)
+	v.handleEvent(load.Event{Phase: load.Began})
+	for n := range sparklineIntervals + 10 {
+		v.handleEvent(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
 	}
-	if len(v.rates) != liveHistory || len(v.errors) != liveCauses+1 || v.errors["other"] != liveHistory+10-liveCauses {
-		t.Errorf("%d intervals, %d causes, %d other", len(v.rates), len(v.errors), v.errors["other"])
+	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != sparklineIntervals+10-maxErrorCauses {
+		t.Errorf("%d intervals, %d causes, %d other", len(v.rateHistory), len(v.errors), v.errors["other"])
 	}
 }
 
 // TestViewIsNotDrawnTooOften has a thousand intervals a second.
 func TestViewIsNotDrawnTooOften(t *testing.T) {
-	v, w, clock := viewOn(t, wide)
+	v, w, clock := newTestView(t, wide)
 	for range 1000 {
-		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
+		v.handleEvent(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
 		*clock = clock.Add(time.Millisecond)
 	}
 	if w.writes != 10 {
 		t.Errorf("drawn %d times in a second; want 10", w.writes)
 	}
-	v.observe(load.Event{Phase: load.Done})
+	v.handleEvent(load.Event{Phase: load.Done})
 	if w.text() != "before" {
 		t.Errorf("at the end:\n%s", w.text())
 	}

@@ -19,7 +19,7 @@ const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s 
   myriad load -c 200 https://example.com/
   myriad load --ramp 0:100k:60s --lifetime 30s --src 10.0.0.10-10.0.0.20 10.0.0.7:9000`
 
-func newLoad() *cobra.Command {
+func newLoadCommand() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
 		Use:   "load [flags] HOST:PORT|unix:PATH|URL...",
@@ -45,67 +45,67 @@ called wrongly.`,
 		Example: loadExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.complete(cmd.InOrStdin(), args); err != nil {
+			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+			if err := f.agents.validateAndComplete(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
-			f.warn(cmd)
-			return f.run(cmd)
+			f.warnAboutClientLimits(cmd)
+			return f.runLoad(cmd)
 		},
 	}
-	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
+	f.addFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
 	return cmd
 }
 
-// run runs the load and prints what there is to print.
-func (f *loadFlags) run(cmd *cobra.Command) error {
-	t, err := f.results.open(cmd)
+// runLoad runs the load and prints what there is to print.
+func (f *loadFlags) runLoad(cmd *cobra.Command) error {
+	t, err := f.results.newReporter(cmd)
 	if err != nil {
 		return err
 	}
 	f.cfg.Observe = func(e load.Event) {
-		t.observe(e)
+		t.handleEvent(e)
 		if e.Step != nil {
-			t.say("%s", stepLine(e.Step, f.cfg.Rate.Goal))
+			t.printf("%s", formatSearchStep(e.Step, f.cfg.Rate.Goal))
 		}
 	}
-	result, err := f.start(cmd.Context(), t)
-	outErr := t.finish(result)
+	result, err := f.startRun(cmd.Context(), t)
+	outErr := t.writeResult(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
 	if result.Search != nil && result.Search.Rate > 0 {
-		t.say("%s", foundLine(result))
+		t.printf("%s", formatFoundRate(result))
 	}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("the run ended early: %w", err)
 	case result.Search != nil && result.Search.Rate == 0:
-		err = noRate(result.Search)
-	case outErr == nil && answersHTTP(result):
+		err = noRateFoundError(result.Search)
+	case outErr == nil && isHTTPMismatch(result):
 		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, or --http with a request of your own", f.cfg.Target)
 	}
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// answersHTTP says whether the first wrong answer is one of HTTP, or a page alone, as some
+// isHTTPMismatch says whether the first wrong answer is one of HTTP, or a page alone, as some
 // servers send it to what they take for HTTP/0.9.
-func answersHTTP(r *load.Result) bool {
+func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// spare keeps a processor for handshakes, which compute beside the loops.
-func (f *loadFlags) spare() {
+// reserveHandshakeProcessor keeps a processor for handshakes, which compute beside the loops.
+func (f *loadFlags) reserveHandshakeProcessor() {
 	if f.cfg.TLS != nil {
-		spareProcessors(max(f.cfg.Loops, 1), false)
+		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)
 	}
 }
 
-// stepLine is a rate that a search has tried.
-func stepLine(s *load.Step, goal load.Goal) string {
+// formatSearchStep is a rate that a search has tried.
+func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {
 	case s.Kept:
@@ -125,9 +125,9 @@ func stepLine(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// wall is the last try of the lowest rate above the one that was found, the zero Step
+// lowestFailedStep is the last try of the lowest rate above the one that was found, the zero Step
 // if there is none.
-func wall(found *load.Found) (lowest load.Step) {
+func lowestFailedStep(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
 			lowest = s
@@ -136,23 +136,23 @@ func wall(found *load.Found) (lowest load.Step) {
 	return lowest
 }
 
-// noRate says that a search has found nothing.
-func noRate(found *load.Found) error {
+// noRateFoundError says that a search has found nothing.
+func noRateFoundError(found *load.Found) error {
 	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
-	if wall(found).Limited {
+	if lowestFailedStep(found).Limited {
 		err = fmt.Errorf("%w: the generator was late", err)
 	}
 	return err
 }
 
-// foundLine is what a search has found.
-func foundLine(r *load.Result) string {
+// formatFoundRate is what a search has found.
+func formatFoundRate(r *load.Result) string {
 	found := r.Search
 	more := "5% more did not"
 	switch {
 	case found.Most:
 		more = "the search went no further"
-	case wall(found).Limited:
+	case lowestFailedStep(found).Limited:
 		more = "at 5% more the generator was late"
 	}
 	return fmt.Sprintf("found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s",

@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentFlags are the flags of load and hold that divide the load among agents.
-type agentFlags struct {
+// distributedLoadFlags are the flags of load and hold that divide the load among agents.
+type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options
 	secret  secretFlag
@@ -35,7 +35,7 @@ type agentCount struct {
 	local bool
 }
 
-func parseAgents(text string) (c agentCount, err error) {
+func parseAgentCount(text string) (c agentCount, err error) {
 	number, local := strings.CutPrefix(text, "local:")
 	n, err := quantity.ParsePositive(number)
 	if err != nil || n > load.MaxGenerators {
@@ -44,49 +44,49 @@ func parseAgents(text string) (c agentCount, err error) {
 	return agentCount{n, local}, nil
 }
 
-func (f *agentFlags) add(flags *pflag.FlagSet) {
-	flag(flags, &f.agents, parseAgents, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
+func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
+	addParsedFlag(flags, &f.agents, parseAgentCount, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
-	f.nats.add(flags, "", "meet the agents at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
-	flag(flags, &f.options.JoinTimeout, quantity.ParsePeriod, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
-	f.secret.add(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
+	f.nats.addFlags(flags, "", "meet the agents at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
+	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePeriod, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
+	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
 }
 
-// meeting lists the flags of the NATS server, which local agents don't need.
-var meeting = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
+// natsFlagNames lists the flags of the NATS server, which local agents don't need.
+var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
-// check validates the flags and completes the options.
-func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
+// validateAndComplete validates the flags and completes the options.
+func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
 	if f.agents.n == 0 {
-		for _, name := range append([]string{"agents-wait"}, meeting...) {
-			if changed(name) {
+		for _, name := range append([]string{"agents-wait"}, natsFlagNames...) {
+			if isFlagSet(name) {
 				return usagef("--%s is given without --agents; expected both", name)
 			}
 		}
 		return nil
 	}
 	if f.agents.local {
-		for _, name := range meeting {
-			if changed(name) {
+		for _, name := range natsFlagNames {
+			if isFlagSet(name) {
 				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
 		}
 	}
 	switch {
-	case changed("nats") && changed("agents-addr"):
+	case isFlagSet("nats") && isFlagSet("agents-addr"):
 		return usagef("--nats and --agents-addr are given; expected one of the two")
-	case changed("nats") && f.cert+f.key != "":
+	case isFlagSet("nats") && f.cert+f.key != "":
 		return usagef("--agents-cert or --agents-key is given with --nats, whose server has its own; expected --agents-addr")
 	case (f.cert == "") != (f.key == ""):
 		return usagef("only one of --agents-cert and --agents-key is given; expected both")
-	case !changed("nats"):
-		if err := checkAddress("agents-addr", f.options.Listen); err != nil {
+	case !isFlagSet("nats"):
+		if err := validateListenAddr("agents-addr", f.options.Listen); err != nil {
 			return err
 		}
 	}
-	if f.options.NATS, err = f.nats.agents(&f.secret); err != nil {
+	if f.options.NATS, err = f.nats.agentsNATS(&f.secret); err != nil {
 		return err
 	}
 	if f.cert != "" {
@@ -109,31 +109,31 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	return nil
 }
 
-// start runs the load in this process or on agents. Lines about agents go to standard error if standard output has
+// startRun runs the load in this process or on agents. Lines about agents go to standard error if standard output has
 // events.
-func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error) {
+func (f *loadFlags) startRun(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
-		f.spare()
+		f.reserveHandshakeProcessor()
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
-	o.Agents, o.Logf = f.agents.agents.n, t.say
+	o.Agents, o.Logf = f.agents.agents.n, rep.printf
 	switch {
 	case f.results.quiet:
 		o.Logf = nil
-	case !t.text:
-		o.Logf = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
+	case !rep.textResult:
+		o.Logf = func(format string, args ...any) { fmt.Fprintf(rep.stderr, format+"\n", args...) }
 	}
 	if f.agents.agents.local {
 		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
-		o.StartLocal = func(url string) (func(), error) { return f.localAgents(url, o.Token) }
+		o.StartLocal = func(url string) (func(), error) { return f.startLocalAgents(url, o.Token) }
 		cfg.Sources = nil
 	}
 	return agents.Run(ctx, o, cfg)
 }
 
-// localAgents starts agents as processes of this machine. They end with the run.
-func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
+// startLocalAgents starts agents as processes of this machine. They end with the run.
+func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	stop = func() {
-		late := time.AfterFunc(localEnd, cancel) // they end by themselves
+		late := time.AfterFunc(localAgentStopTimeout, cancel) // they end by themselves
 		running.Wait()
 		late.Stop()
 		cancel()
@@ -169,5 +169,5 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	return stop, nil
 }
 
-// localEnd is how long local agents may take to end.
-const localEnd = 10 * time.Second
+// localAgentStopTimeout is how long local agents may take to end.
+const localAgentStopTimeout = 10 * time.Second

@@ -17,16 +17,16 @@ import (
 
 // loadFlags are the flags of load, and those of hold, which are some of them.
 type loadFlags struct {
-	cfg      load.Config
-	given    map[string][]string // texts of settings, by name
-	config   string              // a file with a configuration as JSON, "" for none
-	unescape bool
-	results  resultFlags
-	agents   agentFlags
+	cfg          load.Config
+	settingTexts map[string][]string // texts of settings, by name
+	configFile   string              // a file with a configuration as JSON, "" for none
+	unescape     bool
+	results      outputFlags
+	agents       distributedLoadFlags
 }
 
-// aliases are further names of flags, most of them tcpkali's.
-var aliases = map[string]string{
+// flagAliases are further names of flags, most of them tcpkali's.
+var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
 	"source-ip":        "src",
@@ -39,9 +39,9 @@ const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --wo
   always measured. For what differs see docs/load.md.
 `
 
-// canonical is the name that a flag has here.
-func canonical(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if here, ok := aliases[name]; ok {
+// canonicalFlagName is the name that a flag has here.
+func canonicalFlagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if here, ok := flagAliases[name]; ok {
 		name = here
 	}
 	return pflag.NormalizedName(name)
@@ -50,14 +50,14 @@ func canonical(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // settingFlag is the flag of a setting: it keeps the texts for load.Config.Set.
 type settingFlag struct {
 	load.Setting
-	to map[string][]string
+	textsByName map[string][]string
 }
 
 func (f settingFlag) Set(text string) error {
 	if !f.List && f.Group != "Messages" { // of several messages none is left out
-		f.to[f.Name] = nil
+		f.textsByName[f.Name] = nil
 	}
-	f.to[f.Name] = append(f.to[f.Name], text)
+	f.textsByName[f.Name] = append(f.textsByName[f.Name], text)
 	return nil
 }
 
@@ -70,44 +70,44 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// add gives a command the flags of these groups of settings, its own behind those of the
+// addFlagGroups gives a command the flags of these groups of settings, its own behind those of the
 // group that they belong to.
-func (f *loadFlags) add(cmd *cobra.Command, groups ...string) {
-	f.given = make(map[string][]string)
+func (f *loadFlags) addFlagGroups(cmd *cobra.Command, groups ...string) {
+	f.settingTexts = make(map[string][]string)
 	var all flagGroups
 	settings := load.Settings()
-	cmd.Flags().SetNormalizeFunc(canonical)
+	cmd.Flags().SetNormalizeFunc(canonicalFlagName)
 	for _, name := range groups {
 		text := ""
 		if name == "tcpkali" {
 			text = tcpkaliText
 		}
-		all.add(name, text, func(flags *pflag.FlagSet) {
+		all.addGroup(name, text, func(flags *pflag.FlagSet) {
 			for _, s := range settings {
 				if s.Group == name {
-					f.addSetting(flags, s)
+					f.addSettingFlag(flags, s)
 				}
 			}
-			f.addOwn(flags, name, settings)
+			f.addCommandFlags(flags, name, settings)
 		})
 	}
-	all.giveTo(cmd)
+	all.attachTo(cmd)
 }
 
-func (f *loadFlags) addSetting(flags *pflag.FlagSet, s load.Setting) {
+func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	if f.cfg.Hold && s.Name == "connections" {
 		s.Short = "n"
 	}
-	flags.VarP(settingFlag{s, f.given}, s.Name, s.Short, s.Help)
+	flags.VarP(settingFlag{s, f.settingTexts}, s.Name, s.Short, s.Help)
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addOwn adds flags that are no settings of a load.Config, and those of other groups that
+// addCommandFlags adds flags that are no settings of a load.Config, and those of other groups that
 // hold has.
-func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string, settings []load.Setting) {
+func (f *loadFlags) addCommandFlags(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
-		flags.StringVar(&f.config, "config", "", "read the configuration from this `FILE`, a JSON object with the names of flags as keys; - is standard input; flags go before it")
+		flags.StringVar(&f.configFile, "config", "", "read the configuration from this `FILE`, a JSON object with the names of flags as keys; - is standard input; flags go before it")
 		if !f.cfg.Hold {
 			return
 		}
@@ -115,20 +115,20 @@ func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string, settings []load.S
 			switch s.Name {
 			case "duration":
 				s.Help = "hold them for this `TIME` (default: until Ctrl-C, at most 30 days)"
-				f.addSetting(flags, s)
+				f.addSettingFlag(flags, s)
 			case "hold-after":
 				s.Help = "hold them for this `TIME` more, behind what --check does at the end (default 0s)"
-				f.addSetting(flags, s)
+				f.addSettingFlag(flags, s)
 			}
 		}
 	case "Messages":
 		flags.BoolVarP(&f.unescape, "unescape-message-args", "e", false, "read \\n, \\r, \\t, \\\\, \\xHH and such in texts of messages and answers")
 	case "Agents":
-		f.agents.add(flags)
+		f.agents.addFlags(flags)
 	case "Results":
-		f.results.add(flags)
+		f.results.addFlags(flags)
 	case "tcpkali":
-		flag(flags, &f.results.percents, parsePercentiles, "latency-percentiles", "", "print these percentiles of the latency too, a `LIST` as 95,99,99.5")
+		addParsedFlag(flags, &f.results.percents, parsePercentiles, "latency-percentiles", "", "print these percentiles of the latency too, a `LIST` as 95,99,99.5")
 		for _, name := range []string{"latency-connect", "latency-first-byte"} {
 			flags.Bool(name, false, "")
 			flags.Lookup(name).Hidden = true
@@ -136,20 +136,20 @@ func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string, settings []load.S
 	}
 }
 
-// complete makes the configuration of --config, the flags and the targets, and checks it.
-func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
+// buildConfig makes the configuration of --config, the flags and the targets, and checks it.
+func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
-	if err := f.readConfig(stdin); err != nil {
+	if err := f.readConfigFile(stdin); err != nil {
 		return err
 	}
 	f.cfg.Hold = f.cfg.Hold || hold
-	for name := range f.given {
-		if err := f.unescaped(name); err != nil {
+	for name := range f.settingTexts {
+		if err := f.unescapeSetting(name); err != nil {
 			return err
 		}
 	}
-	webSocket := f.cfg.WebSocket != nil || f.given["ws"] != nil
-	if err := f.cfg.Set(f.given); err != nil {
+	webSocket := f.cfg.WebSocket != nil || f.settingTexts["ws"] != nil
+	if err := f.cfg.Set(f.settingTexts); err != nil {
 		of, _ := errors.AsType[*load.SettingError](err)
 		return usagef("--%s is %w", of.Name, of.Err)
 	}
@@ -164,7 +164,7 @@ func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
 	url := func(target string) bool {
 		return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
 	}
-	if f.given["header"] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
+	if f.settingTexts["header"] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
 		return usagef("--header is given without a WebSocket; expected it with --ws or a target such as ws://HOST/")
 	}
 	if err := f.cfg.Validate(); err != nil {
@@ -173,40 +173,40 @@ func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
 	return nil
 }
 
-// readConfig reads what --config names.
-func (f *loadFlags) readConfig(stdin io.Reader) error {
-	if f.config == "" {
+// readConfigFile reads what --config names.
+func (f *loadFlags) readConfigFile(stdin io.Reader) error {
+	if f.configFile == "" {
 		return nil
 	}
-	const most = 4 * load.MaxMessage
+	const maxBytes = 4 * load.MaxMessage
 	in := stdin
-	if f.config != "-" {
-		file, err := os.Open(f.config)
+	if f.configFile != "-" {
+		file, err := os.Open(f.configFile)
 		if err != nil {
 			return usagef("--config: %w", err)
 		}
 		defer file.Close()
 		in = file
 	}
-	text, err := io.ReadAll(io.LimitReader(in, most+1))
+	text, err := io.ReadAll(io.LimitReader(in, maxBytes+1))
 	switch {
 	case err != nil:
 		return usagef("--config: %w", err)
-	case len(text) > most:
-		return usagef("--config is %s, which has more; expected at most %d bytes", f.config, most)
+	case len(text) > maxBytes:
+		return usagef("--config is %s, which has more; expected at most %d bytes", f.configFile, maxBytes)
 	}
 	if err := f.cfg.UnmarshalJSON(bytes.TrimSpace(text)); err != nil {
-		return usagef("--config: %s: %s", f.config, strings.TrimPrefix(err.Error(), "load: config: "))
+		return usagef("--config: %s: %s", f.configFile, strings.TrimPrefix(err.Error(), "load: config: "))
 	}
 	return nil
 }
 
-// unescaped replaces the escapes in the texts of a flag, if they are to be.
-func (f *loadFlags) unescaped(name string) error {
+// unescapeSetting replaces the escapes in the texts of a flag, if they are to be.
+func (f *loadFlags) unescapeSetting(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil
 	}
-	for i, text := range f.given[name] {
+	for i, text := range f.settingTexts[name] {
 		plain, err := message.Unescape(text)
 		if err != nil {
 			return usagef("--%s: %w", name, err)
@@ -222,7 +222,7 @@ func (f *loadFlags) unescaped(name string) error {
 			}
 			plain = fixed
 		}
-		f.given[name][i] = string(plain)
+		f.settingTexts[name][i] = string(plain)
 	}
 	return nil
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// configOf is the configuration, as JSON, that a command line of load describes.
-func configOf(line ...string) (string, error) {
+// parseLoadConfig is the configuration, as JSON, that a command line of load describes.
+func parseLoadConfig(line ...string) (string, error) {
 	cmd := &cobra.Command{Use: "load"}
 	var f loadFlags
-	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
+	f.addFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
 	if err := cmd.ParseFlags(line); err != nil {
 		return "", err
 	}
-	if err := f.complete(strings.NewReader(""), cmd.Flags().Args()); err != nil {
+	if err := f.buildConfig(strings.NewReader(""), cmd.Flags().Args()); err != nil {
 		return "", err
 	}
 	text, err := json.Marshal(f.cfg)
@@ -55,19 +55,19 @@ func TestLoadConfig(t *testing.T) {
 		"--ssl --tls-insecure":      `"tls":true,"tls_insecure":true,`,
 		"--latency-connect --latency-first-byte --latency-percentiles 95,99": ``,
 	} {
-		got, err := configOf(append(strings.Fields(line), "127.0.0.1:9000")...)
+		got, err := parseLoadConfig(append(strings.Fields(line), "127.0.0.1:9000")...)
 		if want = strings.TrimSuffix(`{"target":"127.0.0.1:9000",`+want, ",") + "}"; err != nil || got != want {
 			t.Errorf("%s: %v\n got %s\nwant %s", line, err, got, want)
 		}
 	}
-	if got, err := configOf("-H", "A:b", "ws://127.0.0.1:9000/"); err != nil || !strings.Contains(got, `"header":["A: b"]`) {
+	if got, err := parseLoadConfig("-H", "A:b", "ws://127.0.0.1:9000/"); err != nil || !strings.Contains(got, `"header":["A: b"]`) {
 		t.Errorf("a header for a URL of a WebSocket: %s, %v", got, err)
 	}
 	path := filepath.Join(t.TempDir(), "run.json")
 	if err := os.WriteFile(path, []byte(`{"target": "http://127.0.0.1:9000/x", "connections": "2k", "src": ["127.0.0.1"], "duration": 1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := configOf("--config", path, "-c", "5", "--src", "127.0.0.2")
+	got, err := parseLoadConfig("--config", path, "-c", "5", "--src", "127.0.0.2")
 	if want := `{"target":"127.0.0.1:9000","connections":5,"src":["127.0.0.2"],"duration":"1s","message":"GET /x HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n","match":"http"}`; err != nil || got != want {
 		t.Errorf("with a file: %v\n got %s\nwant %s", err, got, want)
 	}
@@ -99,12 +99,12 @@ func TestSearchLines(t *testing.T) {
 		"found 1000/s on 2 connections, 500": {Steps: steps},
 	} {
 		found.Rate, found.Goal = 1000, goal
-		if got := foundLine(&load.Result{Connected: 2, Search: &found}); !strings.Contains(got, want) {
+		if got := formatFoundRate(&load.Result{Connected: 2, Search: &found}); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q in it", got, want)
 		}
 	}
 	for i, want := range []string{"p99 0s, kept", "fell behind", "the generator was late", "7 never sent or answered"} {
-		if got := stepLine(&steps[i], goal); !strings.Contains(got, want) {
+		if got := formatSearchStep(&steps[i], goal); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q in it", got, want)
 		}
 	}
@@ -114,9 +114,9 @@ func TestSearchLines(t *testing.T) {
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
-	must(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
-	lines, site := serveHere(t, "serve --app lines"), serveHere(t, "serve --app http")
-	sha, plain := serveHere(t, "serve --app sha"), serveHere(t, "plain --app lines")
+	failOnError(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
+	lines, site := serveLine(t, "serve --app lines"), serveLine(t, "serve --app http")
+	sha, plain := serveLine(t, "serve --app sha"), serveLine(t, "plain --app lines")
 	for line, c := range map[string]struct {
 		code int
 		says []string
@@ -140,11 +140,11 @@ func TestLoad(t *testing.T) {
 		args := append([]string{"load"}, strings.Split(line, " ")...)
 		got := invoke(t, args...)
 		if got.code != c.code {
-			t.Errorf("load %s: exit code %d, want %d: %s", line, got.code, c.code, got.says())
+			t.Errorf("load %s: exit code %d, want %d: %s", line, got.code, c.code, got.output())
 		}
 		for _, part := range c.says {
-			if !strings.Contains(got.says(), part) {
-				t.Errorf("load %s: it does not say %q: %s", line, part, got.says())
+			if !strings.Contains(got.output(), part) {
+				t.Errorf("load %s: it does not say %q: %s", line, part, got.output())
 			}
 		}
 	}
@@ -153,12 +153,12 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// events reads a stream of JSON.
-func events(t *testing.T, stream string) (list []load.Event) {
+// parseEvents reads a stream of JSON.
+func parseEvents(t *testing.T, stream string) (list []load.Event) {
 	t.Helper()
 	for lines := json.NewDecoder(strings.NewReader(stream)); lines.More(); {
 		var e load.Event
-		must(t, lines.Decode(&e))
+		failOnError(t, lines.Decode(&e))
 		list = append(list, e)
 	}
 	return list
@@ -167,30 +167,30 @@ func events(t *testing.T, stream string) (list []load.Event) {
 // Events go to a file or to standard output, from flags or a configuration, and expectations
 // are not among them; report reads them again.
 func TestLoadEvents(t *testing.T) {
-	s := serveHere(t, "serve --app lines")
+	s := serveLine(t, "serve --app lines")
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json")
-	must(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
+	failOnError(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
 	line := "load --config " + config + " --expect answered>21"
 	streams := map[string]string{}
 	for _, flag := range []string{"--out=-", "--json", "--out=" + file} {
-		got := runLine(t, line+" "+flag)
-		if got.code != 1 || !strings.Contains(got.says(), "FAIL answered>21: 21\n") {
+		got := invokeLine(t, line+" "+flag)
+		if got.code != 1 || !strings.Contains(got.output(), "FAIL answered>21: 21\n") {
 			t.Errorf("%s: exit code %d, stderr %q", flag, got.code, got.stderr)
 		}
 		streams[flag] = got.stdout
 	}
 	written, err := os.ReadFile(file)
-	must(t, err)
+	failOnError(t, err)
 	streams["--out="+file] = string(written)
 	for name, stream := range streams {
-		list := events(t, stream)
+		list := parseEvents(t, stream)
 		if last := list[len(list)-1]; last.Phase != load.Done || last.Result == nil || last.Result.Answered != 21 {
 			t.Errorf("%s: the last of %d events is %+v; want 21 answers", name, len(list), last)
 		}
 	}
 	out := filepath.Join(dir, "out.json")
-	if got := runLine(t, "report --format json --out "+out+" --expect answered==21 "+file); got.code != 0 {
+	if got := invokeLine(t, "report --format json --out "+out+" --expect answered==21 "+file); got.code != 0 {
 		t.Errorf("report: %s", got.stderr)
 	}
 	text, err := os.ReadFile(out)
@@ -206,7 +206,7 @@ func TestLoadMetrics(t *testing.T) {
 	cmd := &cobra.Command{}
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	r, err := (&resultFlags{metrics: "127.0.0.1:0", quiet: true}).open(cmd)
+	r, err := (&outputFlags{metrics: "127.0.0.1:0", quiet: true}).newReporter(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,18 +219,18 @@ func TestLoadMetrics(t *testing.T) {
 		{load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7}, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
-		r.observe(step.event)
-		if status, _ := get(t, url+"/readyz"); status != step.ready {
+		r.handleEvent(step.event)
+		if status, _ := httpGet(t, url+"/readyz"); status != step.ready {
 			t.Errorf("%v: /readyz is %d, want %d", step.event.Phase, status, step.ready)
 		}
 	}
-	_, text := get(t, url+"/metrics")
+	_, text := httpGet(t, url+"/metrics")
 	for _, want := range []string{"myriad_load_connections 7\n", "myriad_load_messages_answered_total 5\n", "go_goroutines "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	if err := r.finish(nil); err != nil {
+	if err := r.writeResult(nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := http.Get(url); err == nil {
@@ -246,12 +246,12 @@ func TestOutputsAreWhole(t *testing.T) {
 	if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := (&resultFlags{out: file, html: filepath.Join(dir, "a.html"), quiet: true}).open(&cobra.Command{})
+	r, err := (&outputFlags{out: file, html: filepath.Join(dir, "a.html"), quiet: true}).newReporter(&cobra.Command{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.observe(load.Event{Phase: load.Began})
-	if err := r.finish(nil); err != nil {
+	r.handleEvent(load.Event{Phase: load.Began})
+	if err := r.writeResult(nil); err != nil {
 		t.Error(err)
 	}
 	got, _ := os.ReadFile(file)
@@ -262,10 +262,10 @@ func TestOutputsAreWhole(t *testing.T) {
 
 // load speaks TLS with both kinds of server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
-	slow(t)
-	cert, key := certificate(t)
+	skipIfShort(t)
+	cert, key := writeCertificate(t)
 	for _, serve := range []string{"plain", "serve"} {
-		s := serveHere(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
+		s := serveLine(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
 		for flags, says := range map[string]string{
 			"--ssl --tls-ca " + cert: "TLS 1.3, ",
 			"--tls --tls-ca " + cert + " --tls-server-name there --pipeline 16": "10 of 10",
@@ -274,10 +274,10 @@ func TestLoadTLS(t *testing.T) {
 			"--tls --tls-ca " + cert + " --tls-server-name elsewhere": "elsewhere",
 			"": "",
 		} {
-			got := runLine(t, "load -c 10 --messages 20 "+flags+" "+s.addr)
+			got := invokeLine(t, "load -c 10 --messages 20 "+flags+" "+s.addr)
 			good := strings.Contains(says, "10 of") || strings.Contains(says, "TLS 1.3")
 			if (got.code == 0) != good || !strings.Contains(got.stdout, says) {
-				t.Errorf("%s, load %s: exit code %d, want %q: %s", serve, flags, got.code, says, got.says())
+				t.Errorf("%s, load %s: exit code %d, want %q: %s", serve, flags, got.code, says, got.output())
 			}
 		}
 	}
@@ -285,7 +285,7 @@ func TestLoadTLS(t *testing.T) {
 
 // hold says how many connections it holds, verifies them, and ends when it is interrupted.
 func TestHold(t *testing.T) {
-	s := serveHere(t, "serve --app lines")
+	s := serveLine(t, "serve --app lines")
 	for line, c := range map[string]struct {
 		code  int
 		says  string
@@ -295,16 +295,16 @@ func TestHold(t *testing.T) {
 		"--check=3 --duration 100ms --expect checked==40": {0, "20 of 20 connections answered", 2},
 		"--broadcast dusk --duration 100ms":               {1, "broadcast: 20 of 20 connections have not got it", 1},
 	} {
-		got := runLine(t, "hold -n 20 "+line+" "+s.addr)
-		if got.code != c.code || strings.Count(got.says(), c.says) < c.times {
-			t.Errorf("hold %s: exit code %d, %s; want %q", line, got.code, got.says(), c.says)
+		got := invokeLine(t, "hold -n 20 "+line+" "+s.addr)
+		if got.code != c.code || strings.Count(got.output(), c.says) < c.times {
+			t.Errorf("hold %s: exit code %d, %s; want %q", line, got.code, got.output(), c.says)
 		}
 	}
-	p := serveHere(t, "serve --app push --heartbeat 100ms")
-	hold := testkit.Start(t, process(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong", "--broadcast", "noon\n",
+	p := serveLine(t, "serve --app push --heartbeat 100ms")
+	hold := testkit.Start(t, newCommandProcess(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong", "--broadcast", "noon\n",
 		"--expect", "heartbeats>=5", "--json", p.addr))
 	hold.WaitForOutput(`"heartbeats":`)
-	exchange(t, dial(t, p.addr), "!noon\n", "noon\n")
+	sendAndExpect(t, dial(t, p.addr), "!noon\n", "noon\n")
 	hold.WaitForOutput(`"phase":"heard"`)
 	hold.Signal(os.Interrupt)
 	if code := hold.ExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
@@ -315,21 +315,21 @@ func TestHold(t *testing.T) {
 // What memory a held connection takes is worked out from what was used before and then.
 func TestHeldMemory(t *testing.T) {
 	var out strings.Builder
-	h := &heldConns{say: (&reporter{text: true, stdout: &out}).say}
+	h := &heldConnsReport{printf: (&runReporter{textResult: true, stdout: &out}).printf}
 	interval := func(stage string, open, resident int64) load.Event {
 		return load.Event{Phase: load.Progress, Interval: &load.Interval{
 			Stage: stage, Open: open, Generator: load.Usage{Process: sample.Process{RSS: resident}}, Server: &load.Usage{Process: sample.Process{RSS: 2 * resident}},
 		}}
 	}
-	h.writeMemory() // nothing was held
+	h.printMemoryPerConn() // nothing was held
 	for _, e := range []load.Event{
 		{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Process: sample.Process{RSS: 1 << 20}}, Server: &load.Usage{Process: sample.Process{RSS: 1 << 20}}}},
 		interval("window", 1024, 2<<20),
 		interval("close", 3, 3<<20),
 	} {
-		h.observe(e)
+		h.handleEvent(e)
 	}
-	h.writeMemory()
+	h.printMemoryPerConn()
 	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\nserver     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)

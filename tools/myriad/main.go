@@ -25,14 +25,14 @@ import (
 )
 
 func main() {
-	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(runCommandLine(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// execute runs a command line and returns the exit code.
-func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+// runCommandLine runs a command line and returns the exit code.
+func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // which gives signals back
-	root := newRoot(args...)
+	root := newRootCommand(args...)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
@@ -61,65 +61,65 @@ func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// commands makes each command by its name.
-var commands = map[string]func() *cobra.Command{
-	"serve": newServe, "hub": newHub, "load": newLoad, "hold": newHold, "agent": newAgent, "report": newReport, "doctor": newDoctor,
-	"plan": newPlan, "bench": newBench, "plain": newPlain, "park": newPark, "offer": newOffer, "version": newVersion,
+// commandConstructors makes each command by its name.
+var commandConstructors = map[string]func() *cobra.Command{
+	"serve": newServeCommand, "hub": newHubCommand, "load": newLoadCommand, "hold": newHoldCommand, "agent": newAgentCommand, "report": newReportCommand, "doctor": newDoctorCommand,
+	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRoot is the command with the one below it that the arguments begin with, or with all
+// newRootCommand is the command with the one below it that the arguments begin with, or with all
 // where they don't begin with one: hundreds of flags that nobody asks for take a tenth of the start.
-func newRoot(args ...string) *cobra.Command {
+func newRootCommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
-		Version:           build(),
+		Version:           buildDescription(),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { handleSignals(cmd) },
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelOnSignal(cmd) },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
-	asked := ""
-	if len(args) > 0 && commands[args[0]] != nil {
-		asked = args[0]
+	root.SetFlagErrorFunc(explainFlagError)
+	only := ""
+	if len(args) > 0 && commandConstructors[args[0]] != nil {
+		only = args[0]
 	}
-	for name, add := range commands {
-		if asked == "" || name == asked {
+	for name, add := range commandConstructors {
+		if only == "" || name == only {
 			root.AddCommand(add())
 		}
 	}
 	root.InitDefaultHelpCmd()
-	strict(root)
+	reportUsageErrors(root)
 	return root
 }
 
-// sameSignal is how long a second signal counts as the first: timeout(1) sends one to the
+// duplicateSignalWindow is how long a second signal counts as the first: timeout(1) sends one to the
 // command and one to its group.
-const sameSignal = 200 * time.Millisecond
+const duplicateSignalWindow = 200 * time.Millisecond
 
-// handleSignals ends the command's context at SIGINT or SIGTERM. A second
+// cancelOnSignal ends the command's context at SIGINT or SIGTERM. A second
 // signal ends the process. Servers tell signals apart, so they handle them themselves.
-func handleSignals(cmd *cobra.Command) {
+func cancelOnSignal(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
+	context.AfterFunc(ctx, func() { time.AfterFunc(duplicateSignalWindow, stop) })
 	cmd.SetContext(ctx)
 }
 
-// strict makes every wrong use of a command and of those below it a usageError.
-func strict(cmd *cobra.Command) {
+// reportUsageErrors makes every wrong use of a command and of those below it a usageError.
+func reportUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
 		args = cobra.NoArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, given []string) error {
 		if group && len(given) > 0 {
-			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd), ", "))
+			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd), ", "))
 		}
 		err := args(cmd, given)
 		if err == nil {
@@ -135,23 +135,23 @@ func strict(cmd *cobra.Command) {
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "help" {
-			sub.Args = helpArgs
+			sub.Args = validateHelpArgs
 			continue
 		}
-		strict(sub)
+		reportUsageErrors(sub)
 	}
 }
 
-// helpArgs looks at what help is asked for.
-func helpArgs(cmd *cobra.Command, given []string) error {
+// validateHelpArgs looks at what help is asked for.
+func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
 		return nil
 	}
-	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd.Root()), ", "))
+	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd.Root()), ", "))
 }
 
-// below names the commands directly below one.
-func below(cmd *cobra.Command) []string {
+// availableSubcommands names the commands directly below one.
+func availableSubcommands(cmd *cobra.Command) []string {
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
@@ -161,19 +161,19 @@ func below(cmd *cobra.Command) []string {
 	return names
 }
 
-// newVersion prints what --version does.
-func newVersion() *cobra.Command {
+// newVersionCommand prints what --version does.
+func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of Myriad, or the commit, and what it was built with",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), build())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), buildDescription())
 			return err
 		},
 	}
 }
 
-// build names the build.
-func build() string {
+// buildDescription names the build.
+func buildDescription() string {
 	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.Myriad(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// slow leaves a test that takes seconds out of short runs.
-func slow(t *testing.T) {
+// skipIfShort leaves a test that takes seconds out of short runs.
+func skipIfShort(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -54,25 +54,25 @@ type outcome struct {
 	stdout, stderr string
 }
 
-// says is what the command printed.
-func (o outcome) says() string { return o.stdout + o.stderr }
+// output is what the command printed.
+func (o outcome) output() string { return o.stdout + o.stderr }
 
 // invoke runs a command line in this process.
 func invoke(t *testing.T, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr lockedBuffer
-	code := execute(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
+	code := runCommandLine(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
-// runLine runs a command line whose arguments have spaces between them.
-func runLine(t *testing.T, line string) outcome {
+// invokeLine runs a command line whose arguments have spaces between them.
+func invokeLine(t *testing.T, line string) outcome {
 	t.Helper()
 	return invoke(t, strings.Fields(line)...)
 }
 
-// process is the command as a process, ended when the test ends.
-func process(t *testing.T, args ...string) *exec.Cmd {
+// newCommandProcess is the command as a process, ended when the test ends.
+func newCommandProcess(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -82,8 +82,8 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// runProcess runs a process to its end.
-func runProcess(t *testing.T, cmd *exec.Cmd) outcome {
+// runToEnd runs a process to its end.
+func runToEnd(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -106,8 +106,8 @@ var (
 	adminLine   = regexp.MustCompile(`(?m)^myriad: .*metrics.* on (http://[^/]+)`)
 )
 
-// ready waits until the server serves.
-func (s *server) ready(t *testing.T, ended func() bool) *server {
+// waitUntilServing waits until the server serves.
+func (s *server) waitUntilServing(t *testing.T, ended func() bool) *server {
 	t.Helper()
 	testkit.WaitFor(t, "the server's ready line", func() bool {
 		if ended() {
@@ -122,9 +122,9 @@ func (s *server) ready(t *testing.T, ended func() bool) *server {
 	return s
 }
 
-// serveHere runs a serving command in this process, on a free port unless the line says
+// serveLine runs a serving command in this process, on a free port unless the line says
 // where, and ends it with the test.
-func serveHere(t *testing.T, line string) *server {
+func serveLine(t *testing.T, line string) *server {
 	t.Helper()
 	if !strings.Contains(line, "--addr") {
 		line += " --addr 127.0.0.1:0"
@@ -132,7 +132,7 @@ func serveHere(t *testing.T, line string) *server {
 	return serveArgs(t, strings.Fields(line)...)
 }
 
-// serveArgs is serveHere for arguments that may have spaces in them.
+// serveArgs is serveLine for arguments that may have spaces in them.
 func serveArgs(t *testing.T, args ...string) *server {
 	t.Helper()
 	s := &server{stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
@@ -140,7 +140,7 @@ func serveArgs(t *testing.T, args ...string) *server {
 	code, done := 0, make(chan struct{})
 	go func() {
 		defer close(done)
-		code = execute(ctx, args, strings.NewReader(""), s.stdout, s.stderr)
+		code = runCommandLine(ctx, args, strings.NewReader(""), s.stdout, s.stderr)
 	}()
 	s.stop = func() int {
 		cancel()
@@ -148,7 +148,7 @@ func serveArgs(t *testing.T, args ...string) *server {
 		return code
 	}
 	t.Cleanup(func() { s.stop() })
-	return s.ready(t, func() bool {
+	return s.waitUntilServing(t, func() bool {
 		select {
 		case <-done:
 			return true
@@ -161,7 +161,7 @@ func serveArgs(t *testing.T, args ...string) *server {
 // startServer starts a process that serves on a free port.
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	return startProcess(t, process(t, append(args, "--addr", "127.0.0.1:0")...))
+	return startProcess(t, newCommandProcess(t, append(args, "--addr", "127.0.0.1:0")...))
 }
 
 // startProcess does so with a command that was prepared.
@@ -188,7 +188,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *server {
 		s.Process.Kill()
 		<-ended
 	})
-	return s.ready(t, func() bool {
+	return s.waitUntilServing(t, func() bool {
 		select {
 		case <-ended:
 			return true
@@ -198,8 +198,8 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *server {
 	})
 }
 
-// end sends a signal to the process and waits; it returns the exit code.
-func (s *server) end(t *testing.T, sig os.Signal) int {
+// signalAndWait sends a signal to the process and waits; it returns the exit code.
+func (s *server) signalAndWait(t *testing.T, sig os.Signal) int {
 	t.Helper()
 	if err := s.Process.Signal(sig); err != nil {
 		t.Fatal(err)
@@ -219,9 +219,9 @@ func dial(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// shows waits until a path of the admin server has what matches a regular expression. While one process takes
+// waitForPage waits until a path of the admin server has what matches a regular expression. While one process takes
 // another's place there may be no answer.
-func (s *server) shows(t *testing.T, path, expr string) {
+func (s *server) waitForPage(t *testing.T, path, expr string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	var text []byte
@@ -236,16 +236,16 @@ func (s *server) shows(t *testing.T, path, expr string) {
 	}, func() string { return fmt.Sprintf("%s has no %q: %.1000s", path, expr, text) })
 }
 
-// must ends the test with an error.
-func must(t *testing.T, err error) {
+// failOnError ends the test with an error.
+func failOnError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// exchange sends a text on a connection and wants an answer.
-func exchange(t *testing.T, c net.Conn, text, want string) {
+// sendAndExpect sends a text on a connection and wants an answer.
+func sendAndExpect(t *testing.T, c net.Conn, text, want string) {
 	t.Helper()
 	io.WriteString(c, text)
 	got := make([]byte, len(want))
@@ -549,11 +549,11 @@ func TestWrongUse(t *testing.T) {
 		if !found {
 			continue
 		}
-		got := runLine(t, fill.Replace(line))
+		got := invokeLine(t, fill.Replace(line))
 		if got.code != 2 || !strings.HasPrefix(got.stderr, "myriad: ") || !strings.Contains(got.stderr, fill.Replace(says)) {
 			t.Errorf("myriad %s: exit code %d, stderr %q; want 2 and %q", line, got.code, got.stderr, says)
 		}
-		if strings.Contains(got.says(), "report in ") {
+		if strings.Contains(got.output(), "report in ") {
 			t.Errorf("myriad %s: it says where a report is that there is not", line)
 		}
 	}
@@ -562,18 +562,18 @@ func TestWrongUse(t *testing.T) {
 		if !found {
 			continue
 		}
-		if got := runLine(t, line); got.code != 2 || !strings.HasPrefix(got.stderr, "myriad: unknown ") || !strings.Contains(got.stderr, says) {
+		if got := invokeLine(t, line); got.code != 2 || !strings.HasPrefix(got.stderr, "myriad: unknown ") || !strings.Contains(got.stderr, says) {
 			t.Errorf("myriad %s: exit code %d, stderr %q; want 2 and %q", line, got.code, got.stderr, says)
 		}
 	}
-	if got := invoke(t, append([]string{"report"}, make([]string, maxReported+1)...)...); got.code != 2 || !strings.Contains(got.stderr, "65 files; expected at most 64") {
+	if got := invoke(t, append([]string{"report"}, make([]string, maxReportFiles+1)...)...); got.code != 2 || !strings.Contains(got.stderr, "65 files; expected at most 64") {
 		t.Errorf("too many files: exit code %d, stderr %q", got.code, got.stderr)
 	}
 }
 
 // What fails without being called wrongly ends with 1.
 func TestFailures(t *testing.T) {
-	s := serveHere(t, "serve --app lines")
+	s := serveLine(t, "serve --app lines")
 	for line, says := range map[string]string{
 		"load -c 1 127.0.0.1:1":                                "connection refused",
 		"hold -n 1 127.0.0.1:1":                                "connection refused",
@@ -582,7 +582,7 @@ func TestFailures(t *testing.T) {
 		"serve --addr " + s.addr:                               "listens on " + s.addr + ": end it, or choose another address with --addr",
 		"load -c 1 --messages 1 --expect answered>1 " + s.addr: "1 of 1 expectations not met",
 	} {
-		if got := runLine(t, line); got.code != 1 || !strings.Contains(got.stderr, says) {
+		if got := invokeLine(t, line); got.code != 1 || !strings.Contains(got.stderr, says) {
 			t.Errorf("myriad %s: exit code %d, stderr %q; want 1 and %q", line, got.code, got.stderr, says)
 		}
 	}
@@ -608,7 +608,7 @@ func TestHelp(t *testing.T) {
 			"\nEncryption:\n", "\nResults:\n", "--out FILE", "\ntcpkali:\n", "--ssl is --tls",
 		},
 	} {
-		got := runLine(t, line)
+		got := invokeLine(t, line)
 		rest := got.stdout
 		for _, part := range says {
 			_, after, found := strings.Cut(rest, part)

@@ -15,14 +15,14 @@ import (
 // natsFlags are the flags of NATS servers and the credentials for them.
 type natsFlags struct{ urls, creds, ca string }
 
-func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {
+func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
 	flags.StringVar(&f.urls, "nats", urls, help)
 	flags.StringVar(&f.creds, "nats-creds", "", "`FILE` with the credentials of a user of NATS")
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with the certificates to trust of NATS servers (default: those that the system trusts)")
 }
 
-// read reads what the flags name: without --nats no URLs, and nil for what the system trusts.
-func (f *natsFlags) read() (urls []string, trust *tls.Config, err error) {
+// parseURLsAndTLS reads what the flags name: without --nats no URLs, and nil for what the system trusts.
+func (f *natsFlags) parseURLsAndTLS() (urls []string, trust *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
 			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected it too")
@@ -55,40 +55,40 @@ func (f *natsFlags) read() (urls []string, trust *tls.Config, err error) {
 	}
 	if f.ca != "" {
 		trust = &tls.Config{MinVersion: tls.VersionTLS12}
-		trust.RootCAs, err = authorities(f.ca)
+		trust.RootCAs, err = readCertPool(f.ca)
 	}
 	return urls, trust, err
 }
 
-// agents returns the server of NATS of agents and their coordinator.
-func (f *natsFlags) agents(secret *secretFlag) (n agents.NATS, err error) {
-	token, err := secret.read()
+// agentsNATS returns the server of NATS of agents and their coordinator.
+func (f *natsFlags) agentsNATS(secret *secretFlag) (n agents.NATS, err error) {
+	token, err := secret.readSecret()
 	if err != nil {
 		return n, err
 	}
-	urls, trust, err := f.read()
+	urls, trust, err := f.parseURLsAndTLS()
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecret is the most bytes of a secret; NATS takes about 4,000 with what it is sent in.
-const maxSecret = 1024
+// maxSecretBytes is the most bytes of a secret; NATS takes about 4,000 with what it is sent in.
+const maxSecretBytes = 1024
 
 // secretFlag is where a secret is: in a file or in a variable of the environment, as flags are
 // seen in the list of processes.
 type secretFlag struct{ name, variable, file string }
 
-// add adds the flag; whose says of the secret who has to know it.
-func (f *secretFlag) add(flags *pflag.FlagSet, name, variable, whose string) {
+// addFlag adds the flag; whose says of the secret who has to know it.
+func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
-	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+whose+" (default: "+variable+" in the environment, or none)")
+	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: "+variable+" in the environment, or none)")
 }
 
-// read reads the secret, "" for none.
-func (f *secretFlag) read() (string, error) {
+// readSecret reads the secret, "" for none.
+func (f *secretFlag) readSecret() (string, error) {
 	if f.file == "" {
 		secret := os.Getenv(f.variable)
-		if len(secret) > maxSecret {
-			return "", usagef("%s has %d bytes; expected at most %d", f.variable, len(secret), maxSecret)
+		if len(secret) > maxSecretBytes {
+			return "", usagef("%s has %d bytes; expected at most %d", f.variable, len(secret), maxSecretBytes)
 		}
 		return secret, nil
 	}
@@ -97,8 +97,8 @@ func (f *secretFlag) read() (string, error) {
 	switch {
 	case err != nil:
 		return "", usagef("--%s: %w", f.name, err)
-	case secret == "" || len(secret) > maxSecret:
-		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecret)
+	case secret == "" || len(secret) > maxSecretBytes:
+		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecretBytes)
 	}
 	return secret, nil
 }

@@ -9,23 +9,23 @@ import (
 	"path/filepath"
 )
 
-// outFile is a file that is written at once or not at all: until it is whole, what has
+// atomicFile is a file that is written at once or not at all: until it is whole, what has
 // had its name stays as it is. A device or a pipe is written to directly.
-type outFile struct {
-	path string   // as the user has it
-	name string   // where it goes to in the end, "" for a device
-	file *os.File // until then, beside that
+type atomicFile struct {
+	userPath  string   // as the user has it
+	finalPath string   // where it goes to in the end, "" for a device
+	temp      *os.File // until then, beside that
 }
 
-// createOut opens what write needs, so that what is wrong with the path is known before.
+// createAtomicFile opens what write needs, so that what is wrong with the path is known before.
 // It ends with finish or with discard.
-func createOut(path string) (*outFile, error) {
+func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
 	case err == nil:
 		info, err := old.Stat()
 		if err == nil && !info.Mode().IsRegular() {
-			return &outFile{path: path, file: old}, nil
+			return &atomicFile{userPath: path, temp: old}, nil
 		}
 		old.Close()
 		if err == nil {
@@ -42,7 +42,7 @@ func createOut(path string) (*outFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &outFile{path, name, file}
+	o := &atomicFile{path, name, file}
 	if mode != 0 {
 		if err := file.Chmod(mode); err != nil {
 			o.discard()
@@ -52,25 +52,25 @@ func createOut(path string) (*outFile, error) {
 	return o, nil
 }
 
-// finish gives the file its name when all of it has been written, and err is nil.
-func (o *outFile) finish(err error) error {
+// commit gives the file its name when all of it has been written, and err is nil.
+func (o *atomicFile) commit(err error) error {
 	defer o.discard()
-	if o.name == "" {
-		return cmp.Or(err, o.file.Close())
+	if o.finalPath == "" {
+		return cmp.Or(err, o.temp.Close())
 	}
 	if err == nil {
-		err = o.file.Sync()
+		err = o.temp.Sync()
 	}
-	if err = cmp.Or(err, o.file.Close()); err == nil {
-		err = os.Rename(o.file.Name(), o.name)
+	if err = cmp.Or(err, o.temp.Close()); err == nil {
+		err = os.Rename(o.temp.Name(), o.finalPath)
 	}
 	return err
 }
 
 // discard leaves nothing of a file that was not written.
-func (o *outFile) discard() {
-	o.file.Close()
-	if o.name != "" {
-		os.Remove(o.file.Name()) // which is not there if it was written
+func (o *atomicFile) discard() {
+	o.temp.Close()
+	if o.finalPath != "" {
+		os.Remove(o.temp.Name()) // which is not there if it was written
 	}
 }

@@ -13,25 +13,25 @@ func TestOutFile(t *testing.T) {
 	const whole = "<html></html>"
 	for name, c := range map[string]struct {
 		old, then string // none if empty
-		end       func(o *outFile) error
+		end       func(o *atomicFile) error
 	}{
-		"new":                   {"", whole, func(o *outFile) error { return o.finish(nil) }},
-		"old":                   {"before", whole, func(o *outFile) error { return o.finish(nil) }},
-		"new, on a full disk":   {"", "", func(o *outFile) error { return o.finish(syscall.ENOSPC) }},
-		"old, on a full disk":   {"before", "before", func(o *outFile) error { return o.finish(syscall.ENOSPC) }},
-		"old, which a run ends": {"before", "before", func(o *outFile) error { o.discard(); return syscall.EINTR }},
+		"new":                   {"", whole, func(o *atomicFile) error { return o.commit(nil) }},
+		"old":                   {"before", whole, func(o *atomicFile) error { return o.commit(nil) }},
+		"new, on a full disk":   {"", "", func(o *atomicFile) error { return o.commit(syscall.ENOSPC) }},
+		"old, on a full disk":   {"before", "before", func(o *atomicFile) error { return o.commit(syscall.ENOSPC) }},
+		"old, which a run ends": {"before", "before", func(o *atomicFile) error { o.discard(); return syscall.EINTR }},
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "report.html")
 		if c.old != "" {
-			must(t, os.WriteFile(path, []byte(c.old), 0o604))
+			failOnError(t, os.WriteFile(path, []byte(c.old), 0o604))
 			link := filepath.Join(t.TempDir(), "link")
-			must(t, os.Symlink(path, link))
+			failOnError(t, os.Symlink(path, link))
 			path = link
 		}
-		o, err := createOut(path)
-		must(t, err)
-		io.WriteString(o.file, whole)
+		o, err := createAtomicFile(path)
+		failOnError(t, err)
+		io.WriteString(o.temp, whole)
 		if err := c.end(o); (err == nil) != (c.then == whole) {
 			t.Errorf("%s: writing: %v", name, err)
 		}

@@ -42,7 +42,7 @@ type planFlags struct {
 	json        bool
 }
 
-func newPlan() *cobra.Command {
+func newPlanCommand() *cobra.Command {
 	f := planFlags{goal: capacity.Goal{Rate: 0.05, Size: 64, Network: 10e9, Free: 0.3, Spare: 1, Return: time.Minute}}
 	cmd := &cobra.Command{
 		Use:   "plan --measure|--from FILE|DIR [flags]",
@@ -58,51 +58,51 @@ same machine.
 from the smaller one, and compares; with --within it exits with 1 where memory or CPU
 is further off. docs/capacity.md has the arithmetic.`,
 		Example: planExamples,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runPlan(cmd) },
 	}
 	var g flagGroups
-	g.add("Measured", "", f.addMeasured)
-	g.add("Plan", "", f.addGoal)
-	g.add("Answer", "", f.addAnswer)
-	g.giveTo(cmd)
+	g.addGroup("Measured", "", f.addMeasurementFlags)
+	g.addGroup("Plan", "", f.addGoalFlags)
+	g.addGroup("Answer", "", f.addOutputFlags)
+	g.attachTo(cmd)
 	return cmd
 }
 
-func (f *planFlags) addMeasured(flags *pflag.FlagSet) {
+func (f *planFlags) addMeasurementFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
 	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default: plan-DATE-TIME here)")
 	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load")
 	flags.StringVar(&f.subject, "subject", "", "plan for this `SERVER` of a bench (default: its first), or measure it (default epoll)")
 }
 
-func (f *planFlags) addGoal(flags *pflag.FlagSet) {
+func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	g := &f.goal
-	flags.VarP(&list[int64]{&f.connections, func(text string) ([]int64, error) {
+	flags.VarP(&parsedListFlag[int64]{&f.connections, func(text string) ([]int64, error) {
 		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
-	flag(flags, &g.Rate, number("a number such as 0.05 or 2"), "rate", "", "`N` messages a second come on each connection, and are answered (default 0.05)")
-	flag(flags, &g.Size, quantity.ParsePositive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
+	addParsedFlag(flags, &g.Rate, parseNumberFlag("a number such as 0.05 or 2"), "rate", "", "`N` messages a second come on each connection, and are answered (default 0.05)")
+	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "connections are encrypted; with --measure in the measurement, too")
-	flag(flags, &g.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
-	flag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
-	flag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "a machine has `N` processors (default: as this one)")
-	flag(flags, &g.Network, number("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
-	flag(flags, &g.Free, percent, "free", "", "leave this `PERCENT` of each free (default 30%)")
-	flag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may be missing (default 1)")
-	flag(flags, &g.Most, quantity.ParsePositive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
-	flag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
-	flag(flags, &g.Return, quantity.ParsePeriod, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
+	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
+	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
+	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "a machine has `N` processors (default: as this one)")
+	addParsedFlag(flags, &g.Network, parseNumberFlag("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
+	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "leave this `PERCENT` of each free (default 30%)")
+	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may be missing (default 1)")
+	addParsedFlag(flags, &g.Most, quantity.ParsePositive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
+	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
+	addParsedFlag(flags, &g.Return, quantity.ParsePeriod, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
 }
 
-func (f *planFlags) addAnswer(flags *pflag.FlagSet) {
+func (f *planFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one, and compare")
-	flag(flags, &f.within, percent, "within", "", "with --check, fail where memory or CPU is further off than this `PERCENT`")
+	addParsedFlag(flags, &f.within, parsePercent, "within", "", "with --check, fail where memory or CPU is further off than this `PERCENT`")
 	flags.BoolVar(&f.json, "json", false, "print it as JSON")
 }
 
-// number reads a number that need not be whole.
-func number(expected string) func(string) (float64, error) {
+// parseNumberFlag reads a number that need not be whole.
+func parseNumberFlag(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumber(text)
 		if !ok {
@@ -112,8 +112,8 @@ func number(expected string) func(string) (float64, error) {
 	}
 }
 
-// percent reads a part of a whole.
-func percent(text string) (float64, error) {
+// parsePercent reads a part of a whole.
+func parsePercent(text string) (float64, error) {
 	n, ok := quantity.ParseNumber(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
 		return 0, quantity.Error("a percentage such as 10%")
@@ -121,8 +121,8 @@ func percent(text string) (float64, error) {
 	return n / 100, nil
 }
 
-// complete fills in what is not given, and checks the flags.
-func (f *planFlags) complete(facts *doctor.Facts, given func(string) bool) error {
+// validateAndComplete fills in what is not given, and checks the flags.
+func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
 		return usagef("--measure and --from: %s given; expected one of the two", map[bool]string{true: "both are", false: "neither is"}[f.measure])
@@ -130,7 +130,7 @@ func (f *planFlags) complete(facts *doctor.Facts, given func(string) bool) error
 		return usagef("--out is given without --measure; expected both")
 	case f.check && f.measure:
 		return usagef("--check is given with --measure; expected it with --from: it compares two sizes, which `myriad bench capacity` measures")
-	case given("within") && !f.check:
+	case isFlagSet("within") && !f.check:
 		return usagef("--within is given without --check; expected both")
 	}
 	if len(f.connections) == 0 {
@@ -155,27 +155,27 @@ func (f *planFlags) complete(facts *doctor.Facts, given func(string) bool) error
 	return nil
 }
 
-func (f *planFlags) run(cmd *cobra.Command) error {
+func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		facts = &doctor.Facts{} // the doctor goes by its own figures then
 	}
-	if err := f.complete(facts, cmd.Flags().Changed); err != nil {
+	if err := f.validateAndComplete(facts, cmd.Flags().Changed); err != nil {
 		return err
 	}
-	all, err := f.measured(cmd)
+	all, err := f.loadMeasurements(cmd)
 	if err != nil {
 		return err
 	}
 	if f.check {
-		return f.compare(cmd.OutOrStdout(), capacity.Predict(all, facts))
+		return f.printPredictions(cmd.OutOrStdout(), capacity.Predict(all, facts))
 	}
-	m := f.chosen(all)
+	m := f.chooseMeasurement(all)
 	switch {
 	case m == nil && f.subject == "":
 		return usagef("--tls is given, and what was measured is without TLS; expected both alike: measure again")
 	case m == nil:
-		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], subjects(all))
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinSubjectNames(all))
 	}
 	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
@@ -204,10 +204,10 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	return capacity.WriteText(out, plans)
 }
 
-// chosen is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
+// chooseMeasurement is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
 // what has the most points, and of those the one with the fewest connections: it was the least
 // disturbed by the load generator beside it.
-func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
+func (f *planFlags) chooseMeasurement(all []capacity.Measured) (best *capacity.Measured) {
 	for i := range all {
 		m := &all[i]
 		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
@@ -220,32 +220,32 @@ func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
 	return best
 }
 
-func subjects(all []capacity.Measured) string {
+func joinSubjectNames(all []capacity.Measured) string {
 	var names []string
 	for _, m := range all {
 		if name := fmt.Sprintf("%q", m.Subject); len(names) == 0 || names[len(names)-1] != name {
 			names = append(names, name)
 		}
 	}
-	return scenario.Join(names)
+	return scenario.JoinWords(names)
 }
 
-// measured is what there is to plan from.
-func (f *planFlags) measured(cmd *cobra.Command) ([]capacity.Measured, error) {
+// loadMeasurements is what there is to plan from.
+func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, error) {
 	if f.measure {
-		set, err := f.bench(cmd)
+		set, err := f.measureServer(cmd)
 		if err != nil {
 			return nil, err
 		}
 		return capacity.FromSet(set)
 	}
-	file, err := openReported(cmd.InOrStdin(), f.from)
+	file, err := openReportFile(cmd.InOrStdin(), f.from)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	var all []capacity.Measured
-	if file.bench {
+	if file.isBench {
 		var set *result.Set
 		if set, err = result.Read(file.in); err == nil {
 			all, err = capacity.FromSet(set)
@@ -264,9 +264,9 @@ func (f *planFlags) measured(cmd *cobra.Command) ([]capacity.Measured, error) {
 	return all, nil
 }
 
-// bench measures one server with 20,000 connections.
-func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
-	s, err := probe.Scenarios.BuiltIn("capacity")
+// measureServer measures one server with 20,000 connections.
+func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
+	s, err := probe.Scenarios.ReadBuiltIn("capacity")
 	if err != nil {
 		return nil, err
 	}
@@ -278,31 +278,31 @@ func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
 		f.subject = x.Models[0]
 	}
 	if !slices.Contains(x.Models, f.subject) {
-		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.Join(x.Models))
+		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.JoinWords(x.Models))
 	}
 	x.Models = []string{f.subject}
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.Write, Judge: report.Judge, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.Write, Evaluate: report.Judge, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
 	}
-	set, err := run.All(cmd.Context(), []scenario.Scenario{s}, o)
+	set, err := run.RunScenarios(cmd.Context(), []scenario.Scenario{s}, o)
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return nil, usageError{wrong}
 	}
 	if err == nil {
-		if failed, _ := set.Failed(); failed > 0 {
-			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.Runs(), o.Dir)
+		if failed, _ := set.CountFailures(); failed > 0 {
+			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.CountRuns(), o.Dir)
 		}
 	}
 	return set, err
 }
 
-// compare prints predictions beside what was measured.
-func (f *planFlags) compare(out io.Writer, all []capacity.Prediction) error {
+// printPredictions prints predictions beside what was measured.
+func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
 	}

@@ -39,20 +39,20 @@ size = 64
 phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "500ms", for = "500ms", rate = 2_000 }]
 `
 
-// raced says whether the race detector watches this program.
-func raced() bool {
+// hasRaceDetector says whether the race detector watches this program.
+func hasRaceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// benchSizes measures both sizes, and returns the directory of the report and what of it can be
+// measureBenchSizes measures both sizes, and returns the directory of the report and what of it can be
 // planned from: not all where the machine is so busy that a run fails, or has no message in its
 // window.
-func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
+func measureBenchSizes(t *testing.T) (out string, all []capacity.Measured) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "out")
 	if got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
-		t.Logf("exit code %d: %s", got.code, got.says())
+		t.Logf("exit code %d: %s", got.code, got.output())
 	}
 	all, err := capacity.FromSet(readReport(t, out))
 	if err != nil {
@@ -64,12 +64,12 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 // What 5,000 connections take of a server's memory is predicted from 1,000. The kernel's is of
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	t.Parallel()
 	testkit.ReserveDescriptors(t, 6_000)
-	out, all := benchSizes(t)
+	out, all := measureBenchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
-		out, all = benchSizes(t)
+		out, all = measureBenchSizes(t)
 	}
 	predicted := capacity.Predict(all, nil)
 	if len(predicted) != 2 {
@@ -83,17 +83,17 @@ func TestPlanPredicts(t *testing.T) {
 			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Text(c.Predicted), c.Text(c.Measured), c.Off()*100)
 		}
 		const most = 0.1 // but the race detector takes memory as it likes
-		if off := p.Figures[0].Off(); math.Abs(off) > most && !raced() {
+		if off := p.Figures[0].Off(); math.Abs(off) > most && !hasRaceDetector() {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most %.0f %%", p.To.Subject, off*100, most*100)
 		}
 	}
 	got := invoke(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
 	for _, words := range []string{"Measured: 1,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n "} {
 		if got.code != 0 || !strings.Contains(got.stdout, words) {
-			t.Errorf("plan: exit code %d, want %q: %s", got.code, words, got.says())
+			t.Errorf("plan: exit code %d, want %q: %s", got.code, words, got.output())
 		}
 	}
 	if got := invoke(t, "plan", "--from", out, "--check", "--within", "0.0001%"); got.code != 1 || !strings.Contains(got.stderr, "further off than") {
-		t.Errorf("--check --within a millionth: exit code %d, want 1: %s", got.code, got.says())
+		t.Errorf("--check --within a millionth: exit code %d, want 1: %s", got.code, got.output())
 	}
 }

@@ -14,60 +14,60 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// prediction is what a command has the doctor predict before it begins.
-type prediction struct {
+// preflight is what a command has the doctor predict before it begins.
+type preflight struct {
 	plan doctor.Plan
-	// args are the flags by which `myriad doctor` predicts the same.
-	args []string
-	// derived says that the number of connections is not given, but follows from the
+	// doctorArgs are the flags by which `myriad doctor` predicts the same.
+	doctorArgs []string
+	// connsDerived says that the number of connections is not given, but follows from the
 	// limit of descriptors: no warning of that one then.
-	derived bool
+	connsDerived bool
 }
 
-// warn writes to standard error which wall is near, if one is: two lines at most. It
+// printLimitWarnings writes to standard error which wall is near, if one is: two lines at most. It
 // never fails a command: where the machine can't be read it writes nothing.
-func warn(cmd *cobra.Command, p prediction) {
-	report, err := examine(p.plan)
+func printLimitWarnings(cmd *cobra.Command, p preflight) {
+	report, err := examineMachine(p.plan)
 	if err != nil {
 		return
 	}
-	for _, line := range p.warnings(report) {
+	for _, line := range p.warningLines(report) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %s\n", line)
 	}
 }
 
-// nearShare is the share of a wall from which on it is called near.
-const nearShare = 0.8
+// nearWallShare is the share of a wall from which on it is called near.
+const nearWallShare = 0.8
 
-// warnings are of the first wall that stops the plan or is near, and of the first that
+// warningLines are of the first wall that stops the plan or is near, and of the first that
 // hurts it.
-func (p *prediction) warnings(report *doctor.Report) (lines []string) {
+func (p *preflight) warningLines(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
-	hard, soft := p.nearest(report, false), p.nearest(report, true)
+	hard, soft := p.nearestWall(report, false), p.nearestWall(report, true)
 	switch {
 	case hard == nil:
 	case hard.Exceeded(n):
-		lines = append(lines, fmt.Sprintf("this machine stops at %d connections of %d: %s; %s", hard.Holds, n, wallText(hard), p.advice(n)))
+		lines = append(lines, fmt.Sprintf("this machine stops at %d connections of %d: %s; %s", hard.Holds, n, formatWall(hard), p.doctorHint(n)))
 	default:
 		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
-			n, int64(n)*100/hard.Holds, hard.Holds, wallText(hard), p.advice(n)))
+			n, int64(n)*100/hard.Holds, hard.Holds, formatWall(hard), p.doctorHint(n)))
 	}
 	if soft != nil {
-		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", wallText(soft), soft.Holds, n, p.advice(n)))
+		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", formatWall(soft), soft.Holds, n, p.doctorHint(n)))
 	}
 	return lines
 }
 
-// nearest is the nearest wall that is near, nil for none. Soft ones do not count
+// nearestWall is the nearest wall that is near, nil for none. Soft ones do not count
 // before they hurt.
-func (p *prediction) nearest(report *doctor.Report, soft bool) (nearest *doctor.Wall) {
+func (p *preflight) nearestWall(report *doctor.Report, soft bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
 		w := &report.Walls[i]
-		if w.Soft != soft || p.derived && w.Name == "nofile" || w.Name == "io_uring" { // the command says that itself
+		if w.Soft != soft || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command says that itself
 			continue
 		}
-		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearShare*float64(w.Holds)
+		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
 		if near && (nearest == nil || w.Holds < nearest.Holds) {
 			nearest = w
 		}
@@ -75,51 +75,51 @@ func (p *prediction) nearest(report *doctor.Report, soft bool) (nearest *doctor.
 	return nearest
 }
 
-// wallText names a wall and its present value.
-func wallText(w *doctor.Wall) string {
+// formatWall names a wall and its present value.
+func formatWall(w *doctor.Wall) string {
 	if w.Present == "" {
 		return w.Name
 	}
 	return fmt.Sprintf("%s (%s)", w.Name, w.Present)
 }
 
-func (p *prediction) advice(n int) string {
-	return fmt.Sprintf("`%s` says how to move it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.args...), " "))
+func (p *preflight) doctorHint(n int) string {
+	return fmt.Sprintf("`%s` says how to move it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// defaultServed is the most connections that a prediction for serve is of where no
+// maxDerivedConns is the most connections that a prediction for serve is of where no
 // number is given: the limit of descriptors may allow a thousand million.
-const defaultServed = 10_000
+const maxDerivedConns = 10_000
 
-// warn warns before a server starts. Worker processes leave that to the first one.
-func (f *serverFlags) warn(cmd *cobra.Command) {
+// warnAboutServerLimits warns before a server starts. Worker processes leave that to the first one.
+func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
 	}
-	var p prediction
+	var p preflight
 	n := f.srv.Limits.MaxConns
-	p.derived = n == 0
-	if p.derived {
-		n = min(sock.MaxConns()*max(f.srv.Processes, 1), defaultServed)
+	p.connsDerived = n == 0
+	if p.connsDerived {
+		n = min(sock.MaxConns()*max(f.srv.Processes, 1), maxDerivedConns)
 	}
 	p.plan = doctor.Plan{Connections: n, Side: doctor.Server, Model: cmp.Or(f.srv.Model, tcp.Auto), Processes: f.srv.Processes}
-	p.args = []string{"--side server"}
+	p.doctorArgs = []string{"--side server"}
 	if f.srv.Model != "" && f.srv.Model != tcp.Auto {
-		p.args = append(p.args, "--model "+f.srv.Model)
+		p.doctorArgs = append(p.doctorArgs, "--model "+f.srv.Model)
 	}
 	if f.srv.Processes > 0 {
-		p.args = append(p.args, fmt.Sprintf("--processes %d", f.srv.Processes))
+		p.doctorArgs = append(p.doctorArgs, fmt.Sprintf("--processes %d", f.srv.Processes))
 	}
-	warn(cmd, p)
+	printLimitWarnings(cmd, p)
 }
 
-// warn warns before load and hold start, unless they are to be quiet, the number of
+// warnAboutClientLimits warns before load and hold start, unless they are to be quiet, the number of
 // connections is not given, which makes it few, or a target has no port.
-func (f *loadFlags) warn(cmd *cobra.Command) {
+func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // whose doctors say how many they carry
 		return
 	}
-	p := prediction{args: []string{"--side client"}}
+	p := preflight{doctorArgs: []string{"--side client"}}
 	p.plan = doctor.Plan{Connections: f.cfg.Connections, Side: doctor.Client, Model: f.cfg.Model, Sources: f.cfg.Sources}
 	if f.cfg.Graceful && f.cfg.Lifetime > 0 {
 		p.plan.Closing = int(float64(f.cfg.Connections) / f.cfg.Lifetime.Seconds())
@@ -135,11 +135,11 @@ func (f *loadFlags) warn(cmd *cobra.Command) {
 		}
 		p.plan.Targets = append(p.plan.Targets, at)
 		if !at.Addr().IsLoopback() || len(f.cfg.Also) > 0 {
-			p.args = append(p.args, "--target "+at.String())
+			p.doctorArgs = append(p.doctorArgs, "--target "+at.String())
 		}
 	}
-	for _, text := range f.given["src"] {
-		p.args = append(p.args, "--src "+text)
+	for _, text := range f.settingTexts["src"] {
+		p.doctorArgs = append(p.doctorArgs, "--src "+text)
 	}
-	warn(cmd, p)
+	printLimitWarnings(cmd, p)
 }

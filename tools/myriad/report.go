@@ -22,8 +22,8 @@ var (
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReported bounds the files of a command.
-const maxReported = 64
+// maxReportFiles bounds the files of a command.
+const maxReportFiles = 64
 
 // reportFlags are the flags of the command report.
 type reportFlags struct {
@@ -33,7 +33,7 @@ type reportFlags struct {
 	merge  bool
 }
 
-func newReport() *cobra.Command {
+func newReportCommand() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "report [flags] FILE|DIR [MORE...]",
@@ -57,7 +57,7 @@ To compare two write each with --format benchstat, one line a run, for benchstat
   myriad report after --format benchstat --out after.txt
   benchstat before.txt after.txt`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return f.runReport(cmd, args) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -68,25 +68,25 @@ To compare two write each with --format benchstat, one line a run, for benchstat
 	return cmd
 }
 
-func (f *reportFlags) run(cmd *cobra.Command, names []string) error {
-	if len(names) > maxReported {
-		return usagef("%d files; expected at most %d", len(names), maxReported)
+func (f *reportFlags) runReport(cmd *cobra.Command, names []string) error {
+	if len(names) > maxReportFiles {
+		return usagef("%d files; expected at most %d", len(names), maxReportFiles)
 	}
 	var files []reportFile
 	for _, name := range names {
-		file, err := openReported(cmd.InOrStdin(), name)
+		file, err := openReportFile(cmd.InOrStdin(), name)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
 		files = append(files, file)
-		if file.bench != files[0].bench {
+		if file.isBench != files[0].isBench {
 			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", names[0], name)
 		}
 	}
-	formats, report := loadFormats, f.loads
-	if files[0].bench {
-		formats, report = benchFormats, f.bench
+	formats, report := loadFormats, f.reportLoads
+	if files[0].isBench {
+		formats, report = benchFormats, f.reportBench
 	}
 	if !slices.Contains(formats, f.format) {
 		return usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))
@@ -97,38 +97,38 @@ func (f *reportFlags) run(cmd *cobra.Command, names []string) error {
 // reportFile is a file to report, of which the beginning was looked at.
 type reportFile struct {
 	io.Closer
-	name  string
-	in    *bufio.Reader
-	bench bool // of a bench; otherwise it is of a load
+	name    string
+	in      *bufio.Reader
+	isBench bool // of a bench; otherwise it is of a load
 }
 
 // expectedReport is what can be reported.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
-func openReported(stdin io.Reader, name string) (f reportFile, err error) {
+func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
 	in := io.NopCloser(stdin)
 	if name != "-" {
-		if in, err = openPath(name); err != nil {
+		if in, err = openFileOrDirReport(name); err != nil {
 			return f, err
 		}
 	}
 	f = reportFile{Closer: in, name: name, in: bufio.NewReader(in)}
 	beginning, err := f.in.Peek(4096)
-	f.bench = result.IsSet(beginning)
+	f.isBench = result.HasSetFormat(beginning)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read
 	case len(beginning) == 0:
 		in.Close()
 		return f, usagef("%s: it is empty; %s", name, expectedReport)
-	case !f.bench && !bytes.Contains(beginning, []byte(`"phase"`)):
+	case !f.isBench && !bytes.Contains(beginning, []byte(`"phase"`)):
 		in.Close()
 		return f, usagef("%s: it is neither of a bench nor of a load; %s", name, expectedReport)
 	}
 	return f, nil
 }
 
-// openPath opens a file, or the report in a directory.
-func openPath(name string) (io.ReadCloser, error) {
+// openFileOrDirReport opens a file, or the report in a directory.
+func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
 		path = filepath.Join(name, "report.json")
@@ -143,16 +143,16 @@ func openPath(name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// writeOut writes to standard output or to the file that was asked for.
-func (f *reportFlags) writeOut(stdout io.Writer, write func(io.Writer) error) error {
+// writeToOut writes to standard output or to the file that was asked for.
+func (f *reportFlags) writeToOut(stdout io.Writer, write func(io.Writer) error) error {
 	if f.out == "-" {
 		return write(stdout)
 	}
-	file, err := createOut(f.out)
+	file, err := createAtomicFile(f.out)
 	if err != nil {
 		return usagef("--out: %w", err)
 	}
-	if err := file.finish(write(file.file)); err != nil {
+	if err := file.commit(write(file.temp)); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
 	return nil

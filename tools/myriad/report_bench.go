@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// bench reports a bench.
-func (f *reportFlags) bench(cmd *cobra.Command, files []reportFile) error {
+// reportBench reports a bench.
+func (f *reportFlags) reportBench(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
 		return usagef("--merge and --expect are for results of a load; expected none of them with the report of a bench")
@@ -22,32 +22,32 @@ func (f *reportFlags) bench(cmd *cobra.Command, files []reportFile) error {
 	if err != nil {
 		return usagef("%s: %w", files[0].name, err)
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBench(w, set) }); err != nil {
+	if err := f.writeToOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.formatBench(w, set) }); err != nil {
 		return err
 	}
 	if f.format == "benchstat" {
-		noteLeftOut(cmd.ErrOrStderr(), set)
+		printSkippedRuns(cmd.ErrOrStderr(), set)
 	}
 	return nil
 }
 
-// noteLeftOut writes how many runs have no line for benchstat, if there are any.
-func noteLeftOut(w io.Writer, set *result.Set) {
-	left := 0
+// printSkippedRuns writes how many runs have no line for benchstat, if there are any.
+func printSkippedRuns(w io.Writer, set *result.Set) {
+	skipped := 0
 	for _, r := range set.Reports {
-		left += max(r.Planned-len(r.Runs), 0)
+		skipped += max(r.Planned-len(r.Runs), 0)
 		for i := range r.Runs {
-			if !r.Runs[i].Counts() {
-				left++
+			if !r.Runs[i].IsValid() {
+				skipped++
 			}
 		}
 	}
-	if left > 0 {
-		fmt.Fprintf(w, "left out: %d runs that failed or were not made\n", left)
+	if skipped > 0 {
+		fmt.Fprintf(w, "left out: %d runs that failed or were not made\n", skipped)
 	}
 }
 
-func (f *reportFlags) writeBench(w io.Writer, set *result.Set) error {
+func (f *reportFlags) formatBench(w io.Writer, set *result.Set) error {
 	switch f.format {
 	case "json":
 		return set.WriteJSON(w)

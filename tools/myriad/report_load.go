@@ -12,19 +12,19 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// reported is a stream with its name.
-type reported struct {
+// namedStream is a stream with its name.
+type namedStream struct {
 	name   string
 	stream *load.Stream
 }
 
-// loads reports the results of loads.
-func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
-	expectations, err := f.checkLoads(len(files))
+// reportLoads reports the results of loads.
+func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error {
+	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
 		return err
 	}
-	all, err := readReported(files)
+	all, err := readStreams(files)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		if all, err = mergeReported(all); err != nil {
+		if all, err = mergeStreams(all); err != nil {
 			return err
 		}
 	}
@@ -42,17 +42,17 @@ func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
 		if len(all) > 1 {
 			return load.WriteComparison(w, names, streams)
 		}
-		return f.writeLoad(w, all[0].stream, expectations)
+		return f.formatLoad(w, all[0].stream, expectations)
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), write); err != nil {
+	if err := f.writeToOut(cmd.OutOrStdout(), write); err != nil {
 		return err
 	}
-	return checkReported(cmd.ErrOrStderr(), all, expectations)
+	return checkExpectations(cmd.ErrOrStderr(), all, expectations)
 }
 
-// checkLoads says how the flags were wrong for results of loads, before more of them is
+// validateLoadFlags says how the flags were wrong for results of loads, before more of them is
 // read than their beginning.
-func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
+func (f *reportFlags) validateLoadFlags(files int) ([]load.Expectation, error) {
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
 	}
@@ -65,21 +65,21 @@ func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
 	return parseExpectations(f.expect)
 }
 
-// readReported reads the streams of all files.
-func readReported(files []reportFile) ([]reported, error) {
-	var all []reported
+// readStreams reads the streams of all files.
+func readStreams(files []reportFile) ([]namedStream, error) {
+	var all []namedStream
 	for _, f := range files {
 		s, err := load.ReadStream(f.in)
 		if err != nil {
 			return nil, usagef("%s: %s", f.name, strings.TrimPrefix(err.Error(), "load: "))
 		}
-		all = append(all, reported{f.name, s})
+		all = append(all, namedStream{f.name, s})
 	}
 	return all, nil
 }
 
-// mergeReported makes one result of several generators'.
-func mergeReported(all []reported) ([]reported, error) {
+// mergeStreams makes one result of several generators'.
+func mergeStreams(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {
@@ -91,10 +91,10 @@ func mergeReported(all []reported) ([]reported, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return []reported{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
+	return []namedStream{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
-func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
+func (f *reportFlags) formatLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
 	switch f.format {
 	case "csv":
 		return s.WriteCSV(w)
@@ -111,8 +111,8 @@ func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load
 	return s.WriteText(w)
 }
 
-// checkReported writes a line for each expectation, whether it is met.
-func checkReported(w io.Writer, all []reported, expectations []load.Expectation) error {
+// checkExpectations writes a line for each expectation, whether it is met.
+func checkExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {
 		prefix := ""

@@ -24,14 +24,14 @@ func streamPath(t *testing.T) string {
 	return path
 }
 
-// reporting is a command line of report, and what it says.
-type reporting struct {
+// reportCase is a command line of report, and what it says.
+type reportCase struct {
 	args []string
 	code int
 	says []string
 }
 
-func (c *reporting) check(t *testing.T) {
+func (c *reportCase) runAndCheck(t *testing.T) {
 	t.Helper()
 	got := invoke(t, append([]string{"report"}, c.args...)...)
 	if got.code != c.code {
@@ -46,7 +46,7 @@ func (c *reporting) check(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	path := streamPath(t)
-	for _, c := range []reporting{
+	for _, c := range []reportCase{
 		{[]string{path}, 0, []string{"target", "98 of 100", "connection reset by peer"}},
 		{[]string{path, "--format", "csv"}, 0, []string{"p99_us", "99.5", "\r\n"}},
 		{[]string{path, "--format", "html"}, 0, []string{"<!doctype html>", "127.0.0.1:9000"}},
@@ -66,7 +66,7 @@ func TestReport(t *testing.T) {
 		{[]string{"/no/such/file"}, 2, []string{"/no/such/file: no such file"}},
 		{[]string{path, "--out", "/no/such/directory/r.txt"}, 2, []string{"--out: ", "/no/such/directory/r.txt"}},
 	} {
-		c.check(t)
+		c.runAndCheck(t)
 	}
 }
 
@@ -100,14 +100,14 @@ func TestReportBadInput(t *testing.T) {
 		}
 	}
 	// A run that is cut off meets no expectation, and has no result.
-	must(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n"), 0o600))
-	(&reporting{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).check(t)
-	(&reporting{[]string{"--format", "json", path}, 1, []string{"cut off"}}).check(t)
+	failOnError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n"), 0o600))
+	(&reportCase{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).runAndCheck(t)
+	(&reportCase{[]string{"--format", "json", path}, 1, []string{"cut off"}}).runAndCheck(t)
 }
 
-// benchFile writes the report of a bench with so many messages a second in each round. One more
+// writeBenchReport writes the report of a bench with so many messages a second in each round. One more
 // run has failed.
-func benchFile(t *testing.T, name string, rates ...float64) string {
+func writeBenchReport(t *testing.T, name string, rates ...float64) string {
 	t.Helper()
 	r := &result.Report{Scenario: scenario.Scenario{
 		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []scenario.Subject{{Name: "net"}},
@@ -130,9 +130,9 @@ func benchFile(t *testing.T, name string, rates ...float64) string {
 }
 
 func TestReportBenches(t *testing.T) {
-	a, b := benchFile(t, "a.json", 100, 101, 102, 103), benchFile(t, "b.json", 90)
+	a, b := writeBenchReport(t, "a.json", 100, 101, 102, 103), writeBenchReport(t, "b.json", 90)
 	out := filepath.Join(t.TempDir(), "out.html")
-	for _, c := range []reporting{
+	for _, c := range []reportCase{
 		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
 		{[]string{a, "--format", "html", "--out", out}, 0, nil},
 		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-2"`}},
@@ -143,16 +143,16 @@ func TestReportBenches(t *testing.T) {
 		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
 		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
 	} {
-		c.check(t)
+		c.runAndCheck(t)
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "<title>Myriad bench: test") {
 		t.Errorf("--out: %.200s, %v", text, err)
 	}
 	dir := filepath.Join(t.TempDir(), "before")
 	text, err := os.ReadFile(a)
-	must(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
-	(&reporting{[]string{dir}, 0, []string{"Myriad bench: test"}}).check(t)
+	failOnError(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
+	(&reportCase{[]string{dir}, 0, []string{"Myriad bench: test"}}).runAndCheck(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
-	must(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
-	(&reporting{[]string{bad}, 2, []string{bad + `: format "myriad-bench-7"`}}).check(t)
+	failOnError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
+	(&reportCase{[]string{bad}, 2, []string{bad + `: format "myriad-bench-7"`}}).runAndCheck(t)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// resultFlags say what is reported of a run, and where.
-type resultFlags struct {
+// outputFlags say what is reported of a run, and where.
+type outputFlags struct {
 	out      string
 	csv      string
 	html     string
@@ -30,7 +30,7 @@ type resultFlags struct {
 	expect   []string
 }
 
-func (f *resultFlags) add(flags *pflag.FlagSet) {
+func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` is met, such as p99<5ms, errors==0 or rate>=10k (repeatable)")
 	flags.StringVar(&f.out, "out", "", "write an event a line as JSON to this `FILE`; - is standard output")
 	flags.BoolVar(&f.json, "json", false, "the same as --out -")
@@ -70,60 +70,60 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// reporter reports on a run: while it goes on, and at its end. It belongs to the
+// runReporter reports on a run: while it goes on, and at its end. It belongs to the
 // goroutine that calls load.Run.
-type reporter struct {
-	flags     *resultFlags
-	expected  []load.Expectation
-	stdout    io.Writer
-	stderr    io.Writer
-	text      bool // the result is for people
-	observers []func(load.Event)
-	live      *liveView // nil for none
-	outputs   []output
-	stop      func() // ends serving the metrics, nil for none
-	err       error  // the first of writing
+type runReporter struct {
+	flags       *outputFlags
+	expected    []load.Expectation
+	stdout      io.Writer
+	stderr      io.Writer
+	textResult  bool // the result is for people
+	observers   []func(load.Event)
+	live        *liveView // nil for none
+	outputs     []outputFile
+	stopMetrics func() // ends serving the metrics, nil for none
+	err         error  // the first of writing
 }
 
-// output is a file that is written from the events of a run; finish, if not nil, writes
+// outputFile is a file that is written from the events of a run; finish, if not nil, writes
 // the rest when the run is over.
-type output struct {
-	file   *outFile
-	finish func() error
+type outputFile struct {
+	file      *atomicFile
+	writeRest func() error
 }
 
-// open opens what the flags name, so that it fails before the run if it does.
-func (f *resultFlags) open(cmd *cobra.Command) (*reporter, error) {
-	t := &reporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), text: !f.json && f.out != "-"}
-	if err := cmp.Or(t.openOutputs(), t.serveMetrics()); err != nil {
-		t.abandon()
+// newReporter opens what the flags name, so that it fails before the run if it does.
+func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
+	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
+	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
+		t.closeOutputs()
 		return nil, err
 	}
-	if !t.text {
-		t.encode(t.stdout)
+	if !t.textResult {
+		t.observeAsJSONLines(t.stdout)
 	} else if !f.quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
 		t.live = newLiveView(os.Stderr)
-		t.observers = append(t.observers, t.live.observe)
+		t.observers = append(t.observers, t.live.handleEvent)
 	}
 	return t, nil
 }
 
-// openOutputs creates the files for people and other programs.
-func (t *reporter) openOutputs() (err error) {
+// createOutputFiles creates the files for people and other programs.
+func (t *runReporter) createOutputFiles() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
 	}
 	events := t.flags.out
-	if !t.text {
+	if !t.textResult {
 		events = ""
 	}
 	paths := map[string]bool{}
 	for _, o := range []struct {
 		flag, path string
-		begin      func(*output)
+		begin      func(*outputFile)
 	}{
-		{"csv", t.flags.csv, t.table}, {"html", t.flags.html, t.page},
-		{"out", events, func(o *output) { t.encode(o.file.file) }},
+		{"csv", t.flags.csv, t.observeAsCSV}, {"html", t.flags.html, t.observeAsHTML},
+		{"out", events, func(o *outputFile) { t.observeAsJSONLines(o.file.temp) }},
 	} {
 		if o.path == "" {
 			continue
@@ -132,119 +132,119 @@ func (t *reporter) openOutputs() (err error) {
 			return usagef("--%s is %q, and another result is to be written there; expected a file for each", o.flag, o.path)
 		}
 		paths[o.path] = true
-		file, err := createOut(o.path)
+		file, err := createAtomicFile(o.path)
 		if err != nil {
 			return usagef("--%s: %w", o.flag, err)
 		}
-		t.outputs = append(t.outputs, output{file: file})
+		t.outputs = append(t.outputs, outputFile{file: file})
 		o.begin(&t.outputs[len(t.outputs)-1])
 	}
 	return nil
 }
 
-// table has the intervals written as CSV.
-func (t *reporter) table(o *output) {
-	table := load.NewCSV(o.file.file)
+// observeAsCSV has the intervals written as CSV.
+func (t *runReporter) observeAsCSV(o *outputFile) {
+	table := load.NewCSV(o.file.temp)
 	t.observers = append(t.observers, table.Observe)
-	o.finish = table.Flush
+	o.writeRest = table.Flush
 }
 
-// page has a page written.
-func (t *reporter) page(o *output) {
-	recorder, out := new(load.Recorder), o.file.file
+// observeAsHTML has a page written.
+func (t *runReporter) observeAsHTML(o *outputFile) {
+	recorder, out := new(load.Recorder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
-	o.finish = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
+	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// encode has each event written as a line of JSON.
-func (t *reporter) encode(w io.Writer) {
+// observeAsJSONLines has each event written as a line of JSON.
+func (t *runReporter) observeAsJSONLines(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
 }
 
-func (t *reporter) serveMetrics() error {
+func (t *runReporter) startMetricsServer() error {
 	if t.flags.metrics == "" {
 		return nil
 	}
-	if err := checkAddress("metrics", t.flags.metrics); err != nil {
+	if err := validateListenAddr("metrics", t.flags.metrics); err != nil {
 		return err
 	}
-	observe, stop, err := serveLoadMetrics(t.flags.metrics, func(at net.Addr) {
+	observe, stop, err := startLoadMetricsServer(t.flags.metrics, func(at net.Addr) {
 		fmt.Fprintf(t.stderr, "metrics on http://%v/metrics\n", at)
 	})
 	if err != nil {
 		return fmt.Errorf("--metrics: %w", err)
 	}
-	t.stop = stop
+	t.stopMetrics = stop
 	t.observers = append(t.observers, observe)
 	return nil
 }
 
-// observe is load.Config.Observe.
-func (t *reporter) observe(e load.Event) {
+// handleEvent is load.Config.Observe.
+func (t *runReporter) handleEvent(e load.Event) {
 	if e.Plan != nil {
-		spareProcessors(e.Plan.Loops, false)
+		raiseGOMAXPROCS(e.Plan.Loops, false)
 	}
 	for _, o := range t.observers {
 		o(e)
 	}
 }
 
-// say writes a line for people while the run goes on, above the live view. It is not
+// printf writes a line for people while the run goes on, above the live view. It is not
 // written where events are.
-func (t *reporter) say(format string, args ...any) {
-	if !t.text {
+func (t *runReporter) printf(format string, args ...any) {
+	if !t.textResult {
 		return
 	}
 	if t.live != nil {
-		t.live.close()
+		t.live.erase()
 	}
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finish writes the result, nil for none, says which expectations it does not
+// writeResult writes the result, nil for none, says which expectations it does not
 // meet, and closes what open has opened.
-func (t *reporter) finish(result *load.Result) error {
-	defer t.abandon()
+func (t *runReporter) writeResult(result *load.Result) error {
+	defer t.closeOutputs()
 	if t.live != nil {
-		t.live.close() // also where the run has not come to its end
+		t.live.erase() // also where the run has not come to its end
 	}
 	if result == nil {
 		return t.err
 	}
-	if t.text {
-		t.err = cmp.Or(t.err, result.WriteText(t.stdout), writePercents(t.stdout, result, t.flags.percents))
+	if t.textResult {
+		t.err = cmp.Or(t.err, result.WriteText(t.stdout), writePercentiles(t.stdout, result, t.flags.percents))
 	}
 	for _, o := range t.outputs {
 		err := t.err
-		if o.finish != nil {
-			err = o.finish()
+		if o.writeRest != nil {
+			err = o.writeRest()
 		}
-		if err := o.file.finish(err); err != nil {
-			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.path, err))
+		if err := o.file.commit(err); err != nil {
+			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
 		}
 	}
 	// On standard error where events are on standard output.
 	where := t.stdout
-	if !t.text {
+	if !t.textResult {
 		where = t.stderr
 	}
-	of := []reported{{stream: &load.Stream{Result: result}}}
-	return cmp.Or(t.err, checkReported(where, of, t.expected))
+	of := []namedStream{{stream: &load.Stream{Result: result}}}
+	return cmp.Or(t.err, checkExpectations(where, of, t.expected))
 }
 
-// abandon ends what finish has not ended.
-func (t *reporter) abandon() {
-	if t.stop != nil {
-		t.stop()
+// closeOutputs ends what finish has not ended.
+func (t *runReporter) closeOutputs() {
+	if t.stopMetrics != nil {
+		t.stopMetrics()
 	}
 	for _, o := range t.outputs {
 		o.file.discard()
 	}
 }
 
-// writePercents writes a line for each percentile of the latency.
-func writePercents(w io.Writer, result *load.Result, percents []float64) error {
+// writePercentiles writes a line for each percentile of the latency.
+func writePercentiles(w io.Writer, result *load.Result, percents []float64) error {
 	for _, p := range percents {
 		name := strconv.FormatFloat(p, 'f', -1, 64)
 		// An expectation is how a result tells any of its figures.

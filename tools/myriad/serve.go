@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newServe() *cobra.Command {
+func newServeCommand() *cobra.Command {
 	f := &serveFlags{}
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -17,15 +17,15 @@ func newServe() *cobra.Command {
 			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
 			"a terminal that is closed sends it. SIGUSR2 has a new process, of the executable as it is by\n" +
 			"then and with the same arguments, take over the connections (Linux).\n\n" +
-			"Applications:\n" + describeApps(),
+			"Applications:\n" + formatAppList(),
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveApp(cmd) },
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	return cmd
 }
 
-// spareProcessors sees to it that Go has enough processors beside those that
+// raiseGOMAXPROCS sees to it that Go has enough processors beside those that
 // loops hold, also while they wait for a moment. With none to spare the scheduler
 // takes the processor of such a loop and has to give it back: at one connection
 // that was a quarter of the server's work, 37 µs a message against 28, in
@@ -34,7 +34,7 @@ func newServe() *cobra.Command {
 // woke fewer loops at a time. Where workers may call the handlers, each CPU is to have
 // one for them: with two for two CPUs and a loop, handlers that compute got 1.4 of the
 // CPUs.
-func spareProcessors(loops int, workers bool) {
+func raiseGOMAXPROCS(loops int, workers bool) {
 	need := loops + 1
 	if workers {
 		need = loops + runtime.NumCPU()
@@ -44,10 +44,10 @@ func spareProcessors(loops int, workers bool) {
 	}
 }
 
-// serve runs the server until a signal has ended it.
-func (f *serveFlags) serve(cmd *cobra.Command) error {
-	if _, err := f.server(cmd); err != nil {
+// serveApp runs the server until a signal has ended it.
+func (f *serveFlags) serveApp(cmd *cobra.Command) error {
+	if _, err := f.validateAndSetUp(cmd); err != nil {
 		return err
 	}
-	return f.run(cmd, f.app.name)
+	return f.runServer(cmd, f.app.name)
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// startGroup runs `myriad serve --app lines` in a process group of its own, as a terminal
+// startProcessGroup runs `myriad serve --app lines` in a process group of its own, as a terminal
 // does.
-func startGroup(t *testing.T, args ...string) *server {
+func startProcessGroup(t *testing.T, args ...string) *server {
 	t.Helper()
-	cmd := process(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
+	cmd := newCommandProcess(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return startProcess(t, cmd)
 }
@@ -37,16 +37,16 @@ func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
 	}
 }
 
-// halfMessage is a connection that has sent half a message.
-func halfMessage(t *testing.T, addr string) net.Conn {
+// dialWithHalfMessage is a connection that has sent half a message.
+func dialWithHalfMessage(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c := dial(t, addr)
-	exchange(t, c, "whole\nhalf", "whole\n")
+	sendAndExpect(t, c, "whole\nhalf", "whole\n")
 	return c
 }
 
-// endsWhole has the message that has begun answered, and then the end.
-func endsWhole(t *testing.T, c net.Conn) {
+// finishHalfMessage has the message that has begun answered, and then the end.
+func finishHalfMessage(t *testing.T, c net.Conn) {
 	t.Helper()
 	io.WriteString(c, " and half\n")
 	if answer, err := io.ReadAll(c); err != nil || string(answer) != "half and half\n" {
@@ -55,8 +55,8 @@ func endsWhole(t *testing.T, c net.Conn) {
 	c.Close()
 }
 
-// untilRefused waits until all processes have closed their listeners.
-func untilRefused(t *testing.T, addr string) {
+// waitUntilRefused waits until all processes have closed their listeners.
+func waitUntilRefused(t *testing.T, addr string) {
 	t.Helper()
 	testkit.WaitFor(t, "no new connections are taken", func() bool {
 		c, err := net.Dial("tcp", addr)
@@ -73,11 +73,11 @@ func TestSignals(t *testing.T) {
 	for sig, args := range map[syscall.Signal][]string{
 		syscall.SIGINT: {"--processes", "2"}, syscall.SIGTERM: {"--model", "goroutine"}, syscall.SIGHUP: {"--processes", "2"},
 	} {
-		s := startGroup(t, args...)
-		c := halfMessage(t, s.addr)
+		s := startProcessGroup(t, args...)
+		c := dialWithHalfMessage(t, s.addr)
 		s.signalGroup(t, sig)
-		untilRefused(t, s.addr)
-		endsWhole(t, c)
+		waitUntilRefused(t, s.addr)
+		finishHalfMessage(t, c)
 		code, said := s.stop(), s.stderr.String()
 		if code != 0 || strings.Count(said, "draining") != 1 || strings.Count(said, "\n") != 1 {
 			t.Errorf("%v: exit code %d, stderr %q; want 0 and one line, of draining", sig, code, said)
@@ -88,10 +88,10 @@ func TestSignals(t *testing.T) {
 // A connection in the middle of a message holds up the drain, until the second signal.
 func TestSecondSignal(t *testing.T) {
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		s := startGroup(t, args...)
-		halfMessage(t, s.addr)
+		s := startProcessGroup(t, args...)
+		dialWithHalfMessage(t, s.addr)
 		s.signalGroup(t, syscall.SIGINT)
-		untilRefused(t, s.addr) // the workers drain, and have said what they have open
+		waitUntilRefused(t, s.addr) // the workers drain, and have said what they have open
 		s.signalGroup(t, syscall.SIGINT)
 		if code := s.stop(); code != 1 || !strings.Contains(s.stderr.String(), "at once") {
 			t.Errorf("%q: exit code %d, stderr %q; want 1 and word of the cut", args, code, s.stderr)
@@ -102,7 +102,7 @@ func TestSecondSignal(t *testing.T) {
 // A terminal that is closed ends whoever reads standard error, too, and sends SIGHUP more
 // than once: what has begun comes to its end all the same.
 func TestHangupDrains(t *testing.T) {
-	cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0")
+	cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0")
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -110,12 +110,12 @@ func TestHangupDrains(t *testing.T) {
 	cmd.Stderr = writer
 	s := startProcess(t, cmd)
 	writer.Close()
-	c := halfMessage(t, s.addr)
+	c := dialWithHalfMessage(t, s.addr)
 	reader.Close()
 	s.Process.Signal(syscall.SIGHUP)
-	untilRefused(t, s.addr)
+	waitUntilRefused(t, s.addr)
 	s.Process.Signal(syscall.SIGHUP)
-	endsWhole(t, c)
+	finishHalfMessage(t, c)
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
@@ -132,10 +132,10 @@ func TestHangupReloads(t *testing.T) {
 		return string(c.ConnectionState().PeerCertificates[0].Raw)
 	}
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		cert, key := certificate(t)
-		s := startGroup(t, append(args, "--tls-cert", cert, "--tls-key", key)...)
-		before, children := shown(s.addr), childrenOf(t, s.Process.Pid)
-		otherCert, otherKey := certificate(t)
+		cert, key := writeCertificate(t)
+		s := startProcessGroup(t, append(args, "--tls-cert", cert, "--tls-key", key)...)
+		before, children := shown(s.addr), childPIDs(t, s.Process.Pid)
+		otherCert, otherKey := writeCertificate(t)
 		if err := errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)); err != nil {
 			t.Fatal(err)
 		}
@@ -150,35 +150,35 @@ func TestHangupReloads(t *testing.T) {
 		}
 		s.Process.Signal(syscall.SIGHUP)
 		testkit.WaitFor(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
-		if now := childrenOf(t, s.Process.Pid); !slices.Equal(now, children) {
+		if now := childPIDs(t, s.Process.Pid); !slices.Equal(now, children) {
 			t.Errorf("worker processes %v, before %v; want the same", now, children)
 		}
-		if code := s.end(t, syscall.SIGTERM); code != 0 {
+		if code := s.signalAndWait(t, syscall.SIGTERM); code != 0 {
 			t.Errorf("exit code %d, stderr %q", code, s.stderr)
 		}
 	}
 }
 
-// inShell has a shell run something, and be the command then.
-func inShell(cmd *exec.Cmd, first string) *exec.Cmd {
+// wrapInShell has a shell run something, and be the command then.
+func wrapInShell(cmd *exec.Cmd, first string) *exec.Cmd {
 	cmd.Args = append([]string{"sh", "-c", first + ` && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	return cmd
 }
 
-// limited is `myriad serve` with a limit of descriptors.
-func limited(t *testing.T, limit, args string) *exec.Cmd {
+// serveWithFDLimit is `myriad serve` with a limit of descriptors.
+func serveWithFDLimit(t *testing.T, limit, args string) *exec.Cmd {
 	t.Helper()
-	return inShell(process(t, append([]string{"serve", "--addr", "127.0.0.1:0"}, strings.Fields(args)...)...), "ulimit -n "+limit)
+	return wrapInShell(newCommandProcess(t, append([]string{"serve", "--addr", "127.0.0.1:0"}, strings.Fields(args)...)...), "ulimit -n "+limit)
 }
 
 // The limit of descriptors is one of each process and, with loops, of each table: so
 // processes and loops hold more connections than it says. Worker processes with several tables that end leave their
 // listeners to the next ones.
 func TestDescriptorLimits(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	for _, processes := range []string{"1", "3"} {
-		got := runProcess(t, limited(t, "300", "--model goroutine --max-conns 600 --processes "+processes))
+		got := runToEnd(t, serveWithFDLimit(t, "300", "--model goroutine --max-conns 600 --processes "+processes))
 		if got.code != 2 || !strings.Contains(got.stderr, "RLIMIT_NOFILE") {
 			t.Errorf("600 connections with %s processes of 300 descriptors: %+v; want 2 and the limit", processes, got)
 		}
@@ -188,27 +188,27 @@ func TestDescriptorLimits(t *testing.T) {
 		{"1000", "--model epoll --max-conns 1500", "1500"},                // a table of 1,000 has room for some 400
 		{"1000", "--model epoll --max-conns 4000 --processes 2", "100"},
 	} {
-		s := startProcess(t, limited(t, c.limit, c.serve))
+		s := startProcess(t, serveWithFDLimit(t, c.limit, c.serve))
 		if strings.Contains(c.serve, "4000") {
-			for _, pid := range childrenOf(t, s.Process.Pid) {
-				must(t, syscall.Kill(pid, syscall.SIGTERM))
+			for _, pid := range childPIDs(t, s.Process.Pid) {
+				failOnError(t, syscall.Kill(pid, syscall.SIGTERM))
 				testkit.WaitFor(t, "another worker takes its place", func() bool {
-					now := childrenOf(t, s.Process.Pid)
+					now := childPIDs(t, s.Process.Pid)
 					return len(now) == 2 && !slices.Contains(now, pid)
 				})
 			}
 		}
-		if got := runLine(t, "load -c "+c.conns+" --messages 2 "+s.addr); got.code != 0 {
-			t.Errorf("%s: load: exit code %d, %s", c.serve, got.code, got.says())
+		if got := invokeLine(t, "load -c "+c.conns+" --messages 2 "+s.addr); got.code != 0 {
+			t.Errorf("%s: load: exit code %d, %s", c.serve, got.code, got.output())
 		}
-		if code := s.end(t, os.Interrupt); code != 0 {
+		if code := s.signalAndWait(t, os.Interrupt); code != 0 {
 			t.Errorf("%s: exit code %d, stderr %q", c.serve, code, s.stderr)
 		}
 	}
 }
 
-// childrenOf lists the processes that one has started.
-func childrenOf(t *testing.T, pid int) (pids []int) {
+// childPIDs lists the processes that one has started.
+func childPIDs(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -230,29 +230,29 @@ func childrenOf(t *testing.T, pid int) (pids []int) {
 // Worker processes serve with a pool each, their supervisor says so once, its metrics have
 // what Go's runtime says of them, and its page controls them.
 func TestProcesses(t *testing.T) {
-	slow(t)
+	skipIfShort(t)
 	s := startServer(t, "serve", "--app", "lines", "--processes", "2", "--workers", "adaptive", "--max-conns", "30", "--model", "epoll",
-		"--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
+		"--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t))
 	if ready := s.stdout.String(); !strings.HasSuffix(ready, " (model epoll, loops 2, processes 2, at most 30 connections)\n") || strings.Count(ready, "\n") != 2 {
 		t.Errorf("it said %q, want where its page is and where it serves", ready)
 	}
-	s.shows(t, "/metrics", "\nmyriad_worker_goroutines ([4-9]|[1-9][0-9])")
-	s.shows(t, "/metrics", "\nmyriad_loop_lag_seconds_count [1-9]")
-	if got := runLine(t, "serve --processes 2 --addr "+s.addr); got.code != 1 || !strings.Contains(got.stderr, "address already in use") {
+	s.waitForPage(t, "/metrics", "\nmyriad_worker_goroutines ([4-9]|[1-9][0-9])")
+	s.waitForPage(t, "/metrics", "\nmyriad_loop_lag_seconds_count [1-9]")
+	if got := invokeLine(t, "serve --processes 2 --addr "+s.addr); got.code != 1 || !strings.Contains(got.stderr, "address already in use") {
 		t.Errorf("a second one: %+v; want 1 and the cause", got)
 	}
-	control(t, s, secret)
+	checkAdminControl(t, s, secret)
 	if code := s.stop(); code != 0 {
 		t.Errorf("after the drain: exit code %d; stderr: %s", code, s.stderr)
 	}
 }
 
-// serviceManager listens as systemd does, at a socket that is named by NOTIFY_SOCKET.
-func serviceManager(t *testing.T) (socket string, manager *net.UnixConn) {
+// listenForNotify listens as systemd does, at a socket that is named by NOTIFY_SOCKET.
+func listenForNotify(t *testing.T) (socket string, manager *net.UnixConn) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	must(t, err)
+	failOnError(t, err)
 	t.Cleanup(func() { manager.Close() })
 	return socket, manager
 }
@@ -260,10 +260,10 @@ func serviceManager(t *testing.T) (socket string, manager *net.UnixConn) {
 // soon is when all is there that has been said already.
 const soon = 10 * time.Millisecond
 
-// hear is what is said to a service manager within a time, or "".
-func hear(manager *net.UnixConn, within time.Duration) string {
+// readNotification is what is said to a service manager within a time, or "".
+func readNotification(manager *net.UnixConn, timeout time.Duration) string {
 	b := make([]byte, 100)
-	manager.SetReadDeadline(time.Now().Add(within))
+	manager.SetReadDeadline(time.Now().Add(timeout))
 	n, _ := manager.Read(b)
 	return string(b[:n])
 }
@@ -272,18 +272,18 @@ func hear(manager *net.UnixConn, within time.Duration) string {
 // has ordered that, and nothing from worker processes.
 func TestServiceManager(t *testing.T) {
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		socket, manager := serviceManager(t)
-		cmd := process(t, append([]string{"serve", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t)}, args...)...)
+		socket, manager := listenForNotify(t)
+		cmd := newCommandProcess(t, append([]string{"serve", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t)}, args...)...)
 		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+socket)
 		s := startProcess(t, cmd)
-		if got := hear(manager, patience); got != "READY=1" {
+		if got := readNotification(manager, patience); got != "READY=1" {
 			t.Errorf("it has heard %q, want READY=1", got)
 		}
-		s.order(t, "drain", secret)
+		s.postControl(t, "drain", secret)
 		if code := s.stop(); code != 0 {
 			t.Errorf("exit code %d; stderr: %s", code, s.stderr)
 		}
-		if first, second := hear(manager, patience), hear(manager, soon); first != "STOPPING=1" || second != "" {
+		if first, second := readNotification(manager, patience), readNotification(manager, soon); first != "STOPPING=1" || second != "" {
 			t.Errorf("then it has heard %q and %q, want STOPPING=1 and nothing", first, second)
 		}
 	}
@@ -294,12 +294,12 @@ func TestKilledServerLeavesAddress(t *testing.T) {
 	for _, model := range tcp.Models() {
 		addr := "127.0.0.1:0"
 		for range 2 {
-			s := startProcess(t, process(t, "serve", "--app", "wait", "--wait", "1m", "--model", model, "--addr", addr))
+			s := startProcess(t, newCommandProcess(t, "serve", "--app", "wait", "--wait", "1m", "--model", model, "--addr", addr))
 			addr = s.addr
 			for range 20 {
 				io.WriteString(dial(t, addr), "busy\n")
 			}
-			s.end(t, os.Kill)
+			s.signalAndWait(t, os.Kill)
 		}
 	}
 }

@@ -37,11 +37,11 @@ func FuzzServeFlags(f *testing.F) {
 		var srv *tcp.Server
 		cmd := &cobra.Command{Use: "serve", SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs,
 			RunE: func(cmd *cobra.Command, _ []string) (err error) {
-				srv, err = flags.server(cmd)
+				srv, err = flags.validateAndSetUp(cmd)
 				return err
 			}}
-		cmd.SetFlagErrorFunc(flagError)
-		flags.add(cmd)
+		cmd.SetFlagErrorFunc(explainFlagError)
+		flags.addFlags(cmd)
 		cmd.SetArgs(args)
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(io.Discard)
@@ -58,8 +58,8 @@ func FuzzServeFlags(f *testing.F) {
 
 const secret = "0123456789abcdef"
 
-// tokenFile writes the token to a file.
-func tokenFile(t *testing.T) string {
+// writeTokenFile writes the token to a file.
+func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
@@ -68,16 +68,16 @@ func tokenFile(t *testing.T) string {
 	return path
 }
 
-// order gives an order to the admin server.
-func (s *server) order(t *testing.T, what, token string) {
+// postControl gives an order to the admin server.
+func (s *server) postControl(t *testing.T, what, token string) {
 	t.Helper()
-	if status, text := s.tryOrder(t, what, token); status != http.StatusOK {
+	if status, text := s.tryPostControl(t, what, token); status != http.StatusOK {
 		t.Fatalf("%s: %d, %s", what, status, text)
 	}
 }
 
-// tryOrder gives an order, and the answer.
-func (s *server) tryOrder(t *testing.T, what, token string) (status int, text string) {
+// tryPostControl gives an order, and the answer.
+func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
 	if err != nil {
@@ -97,34 +97,34 @@ func (s *server) tryOrder(t *testing.T, what, token string) (status int, text st
 	return answer.StatusCode, string(all)
 }
 
-// control pauses and resumes a server, and drains it.
-func control(t *testing.T, s *server, token string) {
+// checkAdminControl pauses and resumes a server, and drains it.
+func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
-	s.order(t, "pause", token)
-	s.shows(t, "/live", "an operator has paused that")
+	s.postControl(t, "pause", token)
+	s.waitForPage(t, "/live", "an operator has paused that")
 	c := dial(t, s.addr)
 	io.WriteString(c, "hello\n")
-	s.order(t, "resume", token)
-	exchange(t, c, "", "hello\n")
-	s.shows(t, "/live", "serves 1 connections")
-	s.order(t, "close?remote="+c.LocalAddr().String(), token)
+	s.postControl(t, "resume", token)
+	sendAndExpect(t, c, "", "hello\n")
+	s.waitForPage(t, "/live", "serves 1 connections")
+	s.postControl(t, "close?remote="+c.LocalAddr().String(), token)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection was not closed")
 	}
-	s.order(t, "drain", token)
+	s.postControl(t, "drain", token)
 }
 
 // The admin server tells of the server, and lets who has the token control it: that of a
 // file, or a random one that is printed.
 func TestAdmin(t *testing.T) {
-	s := serveHere(t, "serve --app lines --admin 127.0.0.1:0 --admin-control --memory-limit auto --flight-dir "+t.TempDir())
+	s := serveLine(t, "serve --app lines --admin 127.0.0.1:0 --admin-control --memory-limit auto --flight-dir "+t.TempDir())
 	c := dial(t, s.addr)
-	exchange(t, c, "hello\n", "hello\n")
+	sendAndExpect(t, c, "hello\n", "hello\n")
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/readyz": "ok", "/stats": `"Messages": 1`, "/metrics": "\nmyriad_messages_total 1\n",
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",
 	} {
-		if status, text := get(t, s.admin+path); status != http.StatusOK || !strings.Contains(text, want) {
+		if status, text := httpGet(t, s.admin+path); status != http.StatusOK || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %d, %.200q; want 200 and %q in it", path, status, text, want)
 		}
 	}
@@ -137,11 +137,11 @@ func TestAdmin(t *testing.T) {
 	if len(token) < admin.MinToken {
 		t.Fatalf("the token is %q in %s", token, s.stdout)
 	}
-	s.shows(t, "/stats", `"Open": 0`)
-	control(t, s, token)
+	s.waitForPage(t, "/stats", `"Open": 0`)
+	checkAdminControl(t, s, token)
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d after the drain; stderr: %s", code, s.stderr)
 	}
-	s = serveHere(t, "serve --admin 127.0.0.1:0 --admin-control --admin-token-file "+tokenFile(t))
-	s.order(t, "drain", secret)
+	s = serveLine(t, "serve --admin 127.0.0.1:0 --admin-control --admin-token-file "+writeTokenFile(t))
+	s.postControl(t, "drain", secret)
 }

@@ -13,21 +13,21 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// serverTLS are the flags of a server's side of TLS.
-type serverTLS struct {
+// serverTLSFlags are the flags of a server's side of TLS.
+type serverTLSFlags struct {
 	cert, key, clientCA string
 
 	pair *secure.Reloader // of cert and key, nil without them
 }
 
-func (f *serverTLS) add(flags *pflag.FlagSet) {
+func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
 	flags.StringVar(&f.key, "tls-key", "", "file with the key of --tls-cert")
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "demand client certificates that an authority in this file has signed")
 }
 
-// config is the TLS configuration, nil if no TLS is asked for.
-func (f *serverTLS) config() (*tls.Config, error) {
+// newTLSConfig is the TLS configuration, nil if no TLS is asked for.
+func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
 			return nil, usagef("--tls-client-ca is given without a certificate; expected --tls-cert and --tls-key too")
@@ -44,15 +44,15 @@ func (f *serverTLS) config() (*tls.Config, error) {
 	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
 	if f.clientCA != "" {
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
-		if cfg.ClientCAs, err = authorities(f.clientCA); err != nil {
+		if cfg.ClientCAs, err = readCertPool(f.clientCA); err != nil {
 			return nil, err
 		}
 	}
 	return cfg, nil
 }
 
-// authorities reads the certificates of a file.
-func authorities(file string) (*x509.CertPool, error) {
+// readCertPool reads the certificates of a file.
+func readCertPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, usageError{err}
@@ -64,10 +64,10 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reload reads the certificate again, and says how that went. With worker processes each
+// reloadCertificate reads the certificate again, and says how that went. With worker processes each
 // does so when the signal was for all of the group, and otherwise when a handshake finds that
 // it has changed.
-func (f *serverTLS) reload() string {
+func (f *serverTLSFlags) reloadCertificate() string {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
 		return fmt.Sprintf("the certificate can't be reloaded, the old one stays in use: %v", err)

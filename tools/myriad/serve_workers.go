@@ -22,34 +22,34 @@ type workerFlags struct {
 	pool *pool.Pool // nil without
 }
 
-// add adds the flags to a command.
-func (f *workerFlags) add(cmd *cobra.Command) {
+// addFlags adds the flags to a command.
+func (f *workerFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.workers, "workers", "", "run the application on workers, off the event loops: a number for at most so many, MIN-MAX or adaptive for as many as the work needs, which sheds overload with --shed (default: on the loops)")
 	flags.IntVar(&f.queue, "workers-queue", 0, "how many connections may wait for a worker; -1 for none (default: as many as there are --workers, 1024 with adaptive and MIN-MAX)")
 	flags.DurationVar(&f.target, "workers-target", 0, "how long they may wait before the pool is overloaded, with adaptive and MIN-MAX (default 5ms)")
 }
 
-// some says whether there are to be workers.
-func (f *workerFlags) some() bool { return f.workers != "" && f.workers != "0" }
+// hasWorkers says whether there are to be workers.
+func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// check reads the flags. The rules are for an application that can say that it is
+// buildPoolConfig reads the flags. The rules are for an application that can say that it is
 // busy: for another one what is shed would only come again.
-func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
-	if !f.some() {
+func (f *workerFlags) buildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
+	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
 			return usagef("--workers-queue and --workers-target are for workers; expected them with --workers")
 		}
 		return nil
 	}
 	cfg, adapts := &f.cfg, true
-	least, most, isRange := strings.Cut(f.workers, "-")
+	minText, maxText, isRange := strings.Cut(f.workers, "-")
 	switch {
 	case f.workers == "adaptive":
 	case isRange:
-		cfg.Min, err = strconv.Atoi(least)
+		cfg.Min, err = strconv.Atoi(minText)
 		if err == nil {
-			cfg.Max, err = strconv.Atoi(most)
+			cfg.Max, err = strconv.Atoi(maxText)
 		}
 	default:
 		adapts = false
@@ -66,22 +66,22 @@ func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
 		cfg.Queue = f.queue
 	}
 	cfg.Target = f.target
-	if adapts && !sheds {
+	if adapts && !canShed {
 		cfg.KeepQueued, cfg.FIFO = true, true
 	}
 	return nil
 }
 
-// start makes the pool, if there is to be one, and gives it to the server. With
+// startPool makes the pool, if there is to be one, and gives it to the server. With
 // worker processes each of them has one; their supervisor only sees that it can be
 // made.
-func (f *workerFlags) start(srv *tcp.Server) error {
-	if !f.some() {
+func (f *workerFlags) startPool(srv *tcp.Server) error {
+	if !f.hasWorkers() {
 		return nil
 	}
 	p, err := pool.New(f.cfg)
 	if err != nil {
-		return usagef("--workers %s: %s", f.workers, workerFields.Replace(err.Error()))
+		return usagef("--workers %s: %s", f.workers, poolFieldsToFlags.Replace(err.Error()))
 	}
 	if _, worker := tcp.WorkerProcess(); srv.Processes > 1 && !worker {
 		_, err = p.Close(context.Background())
@@ -91,11 +91,11 @@ func (f *workerFlags) start(srv *tcp.Server) error {
 	return nil
 }
 
-// workerFields names flags instead of the fields of a pool.Config.
-var workerFields = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
+// poolFieldsToFlags names flags instead of the fields of a pool.Config.
+var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
-// stop closes the pool, when the server has ended.
-func (f *workerFlags) stop() {
+// closePool closes the pool, when the server has ended.
+func (f *workerFlags) closePool() {
 	if f.pool != nil {
 		_, _ = f.pool.Close(context.Background()) // all connections have come back from it
 	}

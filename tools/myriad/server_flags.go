@@ -27,39 +27,39 @@ import (
 // serverFlags are the flags of a command that is a server.
 type serverFlags struct {
 	srv tcp.Server
-	tls serverTLS
+	tls serverTLSFlags
 
 	workers    workerFlags            // none, for a server without their flags
 	collectors []prometheus.Collector // of metrics beside the server's
 	pages      []admin.Page
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
-	upgrading    atomic.Bool       // or upgraded
-	stays        atomic.Bool       // this process only passes signals on
-	successorEnv map[string]string // of the process that takes over, beside this one's
-	noUpgrade    string            // why there is none, if so
+	upgrading      atomic.Bool       // or upgraded
+	relaysSignals  atomic.Bool       // this process only passes signals on
+	successorEnv   map[string]string // of the process that takes over, beside this one's
+	upgradeRefusal string            // why there is none, if so
 
-	admin adminFlags
-	page  *adminServer // nil without --admin
-	// upgradeOrders are the page's, which who handles signals takes.
-	upgradeOrders chan func(tcp.Upgraded, error)
-	flights       string
-	flightLag     time.Duration
-	memory        string
+	admin     adminFlags
+	adminPage *adminServer // nil without --admin
+	// upgradeRequests are the page's, which who handles signals takes.
+	upgradeRequests chan func(tcp.Upgraded, error)
+	flightDir       string
+	flightLag       time.Duration
+	memoryLimit     string
 
-	fields map[string]string // the flag of each field of Server, for messages
+	flagsByField map[string]string // the flag of each field of Server, for messages
 }
 
-// add adds the flags to a command. Limits that are set by then are its defaults.
-func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
+// addFlags adds the flags to a command. Limits that are set by then are its defaults.
+func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
-	f.fields = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
+	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
 	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 alone, no host is IPv6 too; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that can run here, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
 	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default: not at all)")
-	number := func(field *int, name, means, help string) { f.number(flags, field, name, means, help) }
+	number := func(field *int, name, means, help string) { f.addIntFlag(flags, field, name, means, help) }
 	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
 	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "most connections at a time from one address, or one IPv6 network of 64 bits (default: no limit)")
 	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "most connections accepted in a second; further ones wait (default: no limit)")
@@ -71,70 +71,70 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
 	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
 	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")
-	span := func(field *time.Duration, name, means, help string) {
+	duration := func(field *time.Duration, name, means, help string) {
 		if *field != 0 {
 			help, _, _ = strings.Cut(help, " (default")
 			help = fmt.Sprintf("%s (default %v)", help, *field)
 		}
-		flag(flags, field, parseSpan, name, "", help)
-		f.fields[means] = name
+		addParsedFlag(flags, field, parseDurationOrNever, name, "", help)
+		f.flagsByField[means] = name
 	}
-	span(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "most time for the PROXY header and the TLS handshake (default 10s)")
-	span(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "most time until a peer's first byte (default 1m)")
-	span(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "most time from a message's first byte to its last (default 30s)")
-	span(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "most time without a byte from the peer (default never)")
-	span(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "most time for a peer to take what waits for it (default 30s)")
-	span(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
-	span(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
-	flag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message (default close)")
-	flags.Var(&list[netip.Prefix]{&srv.Allow, parseNetwork}, "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var(&list[netip.Prefix]{&srv.Deny, parseNetwork}, "deny", "keep out this network or address (repeatable)")
-	flags.Var(&list[netip.Prefix]{&srv.TrustedProxies, parseNetwork}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
-	f.tls.add(flags)
-	f.admin.add(flags)
-	flags.StringVar(&f.flights, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
+	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "most time for the PROXY header and the TLS handshake (default 10s)")
+	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "most time until a peer's first byte (default 1m)")
+	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "most time from a message's first byte to its last (default 30s)")
+	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "most time without a byte from the peer (default never)")
+	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "most time for a peer to take what waits for it (default 30s)")
+	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
+	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
+	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message (default close)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parseNetworkOrAddr}, "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parseNetworkOrAddr}, "deny", "keep out this network or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parseNetworkOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
+	f.tls.addFlags(flags)
+	f.admin.addFlags(flags)
+	flags.StringVar(&f.flightDir, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
 	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
-	flags.StringVar(&f.memory, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of what the cgroup or the machine allows; auto is 90% (default: GOMEMLIMIT, or none)")
+	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of what the cgroup or the machine allows; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// number adds a flag of a number, which is a field of what the server is made of. If that is
+// addIntFlag adds a flag of a number, which is a field of what the server is made of. If that is
 // set, it is the default.
-func (f *serverFlags) number(flags *pflag.FlagSet, field *int, name, means, help string) {
+func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // which the flag has itself
 	}
 	flags.IntVar(field, name, *field, help)
-	f.fields[means] = name
+	f.flagsByField[fieldName] = name
 }
 
-// check makes the server complete, and says what is wrong with the flags.
-func (f *serverFlags) check(cmd *cobra.Command) (err error) {
-	if cmd.Flags().Changed("flight-lag") && (f.flights == "" || f.flightLag <= 0) {
+// validateAndComplete makes the server complete, and says what is wrong with the flags.
+func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
+	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
 		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
 	}
 	srv := &f.srv
-	if srv.TLSConfig, err = f.tls.config(); err != nil {
+	if srv.TLSConfig, err = f.tls.newTLSConfig(); err != nil {
 		return err
 	}
 	if f.tls.pair != nil {
-		f.reloads = append(f.reloads, f.tls.reload)
+		f.reloads = append(f.reloads, f.tls.reloadCertificate)
 	}
-	if srv.Network != "unix" && !fromSystemd(srv.Addr) && srv.Addr != "" {
-		if err := checkAddress("addr", srv.Addr); err != nil {
+	if srv.Network != "unix" && !isSystemdAddr(srv.Addr) && srv.Addr != "" {
+		if err := validateListenAddr("addr", srv.Addr); err != nil {
 			return err
 		}
 	}
-	return f.admin.check()
+	return f.admin.validate()
 }
 
-// fromSystemd says whether an address means a listener of the service manager.
-func fromSystemd(addr string) bool {
+// isSystemdAddr says whether an address means a listener of the service manager.
+func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
 }
 
-// parseNetwork reads a network or an address.
-func parseNetwork(text string) ([]netip.Prefix, error) {
+// parseNetworkOrAddr reads a network or an address.
+func parseNetworkOrAddr(text string) ([]netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
 	}
@@ -145,8 +145,8 @@ func parseNetwork(text string) ([]netip.Prefix, error) {
 	return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
 }
 
-// parseSpan reads a duration that may be never.
-func parseSpan(text string) (time.Duration, error) {
+// parseDurationOrNever reads a duration that may be never.
+func parseDurationOrNever(text string) (time.Duration, error) {
 	if text == "never" {
 		return tcp.Never, nil
 	}
@@ -167,10 +167,10 @@ func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// listener is the one that the service manager has opened; nil if none is asked
+// activatedListener is the one that the service manager has opened; nil if none is asked
 // for.
-func (f *serverFlags) listener() (net.Listener, error) {
-	if !fromSystemd(f.srv.Addr) {
+func (f *serverFlags) activatedListener() (net.Listener, error) {
+	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
 	}
 	listeners, err := tcp.ActivatedListeners()
@@ -191,13 +191,13 @@ func (f *serverFlags) listener() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// asFlags names flags instead of the fields that they set: longer names first,
+// replaceFieldsWithFlags names flags instead of the fields that they set: longer names first,
 // because some begin with another.
-func (f *serverFlags) asFlags(text string) string {
-	fields := slices.SortedFunc(maps.Keys(f.fields), func(a, b string) int { return len(b) - len(a) })
+func (f *serverFlags) replaceFieldsWithFlags(text string) string {
+	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, field := range fields {
-		pairs = append(pairs, field, "--"+f.fields[field])
+		pairs = append(pairs, field, "--"+f.flagsByField[field])
 	}
 	return strings.NewReplacer(pairs...).Replace(text)
 }
@@ -205,15 +205,15 @@ func (f *serverFlags) asFlags(text string) string {
 // setMemoryLimit sets Go's memory limit if --memory-limit is given, and prints it. GOMEMLIMIT in the
 // environment wins.
 func (f *serverFlags) setMemoryLimit(cmd *cobra.Command) error {
-	if f.memory == "" {
+	if f.memoryLimit == "" {
 		return nil
 	}
 	percent := int64(90)
-	if f.memory != "auto" {
-		text, isPercent := strings.CutSuffix(f.memory, "%")
+	if f.memoryLimit != "auto" {
+		text, isPercent := strings.CutSuffix(f.memoryLimit, "%")
 		n, err := strconv.Atoi(text)
 		if !isPercent || err != nil || n < 1 || n > 100 {
-			return usagef("--memory-limit is %q; expected auto or 1%% to 100%%", f.memory)
+			return usagef("--memory-limit is %q; expected auto or 1%% to 100%%", f.memoryLimit)
 		}
 		percent = int64(n)
 	}

@@ -18,22 +18,22 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// run serves until a signal has ended it. name is what is served.
-func (f *serverFlags) run(cmd *cobra.Command, name string) error {
+// runServer serves until a signal has ended it. name is what is served.
+func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
 	srv := &f.srv
-	f.warn(cmd)
-	listener, err := f.listener()
+	f.warnAboutServerLimits(cmd)
+	listener, err := f.activatedListener()
 	if err != nil {
 		return err
 	}
 	if err := f.setMemoryLimit(cmd); err != nil {
 		return err
 	}
-	if err := f.workers.start(srv); err != nil {
+	if err := f.workers.startPool(srv); err != nil {
 		return err
 	}
-	defer f.workers.stop()
-	stop, err := f.serveAdmin(cmd)
+	defer f.workers.closePool()
+	stop, err := f.startAdminAndFlight(cmd)
 	if err != nil {
 		return err
 	}
@@ -44,13 +44,13 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 		if listening > 0 {
 			secured = srv.Listeners[listening-1].TLSConfig
 		}
-		f.announce(cmd, name, addr, secured != nil)
+		f.printServing(cmd, name, addr, secured != nil)
 		if listening++; listening > len(srv.Listeners) {
-			notify(cmd, "READY=1")
+			notifyServiceManager(cmd, "READY=1")
 		}
 	}
-	srv.Stopping = func() { notify(cmd, "STOPPING=1") }
-	ctx, ended := f.handleSignals(cmd)
+	srv.Stopping = func() { notifyServiceManager(cmd, "STOPPING=1") }
+	ctx, ended := f.startSignalHandling(cmd)
 	if listener != nil {
 		err = srv.Serve(ctx, listener)
 	} else {
@@ -65,16 +65,16 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
 		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", srv.Addr)
 	case errors.Is(err, tcp.ErrBadConfig):
-		return usagef("%s", f.asFlags(err.Error()))
+		return usagef("%s", f.replaceFieldsWithFlags(err.Error()))
 	}
 	return err
 }
 
-// announce says that the server serves.
-func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
+// printServing says that the server serves.
+func (f *serverFlags) printServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
-	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == tcp.Auto)
+	raiseGOMAXPROCS(s.Loops, f.workers.hasWorkers() || srv.Model == "" || srv.Model == tcp.Auto)
 	more := ""
 	if s.Loops > 0 {
 		more = fmt.Sprintf(", loops %d", s.Loops)
@@ -89,19 +89,19 @@ func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, s
 		name, addr, s.Model, more, s.MaxConns)
 }
 
-// notify tells the service manager, where there is one.
-func notify(cmd *cobra.Command, state string) {
+// notifyServiceManager tells the service manager, where there is one.
+func notifyServiceManager(cmd *cobra.Command, state string) {
 	if _, err := tcp.Notify(state); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot tell the service manager that %s: %v\n", state, err)
 	}
 }
 
-// handleSignals gives a context that ends at the first signal, and closes the server at
+// cancelOnSignal gives a context that ends at the first signal, and closes the server at
 // the second. Where there is something to reload, such as a certificate, SIGHUP does that
 // instead. In a worker process it does only that: the first process decides about the rest.
 // ended gives the signals back, waits for the goroutine that handles them, and says how many
 // connections were cut off.
-func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
+func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
 	_, worker := tcp.WorkerProcess()
@@ -125,16 +125,16 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		for {
 			select {
 			case sig := <-signals:
-				if f.stays.Load() { // whoever serves has got it, too
+				if f.relaysSignals.Load() { // whoever serves has got it, too
 					continue
 				}
 				if sig == upgradeSignal {
-					upgrades.Go(func() { _, _ = f.upgrade(ctx, cmd, sig.String()) }) // which says it
+					upgrades.Go(func() { _, _ = f.upgradeServer(ctx, cmd, sig.String()) }) // which says it
 					continue
 				}
 				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
-			case tell := <-f.upgradeOrders:
-				upgrades.Go(func() { tell(f.upgrade(ctx, cmd, "an order of the admin page")) })
+			case tell := <-f.upgradeRequests:
+				upgrades.Go(func() { tell(f.upgradeServer(ctx, cmd, "an order of the admin page")) })
 			case <-done:
 				return
 			}
@@ -147,7 +147,7 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		drain()
 		upgrades.Wait()
 		select {
-		case tell := <-f.upgradeOrders:
+		case tell := <-f.upgradeRequests:
 			tell(tcp.Upgraded{}, tcp.ErrServerClosed)
 		default:
 		}
@@ -155,31 +155,31 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 	}
 }
 
-// upgrade has a new process take the place of this one, unless ctx ends before it serves. The
+// upgradeServer has a new process take the place of this one, unless ctx ends before it serves. The
 // address of --admin is the new one's from the beginning, and this one's again if that fails.
-func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u tcp.Upgraded, err error) {
+func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
-	if f.noUpgrade != "" {
-		err = errors.New(f.noUpgrade)
-		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+	if f.upgradeRefusal != "" {
+		err = errors.New(f.upgradeRefusal)
+		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
 	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
 		err = errors.New("an upgrade is under way, or has been made")
-		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
-	fmt.Fprintf(out, "myriad: %s: upgrading\n", asked)
-	if f.page != nil {
-		f.page.stop()
+	fmt.Fprintf(out, "myriad: %s: upgrading\n", cause)
+	if f.adminPage != nil {
+		f.adminPage.stop()
 	}
 	for name, value := range f.successorEnv {
 		_ = os.Setenv(name, value) // a valid name does not fail
 		defer func() { _ = os.Unsetenv(name) }()
 	}
 	if u, err = f.srv.Upgrade(ctx); err != nil {
-		if f.page != nil {
-			if e := f.page.start(); e != nil {
+		if f.adminPage != nil {
+			if e := f.adminPage.start(); e != nil {
 				err = fmt.Errorf("%w, and %w", err, e)
 			}
 		}
@@ -188,15 +188,15 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 		f.upgrading.Store(false)
 		return u, err
 	}
-	f.stays.Store(u.Stays)
+	f.relaysSignals.Store(u.Stays)
 	fmt.Fprintf(out, "myriad: %v; draining %d\n", u, f.srv.Stats().Open)
 	return u, nil
 }
 
-// orderUpgrade has the page's order carried out like the signal's.
-func (f *serverFlags) orderUpgrade(done func(tcp.Upgraded, error)) {
+// requestUpgrade has the page's order carried out like the signal's.
+func (f *serverFlags) requestUpgrade(done func(tcp.Upgraded, error)) {
 	select {
-	case f.upgradeOrders <- done:
+	case f.upgradeRequests <- done:
 	default:
 		done(tcp.Upgraded{}, errors.New("an upgrade is ordered already"))
 	}
@@ -231,21 +231,21 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 	return cut
 }
 
-// serveAdmin starts the admin server and the flight recorder, as far as they are asked for.
+// startAdminAndFlight starts the admin server and the flight recorder, as far as they are asked for.
 // With worker processes their supervisor shows the sum of all, and each of them records
 // itself. stop ends both and waits.
-func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
+func (f *serverFlags) startAdminAndFlight(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""
 	if !worker {
-		if token, err = f.admin.token(cmd.OutOrStdout()); err != nil {
+		if token, err = f.admin.loadOrGenerateToken(cmd.OutOrStdout()); err != nil {
 			return nil, err
 		}
 	}
 	var flight *admin.Flight
 	stop = func() {}
-	if f.flights != "" && worker == (f.srv.Processes > 1) {
-		if flight, err = admin.StartFlight(admin.FlightConfig{Source: &f.srv, Dir: f.flights, Lag: f.flightLag}); err != nil {
+	if f.flightDir != "" && worker == (f.srv.Processes > 1) {
+		if flight, err = admin.StartFlight(admin.FlightConfig{Source: &f.srv, Dir: f.flightDir, Lag: f.flightLag}); err != nil {
 			return nil, usagef("--flight-dir: %w", err)
 		}
 		stop = flight.Stop
@@ -255,13 +255,13 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 	}
 	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
 	if upgradeSignal != nil {
-		cfg.Upgrade, f.upgradeOrders = f.orderUpgrade, make(chan func(tcp.Upgraded, error), 1)
+		cfg.Upgrade, f.upgradeRequests = f.requestUpgrade, make(chan func(tcp.Upgraded, error), 1)
 	}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))
 	}
 	if len(f.collectors) > 0 {
-		if cfg.Gatherer, err = gatherer(append(f.collectors, metrics.NewServerCollector(&f.srv, nil))...); err != nil {
+		if cfg.Gatherer, err = newMetricsGatherer(append(f.collectors, metrics.NewServerCollector(&f.srv, nil))...); err != nil {
 			stop()
 			return nil, fmt.Errorf("--admin: %w", err)
 		}
@@ -271,7 +271,7 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 		stop()
 		return nil, err
 	}
-	f.page = page
+	f.adminPage = page
 	stopFlight := stop
 	return func() {
 		page.stop()

@@ -24,14 +24,14 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// upgradable is a server with an address of --admin that a new process can take over.
-func upgradable(t *testing.T, args ...string) *server {
+// startUpgradable is a server with an address of --admin that a new process can take over.
+func startUpgradable(t *testing.T, args ...string) *server {
 	t.Helper()
-	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))...))
+	return startUpgradableCmd(t, newCommandProcess(t, append(args, "--addr", "127.0.0.1:0", "--admin", uniqueLoopbackAddr(9090))...))
 }
 
-// upgradableAs starts a command whose successors end with the test, too: they are of its group.
-func upgradableAs(t *testing.T, cmd *exec.Cmd) *server {
+// startUpgradableCmd starts a command whose successors end with the test, too: they are of its group.
+func startUpgradableCmd(t *testing.T, cmd *exec.Cmd) *server {
 	t.Helper()
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -42,24 +42,24 @@ func upgradableAs(t *testing.T, cmd *exec.Cmd) *server {
 	return s
 }
 
-// ownAddress is an address of loopback that no other test process has.
-func ownAddress(port int) string {
+// uniqueLoopbackAddr is an address of loopback that no other test process has.
+func uniqueLoopbackAddr(port int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d:%d", pid>>16&255, pid>>8&255, pid&255, port)
 }
 
 var tookOver = regexp.MustCompile(`process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
 
-// upgrade sends SIGUSR2 to a process of the server, and returns the one that has taken over, in the nth upgrade of
+// signalUpgrade sends SIGUSR2 to a process of the server, and returns the one that has taken over, in the nth upgrade of
 // all, with so many connections.
-func (s *server) upgrade(t *testing.T, from *os.Process, nth, connections int) (next *os.Process) {
+func (s *server) signalUpgrade(t *testing.T, from *os.Process, nth, connections int) (next *os.Process) {
 	t.Helper()
-	must(t, from.Signal(syscall.SIGUSR2))
-	return s.upgraded(t, nth, connections)
+	failOnError(t, from.Signal(syscall.SIGUSR2))
+	return s.waitForUpgrade(t, nth, connections)
 }
 
-// upgraded is upgrade without the signal.
-func (s *server) upgraded(t *testing.T, nth, connections int) (next *os.Process) {
+// waitForUpgrade is upgrade without the signal.
+func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Process) {
 	t.Helper()
 	var all [][]string
 	testkit.WaitForFunc(t, func() bool {
@@ -70,16 +70,16 @@ func (s *server) upgraded(t *testing.T, nth, connections int) (next *os.Process)
 		t.Errorf("upgrade %d: %s connections were taken over, want %d", nth, moved, connections)
 	}
 	pid, err := strconv.Atoi(all[nth-1][1])
-	must(t, err)
+	failOnError(t, err)
 	next, err = os.FindProcess(pid)
-	must(t, err)
+	failOnError(t, err)
 	return next
 }
 
-// endNext ends the new process, and waits: whoever has the old one's output has ended then.
-func (s *server) endNext(t *testing.T, next *os.Process) {
+// stopSuccessor ends the new process, and waits: whoever has the old one's output has ended then.
+func (s *server) stopSuccessor(t *testing.T, next *os.Process) {
 	t.Helper()
-	must(t, next.Signal(syscall.SIGTERM))
+	failOnError(t, next.Signal(syscall.SIGTERM))
 	if code := s.stop(); code != 0 {
 		t.Errorf("the old process has ended with %d; stderr: %s", code, s.stderr)
 	}
@@ -88,42 +88,42 @@ func (s *server) endNext(t *testing.T, next *os.Process) {
 // The page's order has a new process take over, at the page's address too, and is answered by the
 // old one; after an upgrade that has failed the page is there again.
 func TestUpgradeOrdered(t *testing.T) {
-	file := tokenFile(t)
-	s := upgradable(t, "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
-	c := halfMessage(t, s.addr)
-	must(t, os.Rename(file, file+".away")) // the new process misses it
-	status, text := s.tryOrder(t, "upgrade", secret)
+	file := writeTokenFile(t)
+	s := startUpgradable(t, "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
+	c := dialWithHalfMessage(t, s.addr)
+	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
+	status, text := s.tryPostControl(t, "upgrade", secret)
 	if status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process goes on\n") {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
-	must(t, os.Rename(file+".away", file))
-	status, text = s.tryOrder(t, "upgrade", secret)
+	failOnError(t, os.Rename(file+".away", file))
+	status, text = s.tryPostControl(t, "upgrade", secret)
 	if found := tookOver.FindStringSubmatch(text); status != http.StatusOK || found == nil || found[2] != "1" {
 		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
 	}
-	next := s.upgraded(t, 1, 1)
-	exchange(t, c, " and half\n", "half and half\n")
-	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
+	next := s.waitForUpgrade(t, 1, 1)
+	sendAndExpect(t, c, " and half\n", "half and half\n")
+	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
-	s.endNext(t, next)
+	s.stopSuccessor(t, next)
 }
 
 // At SIGUSR2 a new process goes on with half a message, has the address of --admin, and is the
 // one that the service manager knows: the end of the old one is not the end of the service.
 func TestUpgradeServe(t *testing.T) {
-	socket, manager := serviceManager(t)
-	cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))
+	socket, manager := listenForNotify(t)
+	cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", uniqueLoopbackAddr(9090))
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+socket)
-	s := upgradableAs(t, cmd)
-	c := halfMessage(t, s.addr)
-	next := s.upgrade(t, s.Process, 1, 1)
-	exchange(t, c, " and half\n", "half and half\n")
-	exchange(t, dial(t, s.addr), "another\n", "another\n")
-	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
+	s := startUpgradableCmd(t, cmd)
+	c := dialWithHalfMessage(t, s.addr)
+	next := s.signalUpgrade(t, s.Process, 1, 1)
+	sendAndExpect(t, c, " and half\n", "half and half\n")
+	sendAndExpect(t, dial(t, s.addr), "another\n", "another\n")
+	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
-	s.endNext(t, next)
+	s.stopSuccessor(t, next)
 	var heard []string
-	for said := hear(manager, soon); said != ""; said = hear(manager, soon) {
+	for said := readNotification(manager, soon); said != ""; said = readNotification(manager, soon) {
 		said, _, _ = strings.Cut(said, "\nMONOTONIC_USEC=")
 		heard = append(heard, said)
 	}
@@ -140,48 +140,48 @@ func TestUpgradeServe(t *testing.T) {
 // A hub that can't be upgraded goes on, with its page; then its subscribers, its counters and its last values move.
 func TestUpgradeHub(t *testing.T) {
 	const rules = "user alice on >a +@all &*\n"
-	users := usersFile(t, rules)
-	s := upgradable(t, "hub", "--users", users, "--last-values", "10")
+	users := writeUsersFile(t, rules)
+	s := startUpgradable(t, "hub", "--users", users, "--last-values", "10")
 	alice := dial(t, s.addr)
-	talk(t, alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
+	exchangeRESP(t, alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
 	publish := func() {
 		t.Helper()
 		publisher := dial(t, s.addr)
-		talk(t, publisher, "AUTH alice a\r\nPUBLISH x 1\r\nQUIT\r\n", "+OK|:1|+OK")
+		exchangeRESP(t, publisher, "AUTH alice a\r\nPUBLISH x 1\r\nQUIT\r\n", "+OK|:1|+OK")
 		if _, err := publisher.Read(make([]byte, 1)); err == nil { // from then on it stays
 			t.Error("the publisher's connection has not ended")
 		}
-		talk(t, alice, "", "*3|$7|message|$1|x|$1|1")
+		exchangeRESP(t, alice, "", "*3|$7|message|$1|x|$1|1")
 	}
-	rewrite(t, users, "user alice on >a +frob")
-	must(t, s.Process.Signal(syscall.SIGUSR2))
+	overwriteFile(t, users, "user alice on >a +frob")
+	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
 	testkit.WaitFor(t, "word of the failure", func() bool {
 		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process goes on")
 	})
 	publish()
-	s.shows(t, "/hub", `"Published": 1,`)
-	rewrite(t, users, rules)
-	next := s.upgrade(t, s.Process, 1, 1)
+	s.waitForPage(t, "/hub", `"Published": 1,`)
+	overwriteFile(t, users, rules)
+	next := s.signalUpgrade(t, s.Process, 1, 1)
 	publish()
-	talk(t, dial(t, s.addr), "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1|*3|$7|message|$1|x|$1|1")
-	s.shows(t, "/hub", `"Published": 2,`)
-	s.endNext(t, next)
+	exchangeRESP(t, dial(t, s.addr), "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1|*3|$7|message|$1|x|$1|1")
+	s.waitForPage(t, "/hub", `"Published": 2,`)
+	s.stopSuccessor(t, next)
 }
 
 // A load of WebSockets that publish and subscribe all the time misses no message in an upgrade, gets
 // none twice, and keeps its connections.
 func TestUpgradeHubLoad(t *testing.T) {
 	t.Parallel()
-	cmd := process(t, "hub", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	s := upgradableAs(t, cmd)
-	load := testkit.Start(t, process(t, "load", "--pubsub", "ws", "-c", "20", "--topics", "4", "--publishers", "2",
+	cmd := newCommandProcess(t, "hub", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	s := startUpgradableCmd(t, cmd)
+	load := testkit.Start(t, newCommandProcess(t, "load", "--pubsub", "ws", "-c", "20", "--topics", "4", "--publishers", "2",
 		"--size", "64", "--rate", "100", "--duration", "2s", s.addr))
-	s.shows(t, "/metrics", "\nmyriad_hub_published_total [1-9]")
-	next := s.upgrade(t, s.Process, 1, 22)
+	s.waitForPage(t, "/metrics", "\nmyriad_hub_published_total [1-9]")
+	next := s.signalUpgrade(t, s.Process, 1, 22)
 	if code := load.ExitCode(); code != 0 || !strings.Contains(load.Output.String(), "each compared, in order") {
 		t.Errorf("the load: exit code %d\n%s", code, load.Output)
 	}
-	s.endNext(t, next)
+	s.stopSuccessor(t, next)
 }
 
 // TestUpgradeHubCluster has a new process take over the clients of a node, of all protocols, while
@@ -189,65 +189,65 @@ func TestUpgradeHubLoad(t *testing.T) {
 // order, here and there.
 func TestUpgradeHubCluster(t *testing.T) {
 	url := "nats://" + startNATS(t)
-	far := serveHere(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
-	near := upgradable(t, "hub", "--node", "near", "--nats", url)
+	far := serveLine(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
+	near := startUpgradable(t, "hub", "--node", "near", "--nats", url)
 	const idle = 500 // clients, whose move takes its time
 	for range idle {
-		talk(t, dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
+		exchangeRESP(t, dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
 	}
-	all := append(subscribers(t, "near", near.addr), subscribers(t, "far", far.addr)...)
+	all := append(startSubscribers(t, "near", near.addr), startSubscribers(t, "far", far.addr)...)
 	var publishers []*publisher
 	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
-		publishers = append(publishers, publishTo(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
+		publishers = append(publishers, startPublisher(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
 	}
 	everywhere := func(what string) {
 		t.Helper()
 		for _, p := range publishers {
-			goesOn(t, what, p, all...)
+			waitForDelivery(t, what, p, all...)
 		}
 	}
 	everywhere("before")
-	next := near.upgrade(t, near.Process, 1, idle+3+2)
+	next := near.signalUpgrade(t, near.Process, 1, idle+3+2)
 	everywhere("with a new process")
-	near.shows(t, "/hub", `"All": false,`)
+	near.waitForPage(t, "/hub", `"All": false,`)
 	everywhere("with its own topics")
-	ends(t, publishers, all)
-	near.shows(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
+	stopPublishersAndDrain(t, publishers, all)
+	near.waitForPage(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
 	for name, of := range map[string]*server{"near": near, "far": far} {
-		if s := clusterStats(t, of); s.Lost != 0 || s.Unsent != 0 {
+		if s := fetchClusterStats(t, of); s.Lost != 0 || s.Unsent != 0 {
 			t.Errorf("%s: %d lost, %d unsent; expected none", name, s.Lost, s.Unsent)
 		}
 	}
 	for _, y := range all {
-		if n := y.check(t); n > 0 {
+		if n := y.checkOrder(t); n > 0 {
 			t.Errorf("%s misses %d messages", y.name, n)
 		}
 	}
-	near.endNext(t, next)
+	near.stopSuccessor(t, next)
 }
 
 // A hub with a server of NATS inside refuses an upgrade, says what to do, and goes on.
 func TestUpgradeHubPeers(t *testing.T) {
-	t.Setenv(secretVariable, "s3cret")
-	s := upgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
+	t.Setenv(clusterSecretVariable, "s3cret")
+	s := startUpgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t))
 	const why = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; " +
 		"this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
-	if status, text := s.tryOrder(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
+	if status, text := s.tryPostControl(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
 		t.Errorf("an order: %d, %q; expected %q", status, text, why)
 	}
-	must(t, s.Process.Signal(syscall.SIGUSR2))
+	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
 	testkit.WaitFor(t, "word of the signal", func() bool { return strings.Contains(s.stderr.String(), syscall.SIGUSR2.String()+": "+why) })
-	talk(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
-	s.endNext(t, s.Process)
+	exchangeRESP(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
+	s.stopSuccessor(t, s.Process)
 }
 
 // SIGTERM ends an upgrade whose new process hangs, and that process.
 func TestUpgradeGivenUp(t *testing.T) {
-	users := usersFile(t, "user alice on >a +@all &*\n")
-	s := upgradable(t, "hub", "--users", users)
-	must(t, os.Remove(users))
-	must(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
-	must(t, s.Process.Signal(syscall.SIGUSR2))
+	users := writeUsersFile(t, "user alice on >a +@all &*\n")
+	s := startUpgradable(t, "hub", "--users", users)
+	failOnError(t, os.Remove(users))
+	failOnError(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
+	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
 	testkit.WaitFor(t, "the new process", func() bool { // it reads then, and nothing comes
 		pipe, err := os.OpenFile(users, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
@@ -255,7 +255,7 @@ func TestUpgradeGivenUp(t *testing.T) {
 		}
 		return err == nil
 	})
-	code := s.end(t, syscall.SIGTERM)
+	code := s.signalAndWait(t, syscall.SIGTERM)
 	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "did not send") {
 		t.Errorf("exit code %d, stderr %q; want 0 and an upgrade that did not wait", code, said)
 	}
@@ -267,7 +267,7 @@ func TestUpgradeOnce(t *testing.T) {
 	f.upgrading.Store(true)
 	cmd := &cobra.Command{}
 	cmd.SetErr(out)
-	if _, err := f.upgrade(context.Background(), cmd, "a test"); err == nil {
+	if _, err := f.upgradeServer(context.Background(), cmd, "a test"); err == nil {
 		t.Error("a second upgrade has no error")
 	}
 	if !strings.Contains(out.String(), "an upgrade is under way, or has been made") {
@@ -277,19 +277,19 @@ func TestUpgradeOnce(t *testing.T) {
 
 // The first of several processes has its workers' connections moved, and all of the old ones end.
 func TestUpgradeProcesses(t *testing.T) {
-	s := upgradable(t, "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
+	s := startUpgradable(t, "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
 	var conns []net.Conn
 	for range 20 {
-		conns = append(conns, halfMessage(t, s.addr))
+		conns = append(conns, dialWithHalfMessage(t, s.addr))
 	}
-	must(t, syscall.Kill(-s.Process.Pid, syscall.SIGUSR2)) // to the workers, too
-	next := s.upgraded(t, 1, len(conns))
+	failOnError(t, syscall.Kill(-s.Process.Pid, syscall.SIGUSR2)) // to the workers, too
+	next := s.waitForUpgrade(t, 1, len(conns))
 	for _, c := range conns {
-		exchange(t, c, " and half\n", "half and half\n")
+		sendAndExpect(t, c, " and half\n", "half and half\n")
 	}
-	exchange(t, dial(t, s.addr), "another\n", "another\n")
-	s.shows(t, "/metrics", "\nmyriad_connections_taken_over_total 20\n")
-	s.endNext(t, next)
+	sendAndExpect(t, dial(t, s.addr), "another\n", "another\n")
+	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 20\n")
+	s.stopSuccessor(t, next)
 }
 
 // A socket that the service manager has passed to the first process is found by its name in the
@@ -302,24 +302,24 @@ func TestUpgradeActivated(t *testing.T) {
 				addr = filepath.Join(t.TempDir(), "s")
 			}
 			l, err := net.Listen(network, addr)
-			must(t, err)
+			failOnError(t, err)
 			defer l.Close()
 			file, err := l.(interface{ File() (*os.File, error) }).File()
-			must(t, err)
-			cmd := inShell(process(t, "serve", "--app", "lines", "--addr", "systemd:web"), "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
+			failOnError(t, err)
+			cmd := wrapInShell(newCommandProcess(t, "serve", "--app", "lines", "--addr", "systemd:web"), "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
 			cmd.ExtraFiles = []*os.File{file}
-			s := upgradableAs(t, cmd)
+			s := startUpgradableCmd(t, cmd)
 			file.Close()
 			c := testkit.Dial(t, l.Addr().String())
-			exchange(t, c, "a\nhalf", "a\n")
+			sendAndExpect(t, c, "a\nhalf", "a\n")
 			next := s.Process
 			for n := range 2 {
-				next = s.upgrade(t, next, n+1, n+1)
-				exchange(t, c, " a line\nhalf", "half a line\n")
-				exchange(t, testkit.Dial(t, l.Addr().String()), "another\n", "another\n")
+				next = s.signalUpgrade(t, next, n+1, n+1)
+				sendAndExpect(t, c, " a line\nhalf", "half a line\n")
+				sendAndExpect(t, testkit.Dial(t, l.Addr().String()), "another\n", "another\n")
 			}
 			c.Close()
-			s.endNext(t, next)
+			s.stopSuccessor(t, next)
 			if network == "unix" {
 				if _, err := os.Lstat(addr); err != nil {
 					t.Errorf("the manager's socket is gone: %v", err)
@@ -338,7 +338,7 @@ func TestUpgradeStays(t *testing.T) {
 		code int
 	}{{"process 1", false, 0}, {"told to", false, 0}, {"killed", true, 1}} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := process(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))
+			cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", uniqueLoopbackAddr(9090))
 			switch {
 			case c.name != "process 1":
 				cmd.Args = append(cmd.Args, "--stay")
@@ -347,18 +347,18 @@ func TestUpgradeStays(t *testing.T) {
 			default:
 				cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 			}
-			s := upgradableAs(t, cmd)
-			conn := halfMessage(t, s.addr)
+			s := startUpgradableCmd(t, cmd)
+			conn := dialWithHalfMessage(t, s.addr)
 			var next *os.Process
 			for n := range 3 {
-				next = s.upgrade(t, s.Process, n+1, 1)
-				exchange(t, conn, " a line\nhalf", "half a line\n")
+				next = s.signalUpgrade(t, s.Process, n+1, 1)
+				sendAndExpect(t, conn, " a line\nhalf", "half a line\n")
 			}
 			conn.Close()
 			if c.kill {
-				must(t, next.Kill())
+				failOnError(t, next.Kill())
 			} else {
-				must(t, s.Process.Signal(syscall.SIGTERM))
+				failOnError(t, s.Process.Signal(syscall.SIGTERM))
 			}
 			if code := s.stop(); code != c.code || c.kill && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
 				t.Errorf("it has ended with %d, want %d; stderr: %s", code, c.code, s.stderr)
@@ -375,26 +375,26 @@ func TestUpgradeRollback(t *testing.T) {
 		t.Helper()
 		path = filepath.Join(dir, name)
 		if _, err := os.Stat(path); err != nil {
-			must(t, exec.Command("cp", os.Args[0], path).Run())
+			failOnError(t, exec.Command("cp", os.Args[0], path).Run())
 		}
-		must(t, os.Symlink(path, current+".new"))
-		must(t, os.Rename(current+".new", current))
+		failOnError(t, os.Symlink(path, current+".new"))
+		failOnError(t, os.Rename(current+".new", current))
 		return path
 	}
 	release("release-1")
-	s := upgradableAs(t, exec.Command(current, "serve", "--app", "lines", "--addr", "127.0.0.1:0"))
-	c := halfMessage(t, s.addr)
+	s := startUpgradableCmd(t, exec.Command(current, "serve", "--app", "lines", "--addr", "127.0.0.1:0"))
+	c := dialWithHalfMessage(t, s.addr)
 	next := s.Process
 	for i, name := range []string{"release-2", "release-1"} {
 		path := release(name)
-		next = s.upgrade(t, next, i+1, 1)
+		next = s.signalUpgrade(t, next, i+1, 1)
 		if runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", next.Pid)); err != nil || runs != path {
 			t.Errorf("%s runs, %v; want %s", runs, err, path)
 		}
-		exchange(t, c, " and half\nhalf", "half and half\n")
+		sendAndExpect(t, c, " and half\nhalf", "half and half\n")
 	}
 	c.Close()
-	s.endNext(t, next)
+	s.stopSuccessor(t, next)
 }
 
 // Upgrades in a row: each connection has messages in flight, a part of the next one is held by the server, and the
@@ -411,8 +411,8 @@ func TestUpgradeAgainAndAgain(t *testing.T) {
 			if strings.HasSuffix(name, "shards") {
 				testkit.ReserveDescriptors(t, 10_000) // a limit of 1,024 can't be divided among shards
 			}
-			cmd := process(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
-			s := upgradableAs(t, cmd)
+			cmd := newCommandProcess(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
+			s := startUpgradableCmd(t, cmd)
 			ctx, stop := context.WithCancelCause(t.Context())
 			enough := errors.New("enough")
 			var answered atomic.Int64
@@ -431,13 +431,13 @@ func TestUpgradeAgainAndAgain(t *testing.T) {
 			for i := range upgrades {
 				before := answered.Load()
 				testkit.WaitFor(t, "answers", func() bool { return answered.Load() >= before+2*connections })
-				next = s.upgrade(t, next, i+1, connections)
+				next = s.signalUpgrade(t, next, i+1, connections)
 			}
 			stop(enough)
 			if err := testkit.Receive(t, ended, "the end of the load"); err != nil {
 				t.Error(err)
 			}
-			s.endNext(t, next)
+			s.stopSuccessor(t, next)
 		})
 	}
 }

@@ -68,7 +68,7 @@ func TestEpolls(t *testing.T) {
 	}
 	testkit.WaitFor(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
 	for range 3 * loops {
-		if err := app.Ask(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
+		if err := app.CheckServer(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestServe(t *testing.T) {
 				times = 1 // it ends with its client, or takes long
 			}
 			for range times {
-				if err := app.Ask(conn.Conn, name); err != nil {
+				if err := app.CheckServer(conn.Conn, name); err != nil {
 					t.Errorf("%s, %s: %v", design, name, err)
 				}
 			}

@@ -102,7 +102,7 @@ func (o Options) Check() error {
 		return fmt.Errorf("heartbeats with %s; expected them with another app", app.HTTP)
 	case o.App == app.WebSocket:
 		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
-	case !app.Valid(o.App):
+	case !app.IsAppName(o.App):
 		return fmt.Errorf("app %q; expected %s", o.App, app.List)
 	case o.Flush != FlushEach && o.Flush != FlushTenth:
 		return fmt.Errorf("flush %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)

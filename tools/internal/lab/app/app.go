@@ -69,63 +69,63 @@ const (
 // size, which comes back as it is.
 type Message struct{ Text, Answer string }
 
-// messages are those of apps whose messages are all the same. That of Pow takes 4,217 hashes:
+// fixedMessages are those of apps whose messages are all the same. That of Pow takes 4,217 hashes:
 // about as many as any message would on average with 12 bits, some 0.4 ms.
-var messages = map[string]Message{
+var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
 	Pow:  {"myriad 125\n", "myriad 125 0000000000001078\n"},
 	Sha:  {Ping, "758d\n"},
 }
 
-// MessageOf is the message of an app.
-func MessageOf(name string) Message { return messages[name] }
+// MessageFor is the message of an app.
+func MessageFor(appName string) Message { return fixedMessages[appName] }
 
-// Sized says whether the messages of an app have the workload's size.
-func Sized(name string) bool {
-	_, fixed := messages[name]
+// HasMessageSize says whether the messages of an app have the workload's size.
+func HasMessageSize(appName string) bool {
+	_, fixed := fixedMessages[appName]
 	return !fixed
 }
 
-// Valid says whether there is an app of this name.
-func Valid(name string) bool { return slices.Contains(Names, name) }
+// IsAppName says whether there is an app of this name.
+func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// Ask has the server at the other end answer, and checks the answer. The caller sets the
+// CheckServer has the server at the other end answer, and checks the answer. The caller sets the
 // connection's deadline.
-func Ask(conn net.Conn, name string) error {
+func CheckServer(conn net.Conn, appName string) error {
 	// A port that nobody listens on can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
 		return errors.New("connection refused")
 	}
-	switch name {
+	switch appName {
 	case Sink:
-		return askSink(conn)
+		return checkSink(conn)
 	case HTTP:
-		return askHTTP(conn)
+		return checkHTTPHello(conn)
 	case PubSub:
-		return askPubSub(conn)
+		return checkPubSubPing(conn)
 	}
-	m := messages[name]
+	m := fixedMessages[appName]
 	if m.Text == "" {
 		m = Message{Ping, Ping}
 	}
-	conn, err := Dialogue(conn, name)
+	conn, err := LineConn(conn, appName)
 	if err != nil {
 		return err
 	}
 	begin := time.Now()
-	if err := askLines(conn, m); err != nil {
+	if err := checkEchoedLines(conn, m); err != nil {
 		return err
 	}
-	if took := time.Since(begin); name == Wait && took < WaitTime { // which the load generator does not check
+	if took := time.Since(begin); appName == Wait && took < WaitTime { // which the load generator does not check
 		return fmt.Errorf("ten lines were echoed after %v; expected at least %v", took, WaitTime)
 	}
 	return nil
 }
 
-// askLines has a message answered ten times: a published server that is compared, too,
+// checkEchoedLines has a message answered ten times: a published server that is compared, too,
 // answers every tenth line only.
-func askLines(conn net.Conn, m Message) error {
+func checkEchoedLines(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
 		return err
@@ -141,8 +141,8 @@ func askLines(conn net.Conn, m Message) error {
 	return nil
 }
 
-// askSink has a server take a line, and end with the client without a word but heartbeats.
-func askSink(conn net.Conn) error {
+// checkSink has a server take a line, and end with the client without a word but heartbeats.
+func checkSink(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
 	}
@@ -163,8 +163,8 @@ func askSink(conn net.Conn) error {
 	return nil
 }
 
-// askPubSub has a server of publish/subscribe answer PING, behind its greeting if it has one.
-func askPubSub(conn net.Conn) error {
+// checkPubSubPing has a server of publish/subscribe answer PING, behind its greeting if it has one.
+func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
 	}
@@ -182,8 +182,8 @@ func askPubSub(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// askHTTP checks what the load generator does not: whether the body is HelloText.
-func askHTTP(conn net.Conn) error {
+// checkHTTPHello checks what the load generator does not: whether the body is HelloText.
+func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err
 	}

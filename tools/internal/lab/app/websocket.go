@@ -9,11 +9,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// Dialogue is a connection over which an app is spoken to in lines: that of WebSocket is
+// LineConn is a connection over which an app is spoken to in lines: that of WebSocket is
 // upgraded, each line written is a message then, each message read is a line, and each ping
 // is Heartbeat. The caller sets deadlines.
-func Dialogue(conn net.Conn, name string) (net.Conn, error) {
-	if name != WebSocket {
+func LineConn(conn net.Conn, appName string) (net.Conn, error) {
+	if appName != WebSocket {
 		return conn, nil
 	}
 	var key websocket.Key
@@ -21,42 +21,42 @@ func Dialogue(conn net.Conn, name string) (net.Conn, error) {
 	if _, err := conn.Write(websocket.AppendRequest(nil, conn.RemoteAddr().String(), "/", nil, key)); err != nil {
 		return nil, err
 	}
-	c := &lineConn{Conn: conn}
+	c := &webSocketLineConn{Conn: conn}
 	for {
-		if err := c.receive(); err != nil {
+		if err := c.readMore(); err != nil {
 			return nil, err
 		}
-		n, err := websocket.CheckResponse(c.in, key)
+		n, err := websocket.CheckResponse(c.unparsed, key)
 		if err != nil {
 			return nil, err
 		}
 		if n > 0 {
-			c.in = c.in[n:]
+			c.unparsed = c.unparsed[n:]
 			return c, nil
 		}
 	}
 }
 
-// lineConn is a WebSocket whose messages are lines.
-type lineConn struct {
+// webSocketLineConn is a WebSocket whose messages are lines.
+type webSocketLineConn struct {
 	net.Conn
-	frames websocket.Reader
-	in     []byte // not looked at
-	lines  []byte // not given out
+	frames   websocket.Reader
+	unparsed []byte // not looked at
+	unread   []byte // not given out
 }
 
-// receive reads more, of which there is some unless it fails.
-func (c *lineConn) receive() error {
+// readMore reads more, of which there is some unless it fails.
+func (c *webSocketLineConn) readMore() error {
 	var b [4096]byte
 	n, err := c.Conn.Read(b[:])
-	c.in = append(c.in, b[:n]...)
+	c.unparsed = append(c.unparsed, b[:n]...)
 	if n > 0 {
 		return nil
 	}
 	return err
 }
 
-func (c *lineConn) Write(p []byte) (int, error) {
+func (c *webSocketLineConn) Write(p []byte) (int, error) {
 	var out []byte
 	for line := range bytes.Lines(p) {
 		out = websocket.AppendFrame(out, websocket.OpText, [4]byte{}, bytes.TrimSuffix(line, []byte("\n")))
@@ -67,30 +67,30 @@ func (c *lineConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *lineConn) Read(p []byte) (int, error) {
-	for len(c.lines) == 0 {
-		part, n, err := c.frames.Next(c.in)
+func (c *webSocketLineConn) Read(p []byte) (int, error) {
+	for len(c.unread) == 0 {
+		part, n, err := c.frames.Next(c.unparsed)
 		switch {
 		case err != nil:
 			return 0, err
 		case n == 0:
-			if err := c.receive(); err != nil {
+			if err := c.readMore(); err != nil {
 				return 0, err
 			}
 			continue
 		case part.Kind == websocket.Close:
 			return 0, io.EOF
 		case part.Kind == websocket.Ping:
-			c.lines = append(c.lines, Heartbeat...)
+			c.unread = append(c.unread, Heartbeat...)
 		case part.Kind == websocket.Data:
-			c.lines = append(c.lines, part.Payload...)
+			c.unread = append(c.unread, part.Payload...)
 			if part.Last {
-				c.lines = append(c.lines, '\n')
+				c.unread = append(c.unread, '\n')
 			}
 		}
-		c.in = c.in[n:]
+		c.unparsed = c.unparsed[n:]
 	}
-	n := copy(p, c.lines)
-	c.lines = c.lines[n:]
+	n := copy(p, c.unread)
+	c.unread = c.unread[n:]
 	return n, nil
 }

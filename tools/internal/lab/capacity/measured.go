@@ -75,12 +75,12 @@ func FromSet(set *result.Set) ([]Measured, error) {
 	for _, report := range set.Reports {
 		for i := range report.Runs {
 			run := &report.Runs[i]
-			w := report.Scenario.Workload(run.Workload)
+			w := report.Scenario.FindWorkload(run.Workload)
 			if w == nil || !usable(run, w) {
 				continue
 			}
 			loops, _ := strconv.Atoi(flagOf(run.Command, "--loops"))
-			k := key{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.Result().Connected, w.TLS}
+			k := key{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.LastLoadResult().Connected, w.TLS}
 			if groups[k] == nil {
 				keys = append(keys, k)
 			}
@@ -107,10 +107,10 @@ func flagOf(command []string, flag string) string {
 
 // usable says whether a run has all that is needed of it.
 func usable(run *result.Run, w *scenario.Workload) bool {
-	p := w.Phase(scenario.Load)
-	return run.Counts() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.Result() != nil && run.Result().Connected > 0 &&
+	p := w.FindPhase(scenario.Load)
+	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&
 		run.Figures["tps"] > 0 && run.Figures["cpu"] > 0 &&
-		run.Sample(probe.Touched) != nil && run.Sample(probe.Idle) != nil && run.Sample("measured") != nil
+		run.FindSample(probe.Touched) != nil && run.FindSample(probe.Idle) != nil && run.FindSample("measured") != nil
 }
 
 // measured is what runs of the same have measured.
@@ -123,7 +123,7 @@ func (k key) measured(runs []*result.Run) Measured {
 	median := func(of func(touched, idle *result.Sample) float64) float64 {
 		var values []float64
 		for _, r := range runs {
-			values = append(values, of(r.Sample(probe.Touched), r.Sample(probe.Idle)))
+			values = append(values, of(r.FindSample(probe.Touched), r.FindSample(probe.Idle)))
 		}
 		middle, _ := stats.Median(values)
 		return max(middle, 0)
@@ -138,7 +138,7 @@ func (k key) measured(runs []*result.Run) Measured {
 	byWorkload := make(map[string][]*result.Run)
 	for _, r := range runs {
 		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
-		for _, mark := range r.Marks {
+		for _, mark := range r.Caveats {
 			if !slices.Contains(m.Marked, mark.Rule) {
 				m.Marked = append(m.Marked, mark.Rule)
 			}
@@ -157,7 +157,7 @@ func (k key) measured(runs []*result.Run) Measured {
 			Rate:  middle(func(r *result.Run) float64 { return r.Figures["tps"] }),
 			Cores: middle(func(r *result.Run) float64 { return r.Figures["tps"] * r.Figures["cpu"] / 1e6 }),
 			Buffers: max(0, middle(func(r *result.Run) float64 {
-				return float64(r.Sample("measured").Server.RSS - r.Sample(probe.Idle).Server.RSS)
+				return float64(r.FindSample("measured").Server.RSS - r.FindSample(probe.Idle).Server.RSS)
 			})),
 		})
 	}
@@ -170,8 +170,8 @@ func (k key) measured(runs []*result.Run) Measured {
 func (m *Measured) setIdle(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
-		without = append(without, r.Sample(probe.Touched).Resting...)
-		with = append(with, r.Sample(probe.Idle).Resting...)
+		without = append(without, r.FindSample(probe.Touched).Resting...)
+		with = append(with, r.FindSample(probe.Idle).Resting...)
 	}
 	if len(without) == 0 || len(with) == 0 {
 		return

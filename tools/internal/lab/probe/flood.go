@@ -24,8 +24,8 @@ var flood = Probe{
 		{Name: "received-minute", Heading: "MiB received a minute", Unit: page.Bytes, Better: Higher, Write: mebibytes, Hidden: true},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		r := in.Run.Result()
-		if in.Workload.Phase(scenario.Flood) == nil || r == nil || r.Window <= 0 {
+		r := in.Run.LastLoadResult()
+		if in.Workload.FindPhase(scenario.Flood) == nil || r == nil || r.Window <= 0 {
 			return
 		}
 		window := r.Window.Seconds()
@@ -48,7 +48,7 @@ var flood = Probe{
 			set("packets-up", float64(to.SegmentsIn-from.SegmentsIn)/between)
 			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)
 		}
-		if check := in.Run.Phase(scenario.Verify); check != nil && check.Result != nil {
+		if check := in.Run.FindPhase(scenario.Verify); check != nil && check.Result != nil {
 			set("unanswered", float64(check.Result.Unanswered))
 		}
 	},

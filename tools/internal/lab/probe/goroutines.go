@@ -16,8 +16,8 @@ var goroutines = Probe{
 		{Name: "goroutine-anonymous", Heading: "anonymous bytes each", Unit: page.Bytes, Better: Lower},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		before, after := in.Run.Sample("ready"), in.Run.Sample("parked")
-		if in.Workload.Phase(scenario.Park) == nil || before == nil || after == nil {
+		before, after := in.Run.FindSample("ready"), in.Run.FindSample("parked")
+		if in.Workload.FindPhase(scenario.Park) == nil || before == nil || after == nil {
 			return
 		}
 		n := float64(in.Workload.Connections)

@@ -19,8 +19,8 @@ var heartbeats = Probe{
 		{Name: "beat-rss", Heading: "RSS bytes/conn", Unit: page.Bytes, Better: Lower},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		r := in.Run.Result()
-		if p := in.Workload.Phase(scenario.Load); p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
+		r := in.Run.LastLoadResult()
+		if p := in.Workload.FindPhase(scenario.Load); p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
 			return
 		}
 		n := float64(r.Connected)
@@ -28,7 +28,7 @@ var heartbeats = Probe{
 		set("beats", r.Rate())
 		set("beats-each", float64(r.Answered)/n)
 		cpus, ok := in.serverCPU()
-		ready, end := in.Run.Sample("ready"), in.Run.Sample("measured")
+		ready, end := in.Run.FindSample("ready"), in.Run.FindSample("measured")
 		if !ok || ready == nil {
 			return
 		}

@@ -52,8 +52,8 @@ var held = Probe{
 		{Name: "left", Heading: "sockets, files and MiB left", Better: Lower, Hidden: true},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		if in.Workload.Phase(scenario.Broadcast) != nil && in.Run.Sample(Before) != nil {
-			holding{in, in.Run.Result()}.measure(set)
+		if in.Workload.FindPhase(scenario.Broadcast) != nil && in.Run.FindSample(Before) != nil {
+			holding{in, in.Run.LastLoadResult()}.measure(set)
 		}
 	},
 }
@@ -65,24 +65,24 @@ type holding struct {
 }
 
 func (h holding) measure(set func(string, float64)) {
-	r, before := h.Run, h.Run.Sample(Before)
-	if s := r.Sample(Connected); s != nil && s.Counts != nil {
+	r, before := h.Run, h.Run.FindSample(Before)
+	if s := r.FindSample(Connected); s != nil && s.Counts != nil {
 		open := s.Counts.Open
 		set("held", float64(open))
 		set("held-missing", float64(h.Workload.Connections)-float64(open))
 	}
-	if s := r.Sample(Alone); s != nil && s.Counts != nil && s.Counts.Open > 0 {
+	if s := r.FindSample(Alone); s != nil && s.Counts != nil && s.Counts.Open > 0 {
 		each := func(name string, of func(*result.Sample) int64) {
 			set(name, float64(of(s)-of(before))/float64(s.Counts.Open))
 		}
 		each("held-server", func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("held-load", func(s *result.Sample) int64 { return s.Load.Anonymous })
-		each("held-kernel", (*result.Sample).Kernel)
+		each("held-kernel", (*result.Sample).KernelMemory)
 	}
-	if p := r.Phase(Connected); p != nil {
+	if p := r.FindPhase(Connected); p != nil {
 		set("held-connects", p.Rate)
 	}
-	if p := r.Phase(Verified); p != nil {
+	if p := r.FindPhase(Verified); p != nil {
 		set("held-echoes", p.Rate)
 	}
 	if h.result != nil {
@@ -90,7 +90,7 @@ func (h holding) measure(set func(string, float64)) {
 		h.beats(set)
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
 			missing := max(h.held()-b.Heard, b.Heard-h.held()) + b.Again
-			if end := r.Sample(Closed); end != nil && end.Counts != nil {
+			if end := r.FindSample(Closed); end != nil && end.Counts != nil {
 				missing += end.Counts.Dropped - before.Counts.Dropped
 			}
 			if r.Broadcaster.Error != "" {
@@ -99,7 +99,7 @@ func (h holding) measure(set func(string, float64)) {
 			set("broadcast-missing", float64(missing))
 		}
 	}
-	end, left := r.Sample(Closed), r.Sample(Left)
+	end, left := r.FindSample(Closed), r.FindSample(Left)
 	if end == nil || left == nil || end.Counts == nil {
 		return
 	}
@@ -112,7 +112,7 @@ func (h holding) measure(set func(string, float64)) {
 
 // held is how many connections the server had when no more were opened.
 func (h holding) held() int64 {
-	if s := h.Run.Sample(Connected); s != nil && s.Counts != nil {
+	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
 	}
 	return 0
@@ -139,7 +139,7 @@ func asked(r *load.Result) (n int64) {
 // the first connection: of the lines that it has got all that verified nothing, of which
 // there were so many, and not the lab's own are answers.
 func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64) {
-	before := r.Sample(Before).Counts
+	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-asked
 	if b := r.Broadcaster; b != nil {
 		sent -= b.Heartbeats
@@ -155,13 +155,13 @@ func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64
 // at all times, also to connections that are just being closed. Then it can only be judged if
 // the counts agree when all have closed.
 func (h holding) beats(set func(string, float64)) {
-	again, closed := h.Run.Sample(VerifyAgain), h.Run.Sample(Closed)
+	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
 		return
 	}
 	lines, got := asked(h.result), h.result.Heartbeats
 	sent, answered := Beats(h.Run, again.Counts, lines)
-	every, hold := h.Workload.Heartbeat(), time.Duration(0)
+	every, hold := h.Workload.HeartbeatInterval(), time.Duration(0)
 	for _, p := range h.Workload.Phases {
 		if p.Heartbeat > 0 {
 			hold = p.For.Std()
@@ -172,13 +172,13 @@ func (h holding) beats(set func(string, float64)) {
 		return
 	}
 	atEnd, answeredAtEnd := Beats(h.Run, closed.Counts, lines)
-	givenUp := closed.Counts.Unanswered - h.Run.Sample(Before).Counts.Unanswered
+	givenUp := closed.Counts.Unanswered - h.Run.FindSample(Before).Counts.Unanswered
 	if h.Workload.App == app.WebSocket { // a pong is no message: who sends none is given up
 		answered, answeredAtEnd = sent, atEnd
 	}
 	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
 	took := time.Duration(0)
-	if p := h.Run.Phase(VerifyAgain); p != nil {
+	if p := h.Run.FindPhase(VerifyAgain); p != nil {
 		took = p.Took
 	}
 	switch {
@@ -196,15 +196,15 @@ func (h holding) beats(set func(string, float64)) {
 // Excess is what the machine has more than before the first connection, beyond what may be
 // left: sockets, those in TIME_WAIT, files, and MiB of the kernel's memory.
 func Excess(r *result.Run, now *result.Sample) float64 {
-	before := r.Sample(Before)
+	before := r.FindSample(Before)
 	var most int64
 	for i := range r.Samples {
 		if s := &r.Samples[i]; s.Checkpoint != Left {
-			most = max(most, s.Kernel()-before.Kernel())
+			most = max(most, s.KernelMemory()-before.KernelMemory())
 		}
 	}
 	may := max(leftKernel, leftShare*float64(most))
-	kernel := max(float64(now.Kernel()-before.Kernel())-may, 0) / (1 << 20)
+	kernel := max(float64(now.KernelMemory()-before.KernelMemory())-may, 0) / (1 << 20)
 	return float64(max(now.Sockets-before.Sockets-leftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-leftFiles, 0)) + kernel
 }
 

@@ -36,14 +36,14 @@ var memory = Probe{
 		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		r := in.Run.Result()
-		if r == nil || in.Workload.Phase(scenario.Hold) == nil || in.Workload.Phase(scenario.Broadcast) != nil {
+		r := in.Run.LastLoadResult()
+		if r == nil || in.Workload.FindPhase(scenario.Hold) == nil || in.Workload.FindPhase(scenario.Broadcast) != nil {
 			return
 		}
 		if r.ConnectTime > 0 {
 			set("dial-rate", float64(r.Connected)/r.ConnectTime.Seconds())
 		}
-		base, idle, after := in.Run.Sample(Touched), in.Run.Sample(Idle), in.Run.Sample(Exchanged)
+		base, idle, after := in.Run.FindSample(Touched), in.Run.FindSample(Idle), in.Run.FindSample(Exchanged)
 		if base == nil || idle == nil || after == nil || r.Connected == 0 {
 			return
 		}
@@ -51,7 +51,7 @@ var memory = Probe{
 			set(name, float64(of(now)-of(base))/float64(r.Connected))
 		}
 		each("bytes-idle", idle, func(s *result.Sample) int64 { return s.Server.RSS })
-		if at := in.Run.Sample(Subscribed); at != nil {
+		if at := in.Run.FindSample(Subscribed); at != nil {
 			each("bytes-subscribed", at, func(s *result.Sample) int64 { return s.Server.RSS })
 		}
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })

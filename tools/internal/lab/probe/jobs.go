@@ -71,7 +71,7 @@ func goodput(j *result.Jobs) float64 {
 	if j.Result.Warmup > 0 {
 		good, window = j.Result.Steady, min(j.Result.Elapsed, j.Window)
 	}
-	if j.Ended != nil {
+	if j.Killed != nil {
 		window = j.Window
 	}
 	if window <= 0 {

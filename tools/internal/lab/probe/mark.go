@@ -52,42 +52,42 @@ const (
 // mark marks the rules that a run broke.
 func mark(in Input) {
 	r, w := in.Run, in.Workload
-	stages, _ := w.Stages()
+	stages, _ := w.SplitStages()
 	n := 0
 	for i := range r.Phases {
-		if seen := r.Phases[i].Result; seen != nil && w.Phase(scenario.Broadcast) == nil {
+		if seen := r.Phases[i].Result; seen != nil && w.FindPhase(scenario.Broadcast) == nil {
 			want := w.Connections
 			if n < len(stages) {
 				want = stages[n].Connections
 			}
-			want += w.Opens() - w.Connections
+			want += w.TotalConns() - w.Connections
 			n++
 			markResult(r, seen, want)
 		}
 	}
 	f := func(name string) float64 { return r.Figures[name] }
 	if in.Pinning.Pinned() && has(r, "load-busy") && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
-		r.Mark(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
+		r.AddCaveat(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
 	}
 	if has(r, "expected") {
 		if off := f("in-flight")/f("expected") - 1; math.Abs(off) > littleTolerance {
-			r.Mark(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
+			r.AddCaveat(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
 		}
 	}
-	if from := r.Sample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.Opens() {
-		r.Mark(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.Opens())
+	if from := r.FindSample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.TotalConns() {
+		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.TotalConns())
 	}
 	if has(r, "received") {
-		markFlood(r, r.Result())
+		markFlood(r, r.LastLoadResult())
 	}
 	if has(r, "beats-each") {
-		p := w.Phase(scenario.Load)
+		p := w.FindPhase(scenario.Load)
 		want := 0.0
-		if r.Beating {
-			want = math.Floor(float64(p.WarmUp+p.For) / float64(p.Heartbeat.Std()+scenario.HeartbeatSlack(p.Heartbeat.Std())))
+		if r.Heartbeats {
+			want = math.Floor(float64(p.WarmUp+p.For) / float64(p.Heartbeat.Std()+scenario.MaxHeartbeatDelay(p.Heartbeat.Std())))
 		}
 		if each := f("beats-each"); each < want*(1-beatsTolerance) || want == 0 && each > 0 {
-			r.Mark(RuleBeats, "%.2f heartbeats on each connection in %v, expected %.0f", each, p.For, want)
+			r.AddCaveat(RuleBeats, "%.2f heartbeats on each connection in %v, expected %.0f", each, p.For, want)
 		}
 	}
 	markMemory(r, w)
@@ -106,19 +106,19 @@ func markResult(r *result.Run, seen *load.Result, want int) {
 		if seen.FirstMismatch != nil {
 			first = "; first: " + seen.FirstMismatch.String()
 		}
-		r.Mark(RuleMismatch, "%d connections got an answer that differed from what was sent%s", seen.Mismatched, first)
+		r.AddCaveat(RuleMismatch, "%d connections got an answer that differed from what was sent%s", seen.Mismatched, first)
 	}
 	if n := total(seen.Lost); n > 0 {
-		r.Mark(RuleLost, "%d connections ended early (%s)", n, format.Tally(seen.Lost))
+		r.AddCaveat(RuleLost, "%d connections ended early (%s)", n, format.Tally(seen.Lost))
 	}
 	if seen.Undelivered+seen.Doubled+seen.Reordered > 0 {
-		r.Mark(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", seen.Undelivered, seen.Doubled, seen.Reordered)
+		r.AddCaveat(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", seen.Undelivered, seen.Doubled, seen.Reordered)
 	}
 	if seen.Unanswered > 0 {
-		r.Mark(RuleUnanswered, "%d messages without an answer at the end", seen.Unanswered)
+		r.AddCaveat(RuleUnanswered, "%d messages without an answer at the end", seen.Unanswered)
 	}
 	if n := total(seen.ConnectErrors); n > 0 || seen.Connected != want {
-		r.Mark(RuleConnect, "%d of %d connections established, %d errors (%s)", seen.Connected, want, n, format.Tally(seen.ConnectErrors))
+		r.AddCaveat(RuleConnect, "%d of %d connections established, %d errors (%s)", seen.Connected, want, n, format.Tally(seen.ConnectErrors))
 	}
 }
 
@@ -133,28 +133,28 @@ func total(byCause map[string]int64) (n int64) {
 func markFlood(r *result.Run, seen *load.Result) {
 	switch {
 	case seen.BytesReceived == 0 && r.Figures["unanswered"] == 0:
-		r.Mark(RuleUnanswered, "not one answer came in the window")
+		r.AddCaveat(RuleUnanswered, "not one answer came in the window")
 	case seen.Variation > load.SteadyVariation:
-		r.Mark(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", seen.Variation*100, seen.Window.Seconds())
+		r.AddCaveat(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", seen.Variation*100, seen.Window.Seconds())
 	}
 }
 
 // markMemory marks a run whose memory others have disturbed.
 func markMemory(r *result.Run, w scenario.Workload) {
-	base, idle, after := r.Sample(Touched), r.Sample(Idle), r.Sample(Exchanged)
+	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
 		return
 	}
-	if open := idle.Open() - base.Open(); open != w.Opens() {
-		r.Mark(RuleCount, "the server had %d connections open, expected %d", open, w.Opens())
+	if open := idle.OpenConns() - base.OpenConns(); open != w.TotalConns() {
+		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", open, w.TotalConns())
 	}
-	if seen := r.Result(); seen != nil && seen.Connected > 0 && after.TCP > base.TCP {
+	if seen := r.LastLoadResult(); seen != nil && seen.Connected > 0 && after.TCP > base.TCP {
 		if each := float64(after.TCP-base.TCP) / float64(seen.Connected); math.Abs(each/2-1) > othersTolerance {
-			r.Mark(RuleOthers, "the kernel made room for %.2f TCP sockets for each connection, expected 2: others came or went", each)
+			r.AddCaveat(RuleOthers, "the kernel made room for %.2f TCP sockets for each connection, expected 2: others came or went", each)
 		}
 	}
 	if min(idle.Slab, after.Slab) < base.Slab {
-		r.Mark(RuleOthers, "the kernel had fewer small objects with the connections than without: others gave some back, and what connections take of them is not measured")
+		r.AddCaveat(RuleOthers, "the kernel had fewer small objects with the connections than without: others gave some back, and what connections take of them is not measured")
 	}
 }
 
@@ -164,30 +164,30 @@ func markJobs(r *result.Run) {
 	if j == nil {
 		return
 	}
-	if j.Ended != nil {
-		r.Mark(RuleWatchdog, "%s", j.Ended)
+	if j.Killed != nil {
+		r.AddCaveat(RuleWatchdog, "%s", j.Killed)
 	}
 	f := j.Result
 	if f == nil {
 		return
 	}
 	if due := f.Offered + f.Missed; due > 0 && float64(f.Late+f.Missed)/float64(due) > lateTolerance {
-		r.Mark(RuleLate, "of %d jobs that were due %d were offered more than 10 ms late, and %d never", due, f.Late, f.Missed)
+		r.AddCaveat(RuleLate, "of %d jobs that were due %d were offered more than 10 ms late, and %d never", due, f.Late, f.Missed)
 	}
 	if good := goodput(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
-		r.Mark(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/j.Capacity*100)
+		r.AddCaveat(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/j.Capacity*100)
 	}
 	if f.Overran != "" {
-		r.Mark(RuleOverran, "%s", f.Overran)
+		r.AddCaveat(RuleOverran, "%s", f.Overran)
 	}
-	if j.Ended != nil { // what was under way then is no fault of the counts
+	if j.Killed != nil { // what was under way then is no fault of the counts
 		return
 	}
 	if f.Unfinished > 0 {
-		r.Mark(RuleUnfinished, "%d jobs had not ended when the run did", f.Unfinished)
+		r.AddCaveat(RuleUnfinished, "%d jobs had not ended when the run did", f.Unfinished)
 	}
 	if f.Offered != f.Accepted+f.Rejected || f.Accepted != f.Finished+f.Expired+f.Shed+f.Unfinished {
-		r.Mark(RuleCounts, "%d offered = %d accepted + %d rejected; accepted = %d finished + %d expired + %d shed + %d unfinished",
+		r.AddCaveat(RuleCounts, "%d offered = %d accepted + %d rejected; accepted = %d finished + %d expired + %d shed + %d unfinished",
 			f.Offered, f.Accepted, f.Rejected, f.Finished, f.Expired, f.Shed, f.Unfinished)
 	}
 }
@@ -200,9 +200,9 @@ func MarkNoise(r *result.Run) bool {
 		return false
 	}
 	if stolen < 0.005 {
-		r.Mark(RuleNoise, "something else took %.0f %% of a CPU", foreign*100)
+		r.AddCaveat(RuleNoise, "something else took %.0f %% of a CPU", foreign*100)
 	} else {
-		r.Mark(RuleNoise, "something else took %.0f %% of a CPU, of which the host took %.0f %%", foreign*100, stolen*100)
+		r.AddCaveat(RuleNoise, "something else took %.0f %% of a CPU, of which the host took %.0f %%", foreign*100, stolen*100)
 	}
 	return true
 }

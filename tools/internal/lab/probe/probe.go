@@ -105,7 +105,7 @@ func Measure(in Input) {
 		}
 	}
 	mark(in)
-	if r.Error == "" && r.Marked(RuleMismatch) {
+	if r.Error == "" && r.HasCaveat(RuleMismatch) {
 		r.Error = "the server answered wrongly"
 	}
 }
@@ -116,7 +116,7 @@ const None = "-"
 // Text writes a value.
 func (f Figure) Text(v float64) string {
 	switch {
-	case stats.IsNever(v):
+	case stats.IsNeverLatency(v):
 		return "never"
 	case f.Write != nil:
 		return f.Write(v)
@@ -154,7 +154,7 @@ func part(d, whole time.Duration) float64 {
 // window are the samples at the beginning and at the end of a window, false where there are
 // none.
 func (in Input) window() (from, to *result.Sample, ok bool) {
-	from, to = in.Run.Sample("measuring"), in.Run.Sample("measured")
+	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
@@ -163,7 +163,7 @@ func (in Input) window() (from, to *result.Sample, ok bool) {
 func Foreign(r *result.Run) (foreign, stolen float64) {
 	in := Input{Run: r}
 	from, to, ok := in.window()
-	seen := r.Result()
+	seen := r.LastLoadResult()
 	if !ok || seen == nil {
 		return r.Foreign, r.Stolen
 	}

@@ -114,9 +114,9 @@ func TestMeasure(t *testing.T) {
 			r.Mismatched, r.Unanswered, r.Lost, r.Connected = 1, 1, map[string]int64{"reset": 1}, 9
 		}), closed, nil, []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect}},
 		{"another number of connections", windowRun(func(r *result.Run, _ *load.Result) { r.Samples[1].Accepted = 9 }), closed, nil, []string{RuleCount}},
-		{"heartbeats", windowRun(func(r *result.Run, l *load.Result) { r.Beating, r.Connections, l.Answered = true, 20, 10 }), beating,
+		{"heartbeats", windowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, r.Connections, l.Answered = true, 20, 10 }), beating,
 			map[string]float64{"beats-each": 1, "beat-cpu": 0.5, "beat-cpu-all": 1, "beat-rss": 1000, "beat-cpu-each": 50000}, nil},
-		{"heartbeats that are missing", windowRun(func(r *result.Run, l *load.Result) { r.Beating, l.Answered = true, 5 }), beating, map[string]float64{"beats-each": 0.5}, []string{RuleBeats}},
+		{"heartbeats that are missing", windowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, l.Answered = true, 5 }), beating, map[string]float64{"beats-each": 0.5}, []string{RuleBeats}},
 		{"a flood", windowRun(func(r *result.Run, _ *load.Result) {
 			r.Phases = slices.Insert(r.Phases, 0, result.Phase{Name: scenario.Verify, Result: &load.Result{Connected: 10, Unanswered: 9}})
 		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500}, []string{RuleUnanswered}},
@@ -138,7 +138,7 @@ func TestMeasure(t *testing.T) {
 		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
-		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
+		{"a side that was ended", job(func(j *result.Jobs) { j.Killed = &result.Killed{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
 		{"held", heldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
@@ -149,11 +149,11 @@ func TestMeasure(t *testing.T) {
 			}
 		}
 		var marks []string
-		for _, m := range c.run.Marks {
+		for _, m := range c.run.Caveats {
 			marks = append(marks, m.Rule)
 		}
 		if !slices.Equal(marks, c.marks) {
-			t.Errorf("%s: marked %v, want %v", c.name, c.run.Marks, c.marks)
+			t.Errorf("%s: marked %v, want %v", c.name, c.run.Caveats, c.marks)
 		}
 		if failed := c.run.Error != ""; failed != slices.Contains(c.marks, RuleMismatch) {
 			t.Errorf("%s: error %q", c.name, c.run.Error)
@@ -164,25 +164,25 @@ func TestMeasure(t *testing.T) {
 // What is lost of connections that are held is seen by the figure that a claim is of.
 func TestHeldLosses(t *testing.T) {
 	for figure, lose := range map[string]func(*result.Run, *load.Result){
-		"held-missing":       func(r *result.Run, _ *load.Result) { r.Sample(Connected).Counts.Open = 9 },
+		"held-missing":       func(r *result.Run, _ *load.Result) { r.FindSample(Connected).Counts.Open = 9 },
 		"verify-missing":     func(_ *result.Run, l *load.Result) { l.Verifications[1].Checked = 9 },
 		"heartbeats-lost":    func(_ *result.Run, l *load.Result) { l.Heartbeats = 19 },
-		"heartbeats-missing": func(r *result.Run, _ *load.Result) { r.Sample(VerifyAgain).Counts.Heartbeats = 19 },
+		"heartbeats-missing": func(r *result.Run, _ *load.Result) { r.FindSample(VerifyAgain).Counts.Heartbeats = 19 },
 		"broadcast-missing":  func(_ *result.Run, l *load.Result) { l.Broadcast.Again = 1 },
-		"unclean":            func(r *result.Run, _ *load.Result) { r.Sample(Closed).Counts.Restarts = 1 },
-		"left":               func(r *result.Run, _ *load.Result) { r.Sample(Left).TimeWait = 3 },
+		"unclean":            func(r *result.Run, _ *load.Result) { r.FindSample(Closed).Counts.Restarts = 1 },
+		"left":               func(r *result.Run, _ *load.Result) { r.FindSample(Left).TimeWait = 3 },
 	} {
 		r := heldRun()
-		lose(r, r.Result())
+		lose(r, r.LastLoadResult())
 		Measure(Input{Run: r, Workload: heldWorkload})
 		if v, ok := r.Figures[figure]; !ok || v <= 0 {
 			t.Errorf("%s: %v, %v, want more than 0", figure, v, ok)
 		}
 	}
 	answered := heldRun() // a heartbeat was not answered when none was under way
-	answered.Sample(VerifyAgain).Counts.Messages = 50
-	answered.Sample(Closed).Counts.Messages = 50
-	answered.Result().Heartbeats = 20
+	answered.FindSample(VerifyAgain).Counts.Messages = 50
+	answered.FindSample(Closed).Counts.Messages = 50
+	answered.LastLoadResult().Heartbeats = 20
 	Measure(Input{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
@@ -195,8 +195,8 @@ func TestNoise(t *testing.T) {
 	if f, _ := Foreign(r); f < 1.09 || f > 1.11 {
 		t.Errorf("%v CPUs were busy with something else, want 1.1", f)
 	}
-	if !MarkNoise(r) || !strings.Contains(r.Marks[0].Detail, "110 % of a CPU") {
-		t.Errorf("marked %v", r.Marks)
+	if !MarkNoise(r) || !strings.Contains(r.Caveats[0].Detail, "110 % of a CPU") {
+		t.Errorf("marked %v", r.Caveats)
 	}
 	if quiet := (&result.Run{Foreign: 0.05}); MarkNoise(quiet) {
 		t.Error("a quiet run is marked")

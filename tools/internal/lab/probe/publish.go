@@ -18,7 +18,7 @@ var publish = Probe{
 		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		p, r := in.Workload.Phase(scenario.Publish), in.Run.Result()
+		p, r := in.Workload.FindPhase(scenario.Publish), in.Run.LastLoadResult()
 		if p == nil || r == nil || r.Window <= 0 {
 			return
 		}

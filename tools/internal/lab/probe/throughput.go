@@ -40,8 +40,8 @@ var throughput = Probe{
 		{Name: "load-busy", Heading: "load CPU", Unit: page.Share},
 	},
 	Measure: func(in Input, set func(string, float64)) {
-		r := in.Run.Result()
-		if p := in.Workload.Phase(scenario.Load); p == nil || p.Heartbeat > 0 || r == nil {
+		r := in.Run.LastLoadResult()
+		if p := in.Workload.FindPhase(scenario.Load); p == nil || p.Heartbeat > 0 || r == nil {
 			return
 		}
 		set("tps", r.Rate())

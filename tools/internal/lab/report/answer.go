@@ -85,7 +85,7 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	a.doubt(x, f.Name)
 	if compares {
 		a.doubt(base, f.Name)
-		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
+		if margin, ok := stats.MedianMargin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
 	}
@@ -113,7 +113,7 @@ func picture(rows []row, f probe.Figure, workload, baseline string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
 	winner := best(rows, f, baseline).subject
 	for _, x := range rows {
-		if v, ok := x.median(f.Name); ok && !stats.IsNever(v) {
+		if v, ok := x.median(f.Name); ok && !stats.IsNeverLatency(v) {
 			tone := page.Plain
 			if x.subject == winner {
 				tone = page.Good

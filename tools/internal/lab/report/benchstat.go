@@ -46,12 +46,12 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 
 // benchmarkValues returns the values and units of a run's line, "" where there are none.
 func benchmarkValues(run *result.Run) string {
-	if !run.Counts() {
+	if !run.IsValid() {
 		return ""
 	}
 	var b strings.Builder
 	for _, f := range probe.Figures() {
-		if v, ok := run.Figures[f.Name]; ok && f.Better != probe.Neither && !stats.IsNever(v) {
+		if v, ok := run.Figures[f.Name]; ok && f.Better != probe.Neither && !stats.IsNeverLatency(v) {
 			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + unitOf(f))
 		}
 	}

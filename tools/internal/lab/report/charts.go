@@ -95,11 +95,11 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 			s := page.Series{Name: subject.Name, Points: true}
 			for _, w := range family {
 				x := rowNamed(rowsOf(r, w.Name), subject.Name)
-				size, known := float64(connections(r, w, subject.Name)), w.Phase(scenario.Jobs) == nil
+				size, known := float64(connections(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
 				if of.size == "jobs offered a second" {
 					size, known = x.median("offered-rate")
 				}
-				if v, ok := x.median(of.figure); ok && known && !stats.IsNever(v) {
+				if v, ok := x.median(of.figure); ok && known && !stats.IsNeverLatency(v) {
 					s.X, s.Y = append(s.X, rounded(size)), append(s.Y, rounded(v))
 				}
 			}
@@ -111,7 +111,7 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 		if !curve {
 			continue
 		}
-		for _, p := range r.Scenario.Published {
+		for _, p := range r.Scenario.References {
 			if s := publishedBySize(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
 				c.Series = append(c.Series, s)
 			}
@@ -122,7 +122,7 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 }
 
 // publishedBySize is the curve of a published design's figure: of the first in the table.
-func publishedBySize(p *scenario.Published, figure string, family []scenario.Workload) page.Series {
+func publishedBySize(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
 	for _, row := range p.Rows {
@@ -130,7 +130,7 @@ func publishedBySize(p *scenario.Published, figure string, family []scenario.Wor
 		if i < 0 || !in || row.Design != p.Rows[0].Design {
 			continue
 		}
-		if v, ok := p.Columns[i].Value(row.Cells[i]); ok {
+		if v, ok := p.Columns[i].ParseCell(row.Cells[i]); ok {
 			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, rounded(v))
 		}
 	}
@@ -147,10 +147,10 @@ func byPercentile(r *result.Report, w scenario.Workload) *page.Chart {
 	}
 	for _, x := range rowsOf(r, w.Name) {
 		run := x.last()
-		if run == nil || run.Result() == nil || run.Result().Latency.Count == 0 {
+		if run == nil || run.LastLoadResult() == nil || run.LastLoadResult().Latency.Count == 0 {
 			continue
 		}
-		s := run.Result().Latency.Curve()
+		s := run.LastLoadResult().Latency.Curve()
 		for i, y := range s.Y {
 			s.Y[i] = rounded(y)
 		}

@@ -14,8 +14,8 @@ import (
 func Judge(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
-		for i := range r.Scenario.Published {
-			r.Verdicts = append(r.Verdicts, compare(r, &r.Scenario.Published[i]).verdicts()...)
+		for i := range r.Scenario.References {
+			r.Verdicts = append(r.Verdicts, compare(r, &r.Scenario.References[i]).verdicts()...)
 		}
 		for _, claim := range r.Scenario.Claims {
 			r.Verdicts = append(r.Verdicts, judge(r, claim, s.Strict)...)

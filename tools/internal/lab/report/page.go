@@ -28,8 +28,8 @@ const maxNamed = 8
 func Write(dir string, s *result.Set) error {
 	p := Page(s)
 	return errors.Join(
-		result.WriteFile(dir, "report.json", s.WriteJSON),
-		result.WriteFile(dir, "report.html", p.WriteHTML),
+		result.WriteFileAtomically(dir, "report.json", s.WriteJSON),
+		result.WriteFileAtomically(dir, "report.html", p.WriteHTML),
 	)
 }
 
@@ -72,7 +72,7 @@ func title(s *result.Set) string {
 	if len(names) == 0 || len(names) > 3 {
 		return "Myriad bench"
 	}
-	return "Myriad bench: " + scenario.Join(names)
+	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
 // facts are how the set was made.
@@ -111,14 +111,14 @@ func summarize(r *result.Report) summary {
 		switch {
 		case run.Error != "":
 			n.failed++
-			problem(page.Bad, where, markFailed, run.Failure())
+			problem(page.Bad, where, markFailed, run.FirstErrorLine())
 		case run.Skipped != "":
 			n.skipped++
 			problem(page.Warn, where, markNotRun, run.Skipped)
-		case len(run.Marks) > 0:
+		case len(run.Caveats) > 0:
 			n.marked++
 		}
-		for _, m := range run.Marks {
+		for _, m := range run.Caveats {
 			n.rules[m.Rule]++
 		}
 	}
@@ -196,8 +196,8 @@ func overview(s *result.Set) page.Section {
 			runs.SetLastRowTone(0, tone)
 		}
 		problems = append(problems, n.problems...)
-		for i := range r.Scenario.Published {
-			c := compare(r, &r.Scenario.Published[i])
+		for i := range r.Scenario.References {
+			c := compare(r, &r.Scenario.References[i])
 			if len(c.standings)+len(c.missing) > 0 {
 				x := c.summary()
 				x.Text = c.published.Title + " (" + r.Scenario.Name + "): " + x.Text
@@ -261,21 +261,21 @@ func section(r *result.Report) page.Section {
 	for _, w := range s.Workloads {
 		x.Parts = append(x.Parts, workload(r, w)...)
 	}
-	for i := range s.Published {
-		x.Parts = append(x.Parts, compare(r, &s.Published[i]).parts()...)
+	for i := range s.References {
+		x.Parts = append(x.Parts, compare(r, &s.References[i]).parts()...)
 	}
 	var claims []page.Remark
 	for _, v := range r.Verdicts {
-		of := func(p scenario.Published) bool { return p.Title == v.Of }
-		if !slices.ContainsFunc(s.Published, of) {
+		of := func(p scenario.ReferenceTable) bool { return p.Title == v.Of }
+		if !slices.ContainsFunc(s.References, of) {
 			words := slices.DeleteFunc([]string{v.Of, v.Outcome, v.Text}, func(word string) bool { return word == "" })
 			claims = append(claims, page.Remark{Tone: tones[v.Outcome], Text: strings.Join(words, ": ")})
 		}
 	}
 	x.Parts = append(x.Parts, remarks("Claims", claims)...)
-	if names := s.Peers(); len(names) > 0 {
+	if names := s.PeerSubjects(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
-			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.Join(names), s.Name)
+			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.JoinWords(names), s.Name)
 		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
 	x.Parts = append(x.Parts, charts(r)...)
@@ -291,7 +291,7 @@ func reading(r *result.Report) string {
 	}
 	rounds := strconv.Itoa(s.Rounds)
 	for _, w := range s.Workloads {
-		if n := s.RoundsOf(w); n != s.Rounds {
+		if n := s.RoundsFor(w); n != s.Rounds {
 			rounds += fmt.Sprintf("; %s %d", w.Name, n)
 		}
 	}
@@ -338,7 +338,7 @@ func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part
 			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, other.subject)})
 		}
 	}
-	p := w.Phase(scenario.Jobs)
+	p := w.FindPhase(scenario.Jobs)
 	if p == nil || rows[0].runs[0].Jobs == nil {
 		return parts
 	}
@@ -412,7 +412,7 @@ func table(r *result.Report, rows []row) *page.Table {
 // phases is a table of a run's phases, nil where there are few: then the workload's table says
 // all.
 func phases(run *result.Run) *page.Table {
-	before := run.Sample(probe.Before)
+	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
 		return nil
 	}
@@ -421,7 +421,7 @@ func phases(run *result.Run) *page.Table {
 	for i := range run.Phases {
 		p := &run.Phases[i]
 		line := []string{p.Name, fmt.Sprintf("%.1fs", p.Took.Seconds())}
-		end := run.Sample(p.Name)
+		end := run.FindSample(p.Name)
 		open := int64(0)
 		if end != nil && end.Counts != nil {
 			open = end.Counts.Open
@@ -444,7 +444,7 @@ func phases(run *result.Run) *page.Table {
 			end = before
 		}
 		t.AddRow(append(line, each(end.Server.Anonymous-before.Server.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
-			each(end.Kernel()-before.Kernel()), format.Whole(float64(end.Free)/1e6))...)
+			each(end.KernelMemory()-before.KernelMemory()), format.Whole(float64(end.Free)/1e6))...)
 	}
 	return t
 }

@@ -72,7 +72,7 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 	case 1:
 		s.lead = fmt.Sprintf("%.2f", ratio)
 	default:
-		margin, _ = stats.Margin(ratios)
+		margin, _ = stats.MedianMargin(ratios)
 		s.lead = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
 	}
 	says := "level with " + design.subject + ", within the spread,"
@@ -116,7 +116,7 @@ func (s *standing) qualify(ours, design row, n, rounds, alone int) {
 
 // nothing says whether a value is that of a run in which nothing was done.
 func nothing(f probe.Figure, v float64) bool {
-	return stats.IsNever(v) || f.Better == probe.Higher && v == 0
+	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
 // cutOff says that the watchdog has ended a design, which leaves it no figure to compare but
@@ -126,7 +126,7 @@ func cutOff(f probe.Figure, design row) string {
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
 	}
-	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Most)/1e9, ended.After.Seconds())
+	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
 // unfit says why a row of ours is not compared though it may have figures: the rounds that are
@@ -140,7 +140,7 @@ func unfit(f probe.Figure, ours row) string {
 		if v, ok := run.Figures[f.Name]; ok && nothing(f, v) {
 			return ours.subject + " came to nothing"
 		}
-		for _, m := range run.Marks {
+		for _, m := range run.Caveats {
 			if slices.Contains(probe.Breaking, m.Rule) {
 				broken[m.Rule]++
 			}
@@ -187,7 +187,7 @@ func leads(all []standing) string {
 // publishedTable is a published table with ours in it.
 type publishedTable struct {
 	report    *result.Report
-	published *scenario.Published
+	published *scenario.ReferenceTable
 	table     *page.Table
 	standings [][]standing  // of each row of ours, by each figure that the published row is about
 	unloaded  []page.Remark // published rows whose connections were not loaded
@@ -196,7 +196,7 @@ type publishedTable struct {
 }
 
 // compare puts ours beside a published table.
-func compare(r *result.Report, p *scenario.Published) *publishedTable {
+func compare(r *result.Report, p *scenario.ReferenceTable) *publishedTable {
 	c := &publishedTable{report: r, published: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
 	line := []string{"row"}
@@ -217,9 +217,9 @@ func compare(r *result.Report, p *scenario.Published) *publishedTable {
 }
 
 // row adds a published row, its design here, and those of ours.
-func (c *publishedTable) row(p *scenario.PublishedRow) {
+func (c *publishedTable) row(p *scenario.ReferenceRow) {
 	c.publishedLine(p)
-	w, rows := c.report.Scenario.Workload(p.Workload), rowsOf(c.report, p.Workload)
+	w, rows := c.report.Scenario.FindWorkload(p.Workload), rowsOf(c.report, p.Workload)
 	if w == nil || len(rows) == 0 {
 		c.missing = append(c.missing, p.Name+": not measured: no run of "+p.Workload+" was made.")
 		return
@@ -253,14 +253,14 @@ func (c *publishedTable) row(p *scenario.PublishedRow) {
 
 // publishedLine adds the row as it was published. By Little's law it may tell that the
 // connections were not loaded.
-func (c *publishedTable) publishedLine(p *scenario.PublishedRow) {
+func (c *publishedTable) publishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.published.Count != "" {
 		line = append(line, countOrNone(p.Count))
 	}
 	mark := ""
 	for i, column := range c.published.Columns {
-		v, ok := column.Value(p.Cells[i])
+		v, ok := column.ParseCell(p.Cells[i])
 		if column.Figure == "in-flight" && ok && p.Count > 0 && math.Abs(v/float64(p.Count)-1) > 0.10 {
 			mark = "never loaded"
 			c.unloaded = append(c.unloaded, page.Remark{Tone: page.Warn, Text: fmt.Sprintf(
@@ -279,7 +279,7 @@ func (c *publishedTable) publishedLine(p *scenario.PublishedRow) {
 }
 
 // line adds what was measured of a subject.
-func (c *publishedTable) line(name string, p *scenario.PublishedRow, w scenario.Workload, rows []row, x row, all []standing) {
+func (c *publishedTable) line(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []row, x row, all []standing) {
 	line := []string{name}
 	if c.published.Count != "" {
 		line = append(line, countOrNone(connections(c.report, w, x.subject)))
@@ -321,7 +321,7 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 			if cutOff(f, base) != "" {
 				text += " (" + w.cell(f)
 				if ended := w.ended(); ended != nil {
-					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Most)/1e9)
+					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
 				}
 				text += ")"
 			}
@@ -329,10 +329,10 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 		}
 	}
 	v, ok := w.median(f.Name)
-	if !ok || stats.IsNever(v) {
+	if !ok || stats.IsNeverLatency(v) {
 		return probe.None
 	}
-	if unit := scenario.Units[c.Unit]; unit != 0 {
+	if unit := scenario.UnitFactors[c.Unit]; unit != 0 {
 		return format.Number(v/unit) + " " + c.Unit
 	}
 	return f.Text(v)
@@ -340,7 +340,7 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 
 // stand compares a row of ours with that of the design by each figure that the published row
 // is about. Without a design there is nothing to compare.
-func (c *publishedTable) stand(p *scenario.PublishedRow, w scenario.Workload, ours, design row) (all []standing) {
+func (c *publishedTable) stand(p *scenario.ReferenceRow, w scenario.Workload, ours, design row) (all []standing) {
 	if p.Design == "" {
 		return nil
 	}

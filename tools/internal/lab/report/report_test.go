@@ -35,10 +35,10 @@ func set(net, epoll []float64) *result.Set {
 		Subjects:  []scenario.Subject{{Name: "net"}, {Name: "epoll"}, {Name: "auto"}},
 		Workloads: []scenario.Workload{work("few-10", 10), work("few-100", 100)},
 		Answer:    []scenario.Clause{{Text: "{subject} serves {ratio} times as many as {baseline}", Workload: "few-10", Figure: "tps"}, {Text: "{value}", Workload: "few-10", Figure: "p99"}},
-		Published: []scenario.Published{{
+		References: []scenario.ReferenceTable{{
 			Title: "A table", Source: "somebody", Machine: "a machine", Faults: []string{"It is wrong."}, Count: "connections",
 			Columns: []scenario.Column{{Name: "rate", Figure: "tps"}, {Name: "in flight", Figure: "in-flight"}, {Name: "times", Figure: "tps", Relative: "net"}},
-			Rows: []scenario.PublishedRow{
+			Rows: []scenario.ReferenceRow{
 				{Name: "ten", Count: 10, Cells: []string{"5", "2", "1×"}, Workload: "few-10", Design: "net", Ours: []string{"epoll"}, About: []string{"tps"}},
 				{Name: "none", Count: 10, Cells: []string{"5", "10", "1×"}, Workload: "gone", Design: "net", About: []string{"tps"}},
 			},
@@ -91,12 +91,12 @@ func TestReport(t *testing.T) {
 			t.Errorf("the report does not say %q:\n%s", want, got)
 		}
 	}
-	if _, claims := s.Failed(); claims != 1 { // of many, which fails unless it is met
+	if _, claims := s.CountFailures(); claims != 1 { // of many, which fails unless it is met
 		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
 	}
 	s.Strict = true
 	Judge(s)
-	if _, claims := s.Failed(); claims != 2 {
+	if _, claims := s.CountFailures(); claims != 2 {
 		t.Errorf("%d claims failed with --strict, want 2", claims)
 	}
 	dir := t.TempDir()
@@ -124,10 +124,10 @@ func TestPublishedCurve(t *testing.T) {
 	if got := published(); len(got) > 0 {
 		t.Errorf("%v, want no curve of one point", got)
 	}
-	table := &r.Scenario.Published[0]
+	table := &r.Scenario.References[0]
 	table.Rows = append(table.Rows,
-		scenario.PublishedRow{Count: 20, Cells: []string{"9", "9", "9×"}, Workload: "few-100", Design: "epoll"},
-		scenario.PublishedRow{Count: 100, Cells: []string{"6k", "2", "1×"}, Workload: "few-100", Design: "net"})
+		scenario.ReferenceRow{Count: 20, Cells: []string{"9", "9", "9×"}, Workload: "few-100", Design: "epoll"},
+		scenario.ReferenceRow{Count: 100, Cells: []string{"6k", "2", "1×"}, Workload: "few-100", Design: "net"})
 	if got := published(); len(got) != 1 || !slices.Equal(got[0].X, []float64{10, 100}) || !slices.Equal(got[0].Y, []float64{5, 6000}) {
 		t.Errorf("%v, want one curve of 5 on 10 and 6,000 on 100", got)
 	}
@@ -137,7 +137,7 @@ func TestPublishedCurve(t *testing.T) {
 // subjects. A clause is of the subject of the one before.
 func TestAnswerDoubts(t *testing.T) {
 	noisy := set([]float64{100, 101, 102}, []float64{200, 202, 204})
-	noisy.Reports[0].Runs[1].Mark(probe.RuleNoise, "others") // epoll under few-10
+	noisy.Reports[0].Runs[1].AddCaveat(probe.RuleNoise, "others") // epoll under few-10
 	later := set([]float64{100, 100, 100}, []float64{200, 200, 200})
 	for i := range later.Reports[0].Runs {
 		if run := &later.Reports[0].Runs[i]; run.Subject == "net" {
@@ -163,7 +163,7 @@ func TestMarkedRuns(t *testing.T) {
 	r := s.Reports[0]
 	for i := range r.Runs {
 		if run := &r.Runs[i]; run.Subject == "net" && run.Round < 3 {
-			run.Mark(probe.RuleUnsteady, "it varied")
+			run.AddCaveat(probe.RuleUnsteady, "it varied")
 		}
 	}
 	r.Scenario.Workloads[0].Reduced = true
@@ -179,17 +179,17 @@ func TestMarkedRuns(t *testing.T) {
 		}
 	}
 	for i := range r.Runs {
-		r.Runs[i].Marks = nil
+		r.Runs[i].Caveats = nil
 		if run := &r.Runs[i]; run.Subject == "epoll" && run.Round == 1 {
-			run.Mark(probe.RuleNoise, "others")
-			run.Mark(probe.RuleFewer, "no doubt")
+			run.AddCaveat(probe.RuleNoise, "others")
+			run.AddCaveat(probe.RuleFewer, "no doubt")
 		}
 	}
 	if got := text(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
 		t.Errorf("one marked run of three is not what a median stands on:\n%s", got)
 	}
 	r.Scenario.Workloads[0].Reduced = false
-	r.Scenario.Published[0].Rows[0].Count = 11
+	r.Scenario.References[0].Rows[0].Count = 11
 	if got := text(t, s); !strings.Contains(got, "2 of 2 published rows not measured at their size") {
 		t.Errorf("10 connections are taken for 11:\n%s", got)
 	}
@@ -199,7 +199,7 @@ func TestMarkedRuns(t *testing.T) {
 func TestReportFaults(t *testing.T) {
 	s := set([]float64{100, 100}, []float64{200, 200})
 	runs := s.Reports[0].Runs
-	runs[1].Error, runs[1].Marks = "it broke\nbadly", []result.Mark{{Rule: probe.RuleNoise, Detail: "others"}}
+	runs[1].Error, runs[1].Caveats = "it broke\nbadly", []result.Caveat{{Rule: probe.RuleNoise, Detail: "others"}}
 	runs[0].Skipped = "no room"
 	s.Reports[0].Planned = 12
 	got := text(t, s)
@@ -227,11 +227,11 @@ func TestStanding(t *testing.T) {
 	p99, _ := probe.Named("p99")
 	memory, _ := probe.Named("peak-memory")
 	ended := rows("tps", 10, 10)
-	ended.runs[0].Jobs = &result.Jobs{Ended: &result.Ended{Most: 2e9}}
+	ended.runs[0].Jobs = &result.Jobs{Killed: &result.Killed{Limit: 2e9}}
 	big := rows("peak-memory", 200)
 	big.runs[0].Jobs = ended.runs[0].Jobs
 	marked := rows("tps", 20, 20)
-	marked.runs[0].Mark(probe.RuleMismatch, "wrong")
+	marked.runs[0].AddCaveat(probe.RuleMismatch, "wrong")
 	for _, c := range []struct {
 		f            probe.Figure
 		ours, design row
@@ -260,10 +260,10 @@ func TestStanding(t *testing.T) {
 // words.
 func TestEnded(t *testing.T) {
 	finished, _ := probe.Named("finished")
-	run := func(name string, n float64, ended *result.Ended) row {
-		return row{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Ended: ended}}}}
+	run := func(name string, n float64, ended *result.Killed) row {
+		return row{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Killed: ended}}}}
 	}
-	naive, ours := run("naive", 20_000, &result.Ended{After: 30 * time.Second, Most: 12e9}), run("ours", 92_000, nil)
+	naive, ours := run("naive", 20_000, &result.Killed{After: 30 * time.Second, Limit: 12e9}), run("ours", 92_000, nil)
 	rows := []row{naive, ours}
 	column := scenario.Column{Figure: "finished", Relative: "naive"}
 	for _, c := range []struct {

@@ -53,7 +53,7 @@ func rowNamed(rows []row, subject string) row {
 func (w row) byRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
-		if v, ok := run.Figures[figure]; ok && run.Counts() {
+		if v, ok := run.Figures[figure]; ok && run.IsValid() {
 			found[run.Round] = v
 		}
 	}
@@ -76,7 +76,7 @@ func (w row) cell(f probe.Figure) string {
 // spread is the ± of values as a part of their median.
 func spread(values []float64) string {
 	const fewRounds = 5 // of which the ± can be larger than what it is of
-	s, ok := stats.Spread(values)
+	s, ok := stats.RelativeMargin(values)
 	switch {
 	case !ok:
 		return probe.None
@@ -88,7 +88,7 @@ func spread(values []float64) string {
 
 // ratios are the figure's ratios to the base's in the same round.
 func (w row) ratios(base row, figure string) []float64 {
-	return stats.Ratios(w.byRound(figure), base.byRound(figure))
+	return stats.RatiosByRound(w.byRound(figure), base.byRound(figure))
 }
 
 // best finds the row that is best by a figure among those of other subjects than some.
@@ -106,7 +106,7 @@ func best(rows []row, f probe.Figure, but ...string) (found row) {
 // last is the last run that counts, nil if none does.
 func (w row) last() (last *result.Run) {
 	for _, run := range w.runs {
-		if run.Counts() {
+		if run.IsValid() {
 			last = run
 		}
 	}
@@ -118,7 +118,7 @@ func (w row) failed() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
 		if run.Error != "" {
-			n, why = n+1, cmp.Or(why, run.Failure())
+			n, why = n+1, cmp.Or(why, run.FirstErrorLine())
 		}
 	}
 	if n == 0 {
@@ -134,7 +134,7 @@ func (w row) missing(f probe.Figure) string {
 	}
 	for _, run := range w.runs {
 		if run.Error != "" {
-			return w.subject + " has failed: " + run.Failure()
+			return w.subject + " has failed: " + run.FirstErrorLine()
 		}
 		if run.Skipped != "" {
 			return w.subject + " was not run: " + run.Skipped
@@ -147,10 +147,10 @@ func (w row) missing(f probe.Figure) string {
 }
 
 // ended is how the watchdog has ended a run of the row, nil if it has not.
-func (w row) ended() *result.Ended {
+func (w row) ended() *result.Killed {
 	for _, run := range w.runs {
-		if run.Jobs != nil && run.Jobs.Ended != nil {
-			return run.Jobs.Ended
+		if run.Jobs != nil && run.Jobs.Killed != nil {
+			return run.Jobs.Killed
 		}
 	}
 	return nil
@@ -175,7 +175,7 @@ func problems(run *result.Run) (all []problem) {
 	if run.Skipped != "" {
 		all = append(all, problem{markNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
 	}
-	for _, m := range run.Marks {
+	for _, m := range run.Caveats {
 		all = append(all, problem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
 	}
 	return all
@@ -201,10 +201,10 @@ func (w row) marks() (text string, tone page.Tone) {
 func (w row) doubts() (text string, most bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
-		if !run.Counts() {
+		if !run.IsValid() {
 			continue
 		}
-		broken := slices.DeleteFunc(slices.Clone(probe.Doubtful), func(rule string) bool { return !run.Marked(rule) })
+		broken := slices.DeleteFunc(slices.Clone(probe.Doubtful), func(rule string) bool { return !run.HasCaveat(rule) })
 		if runs++; len(broken) > 0 {
 			doubted++
 		}
@@ -214,7 +214,7 @@ func (w row) doubts() (text string, most bool) {
 		return "", false
 	}
 	slices.Sort(rules)
-	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.Join(slices.Compact(rules))), 2*doubted >= runs
+	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
 // counted writes words with how many of the runs have each, the most frequent first.
@@ -230,8 +230,8 @@ func counted(counts map[string]int, runs int) string {
 
 // connections is how many a subject had under a workload.
 func connections(r *result.Report, w scenario.Workload, subject string) int {
-	if s := r.Scenario.Subject(subject); s != nil {
-		return w.For(s.MaxConns).Connections
+	if s := r.Scenario.FindSubject(subject); s != nil {
+		return w.LimitedTo(s.MaxConns).Connections
 	}
 	return w.Connections
 }

@@ -21,15 +21,15 @@ func TestReadAndWrite(t *testing.T) {
 	if err := s.WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
-	if !IsSet(b.Bytes()[:20]) || IsSet([]byte(`{"phase": "began"}`)) {
+	if !HasSetFormat(b.Bytes()[:20]) || HasSetFormat([]byte(`{"phase": "began"}`)) {
 		t.Error("a set is not told from a load")
 	}
 	got, err := Read(bytes.NewReader(b.Bytes()))
 	if err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("got %+v, %v, want %+v", got, err, s)
 	}
-	if runs, claims := s.Failed(); runs != 1 || claims != 1 || s.Runs() != 2 || s.Reports[0].Runs[0].Failure() != "first" {
-		t.Errorf("%d runs and %d claims failed, of %d", runs, claims, s.Runs())
+	if runs, claims := s.CountFailures(); runs != 1 || claims != 1 || s.CountRuns() != 2 || s.Reports[0].Runs[0].FirstErrorLine() != "first" {
+		t.Errorf("%d runs and %d claims failed, of %d", runs, claims, s.CountRuns())
 	}
 	for text, says := range map[string]string{
 		"x": "expected the report.json of a bench", `{"format": "y"}`: `format "y"; expected`, `{"format": "` + Format + `"} 1`: "something follows",
@@ -45,7 +45,7 @@ func TestReadAndWrite(t *testing.T) {
 	if p := (Pinning{Server: []int{0, 1}, Load: []int{2}}); p.String() != "server on CPU 0,1, load on CPU 2" {
 		t.Errorf("the pinning is %q", p)
 	}
-	if _, err := json.Marshal(ThisMachine()); err != nil {
+	if _, err := json.Marshal(ReadMachine()); err != nil {
 		t.Error(err)
 	}
 }
@@ -69,7 +69,7 @@ func TestReadRecorded(t *testing.T) {
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(text string, err error) error {
-		return WriteFile(dir, "f", func(w io.Writer) error { io.WriteString(w, text); return err })
+		return WriteFileAtomically(dir, "f", func(w io.Writer) error { io.WriteString(w, text); return err })
 	}
 	if err := write("one", nil); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ type Run struct {
 	// was started with, Beating that it was to send heartbeats.
 	Connections int  `json:"connections,omitempty"`
 	Processes   int  `json:"processes,omitempty"`
-	Beating     bool `json:"beating,omitempty"`
+	Heartbeats  bool `json:"beating,omitempty"`
 	// Command is the command line of the server as it was started.
 	Command []string `json:"command"`
 	// Error says why the run failed, "" when it did not. The figures of a failed run are
@@ -30,8 +30,8 @@ type Run struct {
 	Error string `json:"error,omitempty"`
 	// Skipped says why the run was not made, "" when it was.
 	Skipped string `json:"skipped,omitempty"`
-	// Marks are the rules that the run broke.
-	Marks []Mark `json:"marks,omitempty"`
+	// Caveats are the rules that the run broke.
+	Caveats []Caveat `json:"marks,omitempty"`
 	// Figures are what probes have worked out, by name.
 	Figures map[string]float64 `json:"figures,omitempty"`
 	// Phases and Samples are in the order of time. There are no samples where /proc is not
@@ -53,33 +53,33 @@ type Run struct {
 	Timeline []Tick `json:"timeline,omitempty"`
 }
 
-// Mark is a rule that a run broke: Rule is one word, Detail says by how much.
-type Mark struct {
+// Caveat is a rule that a run broke: Rule is one word, Detail says by how much.
+type Caveat struct {
 	Rule   string `json:"rule"`
 	Detail string `json:"detail"`
 }
 
-// Mark marks the run.
-func (r *Run) Mark(rule, format string, args ...any) {
-	r.Marks = append(r.Marks, Mark{rule, fmt.Sprintf(format, args...)})
+// AddCaveat marks the run.
+func (r *Run) AddCaveat(rule, format string, args ...any) {
+	r.Caveats = append(r.Caveats, Caveat{rule, fmt.Sprintf(format, args...)})
 }
 
-// Marked says whether the run broke a rule.
-func (r *Run) Marked(rule string) bool {
-	return slices.ContainsFunc(r.Marks, func(m Mark) bool { return m.Rule == rule })
+// HasCaveat says whether the run broke a rule.
+func (r *Run) HasCaveat(rule string) bool {
+	return slices.ContainsFunc(r.Caveats, func(m Caveat) bool { return m.Rule == rule })
 }
 
 // Logf keeps a line.
 func (r *Run) Logf(format string, args ...any) { r.Log = append(r.Log, fmt.Sprintf(format, args...)) }
 
-// Failure is the first line of Error.
-func (r *Run) Failure() string {
+// FirstErrorLine is the first line of Error.
+func (r *Run) FirstErrorLine() string {
 	line, _, _ := strings.Cut(r.Error, "\n")
 	return line
 }
 
-// Counts says whether the run came to its end and its figures count.
-func (r *Run) Counts() bool { return r.Error == "" && r.Skipped == "" }
+// IsValid says whether the run came to its end and its figures count.
+func (r *Run) IsValid() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is a part of a run.
 type Phase struct {
@@ -101,8 +101,8 @@ type Phase struct {
 	Result *load.Result `json:"result,omitempty"`
 }
 
-// Phase finds a phase by its name, nil if the run did not come to it.
-func (r *Run) Phase(name string) *Phase {
+// FindPhase finds a phase by its name, nil if the run did not come to it.
+func (r *Run) FindPhase(name string) *Phase {
 	for i := range r.Phases {
 		if r.Phases[i].Name == name {
 			return &r.Phases[i]
@@ -111,8 +111,8 @@ func (r *Run) Phase(name string) *Phase {
 	return nil
 }
 
-// Result is what the load generator saw last, nil when it did not get so far.
-func (r *Run) Result() *load.Result {
+// LastLoadResult is what the load generator saw last, nil when it did not get so far.
+func (r *Run) LastLoadResult() *load.Result {
 	for i := len(r.Phases) - 1; i >= 0; i-- {
 		if r.Phases[i].Result != nil {
 			return r.Phases[i].Result
@@ -159,11 +159,11 @@ type Sample struct {
 	Counts *Counts `json:"counts,omitempty"`
 }
 
-// Kernel is the kernel's memory for what is open, in bytes.
-func (s *Sample) Kernel() int64 { return s.Slab + s.Tables }
+// KernelMemory is the kernel's memory for what is open, in bytes.
+func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// Open is how many connections the server has, by its own count or by its sockets.
-func (s *Sample) Open() int {
+// OpenConns is how many connections the server has, by its own count or by its sockets.
+func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
 	}
@@ -184,8 +184,8 @@ type Counts struct {
 	Restarts   int64 `json:"restarts"`
 }
 
-// Sample finds the sample of a checkpoint, nil if there is none.
-func (r *Run) Sample(checkpoint string) *Sample {
+// FindSample finds the sample of a checkpoint, nil if there is none.
+func (r *Run) FindSample(checkpoint string) *Sample {
 	for i := range r.Samples {
 		if r.Samples[i].Checkpoint == checkpoint {
 			return &r.Samples[i]
@@ -203,31 +203,31 @@ type Jobs struct {
 	Deadline time.Duration `json:"deadline"`
 	// Capacity is how many jobs of the shape a second the machine can do.
 	Capacity float64 `json:"capacity"`
-	// Ended is set when the watchdog has ended the process. Then Result is what its last
+	// Killed is set when the watchdog has ended the process. Then Result is what its last
 	// progress line had counted.
-	Ended  *Ended        `json:"ended,omitempty"`
+	Killed *Killed       `json:"ended,omitempty"`
 	Result *offer.Result `json:"result,omitempty"`
 	// PeakRSS is the most memory of the process, in bytes; 0 is not known.
 	PeakRSS int64 `json:"peak_rss,omitempty"`
 }
 
-// Ended says how the watchdog has ended a process.
-type Ended struct {
+// Killed says how the watchdog has ended a process.
+type Killed struct {
 	// After is how long it had run, WarmingUp that it was in the warm-up still.
 	After     time.Duration `json:"after"`
 	WarmingUp bool          `json:"warming_up,omitempty"`
 	// RSS is its memory then, Most what it was allowed, in bytes.
-	RSS  int64 `json:"rss"`
-	Most int64 `json:"most"`
+	RSS   int64 `json:"rss"`
+	Limit int64 `json:"most"`
 }
 
-func (e *Ended) String() string {
+func (e *Killed) String() string {
 	warming := ""
 	if e.WarmingUp {
 		warming = ", in the warm-up,"
 	}
 	return fmt.Sprintf("ended by the watchdog at %.1f s%s with %.2f GB (allowed: %.2f GB)",
-		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Most)/1e9)
+		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Limit)/1e9)
 }
 
 // Capacity is how many jobs of a shape a second this machine can do.

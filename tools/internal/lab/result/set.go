@@ -42,8 +42,8 @@ type Set struct {
 const (
 	// Format is what the JSON of a Set says that it is.
 	Format = "myriad-bench-2"
-	// maxSet bounds the JSON of a set, in bytes.
-	maxSet = 512 << 20
+	// maxSetBytes bounds the JSON of a set, in bytes.
+	maxSetBytes = 512 << 20
 )
 
 // Report is the answer to a scenario: every run raw.
@@ -100,8 +100,8 @@ type Machine struct {
 	Go string `json:"go"`
 }
 
-// ThisMachine is the machine that the lab runs on.
-func ThisMachine() Machine {
+// ReadMachine is the machine that the lab runs on.
+func ReadMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
 		m.Kernel, m.CPU, m.Memory = read.Kernel, read.CPUModel, read.Memory
@@ -139,28 +139,28 @@ func (p Pinning) String() string {
 	if !p.Pinned() {
 		return "none: " + p.Why
 	}
-	return fmt.Sprintf("server on CPU %s, load on CPU %s", cpuList(p.Server), cpuList(p.Load))
+	return fmt.Sprintf("server on CPU %s, load on CPU %s", formatCPUs(p.Server), formatCPUs(p.Load))
 }
 
-func cpuList(cpus []int) string {
+func formatCPUs(cpus []int) string {
 	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ","), "[]")
 }
 
-// Note adds a sentence to the report.
-func (r *Report) Note(format string, args ...any) {
+// AddNote adds a sentence to the report.
+func (r *Report) AddNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Runs counts the runs.
-func (s *Set) Runs() (n int) {
+// CountRuns counts the runs.
+func (s *Set) CountRuns() (n int) {
 	for _, r := range s.Reports {
 		n += len(r.Runs)
 	}
 	return n
 }
 
-// Failed counts the runs that failed and the required claims that were not met.
-func (s *Set) Failed() (runs, claims int) {
+// CountFailures counts the runs that failed and the required claims that were not met.
+func (s *Set) CountFailures() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
 			if r.Runs[i].Error != "" {
@@ -186,12 +186,12 @@ func (s *Set) WriteJSON(w io.Writer) error {
 
 // Read reads what Set.WriteJSON has written, of at most 512 MiB.
 func Read(in io.Reader) (*Set, error) {
-	limited := &io.LimitedReader{R: in, N: maxSet + 1}
+	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
 	var s Set
 	err := decoder.Decode(&s)
 	if limited.N == 0 {
-		return nil, fmt.Errorf("more than %d bytes; expected the report.json of a bench", maxSet)
+		return nil, fmt.Errorf("more than %d bytes; expected the report.json of a bench", maxSetBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; expected the report.json of a bench", err)
@@ -208,16 +208,16 @@ func Read(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// IsSet says whether a file whose beginning this is says that it is a Set: a JSON object
+// HasSetFormat says whether a file whose beginning this is says that it is a Set: a JSON object
 // that begins with its format, whatever its version.
-func IsSet(beginning []byte) bool {
+func HasSetFormat(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFile writes a file of a directory at once or not at all: it replaces one that exists,
+// WriteFileAtomically writes a file of a directory at once or not at all: it replaces one that exists,
 // and what reads the file meanwhile sees the old one or the new one.
-func WriteFile(dir, name string, write func(io.Writer) error) (err error) {
+func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot write %s: %w", filepath.Join(dir, name), err)

@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attacks are the attackers, all at the same time. Their connections are made again when the
+// attackers are the attackers, all at the same time. Their connections are made again when the
 // server has ended them.
-var attacks = []struct {
+var attackers = []struct {
 	name  string
 	conns int
 	make  func(target netip.AddrPort, conns int) *faults.Swarm
@@ -39,13 +39,13 @@ var attacks = []struct {
 }
 
 const (
-	attackSamples  = 100 // of memory and descriptors, in the whole time
-	attackPatience = 10 * time.Second
+	attackSampleCount = 100 // of memory and descriptors, in the whole time
+	attackTimeout     = 10 * time.Second
 	// What a server may have grown by from the first quarter of its time to the last: a
 	// part of what it had, and something beside, for a heap that breathes.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
-	fewestSamples                     = 3 // in a quarter
+	minQuarterSamples                 = 3 // in a quarter
 	// spareSockets is how many sockets a server may have beside those of honest clients:
 	// listeners, eventfds and the connection to its admin address.
 	spareSockets = 20
@@ -55,38 +55,38 @@ const (
 // swarms and the honest clients have goroutines of their own, which Stop waits for.
 type attackRun struct {
 	*measurement
-	phase    scenario.Phase
-	honest   *faults.Honest
-	from     time.Time
-	samples  []faults.Footprint // evenly spaced
-	reported time.Time
-	answers  int64              // that were reported
-	ended    map[string]float64 // connections by the reason, as reported
-	p99      time.Duration      // the largest that was reported
+	phase           scenario.Phase
+	honest          *faults.Honest
+	start           time.Time
+	samples         []faults.Footprint // evenly spaced
+	lastReport      time.Time
+	reportedAnswers int64              // that were reported
+	endedByReason   map[string]float64 // connections by the reason, as reported
+	p99             time.Duration      // the largest that was reported
 }
 
-// attack has every attacker at the server at the same time, with honest clients among them,
+// runAttackPhase has every attacker at the server at the same time, with honest clients among them,
 // and looks for what grows.
-func (m *measurement) attack(ctx context.Context, p scenario.Phase) error {
+func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
 		return err
 	}
 	a := &attackRun{measurement: m, phase: p}
-	a.honest = &faults.Honest{Addr: m.server.addr, Conns: p.Honest, Think: 10 * time.Millisecond, Redial: true, Patience: attackPatience}
+	a.honest = &faults.Honest{Addr: m.server.addr, Conns: p.Honest, Think: 10 * time.Millisecond, Redial: true, Patience: attackTimeout}
 	if err := a.honest.Start(); err != nil {
 		return err
 	}
 	defer a.honest.Stop()
 	var swarms []*faults.Swarm
-	retreat := func() {
+	stopSwarms := func() {
 		for _, s := range swarms {
 			s.Stop()
 		}
 	}
-	defer retreat()
+	defer stopSwarms()
 	var words []string
-	for _, x := range attacks {
+	for _, x := range attackers {
 		swarm := x.make(target, x.conns)
 		swarm.Redial = true
 		if err := swarm.Start(); err != nil {
@@ -95,36 +95,36 @@ func (m *measurement) attack(ctx context.Context, p scenario.Phase) error {
 		swarms = append(swarms, swarm)
 		words = append(words, fmt.Sprintf("%d × %s", x.conns, x.name))
 	}
-	a.say("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
-	if err := a.observe(ctx); err != nil {
+	a.logf("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
+	if err := a.sampleUntilOver(ctx); err != nil {
 		return err
 	}
-	retreat()
-	return a.judge(ctx)
+	stopSwarms()
+	return a.checkAftermath(ctx)
 }
 
-// say logs a line.
-func (a *attackRun) say(text string, args ...any) {
+// logf logs a line.
+func (a *attackRun) logf(text string, args ...any) {
 	a.record.Logf(text, args...)
-	a.tell(true, text, args...)
+	a.printProgress(true, text, args...)
 }
 
-// observe samples until the time is over, and reports now and then.
-func (a *attackRun) observe(ctx context.Context) error {
+// sampleUntilOver samples until the time is over, and reports now and then.
+func (a *attackRun) sampleUntilOver(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
 	defer cancel()
-	a.from = time.Now()
-	a.reported = a.from
+	a.start = time.Now()
+	a.lastReport = a.start
 	for {
 		f, err := faults.ReadFootprint(a.server.pid())
 		if err != nil {
 			return fmt.Errorf("sample the server: %w", err)
 		}
 		a.samples = append(a.samples, f)
-		err = pause(ctx, max(whole/attackSamples, 100*time.Millisecond))
-		if err != nil || time.Since(a.reported) >= a.phase.Every.Std() {
-			a.report(context.WithoutCancel(ctx))
+		err = sleepContext(ctx, max(whole/attackSampleCount, 100*time.Millisecond))
+		if err != nil || time.Since(a.lastReport) >= a.phase.Every.Std() {
+			a.logInterval(context.WithoutCancel(ctx))
 		}
 		if errors.Is(err, errAttackOver) {
 			return nil
@@ -137,24 +137,24 @@ func (a *attackRun) observe(ctx context.Context) error {
 
 var errAttackOver = errors.New("the attack is over")
 
-// report logs what happened since the last report.
-func (a *attackRun) report(ctx context.Context) {
+// logInterval logs what happened since the last report.
+func (a *attackRun) logInterval(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.Latency().ValueAtQuantile(99)) * time.Microsecond
 	a.p99 = max(a.p99, p99)
-	rate := float64(now.Answers-a.answers) / max(at.Sub(a.reported), time.Millisecond).Seconds()
-	a.answers, a.reported = now.Answers, at
-	a.say("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
-		at.Sub(a.from).Round(time.Second), format.Whole(rate), p99,
-		now.Wrong+now.Lost+now.Failed, float64(last.RSS)/1e6, last.Descriptors, a.reasons(ctx))
+	rate := float64(now.Answers-a.reportedAnswers) / max(at.Sub(a.lastReport), time.Millisecond).Seconds()
+	a.reportedAnswers, a.lastReport = now.Answers, at
+	a.logf("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
+		at.Sub(a.start).Round(time.Second), format.Whole(rate), p99,
+		now.Wrong+now.Lost+now.Failed, float64(last.RSS)/1e6, last.Descriptors, a.formatEndReasons(ctx))
 }
 
-// reasons says why the server has refused and closed connections since the last report.
-func (a *attackRun) reasons(ctx context.Context) string {
+// formatEndReasons says why the server has refused and closed connections since the last report.
+func (a *attackRun) formatEndReasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "not known, for want of {admin}"
 	}
-	now, err := a.admin.metrics(ctx)
+	now, err := a.admin.readMetrics(ctx)
 	if err != nil {
 		return "not known: " + err.Error()
 	}
@@ -168,22 +168,22 @@ func (a *attackRun) reasons(ctx context.Context) string {
 		default:
 			continue
 		}
-		if more := now[name] - a.ended[name]; more > 0 && reason != "" && strings.HasSuffix(name, "}") {
+		if more := now[name] - a.endedByReason[name]; more > 0 && reason != "" && strings.HasSuffix(name, "}") {
 			words = append(words, reason+" "+format.Whole(more))
 		}
 	}
-	a.ended = now
+	a.endedByReason = now
 	if len(words) == 0 {
 		return "none"
 	}
 	return strings.Join(words, ", ")
 }
 
-// judge waits until the attackers' connections are gone, and says what was wrong.
-func (a *attackRun) judge(ctx context.Context) error {
-	var wrong []string
-	bad := func(text string, args ...any) { wrong = append(wrong, fmt.Sprintf(text, args...)) }
-	for end := time.Now().Add(attackPatience); ; {
+// checkAftermath waits until the attackers' connections are gone, and says what was wrong.
+func (a *attackRun) checkAftermath(ctx context.Context) error {
+	var problems []string
+	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
+	for end := time.Now().Add(attackTimeout); ; {
 		f, err := faults.ReadFootprint(a.server.pid())
 		if err != nil {
 			return err
@@ -192,10 +192,10 @@ func (a *attackRun) judge(ctx context.Context) error {
 			break
 		}
 		if time.Now().After(end) {
-			bad("%d sockets were open %v after the attack, with %d honest clients", f.Sockets, attackPatience, a.phase.Honest)
+			addProblem("%d sockets were open %v after the attack, with %d honest clients", f.Sockets, attackTimeout, a.phase.Honest)
 			break
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := sleepContext(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -203,31 +203,31 @@ func (a *attackRun) judge(ctx context.Context) error {
 	failed := seen.Wrong + seen.Lost + seen.Failed
 	probe.SetAttack(a.record, seen.Answers, failed, a.p99)
 	if seen.First != nil || failed > 0 {
-		bad("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First)
+		addProblem("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First)
 	}
 	if seen.Answers == 0 {
-		bad("honest clients got no answer")
+		addProblem("honest clients got no answer")
 	}
-	a.say("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
-	a.growth(bad)
+	a.logf("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
+	a.checkGrowth(addProblem)
 	a.timeline.stop()
 	a.timeline = nil
-	a.server.end()
+	a.server.stopAndWait()
 	if a.server.err != nil {
-		bad("%v", a.server.failure("the server"))
+		addProblem("%v", a.server.exitError("the server"))
 	}
-	if len(wrong) > 0 {
-		return errors.New(strings.Join(wrong, "; "))
+	if len(problems) > 0 {
+		return errors.New(strings.Join(problems, "; "))
 	}
-	a.say("sound")
+	a.logf("sound")
 	return nil
 }
 
-// growth compares the medians of the first quarter with those of the last.
-func (a *attackRun) growth(bad func(string, ...any)) {
+// checkGrowth compares the medians of the first quarter with those of the last.
+func (a *attackRun) checkGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
-	if quarter < fewestSamples {
-		bad("only %d samples in a quarter of the time; expected at least %d", quarter, fewestSamples)
+	if quarter < minQuarterSamples {
+		addProblem("only %d samples in a quarter of the time; expected at least %d", quarter, minQuarterSamples)
 		return
 	}
 	median := func(samples []faults.Footprint) (memory, descriptors float64) {
@@ -241,11 +241,11 @@ func (a *attackRun) growth(bad func(string, ...any)) {
 	}
 	memory, descriptors := median(a.samples[:quarter])
 	memoryNow, descriptorsNow := median(a.samples[len(a.samples)-quarter:])
-	a.say("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", memory/1e6, memoryNow/1e6, descriptors, descriptorsNow)
+	a.logf("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", memory/1e6, memoryNow/1e6, descriptors, descriptorsNow)
 	if memoryNow > memory*(1+memoryGrowth)+memorySlack {
-		bad("memory has grown from %.1f to %.1f MB", memory/1e6, memoryNow/1e6)
+		addProblem("memory has grown from %.1f to %.1f MB", memory/1e6, memoryNow/1e6)
 	}
 	if descriptorsNow > descriptors*(1+descriptorGrowth)+descriptorSlack {
-		bad("descriptors have grown from %.0f to %.0f", descriptors, descriptorsNow)
+		addProblem("descriptors have grown from %.0f to %.0f", descriptors, descriptorsNow)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// newCertificate makes a certificate for 127.0.0.1 with a key of its own (ECDSA, P-256), and
+// writeSelfSignedCert makes a certificate for 127.0.0.1 with a key of its own (ECDSA, P-256), and
 // returns the PEM file in a directory that has both. It is valid for a month: longer than any
 // scenario takes.
-func newCertificate(dir string) (path string, err error) {
+func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot make a certificate: %w", err)
@@ -51,9 +51,9 @@ func newCertificate(dir string) (path string, err error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// trust is what a client needs to speak with who has the certificate of a file.
-func trust(certificate string) (*tls.Config, error) {
-	text, err := os.ReadFile(certificate)
+// clientTLSConfig is what a client needs to speak with who has the certificate of a file.
+func clientTLSConfig(certFile string) (*tls.Config, error) {
+	text, err := os.ReadFile(certFile)
 	if err != nil {
 		return nil, err
 	}

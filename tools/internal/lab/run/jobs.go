@@ -19,42 +19,42 @@ import (
 )
 
 const (
-	// jobsDrain is how long a side may take to end the jobs that it has when no more are
-	// offered, jobsSlack how much longer than planned a run may take. Then it is ended, which
-	// it may take jobsGrace for.
-	jobsDrain = 5 * time.Second
-	jobsSlack = 30 * time.Second
-	jobsGrace = time.Second
-	// ownWorkers is how many workers a pool may have that finds the number by itself: as
+	// jobsDrainTimeout is how long a side may take to end the jobs that it has when no more are
+	// offered, jobsOvertime how much longer than planned a run may take. Then it is ended, which
+	// it may take jobsKillDelay for.
+	jobsDrainTimeout = 5 * time.Second
+	jobsOvertime     = 30 * time.Second
+	jobsKillDelay    = time.Second
+	// maxAdaptiveWorkers is how many workers a pool may have that finds the number by itself: as
 	// many as in the published experiment.
-	ownWorkers = 5000
-	// better is how much more jobs a larger number of workers has to do, worse how many of
+	maxAdaptiveWorkers = 5000
+	// calibrationGain is how much more jobs a larger number of workers has to do, worse how many of
 	// the best a number has to do that a still larger one is tried.
-	better, worse = 1.03, 0.9
-	// watchdogEvery is the time between two looks of a watchdog.
-	watchdogEvery = 20 * time.Millisecond
+	calibrationGain, calibrationLoss = 1.03, 0.9
+	// watchdogInterval is the time between two looks of a watchdog.
+	watchdogInterval = 20 * time.Millisecond
 )
 
-// jobs offers jobs to sides: what becomes of a pool, and of the process that it is in, when
+// jobsRun offers jobs to sides: what becomes of a pool, and of the process that it is in, when
 // more jobs are offered than it can run. Each side is a process of its own that offers jobs to
 // itself; all have the same generator, jobs, deadline and memory. Before the first run of a
 // shape its capacity is measured: the most jobs a second that end within their deadline in a
 // closed loop, with the best fixed number of workers or with the adaptive pool. It is part of
 // that run's record. It belongs to one goroutine.
-type jobs struct {
+type jobsRun struct {
 	*runner
-	phase    scenario.Phase
-	scenario *scenario.Scenario
-	before   []result.Run
+	phase       scenario.Phase
+	scenario    *scenario.Scenario
+	earlierRuns []result.Run
 	// iterations of the work's loop are a millisecond of computing: all sides get
 	// what the first one has found, and do the same work. 0 is not known yet.
 	iterations uint64
-	slack      time.Duration // jobsSlack
+	overtime   time.Duration // jobsOvertime
 }
 
-// run makes one run.
-func (j *jobs) run(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	capacity, err := j.capacity(ctx, rec)
+// runJobs makes one run.
+func (j *jobsRun) runJobs(ctx context.Context, s scenario.Step, rec *result.Run) error {
+	capacity, err := j.findOrMeasureCapacity(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -62,23 +62,23 @@ func (j *jobs) run(ctx context.Context, s scenario.Step, rec *result.Run) error 
 	if rec.Jobs.Rate == 0 {
 		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
 	}
-	return j.offer(ctx, rec, s.Subject, offering{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
+	return j.runContender(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
-// offering is what is offered to a side.
-type offering struct {
+// jobSettings is what is offered to a side.
+type jobSettings struct {
 	rate     float64 // 0 for a closed loop
 	inFlight int     // of a closed loop
 	queue    int
-	workers  int // of those with a fixed number; the others may have ownWorkers
+	workers  int // of those with a fixed number; the others may have maxAdaptiveWorkers
 }
 
-// command is the command line of a side.
-func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []string {
-	if !s.Side.Told {
-		o.workers = ownWorkers
+// contenderCommand is the command line of a side.
+func (j *jobsRun) contenderCommand(s scenario.Subject, window time.Duration, o jobSettings) []string {
+	if !s.Contender.FixedWorkers {
+		o.workers = maxAdaptiveWorkers
 	}
-	command := s.Fill(scenario.Place{Self: j.self})
+	command := s.FillCommand(scenario.CommandValues{Self: j.self})
 	add := func(name string, value any) { command = append(command, "--"+name, fmt.Sprint(value)) }
 	add("work", j.phase.Shape)
 	add("rate", fmt.Sprintf("%.0f", o.rate))
@@ -87,7 +87,7 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 	}
 	add("warmup", j.phase.WarmUp)
 	add("duration", window)
-	add("drain", jobsDrain)
+	add("drain", jobsDrainTimeout)
 	add("deadline", j.phase.Deadline)
 	add("queue", o.queue)
 	add("memory", j.phase.Memory)
@@ -98,23 +98,23 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 	return command
 }
 
-// offer runs a side's process to its end, with a watchdog. What it takes longer than planned
+// runContender runs a side's process to its end, with a watchdog. What it takes longer than planned
 // is bounded: then it is ended, and what it has counted is its result.
-func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o offering) error {
+func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
-	rec.Command = j.command(s, run.Window, o)
-	bound := warmUp + run.Window + jobsDrain + j.slack
+	rec.Command = j.contenderCommand(s, run.Window, o)
+	bound := warmUp + run.Window + jobsDrainTimeout + j.overtime
 	late := fmt.Errorf("the side took longer than %v", bound)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
-	var line *timeline
-	dog := watchdog{most: j.phase.Memory}
+	var line *timelineRecorder
+	dog := memoryWatchdog{maxBytes: j.phase.Memory}
 	complete := false
 	var warming *offer.Result
-	p, err := j.launcher.lines(ctx, command{args: rec.Command, grace: jobsGrace}, func(p *process) {
-		line = j.follow(rec, p, nil)
-		dog.begin(p)
+	p, err := j.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: jobsKillDelay}, func(p *process) {
+		line = j.startTimeline(rec, p, nil)
+		dog.start(p)
 	}, func(text []byte) error {
 		l, err := offer.ParseLine(text)
 		switch {
@@ -130,10 +130,10 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 		return nil
 	})
 	line.stop()
-	run.PeakRSS, run.Ended = dog.end()
-	if run.Ended != nil && run.Result == nil && warmUp > 0 {
+	run.PeakRSS, run.Killed = dog.stop()
+	if run.Killed != nil && run.Result == nil && warmUp > 0 {
 		// It was ended before its window began: all that is counted in that is nothing.
-		run.Ended.WarmingUp = true
+		run.Killed.WarmingUp = true
 		run.Result = &offer.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
 			run.Result.PeakRSS, run.Result.PeakGoroutines, run.Result.PeakWorkers = warming.PeakRSS, warming.PeakGoroutines, warming.PeakWorkers
@@ -143,7 +143,7 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 		run.PeakRSS = max(run.PeakRSS, run.Result.PeakRSS)
 	}
 	switch {
-	case run.Ended != nil:
+	case run.Killed != nil:
 		return nil
 	case errors.Is(err, late) && run.Result != nil:
 		run.Result.Overran = fmt.Sprintf("%v, and was ended: its counts are of the first %.1f s of its window", late, run.Result.Elapsed.Seconds())
@@ -151,18 +151,18 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 	case err != nil:
 		return err
 	case !complete:
-		return fmt.Errorf("%w; expected a line with its result before", p.failure("the side"))
+		return fmt.Errorf("%w; expected a line with its result before", p.exitError("the side"))
 	case p.err != nil:
-		return p.failure("the side")
+		return p.exitError("the side")
 	}
 	return nil
 }
 
-// capacity is that of the shape of jobs: as an earlier run has it, or measured now, which the
+// findOrMeasureCapacity is that of the shape of jobs: as an earlier run has it, or measured now, which the
 // record of this run keeps.
-func (j *jobs) capacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
-	for i := range j.before {
-		known := j.before[i].Capacity
+func (j *jobsRun) findOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
+	for i := range j.earlierRuns {
+		known := j.earlierRuns[i].Capacity
 		if known == nil {
 			continue
 		}
@@ -172,8 +172,8 @@ func (j *jobs) capacity(ctx context.Context, rec *result.Run) (c *result.Capacit
 		}
 	}
 	if c == nil {
-		j.progress.tell(true, "calibrating "+j.phase.Shape)
-		c = j.calibrate(ctx)
+		j.progress.printLine(true, "calibrating "+j.phase.Shape)
+		c = j.measureCapacity(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
 		}
@@ -185,27 +185,27 @@ func (j *jobs) capacity(ctx context.Context, rec *result.Run) (c *result.Capacit
 	return c, nil
 }
 
-// calibrate measures the capacity with each side of the scenario that is there for that, those
+// measureCapacity measures the capacity with each side of the scenario that is there for that, those
 // first that have a fixed number of workers: from one for each CPU, twice as many each time,
 // until that gets worse.
-func (j *jobs) calibrate(ctx context.Context) *result.Capacity {
+func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
 		for _, s := range j.scenario.Subjects {
-			if s.Side == nil || !s.Side.Measures || s.Side.Told != fixed {
+			if s.Contender == nil || !s.Contender.MeasuresCapacity || s.Contender.FixedWorkers != fixed {
 				continue
 			}
 			if !fixed {
-				j.try(ctx, c, s, 0, max(c.Workers, 1))
+				j.measureGoodput(ctx, c, s, 0, max(c.Workers, 1))
 				continue
 			}
 			best := 0.0
 			for workers := runtime.NumCPU(); workers <= 1024*runtime.NumCPU() && ctx.Err() == nil; workers *= 2 {
-				rate := j.try(ctx, c, s, workers, workers)
-				if rate > best*better {
+				rate := j.measureGoodput(ctx, c, s, workers, workers)
+				if rate > best*calibrationGain {
 					best, c.Workers = rate, workers
 				}
-				if rate < best*worse {
+				if rate < best*calibrationLoss {
 					break
 				}
 			}
@@ -215,24 +215,24 @@ func (j *jobs) calibrate(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// try runs a side in a closed loop that keeps two jobs for each of so many workers in flight,
+// measureGoodput runs a side in a closed loop that keeps two jobs for each of so many workers in flight,
 // and returns how many a second ended within their deadline.
-func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, fixed, workers int) (perSecond float64) {
+func (j *jobsRun) measureGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
 	}
-	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.Calibration()}}
-	err := j.offer(ctx, rec, s, offering{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixed})
+	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.CalibrationTime()}}
+	err := j.runContender(ctx, rec, s, jobSettings{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixedWorkers})
 	name := s.Name
-	if fixed > 0 {
-		name = fmt.Sprintf("%s with %d workers", s.Name, fixed)
+	if fixedWorkers > 0 {
+		name = fmt.Sprintf("%s with %d workers", s.Name, fixedWorkers)
 	}
 	switch {
 	case err != nil:
 		c.Tried = append(c.Tried, name+": "+err.Error())
 		return 0
-	case rec.Jobs.Ended != nil:
-		c.Tried = append(c.Tried, name+": "+rec.Jobs.Ended.String())
+	case rec.Jobs.Killed != nil:
+		c.Tried = append(c.Tried, name+": "+rec.Jobs.Killed.String())
 		return 0
 	}
 	perSecond = probe.Goodput(rec)
@@ -244,45 +244,45 @@ func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, 
 	return perSecond
 }
 
-// watchdog ends a process that takes more memory than it may. It has a goroutine of its own,
+// memoryWatchdog ends a process that takes more memory than it may. It has a goroutine of its own,
 // from begin to end.
-type watchdog struct {
-	most   int64 // bytes
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
-	peak   int64         // the goroutine's, as the rest, until end
-	ended  *result.Ended // nil where it has not ended the process
+type memoryWatchdog struct {
+	maxBytes int64 // bytes
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	peakRSS  int64          // the goroutine's, as the rest, until end
+	killed   *result.Killed // nil where it has not ended the process
 }
 
-func (w *watchdog) begin(p *process) {
+func (w *memoryWatchdog) start(p *process) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
-	w.wait.Go(func() { w.watch(ctx, p) })
+	w.running.Go(func() { w.killOverLimit(ctx, p) })
 }
 
-// watch looks at the most that the process has ever had, so that nothing escapes between two
+// killOverLimit looks at the most that the process has ever had, so that nothing escapes between two
 // looks, and ends it by its handle, which never means another one.
-func (w *watchdog) watch(ctx context.Context, p *process) {
+func (w *memoryWatchdog) killOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.Take(sample.Memory, p.pid()); err == nil { // or it has ended, or this system does not tell
 			total := s.Total()
-			if w.peak = max(w.peak, total.PeakRSS); w.peak > w.most {
-				w.ended = &result.Ended{After: time.Since(began), RSS: w.peak, Most: w.most}
+			if w.peakRSS = max(w.peakRSS, total.PeakRSS); w.peakRSS > w.maxBytes {
+				w.killed = &result.Killed{After: time.Since(began), RSS: w.peakRSS, Limit: w.maxBytes}
 				_ = p.cmd.Process.Kill() // an error says that it has ended
 				return
 			}
 		}
-		if pause(ctx, watchdogEvery) != nil {
+		if sleepContext(ctx, watchdogInterval) != nil {
 			return
 		}
 	}
 }
 
-// end ends the watchdog and says what it has seen.
-func (w *watchdog) end() (peak int64, ended *result.Ended) {
+// stop ends the watchdog and says what it has seen.
+func (w *memoryWatchdog) stop() (peak int64, ended *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()
-		w.wait.Wait()
+		w.running.Wait()
 	}
-	return w.peak, w.ended
+	return w.peakRSS, w.killed
 }

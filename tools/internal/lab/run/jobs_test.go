@@ -15,10 +15,10 @@ import (
 func TestSideThatStays(t *testing.T) {
 	l := startLauncher(t)
 	stay := func(mode string, slack time.Duration) (*result.Jobs, error) {
-		j := &jobs{runner: &runner{launcher: l}, phase: scenario.Phase{Memory: 1 << 40}, slack: slack - jobsDrain}
-		side := scenario.Subject{Name: "x", Command: []string{os.Args[0], mode}, Side: &scenario.Side{}}
+		j := &jobsRun{runner: &runner{launcher: l}, phase: scenario.Phase{Memory: 1 << 40}, overtime: slack - jobsDrainTimeout}
+		side := scenario.Subject{Name: "x", Command: []string{os.Args[0], mode}, Contender: &scenario.Contender{}}
 		rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{}}
-		err := j.offer(t.Context(), rec, side, offering{rate: 1})
+		err := j.runContender(t.Context(), rec, side, jobSettings{rate: 1})
 		return rec.Jobs, err
 	}
 	// A machine can be too busy for the side to start, or to say anything, within a short time.

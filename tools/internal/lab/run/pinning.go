@@ -11,7 +11,7 @@ import (
 
 // choosePinning splits the CPUs that this process may use into two halves.
 func choosePinning() result.Pinning {
-	cpus, err := allowedCPUs()
+	cpus, err := readAllowedCPUs()
 	if err != nil {
 		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
@@ -24,8 +24,8 @@ func choosePinning() result.Pinning {
 	})
 }
 
-// pinningOf is the pinning of a workload.
-func (r *runner) pinningOf(w scenario.Workload) result.Pinning {
+// pinningFor is the pinning of a workload.
+func (r *runner) pinningFor(w scenario.Workload) result.Pinning {
 	if w.Unpinned && r.pinning.Pinned() {
 		return result.Pinning{Why: "not asked for"}
 	}
@@ -35,17 +35,17 @@ func (r *runner) pinningOf(w scenario.Workload) result.Pinning {
 // splitCPUs gives the server one half of the CPUs and the load the other, an odd one to the
 // load. CPUs that share a core stay on one side, so that neither side slows the other down,
 // unless there is only one core.
-func splitCPUs(cpus []int, core func(cpu int) int) result.Pinning {
+func splitCPUs(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}
 	}
 	cpus = slices.Clone(cpus)
 	slices.SortFunc(cpus, func(a, b int) int {
-		return cmp.Or(cmp.Compare(core(a), core(b)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(coreOf(a), coreOf(b)), cmp.Compare(a, b))
 	})
 	cut := len(cpus) / 2
 	for edge := cut; edge > 0; edge-- {
-		if core(cpus[edge-1]) != core(cpus[edge]) {
+		if coreOf(cpus[edge-1]) != coreOf(cpus[edge]) {
 			cut = edge
 			break
 		}

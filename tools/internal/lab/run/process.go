@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	// stopGrace is how long a process may take to end after SIGTERM before it is killed, and
-	// how long its children may hold its output open after it has ended; heldGrace is for one
-	// that may have a million connections to close, outputGrace for one whose output is read.
-	stopGrace   = 3 * time.Second
-	outputGrace = 30 * time.Second
-	heldGrace   = time.Minute
-	// groupBound is how long the kernel may take to end what a killed process has left of
+	// stopKillDelay is how long a process may take to end after SIGTERM before it is killed, and
+	// how long its children may hold its output open after it has ended; heldKillDelay is for one
+	// that may have a million connections to close, outputKillDelay for one whose output is read.
+	stopKillDelay   = 3 * time.Second
+	outputKillDelay = 30 * time.Second
+	heldKillDelay   = time.Minute
+	// groupExitTimeout is how long the kernel may take to end what a killed process has left of
 	// its group: the sockets of 68 processes, a million, took some seconds.
-	groupBound = time.Minute
-	// tailSize is how much of a process's last output is kept, in bytes, and maxLine the
+	groupExitTimeout = time.Minute
+	// maxTailBytes is how much of a process's last output is kept, in bytes, and maxLineBytes the
 	// longest line of its output.
-	tailSize = 4096
-	maxLine  = 1 << 20
-	// poll is the time between two looks at something that is awaited.
-	poll = 20 * time.Millisecond
+	maxTailBytes = 4096
+	maxLineBytes = 1 << 20
+	// pollInterval is the time between two looks at something that is awaited.
+	pollInterval = 20 * time.Millisecond
 )
 
 // launcher starts processes, all from one thread that does nothing else and lives until
@@ -47,19 +47,19 @@ const (
 // outlives the children, that happens only when the whole lab was killed. Each child has a
 // process group of its own, and what it has left of that when it ends is killed.
 type launcher struct {
-	starts chan func()
-	ended  chan struct{}
-	all    []int // CPUs that this process may use
+	starts      chan func()
+	done        chan struct{}
+	allowedCPUs []int // CPUs that this process may use
 
-	mu   sync.Mutex
-	left error // processes that did not end within groupBound
+	mu          sync.Mutex
+	leftoverErr error // processes that did not end within groupExitTimeout
 }
 
 func newLauncher() *launcher {
-	l := &launcher{starts: make(chan func()), ended: make(chan struct{})}
-	l.all, _ = allowedCPUs() // or nothing is pinned
+	l := &launcher{starts: make(chan func()), done: make(chan struct{})}
+	l.allowedCPUs, _ = readAllowedCPUs() // or nothing is pinned
 	go func() {
-		defer close(l.ended)
+		defer close(l.done)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 		for start := range l.starts {
 			start()
@@ -71,25 +71,25 @@ func newLauncher() *launcher {
 // close ends the launcher's thread. Every process has to have ended before.
 func (l *launcher) close() {
 	close(l.starts)
-	<-l.ended
+	<-l.done
 }
 
-// leftover fails when something of a group was left since the last call.
-func (l *launcher) leftover() error {
+// takeLeftoverError fails when something of a group was left since the last call.
+func (l *launcher) takeLeftoverError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.left
-	l.left = nil
+	err := l.leftoverErr
+	l.leftoverErr = nil
 	return err
 }
 
-// endGroup kills what an ended process has left of its group, and waits until it has ended.
-func (l *launcher) endGroup(pid int) {
+// killGroupAndWait kills what an ended process has left of its group, and waits until it has ended.
+func (l *launcher) killGroupAndWait(pid int) {
 	killGroup(pid)
-	for end := time.Now().Add(groupBound); groupLives(pid); time.Sleep(poll) {
+	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
 		if time.Now().After(end) {
 			l.mu.Lock()
-			l.left = fmt.Errorf("processes that the server or the load generator had started are left %v after they were killed", groupBound)
+			l.leftoverErr = fmt.Errorf("processes that the server or the load generator had started are left %v after they were killed", groupExitTimeout)
 			l.mu.Unlock()
 			return
 		}
@@ -98,10 +98,10 @@ func (l *launcher) endGroup(pid int) {
 
 // command is a program to start.
 type command struct {
-	args  []string
-	in    io.Reader     // its standard input; nil for none
-	cpus  []int         // where it runs; nil for wherever this process may
-	grace time.Duration // between SIGTERM and SIGKILL
+	args      []string
+	in        io.Reader     // its standard input; nil for none
+	cpus      []int         // where it runs; nil for wherever this process may
+	killDelay time.Duration // between SIGTERM and SIGKILL
 }
 
 // process is a child process. It is asked to end by SIGTERM when the context ends with which
@@ -109,14 +109,14 @@ type command struct {
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
-	tail tail
+	tail outputTail
 	done chan struct{} // closed when the process has ended and its output has been read
 	err  error         // of the process, valid when done is closed
 }
 
-// start starts a program. Its output goes to out, which is closed when the process has ended,
+// startProcess starts a program. Its output goes to out, which is closed when the process has ended,
 // or to tail when out is nil. The caller has to call end.
-func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
+func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
 	p.cmd.Cancel = func() error {
@@ -125,17 +125,17 @@ func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*p
 		}
 		return os.ErrProcessDone // that it was asked to end is no error
 	}
-	p.cmd.WaitDelay = c.grace
+	p.cmd.WaitDelay = c.killDelay
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.in, &p.tail, &p.tail
 	if out != nil {
 		p.cmd.Stdout = out
 	}
 	cpus := c.cpus
 	if cpus == nil {
-		cpus = l.all // or those of the process before it would stay the thread's
+		cpus = l.allowedCPUs // or those of the process before it would stay the thread's
 	}
 	started := make(chan error)
-	l.starts <- func() { started <- startOn(p.cmd, cpus) }
+	l.starts <- func() { started <- startOnCPUs(p.cmd, cpus) }
 	if err := <-started; err != nil {
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
@@ -144,7 +144,7 @@ func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*p
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 		stop()
-		l.endGroup(p.pid())
+		l.killGroupAndWait(p.pid())
 		if out != nil {
 			out.Close()
 		}
@@ -155,16 +155,16 @@ func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*p
 // pid is also the number of the process group on Linux.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// end ends the process and waits for it and for what it left of its group. It may be called
+// stopAndWait ends the process and waits for it and for what it left of its group. It may be called
 // again and from several goroutines.
-func (p *process) end() {
+func (p *process) stopAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// failure describes how the process ended by itself: its status and its last words. It is
+// exitError describes how the process ended by itself: its status and its last words. It is
 // called when done is closed.
-func (p *process) failure(name string) error {
+func (p *process) exitError(name string) error {
 	status := "exit status 0"
 	switch {
 	case errors.Is(p.err, exec.ErrWaitDelay):
@@ -172,37 +172,37 @@ func (p *process) failure(name string) error {
 	case p.err != nil:
 		status = p.err.Error()
 	}
-	return fmt.Errorf("%s ended: %s%s", name, status, p.words())
+	return fmt.Errorf("%s ended: %s%s", name, status, p.lastOutput())
 }
 
-// words are the last words of the process, behind a colon, "" if it said nothing.
-func (p *process) words() string {
+// lastOutput are the last words of the process, behind a colon, "" if it said nothing.
+func (p *process) lastOutput() string {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
 	}
 	return ""
 }
 
-// lines runs a program and calls each with each line of its standard output, to its end.
+// runAndReadLines runs a program and calls each with each line of its standard output, to its end.
 // started, which may be nil, is called with the process before the first. When ctx ends or each
 // returns an error the program is ended, and the cause or that error is returned. The program
 // has ended in any case when lines returns. A nil process was not started.
-func (l *launcher) lines(ctx context.Context, c command, started func(*process), each func(line []byte) error) (*process, error) {
+func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	output, out := io.Pipe()
-	p, err := l.start(ctx, c, out)
+	p, err := l.startProcess(ctx, c, out)
 	if err != nil {
 		return nil, err
 	}
-	if started != nil {
-		started(p)
+	if onStart != nil {
+		onStart(p)
 	}
 	defer context.AfterFunc(ctx, func() { output.CloseWithError(io.ErrClosedPipe) })()
 	lines := bufio.NewScanner(output)
-	lines.Buffer(nil, maxLine)
+	lines.Buffer(nil, maxLineBytes)
 	for lines.Scan() && err == nil {
-		err = each(lines.Bytes())
+		err = onLine(lines.Bytes())
 	}
 	if err == nil && lines.Err() != nil && ctx.Err() == nil {
 		err = fmt.Errorf("the output of %s: %w", c.args[0], lines.Err())
@@ -214,30 +214,30 @@ func (l *launcher) lines(ctx context.Context, c command, started func(*process),
 	return p, context.Cause(ctx)
 }
 
-// tail is an io.Writer that keeps the last tailSize bytes. It is safe for concurrent use.
-type tail struct {
+// outputTail is an io.Writer that keeps the last maxTailBytes bytes. It is safe for concurrent use.
+type outputTail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (t *tail) Write(b []byte) (int, error) {
+func (t *outputTail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = append(t.buf, b[max(0, len(b)-tailSize):]...)
-	if over := len(t.buf) - tailSize; over > 0 {
+	t.buf = append(t.buf, b[max(0, len(b)-maxTailBytes):]...)
+	if over := len(t.buf) - maxTailBytes; over > 0 {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
 	}
 	return len(b), nil
 }
 
-func (t *tail) String() string {
+func (t *outputTail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// pause waits for d or until ctx ends, whose cause it returns.
-func pause(ctx context.Context, d time.Duration) error {
+// sleepContext waits for d or until ctx ends, whose cause it returns.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -249,32 +249,32 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readyBound is how long a server may take to answer its first connection. One that
+	// readyTimeout is how long a server may take to answer its first connection. One that
 	// followed a run of a million connections, on a busy machine, took more than 10 s.
-	readyBound = 30 * time.Second
-	// attemptBound is how long one attempt to reach it may take.
-	attemptBound = time.Second
+	readyTimeout = 30 * time.Second
+	// attemptTimeout is how long one attempt to reach it may take.
+	attemptTimeout = time.Second
 )
 
-// server is a subject that runs.
-type server struct {
+// serverProcess is a subject that runs.
+type serverProcess struct {
 	*process
 	addr string
 }
 
 // port is where the server listens.
-func (s *server) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
+func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// watch returns a context that ends, with the reason as its cause, when the server ends by
+// contextWhileRunning returns a context that ends, with the reason as its cause, when the server ends by
 // itself. The returned function releases it and waits.
-func (s *server) watch(ctx context.Context) (context.Context, func()) {
+func (s *serverProcess) contextWhileRunning(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-s.done:
-			cancel(s.failure("the server"))
+			cancel(s.exitError("the server"))
 		}
 	})
 	return ctx, func() {
@@ -283,32 +283,32 @@ func (s *server) watch(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// awaitReady waits until the server answers, and returns the connection over which it did.
-func (s *server) awaitReady(ctx context.Context, name string, trust *tls.Config) (net.Conn, error) {
-	bound, cancel := context.WithTimeout(ctx, readyBound)
+// waitUntilReady waits until the server answers, and returns the connection over which it did.
+func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
+	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var last error
 	for {
-		conn, err := dialAndAsk(bound, s.addr, name, trust)
+		conn, err := dialAndCheckApp(bound, s.addr, appName, trust)
 		if err == nil {
 			return conn, nil
 		}
 		if bound.Err() == nil || last == nil {
 			last = err // and not that there was no more time
 		}
-		if pause(bound, poll) != nil {
+		if sleepContext(bound, pollInterval) != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyBound, last, s.words())
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyTimeout, last, s.lastOutput())
 		}
 	}
 }
 
-// dialAndAsk connects and has the app answer once. So the connection has been accepted, not
+// dialAndCheckApp connects and has the app answer once. So the connection has been accepted, not
 // only queued.
-func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptBound)
+func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -318,9 +318,9 @@ func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.
 	if trust != nil {
 		conn = tls.Client(conn, trust)
 	}
-	err = conn.SetDeadline(time.Now().Add(attemptBound))
+	err = conn.SetDeadline(time.Now().Add(attemptTimeout))
 	if err == nil {
-		err = app.Ask(conn, name)
+		err = app.CheckServer(conn, appName)
 	}
 	if err != nil {
 		raw.Close()
@@ -329,10 +329,10 @@ func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.
 	return conn, nil
 }
 
-// dialTraceless connects so that nothing is left of the connection when it is closed: no
+// dialWithoutTimeWait connects so that nothing is left of the connection when it is closed: no
 // TIME_WAIT.
-func dialTraceless(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: broadcastBound}).DialContext(ctx, network, addr)
+func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -346,10 +346,10 @@ func dialTraceless(ctx context.Context, network, addr string) (net.Conn, error) 
 	return conn, nil
 }
 
-// freeAddr returns a loopback address that nobody listens on. It looks below the range that
+// findFreeAddr returns a loopback address that nobody listens on. It looks below the range that
 // systems take client ports from, so that none of the many connections of a load takes the
 // port first.
-func freeAddr() (string, error) {
+func findFreeAddr() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error
 	for range tries {

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOn starts a process on the given CPUs, or on those of this thread when
+// startOnCPUs starts a process on the given CPUs, or on those of this thread when
 // there are none. The caller's thread is locked, and keeps the CPUs.
-func startOn(cmd *exec.Cmd, cpus []int) error {
+func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
 		for _, cpu := range cpus {
@@ -33,9 +33,9 @@ func startOn(cmd *exec.Cmd, cpus []int) error {
 // finds nothing.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
-// groupLives reports whether a process of a group has not ended yet. Without any, the
+// isGroupAlive reports whether a process of a group has not ended yet. Without any, the
 // signal of number 0 fails, which costs one call.
-func groupLives(group int) bool {
+func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false
 	}
@@ -43,8 +43,8 @@ func groupLives(group int) bool {
 	return err == nil && slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.Group == group && !s.Ended })
 }
 
-// allowedCPUs lists the CPUs that this process may run on.
-func allowedCPUs() ([]int, error) {
+// readAllowedCPUs lists the CPUs that this process may run on.
+func readAllowedCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, err
@@ -58,9 +58,9 @@ func allowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseFileLimit raises the soft limit of open descriptors to the hard one,
+// raiseDescriptorLimit raises the soft limit of open descriptors to the hard one,
 // for this process and for the children that it starts from now on.
-func raiseFileLimit() error {
+func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return err

@@ -8,15 +8,15 @@ import (
 	"runtime"
 )
 
-// startOn starts a process; there is no pinning on this system.
-func startOn(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
+// startOnCPUs starts a process; there is no pinning on this system.
+func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}
 
-func groupLives(int) bool { return false }
+func isGroupAlive(int) bool { return false }
 
-func allowedCPUs() ([]int, error) {
+func readAllowedCPUs() ([]int, error) {
 	return nil, errors.New("not available on " + runtime.GOOS)
 }
 
-func raiseFileLimit() error { return nil }
+func raiseDescriptorLimit() error { return nil }

@@ -12,19 +12,19 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progress says how far all scenarios are: on a terminal in a line that is rewritten,
+// progressPrinter says how far all scenarios are: on a terminal in a line that is rewritten,
 // otherwise in a line for each workload. It may be used from any goroutine.
-type progress struct {
+type progressPrinter struct {
 	w     io.Writer  // nil for none
 	width func() int // of the terminal; nil where there is none
 	steps []scenario.Step
 
-	mu sync.Mutex
-	at int // the step that runs, -1 before the first
+	mu      sync.Mutex
+	current int // the step that runs, -1 before the first
 }
 
-func newProgress(w io.Writer, steps []scenario.Step) *progress {
-	p := &progress{w: w, steps: steps, at: -1}
+func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
+	p := &progressPrinter{w: w, steps: steps, current: -1}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.width = func() int {
 			width, _, err := term.GetSize(int(f.Fd()))
@@ -37,30 +37,32 @@ func newProgress(w io.Writer, steps []scenario.Step) *progress {
 	return p
 }
 
-// begin says that step i begins, perhaps once more.
-func (p *progress) begin(i int) {
+// startStep says that step i begins, perhaps once more.
+func (p *progressPrinter) startStep(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	another := p.at < 0 || p.steps[p.at].Workload.Name != p.steps[i].Workload.Name
-	p.at = i
+	another := p.current < 0 || p.steps[p.current].Workload.Name != p.steps[i].Workload.Name
+	p.current = i
 	switch {
 	case p.w == nil:
 	case p.width != nil:
-		p.draw("")
+		p.redrawLine("")
 	case another:
-		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[i].Workload.Name, i+1, len(p.steps), p.left())
+		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[i].Workload.Name, i+1, len(p.steps), p.remainingTime())
 	}
 }
 
-// left is about how long the rest takes.
-func (p *progress) left() time.Duration { return estimate(p.steps[p.at:]).Round(time.Second) }
+// remainingTime is about how long the rest takes.
+func (p *progressPrinter) remainingTime() time.Duration {
+	return estimateDuration(p.steps[p.current:]).Round(time.Second)
+}
 
-// draw replaces the line on the terminal.
-func (p *progress) draw(about string) {
-	s := p.steps[p.at]
-	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.at+1, len(p.steps), p.left(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
-	if about != "" {
-		line += ", " + about
+// redrawLine replaces the line on the terminal.
+func (p *progressPrinter) redrawLine(detail string) {
+	s := p.steps[p.current]
+	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.current+1, len(p.steps), p.remainingTime(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
+	if detail != "" {
+		line += ", " + detail
 	}
 	if runes := []rune(line); len(runes) >= p.width() { // some terminals wrap at the last column
 		line = string(runes[:p.width()-1])
@@ -68,16 +70,16 @@ func (p *progress) draw(about string) {
 	fmt.Fprint(p.w, "\r\x1b[K", line)
 }
 
-func estimate(steps []scenario.Step) (sum time.Duration) {
+func estimateDuration(steps []scenario.Step) (sum time.Duration) {
 	for _, s := range steps {
-		sum += s.Workload.Estimate()
+		sum += s.Workload.EstimateDuration()
 	}
 	return sum
 }
 
-// tell writes a line of its own if that is final; otherwise it is what the step that runs
+// printLine writes a line of its own if that is final; otherwise it is what the step that runs
 // says of itself, which only a terminal shows.
-func (p *progress) tell(final bool, line string) {
+func (p *progressPrinter) printLine(final bool, line string) {
 	if p.w == nil {
 		return
 	}
@@ -88,13 +90,13 @@ func (p *progress) tell(final bool, line string) {
 		fmt.Fprintf(p.w, "\r\x1b[K%s\n", line)
 	case final:
 		fmt.Fprintln(p.w, line)
-	case p.width != nil && p.at >= 0:
-		p.draw(line)
+	case p.width != nil && p.current >= 0:
+		p.redrawLine(line)
 	}
 }
 
-// end removes the line from the terminal.
-func (p *progress) end() {
+// clearLine removes the line from the terminal.
+func (p *progressPrinter) clearLine() {
 	if p.width != nil {
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}

@@ -65,28 +65,28 @@ func TestProcesses(t *testing.T) {
 	l, self := startLauncher(t), os.Args[0]
 	var got []string
 	keep := func(line []byte) error { got = append(got, string(line)); return nil }
-	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
+	if _, err := l.runAndReadLines(t.Context(), command{args: []string{self, "lines"}, killDelay: time.Minute}, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("got %q, %v", got, err)
 	}
-	p, err := l.lines(t.Context(), command{args: []string{self, "fail"}, grace: time.Minute}, nil, keep)
-	if err != nil || p.failure("it").Error() != "it ended: exit status 3: its last words" {
-		t.Errorf("got %v, %v", p.failure("it"), err)
+	p, err := l.runAndReadLines(t.Context(), command{args: []string{self, "fail"}, killDelay: time.Minute}, nil, keep)
+	if err != nil || p.exitError("it").Error() != "it ended: exit status 3: its last words" {
+		t.Errorf("got %v, %v", p.exitError("it"), err)
 	}
 	broken := errors.New("broken")
-	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
+	if _, err := l.runAndReadLines(t.Context(), command{args: []string{self, "lines"}, killDelay: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want what the line's function said", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	p, err = l.lines(ctx, command{args: []string{self, "stubborn"}, grace: time.Millisecond}, nil, func([]byte) error { cancel(broken); return nil })
+	p, err = l.runAndReadLines(ctx, command{args: []string{self, "stubborn"}, killDelay: time.Millisecond}, nil, func([]byte) error { cancel(broken); return nil })
 	if !errors.Is(err, broken) || p.err == nil {
 		t.Errorf("got %v, %v, want that it was killed", err, p.err)
 	}
-	if _, err := l.start(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
+	if _, err := l.startProcess(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
 		t.Error("a program that there is not was started")
 	}
-	long := &tail{}
-	long.Write([]byte(strings.Repeat("x", 2*tailSize) + "end"))
-	if s := long.String(); len(s) != tailSize || !strings.HasSuffix(s, "end") {
+	long := &outputTail{}
+	long.Write([]byte(strings.Repeat("x", 2*maxTailBytes) + "end"))
+	if s := long.String(); len(s) != maxTailBytes || !strings.HasSuffix(s, "end") {
 		t.Errorf("%d bytes were kept", len(s))
 	}
 }
@@ -112,13 +112,13 @@ func TestSplitCPUs(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	all := int64(100 << 30)
-	for free, low := range map[int64]bool{all: false, all / keptShare / 2: false, all/keptShare/2 - 1: true} {
-		err := room{free: free, total: all, of: "a cgroup"}.low()
+	for free, low := range map[int64]bool{all: false, all / reservedDivisor / 2: false, all/reservedDivisor/2 - 1: true} {
+		err := availableMemory{free: free, total: all, limitedBy: "a cgroup"}.checkReserve()
 		if (err != nil) != low || err != nil && !strings.Contains(err.Error(), "free in a cgroup, less than half") {
 			t.Errorf("%d free: %v", free, err)
 		}
 	}
-	if (room{}).kept() != leastKept {
+	if (availableMemory{}).reserve() != minReservedBytes {
 		t.Error("too little memory is kept")
 	}
 }
@@ -127,22 +127,22 @@ func TestMemory(t *testing.T) {
 // are too few descriptors for the 1,000 connections of room that a subject has beside.
 func TestWall(t *testing.T) {
 	t.Parallel()
-	if _, err := readRoom(); err != nil {
+	if _, err := readAvailableMemory(); err != nil {
 		t.Skip("this system doesn't report its memory: ", err)
 	}
 	_, hard, limited := sock.DescriptorLimit()
 	w := scenario.Workload{Connections: 1 << 30, Phases: []scenario.Phase{{Do: scenario.Broadcast}}}
-	if why, fit := wall(scenario.Step{Workload: w}); why == "" || fit >= w.Connections || fit < 1 && (!limited || hard > 3000) {
+	if why, fit := findBlockingLimit(scenario.Step{Workload: w}); why == "" || fit >= w.Connections || fit < 1 && (!limited || hard > 3000) {
 		t.Errorf("%d of %d connections fit: %s", fit, w.Connections, why)
 	}
 	w.Connections = 1
-	if why, _ := wall(scenario.Step{Workload: w}); why != "" {
+	if why, _ := findBlockingLimit(scenario.Step{Workload: w}); why != "" {
 		t.Errorf("a connection does not fit: %s", why)
 	}
 }
 
-// parking is a scenario whose one subject is this test's binary.
-func parking(t *testing.T, rounds int, word string) scenario.Scenario {
+// newParkScenario is a scenario whose one subject is this test's binary.
+func newParkScenario(t *testing.T, rounds int, word string) scenario.Scenario {
 	t.Helper()
 	s, err := probe.Scenarios.Read(strings.NewReader(fmt.Sprintf(`
 name = "park"
@@ -169,14 +169,14 @@ func TestAll(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "out")
 	var wrote []int
 	o := Options{Dir: dir, Self: os.Args[0], Command: "test", Progress: io.Discard, Write: func(to string, s *result.Set) error {
-		wrote = append(wrote, s.Runs())
+		wrote = append(wrote, s.CountRuns())
 		return os.WriteFile(filepath.Join(to, "report"), nil, 0o600)
 	}}
-	set, err := All(t.Context(), []scenario.Scenario{parking(t, 3, "park")}, o)
-	if err != nil || set.Runs() != 3 || set.Took <= 0 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
+	set, err := RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 3, "park")}, o)
+	if err != nil || set.CountRuns() != 3 || set.Took <= 0 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
 		t.Fatalf("%v: %+v", err, set)
 	}
-	if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "is not empty; expected an empty one") {
+	if _, err := RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "is not empty; expected an empty one") {
 		t.Errorf("a directory with a report: %v", err)
 	}
 	if !slices.Equal(wrote, []int{3}) {
@@ -188,22 +188,22 @@ func TestAll(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Setenv(asChild, "1")
 	o := Options{Self: os.Args[0], Command: "test"}
-	set, err := All(t.Context(), []scenario.Scenario{parking(t, 2, "fail")}, o)
-	if err != nil || set.Runs() != 2 || !strings.Contains(set.Reports[0].Runs[1].Error, "its last words") {
+	set, err := RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 2, "fail")}, o)
+	if err != nil || set.CountRuns() != 2 || !strings.Contains(set.Reports[0].Runs[1].Error, "its last words") {
 		t.Errorf("%v, %+v", err, set)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o.Progress = writerFunc(func(b []byte) (int, error) { cancel(); return len(b), nil }) // when the first run begins
 	judged, wrote := false, false
-	o.Dir, o.Judge, o.Write = t.TempDir(), func(*result.Set) { judged = true }, func(string, *result.Set) error { wrote = true; return nil }
-	set, err = All(ctx, []scenario.Scenario{parking(t, 2, "hang")}, o)
-	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") || !judged || !wrote {
-		t.Errorf("interrupted: %v, %d runs, judged: %v, written: %v", err, set.Runs(), judged, wrote)
+	o.Dir, o.Evaluate, o.Write = t.TempDir(), func(*result.Set) { judged = true }, func(string, *result.Set) error { wrote = true; return nil }
+	set, err = RunScenarios(ctx, []scenario.Scenario{newParkScenario(t, 2, "hang")}, o)
+	if !errors.Is(err, context.Canceled) || set.CountRuns() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") || !judged || !wrote {
+		t.Errorf("interrupted: %v, %d runs, judged: %v, written: %v", err, set.CountRuns(), judged, wrote)
 	}
 	for _, o := range []Options{{Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
 		var wrong scenario.Error
-		if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); !errors.As(err, &wrong) {
+		if _, err := RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 1, "park")}, o); !errors.As(err, &wrong) {
 			t.Errorf("%+v: %v, want a scenario.Error", o, err)
 		}
 	}

@@ -26,31 +26,31 @@ const (
 )
 
 const (
-	// settle is how long memory is left alone before it is sampled.
-	settle = 200 * time.Millisecond
-	// stillSlab is by how much the kernel's small objects may change in the time of settle,
+	// settleTime is how long memory is left alone before it is sampled.
+	settleTime = 200 * time.Millisecond
+	// maxSlabChange is by how much the kernel's small objects may change in the time of settle,
 	// in bytes, when nothing comes or goes any more: those of closed sockets are given back
-	// a while later. stillBound is how long that is waited for.
-	stillSlab  = 1 << 20
-	stillBound = 2 * time.Second
-	// closeBound is how long a server may take to close the sockets whose peers are gone.
-	closeBound = 5 * time.Second
-	// restLead is how long a server is left alone after its memory was sampled, for which it
-	// has collected garbage, before restPieces pieces of restPiece show what it does at rest.
-	restLead   = 500 * time.Millisecond
-	restPieces = 4
-	restPiece  = 500 * time.Millisecond
-	restTime   = restLead + restPieces*restPiece + restPiece // and some to spare
+	// a while later. slabStableTimeout is how long that is waited for.
+	maxSlabChange     = 1 << 20
+	slabStableTimeout = 2 * time.Second
+	// closeTimeout is how long a server may take to close the sockets whose peers are gone.
+	closeTimeout = 5 * time.Second
+	// idleLeadTime is how long a server is left alone after its memory was sampled, for which it
+	// has collected garbage, before idlePeriods pieces of idlePeriod show what it does at rest.
+	idleLeadTime    = 500 * time.Millisecond
+	idlePeriods     = 4
+	idlePeriod      = 500 * time.Millisecond
+	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // and some to spare
 )
 
-// keep adds a sample to the record.
-func (m *measurement) keep(s result.Sample) *result.Sample {
+// recordSample adds a sample to the record.
+func (m *measurement) recordSample(s result.Sample) *result.Sample {
 	m.record.Samples = append(m.record.Samples, s)
 	return &m.record.Samples[len(m.record.Samples)-1]
 }
 
-// take looks at both sides and at the machine.
-func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
+// takeSample looks at both sides and at the machine.
+func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("sample %s: %w", checkpoint, err)
@@ -69,8 +69,8 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 	if err != nil {
 		return s, err
 	}
-	s.Server = sideOf(&taken)
-	fillMachine(&s, &taken.Machine)
+	s.Server = totalUsage(&taken)
+	setMachineFields(&s, &taken.Machine)
 	if parts&sample.MachineCPU != 0 {
 		own, err := sample.Take(sample.CPU, os.Getpid())
 		if err != nil {
@@ -80,7 +80,7 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 		s.Lab = total.CPU()
 	}
 	if parts&sample.Network != 0 { // of a window the load's own result is better
-		s.Load = m.loadSide(groups[generator], parts)
+		s.Load = m.generatorUsage(groups[generator], parts)
 	}
 	if parts&sample.MachineMemory != 0 {
 		if slabs, err := procfs.ReadSlabs(); err == nil { // on most machines only root may
@@ -90,15 +90,15 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 	return s, nil
 }
 
-// loadSide is the generator's side. When it has ended only its time is left, and before it
+// generatorUsage is the generator's side. When it has ended only its time is left, and before it
 // begins there is nothing.
-func (m *measurement) loadSide(pids []int, parts sample.Parts) load.Usage {
+func (m *measurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
 	}
 	taken, err := sample.Take(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
 	if err == nil && len(taken.Processes) > 0 {
-		return sideOf(&taken)
+		return totalUsage(&taken)
 	}
 	select {
 	case <-m.generator.done:
@@ -109,126 +109,126 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) load.Usage {
 	}
 }
 
-// sideOf is what processes use together.
-func sideOf(s *sample.Sample) load.Usage {
+// totalUsage is what processes use together.
+func totalUsage(s *sample.Sample) load.Usage {
 	return load.Usage{Process: s.Total(), Processes: len(s.Processes)}
 }
 
-func fillMachine(s *result.Sample, m *sample.Machine) {
+func setMachineFields(s *result.Sample, m *sample.Machine) {
 	s.Busy, s.Stolen = m.Busy+m.Stolen, m.Stolen
 	s.Slab, s.Tables, s.Free = m.Slab, m.PageTables+m.KernelStacks, m.Free
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// count has the server say how many connections it has, where it can. Otherwise it looks at
+// addConnCount has the server say how many connections it has, where it can. Otherwise it looks at
 // the server's descriptors: those of a shard are not to be seen, and each that is leaves an
 // object in one of the kernel's caches. So it is done behind the rest of a sample.
-func (m *measurement) count(ctx context.Context, s *result.Sample) error {
+func (m *measurement) addConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
-		with, err := m.take(s.Checkpoint, sample.Sockets)
+		with, err := m.takeSample(s.Checkpoint, sample.Sockets)
 		s.Server.Sockets = with.Server.Sockets
 		return err
 	}
-	c, err := m.admin.counts(ctx)
+	c, err := m.admin.readCounters(ctx)
 	if err != nil {
 		return err
 	}
 	s.Counts = &c
 	if m.record.Processes < 2 {
-		m.admin.usage(ctx, false, &s.Server)
+		m.admin.addRuntimeUsage(ctx, false, &s.Server)
 	}
 	return nil
 }
 
-// ready closes the lab's first connection, and samples the server without any.
-func (m *measurement) ready(ctx context.Context, close func() error) error {
+// closeFirstConnAndSample closes the lab's first connection, and samples the server without any.
+func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
-		return close()
+		return closeConn()
 	}
-	with, err := m.take("", sample.Sockets)
-	close()
+	with, err := m.takeSample("", sample.Sockets)
+	closeConn()
 	if err != nil {
 		return err
 	}
 	for end := time.Now().Add(time.Second); ; {
-		now, err := m.take("", sample.Sockets)
+		now, err := m.takeSample("", sample.Sockets)
 		if err != nil {
 			return err
 		}
 		if now.Server.Sockets < with.Server.Sockets || time.Now().After(end) {
 			break // a server whose sockets are not to be seen goes on
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := sleepContext(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
-	s, err := m.take("ready", memoryParts)
+	s, err := m.takeSample("ready", memoryParts)
 	if err == nil {
-		err = m.count(ctx, &s)
+		err = m.addConnCount(ctx, &s)
 	}
 	if err != nil {
 		return err
 	}
-	m.base = s.Open()
-	m.keep(s)
+	m.baseConns = s.OpenConns()
+	m.recordSample(s)
 	return nil
 }
 
-// settled waits until the number of the server's connections is as wanted and memory is
+// sampleWhenSettled waits until the number of the server's connections is as wanted and memory is
 // still, at most for bound, samples it, and reports whether it was so.
-func (m *measurement) settled(ctx context.Context, checkpoint string, bound time.Duration, wanted func(open int) bool) (bool, error) {
+func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, timeout time.Duration, accept func(open int) bool) (bool, error) {
 	if !m.sampled {
-		return true, pause(ctx, settle)
+		return true, sleepContext(ctx, settleTime)
 	}
-	collections := laterCollections
+	collections := laterGCRuns
 	if checkpoint == touched {
-		collections = firstCollections
+		collections = firstGCRuns
 	}
 	began := time.Now()
 	for last := int64(-1); ; {
 		if m.admin != nil && m.record.Processes < 2 {
-			m.admin.collect(ctx, collections)
+			m.admin.forceServerGC(ctx, collections)
 		}
-		if err := pause(ctx, settle); err != nil {
+		if err := sleepContext(ctx, settleTime); err != nil {
 			return false, err
 		}
-		s, err := m.take(checkpoint, memoryParts)
+		s, err := m.takeSample(checkpoint, memoryParts)
 		if err != nil {
 			return false, err
 		}
 		past := time.Since(began)
-		still := last >= 0 && max(s.Slab-last, last-s.Slab) <= stillSlab
+		still := last >= 0 && max(s.Slab-last, last-s.Slab) <= maxSlabChange
 		last = s.Slab
-		if !still && past < min(bound, stillBound) {
+		if !still && past < min(timeout, slabStableTimeout) {
 			continue
 		}
-		if err := m.count(ctx, &s); err != nil {
+		if err := m.addConnCount(ctx, &s); err != nil {
 			return false, err
 		}
-		if ok := wanted(s.Open() - m.base); ok || past >= bound {
-			m.keep(s)
+		if ok := accept(s.OpenConns() - m.baseConns); ok || past >= timeout {
+			m.recordSample(s)
 			return ok, nil
 		}
 	}
 }
 
-// rests says whether what the server does at rest is measured: where a load is compared with it,
+// measuresIdleCPU says whether what the server does at rest is measured: where a load is compared with it,
 // and the hold before is long enough for that and for a sample of memory.
-func (m *measurement) rests() bool {
+func (m *measurement) measuresIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
-		m.workload.Phases[i].For.Std()/2 >= restTime
+		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// rest leaves the server alone, and adds to the last sample how busy it was.
-func (m *measurement) rest(ctx context.Context) error {
+// measureIdleCPU leaves the server alone, and adds to the last sample how busy it was.
+func (m *measurement) measureIdleCPU(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
-	for i, wait := range slices.Concat([]time.Duration{restLead}, slices.Repeat([]time.Duration{restPiece}, restPieces)) {
-		if err := pause(ctx, wait); err != nil {
+	for i, wait := range slices.Concat([]time.Duration{idleLeadTime}, slices.Repeat([]time.Duration{idlePeriod}, idlePeriods)) {
+		if err := sleepContext(ctx, wait); err != nil {
 			return err
 		}
-		now, err := m.take(kept.Checkpoint, sample.CPU)
+		now, err := m.takeSample(kept.Checkpoint, sample.CPU)
 		if err != nil {
 			return err
 		}
@@ -240,9 +240,9 @@ func (m *measurement) rest(ctx context.Context) error {
 	return nil
 }
 
-// window samples at the beginning and at the end of a window. Connections are counted by the
+// sampleWindowEdge samples at the beginning and at the end of a window. Connections are counted by the
 // port that the server has them on; of a flood with the segments that they carried.
-func (m *measurement) window(checkpoint string, flood bool) error {
+func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	if !m.sampled {
 		return nil
 	}
@@ -250,14 +250,14 @@ func (m *measurement) window(checkpoint string, flood bool) error {
 	if checkpoint == "measured" {
 		parts |= sample.Memory
 	}
-	taken, err := m.take(checkpoint, parts)
+	taken, err := m.takeSample(checkpoint, parts)
 	if err != nil {
 		return err
 	}
-	s := m.keep(taken)
-	most := m.workload.Opens() + 100
+	s := m.recordSample(taken)
+	most := m.workload.TotalConns() + 100
 	switch {
-	case m.workload.Heartbeat() > 0:
+	case m.workload.HeartbeatInterval() > 0:
 	case flood:
 		if found, err := sock.SumSegments(m.server.port(), most); err == nil { // or the kernel does not tell
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
@@ -268,22 +268,22 @@ func (m *measurement) window(checkpoint string, flood bool) error {
 	return nil
 }
 
-// Self samples the memory of this process, with what Go says of it.
-func Self(checkpoint string) result.Sample {
+// SampleSelf samples the memory of this process, with what Go says of it.
+func SampleSelf(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // or there is what Go says
-	s.Server = sideOf(&taken)
+	s.Server = totalUsage(&taken)
 	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 
-// foreign begins to watch what else the machine does. The returned function says how many
+// startForeignCPUWatch begins to watch what else the machine does. The returned function says how many
 // CPUs were busy with anything but this process and those that it has started and waited for
 // meanwhile, and how many of them the host of a virtual machine took; 0 where the system does
 // not tell.
-func foreign() func() (foreign, stolen float64) {
+func startForeignCPUWatch() func() (foreign, stolen float64) {
 	before, err := sample.Take(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {
 		after, err2 := sample.Take(windowParts, os.Getpid())

@@ -18,18 +18,18 @@ func TestRest(t *testing.T) {
 			t.Parallel()
 			l := newLauncher()
 			defer l.close()
-			p, err := l.start(t.Context(), command{args: []string{"sh", "-c", c.command}, grace: stopGrace}, nil)
+			p, err := l.startProcess(t.Context(), command{args: []string{"sh", "-c", c.command}, killDelay: stopKillDelay}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.end()
-			m := &measurement{server: &server{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
-			if err := m.rest(t.Context()); err != nil {
+			defer p.stopAndWait()
+			m := &measurement{server: &serverProcess{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
+			if err := m.measureIdleCPU(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			rested := m.record.Samples[1].Resting
-			if len(rested) != restPieces || m.record.Samples[0].Resting != nil {
-				t.Fatalf("pieces %v, want %d of the last sample only", m.record.Samples, restPieces)
+			if len(rested) != idlePeriods || m.record.Samples[0].Resting != nil {
+				t.Fatalf("pieces %v, want %d of the last sample only", m.record.Samples, idlePeriods)
 			}
 			for _, cpus := range rested {
 				if c.busy != (cpus > 0) {
@@ -49,13 +49,13 @@ func TestRests(t *testing.T) {
 		phases []scenario.Phase
 		want   bool
 	}{
-		{[]scenario.Phase{hold(2 * restTime), {Do: scenario.Load}}, true},
-		{[]scenario.Phase{hold(2*restTime - time.Second), {Do: scenario.Load}}, false},
-		{[]scenario.Phase{hold(2 * restTime), {Do: scenario.Verify}}, false},
-		{[]scenario.Phase{{Do: scenario.Load}, hold(2 * restTime)}, false},
+		{[]scenario.Phase{hold(2 * idleMeasureTime), {Do: scenario.Load}}, true},
+		{[]scenario.Phase{hold(2*idleMeasureTime - time.Second), {Do: scenario.Load}}, false},
+		{[]scenario.Phase{hold(2 * idleMeasureTime), {Do: scenario.Verify}}, false},
+		{[]scenario.Phase{{Do: scenario.Load}, hold(2 * idleMeasureTime)}, false},
 	} {
 		m := &measurement{runner: &runner{sampled: true}, workload: &scenario.Workload{Phases: c.phases}}
-		if got := m.rests(); got != c.want {
+		if got := m.measuresIdleCPU(); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.phases, got, c.want)
 		}
 	}

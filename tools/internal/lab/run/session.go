@@ -26,8 +26,8 @@ type Options struct {
 	Dir string
 	// Write writes the reports to Dir when the runs have ended, and Judge works out what
 	// follows from them. Both may be nil.
-	Write func(dir string, s *result.Set) error
-	Judge func(s *result.Set)
+	Write    func(dir string, s *result.Set) error
+	Evaluate func(s *result.Set)
 	// Strict has claims that are strict fail the bench, too.
 	Strict bool
 	// Progress gets a line with where the report will be, as soon as the runs begin, and how far
@@ -42,7 +42,7 @@ type Options struct {
 	Command string
 }
 
-// All runs scenarios one after the other. It takes as long as they do.
+// RunScenarios runs scenarios one after the other. It takes as long as they do.
 //
 // A run that fails is part of its report, with its error, and the next one goes on. When ctx
 // ends, or the reports can't be written, the set so far is returned together with the error,
@@ -53,21 +53,21 @@ type Options struct {
 // waited for all of them when it returns. On Linux those that it has started end also when
 // this process is killed. There it raises this process's soft limit of open descriptors to the
 // hard one and leaves it so, for its children to inherit.
-func All(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
-	s, err := plan(all, o)
+func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
+	s, err := planExperiment(all, o)
 	if err != nil {
 		return nil, err
 	}
 	if o.Dir != "" {
-		if err := makeDir(o.Dir); err != nil {
+		if err := makeEmptyDir(o.Dir); err != nil {
 			return nil, err
 		}
 	}
-	return s.run(ctx)
+	return s.runAndReport(ctx)
 }
 
-// makeDir makes the directory of a report. One that exists has to be empty.
-func makeDir(dir string) error {
+// makeEmptyDir makes the directory of a report. One that exists has to be empty.
+func makeEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line ends", dir)
 	}
@@ -86,9 +86,9 @@ func makeDir(dir string) error {
 	return nil
 }
 
-// session makes a set: it goes through the steps of all reports in their order. It belongs to
+// experiment makes a set: it goes through the steps of all reports in their order. It belongs to
 // one goroutine.
-type session struct {
+type experiment struct {
 	runner
 	options Options
 	set     *result.Set
@@ -96,13 +96,13 @@ type session struct {
 	reports []*result.Report // that each step belongs to
 }
 
-// plan returns the session of scenarios with the options applied. Nothing is started.
-func plan(all []scenario.Scenario, o Options) (*session, error) {
+// planExperiment returns the session of scenarios with the options applied. Nothing is started.
+func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
 	}
-	s := &session{options: o, set: &result.Set{
-		Format: result.Format, Version: version.Myriad(), Machine: result.ThisMachine(), Date: time.Now().UTC(),
+	s := &experiment{options: o, set: &result.Set{
+		Format: result.Format, Version: version.Myriad(), Machine: result.ReadMachine(), Date: time.Now().UTC(),
 		Command: cmp.Or(o.Command, strings.Join(os.Args, " ")), Scale: o.Scale, Strict: o.Strict,
 	}}
 	s.pinning = choosePinning()
@@ -112,7 +112,7 @@ func plan(all []scenario.Scenario, o Options) (*session, error) {
 		if err != nil {
 			return nil, err
 		}
-		steps, err := one.Plan(o.Only)
+		steps, err := one.PlanSteps(o.Only)
 		if err != nil { // of several scenarios Only may leave some out
 			none = err
 			continue
@@ -125,26 +125,26 @@ func plan(all []scenario.Scenario, o Options) (*session, error) {
 	if len(s.steps) == 0 {
 		return nil, none
 	}
-	s.progress = newProgress(o.Progress, s.steps)
+	s.progress = newProgressPrinter(o.Progress, s.steps)
 	return s, nil
 }
 
-// run makes the runs, and writes the reports.
-func (s *session) run(ctx context.Context) (_ *result.Set, err error) {
-	end, err := s.begin()
+// runAndReport makes the runs, and writes the reports.
+func (s *experiment) runAndReport(ctx context.Context) (_ *result.Set, err error) {
+	end, err := s.setUp()
 	defer func() { err = errors.Join(err, end()) }()
 	if err != nil {
 		return nil, err
 	}
 	dir := s.options.Dir
 	if dir != "" {
-		s.progress.tell(true, "report in "+dir)
+		s.progress.printLine(true, "report in "+dir)
 	}
 	began := time.Now()
-	err = s.all(ctx)
+	err = s.runSteps(ctx)
 	s.set.Took = time.Since(began)
-	if s.options.Judge != nil {
-		s.options.Judge(s.set)
+	if s.options.Evaluate != nil {
+		s.options.Evaluate(s.set)
 	}
 	if dir != "" && s.options.Write != nil {
 		err = errors.Join(err, s.options.Write(dir, s.set))
@@ -152,11 +152,11 @@ func (s *session) run(ctx context.Context) (_ *result.Set, err error) {
 	return s.set, err
 }
 
-// begin makes what the runs need. end, which is never nil, takes it back.
-func (s *session) begin() (end func() error, err error) {
+// setUp makes what the runs need. end, which is never nil, takes it back.
+func (s *experiment) setUp() (tearDown func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
-	end = func() error {
+	tearDown = func() error {
 		s.launcher.close()
 		if tmp == "" {
 			return nil
@@ -165,60 +165,60 @@ func (s *session) begin() (end func() error, err error) {
 	}
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
-			return end, err
+			return tearDown, err
 		}
 	}
-	if err := raiseFileLimit(); err != nil {
-		s.noteAll("The limit of open descriptors could not be raised: %v.", err)
+	if err := raiseDescriptorLimit(); err != nil {
+		s.addNoteToReports("The limit of open descriptors could not be raised: %v.", err)
 	}
 	_, err = procfs.ReadMachine()
 	if s.sampled = err == nil; err != nil {
-		s.noteAll("Figures of the server's processor time, memory and connections are missing: %v.", err)
+		s.addNoteToReports("Figures of the server's processor time, memory and connections are missing: %v.", err)
 	}
 	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
-		return end, nil
+		return tearDown, nil
 	}
 	// Below the report's directory: what kills this process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
-		s.cert, err = newCertificate(tmp)
+		s.cert, err = writeSelfSignedCert(tmp)
 	}
-	return end, err
+	return tearDown, err
 }
 
-// noteAll notes something in every report.
-func (s *session) noteAll(text string, args ...any) {
+// addNoteToReports notes something in every report.
+func (s *experiment) addNoteToReports(text string, args ...any) {
 	for _, r := range s.set.Reports {
-		r.Note(text, args...)
+		r.AddNote(text, args...)
 	}
 }
 
-// all goes through all steps, until ctx ends.
-func (s *session) all(ctx context.Context) error {
-	defer s.progress.end()
+// runSteps goes through all steps, until ctx ends.
+func (s *experiment) runSteps(ctx context.Context) error {
+	defer s.progress.clearLine()
 	for i, st := range s.steps {
 		if ctx.Err() != nil {
-			return s.interrupted(ctx, i)
+			return s.noteInterrupted(ctx, i)
 		}
 		r := s.reports[i]
-		s.progress.begin(i)
-		run := s.runner.run(ctx, st, &r.Scenario, r.Runs)
+		s.progress.startStep(i)
+		run := s.runner.runStep(ctx, st, &r.Scenario, r.Runs)
 		stopped := ctx.Err() != nil && run.Error != "" // which is why it failed: that says nothing of the server
 		if stopped {
 			run.Error, run.Skipped = "", "interrupted"
 		}
-		if !stopped || len(run.Phases) > 0 || st.Workload.Phase(scenario.Broadcast) != nil { // it has seen something
+		if !stopped || len(run.Phases) > 0 || st.Workload.FindPhase(scenario.Broadcast) != nil { // it has seen something
 			r.Runs = append(r.Runs, run)
 		}
 		if stopped {
-			return s.interrupted(ctx, i)
+			return s.noteInterrupted(ctx, i)
 		}
 	}
 	return nil
 }
 
-// interrupted says that the set was not made to its end.
-func (s *session) interrupted(ctx context.Context, step int) error {
-	s.reports[step].Note("Interrupted in run %d of %d.", step+1, len(s.steps))
+// noteInterrupted says that the set was not made to its end.
+func (s *experiment) noteInterrupted(ctx context.Context, step int) error {
+	s.reports[step].AddNote("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 

@@ -44,14 +44,14 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	case o.Rounds < 0:
 		return s, Errorf("%d rounds; expected 1 or more, or 0 to keep them", o.Rounds)
 	}
-	scale, err := s.scale(o.Scale)
+	scale, err := s.findScale(o.Scale)
 	if err != nil {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.expanded(thisHost())
-	s = scale.apply(was)
-	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.apply(s)
+	was := s.expandForHost(readHostLimits())
+	s = scale.scaleScenario(was)
+	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.scaleScenario(s)
 	s.Answer = slices.Clone(s.Answer)
 	for i := range s.Workloads {
 		w := s.Workloads[i]
@@ -61,17 +61,17 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 				p.For = Duration(o.Duration)
 			}
 		}
-		w = w.Filled()
-		w.Caption = w.caption()
+		w = w.WithDefaults()
+		w.Caption = w.formatCaption()
 		s.Workloads[i] = w
 		for j := range s.Answer {
 			if c := &s.Answer[j]; c.Workload == w.Name {
-				c.Text = w.fill(c.Text)
+				c.Text = w.fillPlaceholders(c.Text)
 			}
 		}
 	}
 	s.noteChanges(&was, o)
-	s.noteBounded(o.Only)
+	s.noteLimitedSubjects(o.Only)
 	return s, s.Check()
 }
 
@@ -87,7 +87,7 @@ func (o Options) String() string {
 	if o.Duration > 0 {
 		words = append(words, "duration "+o.Duration.String())
 	}
-	return Join(words)
+	return JoinWords(words)
 }
 
 // WithPeers returns the scenario with the sides of the module peers, whose executable it is.
@@ -102,67 +102,67 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 	s.Subjects = slices.Clone(s.Subjects)
 	for i := range s.Subjects {
 		x := &s.Subjects[i]
-		x.Command = x.Command.replace(peersPlaceholder, path)
+		x.Command = x.Command.replaceAll(peersPlaceholder, path)
 	}
 	return s, nil
 }
 
-// Peers are the sides of the module peers, which are left out without its executable.
-func (s *Scenario) Peers() (names []string) {
+// PeerSubjects are the sides of the module peers, which are left out without its executable.
+func (s *Scenario) PeerSubjects() (names []string) {
 	for _, x := range s.Subjects {
-		if x.says(peersPlaceholder) {
+		if x.commandContains(peersPlaceholder) {
 			names = append(names, x.Name)
 		}
 	}
 	return names
 }
 
-// host is what of a machine scenarios depend on before they are run.
-type host struct {
-	// forbids says why a model can't run, nil if it can, and missing why a program can't.
-	forbids func(model string) error
-	missing func(program string) error
-	// table is how many connections a server with one table of descriptors can hold, 0
+// hostLimits is what of a machine scenarios depend on before they are run.
+type hostLimits struct {
+	// modelError says why a model can't run, nil if it can, and missing why a program can't.
+	modelError   func(model string) error
+	programError func(program string) error
+	// maxTableConns is how many connections a server with one table of descriptors can hold, 0
 	// for any number, and wall what stops it there.
-	table int
-	wall  string
+	maxTableConns int
+	tableLimit    string
 }
 
 // anyHost is a machine on which every model can run.
-var anyHost = host{forbids: func(string) error { return nil }, missing: func(string) error { return nil }}
+var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// tableRoom is how many descriptors a server has for the lab's connections and its own.
-const tableRoom = 100
+// ownDescriptors is how many descriptors a server has for the lab's connections and its own.
+const ownDescriptors = 100
 
-// thisHost is the machine that the lab runs on.
-func thisHost() host {
-	h := host{forbids: func(model string) error {
+// readHostLimits is the machine that the lab runs on.
+func readHostLimits() hostLimits {
+	h := hostLimits{modelError: func(model string) error {
 		_, err := models.Find(model)
 		return err
-	}, missing: func(program string) error {
+	}, programError: func(program string) error {
 		_, err := exec.LookPath(program)
 		return err
 	}}
 	_, hard, ok := sock.DescriptorLimit()
 	if ok && hard <= 1<<30 {
-		h.table = max(int(hard)-sock.ReservedDescriptors-tableRoom, 1)
-		h.wall = fmt.Sprintf("one process has one table of descriptors, and RLIMIT_NOFILE, hard, is %d", hard)
+		h.maxTableConns = max(int(hard)-sock.ReservedDescriptors-ownDescriptors, 1)
+		h.tableLimit = fmt.Sprintf("one process has one table of descriptors, and RLIMIT_NOFILE, hard, is %d", hard)
 	}
 	return h
 }
 
-// expanded returns the scenario as it is on a machine: a subject for each model that can run
+// expandForHost returns the scenario as it is on a machine: a subject for each model that can run
 // there, and how many connections each can hold. The notes say what can't be run.
-func (s Scenario) expanded(h host) Scenario {
+func (s Scenario) expandForHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {
-		if x.OneTable && h.table > 0 {
-			x.MaxConns, x.Wall, x.OneTable = h.table, h.wall, false
+		if x.OneTable && h.maxTableConns > 0 {
+			x.MaxConns, x.Wall, x.OneTable = h.maxTableConns, h.tableLimit, false
 		}
 		if x.Optional {
-			if err := h.missing(x.Command[0]); err != nil {
-				s.note("%s is left out, as its program is not installed: %v.", x.Name, err)
+			if err := h.programError(x.Command[0]); err != nil {
+				s.addNote("%s is left out, as its program is not installed: %v.", x.Name, err)
 				continue
 			}
 			x.Optional = false
@@ -172,9 +172,9 @@ func (s Scenario) expanded(h host) Scenario {
 			continue
 		}
 		for _, model := range x.Models {
-			one := x.of(model)
-			if err := h.forbids(model); err != nil {
-				s.note("%s is left out: %v.", one.Name, err)
+			one := x.withModel(model)
+			if err := h.modelError(model); err != nil {
+				s.addNote("%s is left out: %v.", one.Name, err)
 				continue
 			}
 			s.Subjects = append(s.Subjects, one)
@@ -183,19 +183,19 @@ func (s Scenario) expanded(h host) Scenario {
 	return s
 }
 
-// of is the subject with one of its models.
-func (s Subject) of(model string) Subject {
+// withModel is the subject with one of its models.
+func (s Subject) withModel(model string) Subject {
 	s.Name, s.Models = strings.ReplaceAll(s.Name, modelPlaceholder, model), nil
-	s.Command = s.Command.replace(modelPlaceholder, model)
+	s.Command = s.Command.replaceAll(modelPlaceholder, model)
 	return s
 }
 
-// noteBounded notes which subjects have fewer connections than their workloads.
-func (s *Scenario) noteBounded(only *regexp.Regexp) {
+// noteLimitedSubjects notes which subjects have fewer connections than their workloads.
+func (s *Scenario) noteLimitedSubjects(only *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
 		for _, w := range s.Workloads {
-			if x.Serves(w) && matches(only, w, x) && !w.Whole && w.For(x.MaxConns).Connections < w.Connections {
+			if x.CanRun(w) && matchesOnly(only, w, x) && !w.Whole && w.LimitedTo(x.MaxConns).Connections < w.Connections {
 				names = append(names, w.Name)
 			}
 		}
@@ -206,7 +206,7 @@ func (s *Scenario) noteBounded(only *regexp.Regexp) {
 		if x.Wall != "" {
 			why = ": " + x.Wall
 		}
-		s.note("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), Join(names), why)
+		s.addNote("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), JoinWords(names), why)
 	}
 }
 
@@ -229,7 +229,7 @@ const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
 
-func (x Scale) check(name string) error {
+func (x Scale) validate(name string) error {
 	switch {
 	case !scaleName().MatchString(name) || name == fullScale:
 		return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
@@ -239,8 +239,8 @@ func (x Scale) check(name string) error {
 	return nil
 }
 
-// scale finds one of the scenario's scales; "" and "full" change nothing.
-func (s *Scenario) scale(name string) (Scale, error) {
+// findScale finds one of the scenario's scales; "" and "full" change nothing.
+func (s *Scenario) findScale(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
 		return x, Errorf("%s has no scale %q; expected one of %s", s.Name, name,
@@ -249,9 +249,9 @@ func (s *Scenario) scale(name string) (Scale, error) {
 	return x, nil
 }
 
-// apply returns the scenario at a scale; s stays as it is. A workload that becomes the same as
+// scaleScenario returns the scenario at a scale; s stays as it is. A workload that becomes the same as
 // one before it by that is left out.
-func (x Scale) apply(s Scenario) Scenario {
+func (x Scale) scaleScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
 	if x.Rounds > 0 {
@@ -263,12 +263,12 @@ func (x Scale) apply(s Scenario) Scenario {
 		if without(w.Name) {
 			continue
 		}
-		w = x.limit(w)
+		w = x.scaleWorkload(w)
 		if x.Rounds > 0 {
 			w.Rounds = 0
 		}
 		if !slices.ContainsFunc(s.Workloads, func(before Workload) bool {
-			return same(w, before) && !same(*find(was, w.Name), *find(was, before.Name))
+			return isSameLoad(w, before) && !isSameLoad(*findWorkload(was, w.Name), *findWorkload(was, before.Name))
 		}) {
 			s.Workloads = append(s.Workloads, w)
 		}
@@ -276,9 +276,9 @@ func (x Scale) apply(s Scenario) Scenario {
 	return s
 }
 
-// limit returns the workload as small as the scale has it. Heartbeats of a shorter hold come
+// scaleWorkload returns the workload as small as the scale has it. Heartbeats of a shorter hold come
 // more often, so that there are as many.
-func (x Scale) limit(w Workload) Workload {
+func (x Scale) scaleWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
 	}
@@ -309,50 +309,50 @@ func (x Scale) limit(w Workload) Workload {
 }
 
 // noteChanges notes how the scenario differs from what it was, by which options.
-func (s *Scenario) noteChanges(was *Scenario, o Options) {
+func (s *Scenario) noteChanges(original *Scenario, o Options) {
 	why := o.String()
-	if s.Rounds != was.Rounds {
-		s.note("Rounds: %d instead of %d.", s.Rounds, was.Rounds)
+	if s.Rounds != original.Rounds {
+		s.addNote("Rounds: %d instead of %d.", s.Rounds, original.Rounds)
 	}
 	var left, shorter []string
-	for i := range was.Subjects {
-		if x := &was.Subjects[i]; s.Subject(x.Name) == nil {
+	for i := range original.Subjects {
+		if x := &original.Subjects[i]; s.FindSubject(x.Name) == nil {
 			left = append(left, x.Name)
 		}
 	}
-	for i := range was.Workloads {
-		old := &was.Workloads[i]
-		w := s.Workload(old.Name)
+	for i := range original.Workloads {
+		old := &original.Workloads[i]
+		w := s.FindWorkload(old.Name)
 		switch {
-		case !was.runs(*old, o.Only):
+		case !original.runsWorkload(*old, o.Only):
 			continue
 		case w == nil:
 			left = append(left, old.Name)
 			continue
 		case w.Connections != old.Connections:
-			s.note("%s has %s connections instead of %s (%s).", w.Name, format.Count(w.Connections), format.Count(old.Connections), why)
+			s.addNote("%s has %s connections instead of %s (%s).", w.Name, format.Count(w.Connections), format.Count(old.Connections), why)
 		}
-		if !reflect.DeepEqual(w.Filled().Phases, old.Filled().Phases) {
+		if !reflect.DeepEqual(w.WithDefaults().Phases, old.WithDefaults().Phases) {
 			shorter = append(shorter, w.Name)
 		}
 		w.Reduced = w.Connections < old.Connections || slices.Contains(shorter, w.Name)
 	}
 	if len(left) > 0 {
-		s.note("Left out: %s (%s).", Join(left), why)
+		s.addNote("Left out: %s (%s).", JoinWords(left), why)
 	}
 	switch {
 	case len(shorter) == len(s.Workloads) && len(shorter) > 1:
-		s.note("The times of all workloads are changed (%s).", why)
+		s.addNote("The times of all workloads are changed (%s).", why)
 	case len(shorter) > 0:
-		s.note("Times are changed of %s (%s).", Join(shorter), why)
+		s.addNote("Times are changed of %s (%s).", JoinWords(shorter), why)
 	}
 }
 
-// same says whether two workloads are the same load, whatever they are called. How long
+// isSameLoad says whether two workloads are the same load, whatever they are called. How long
 // connections are held does not count: it serves to sample them.
-func same(a, b Workload) bool {
+func isSameLoad(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
-		*w = w.Filled()
+		*w = w.WithDefaults()
 		w.Name, w.Caption, w.Rounds, w.Whole, w.Reduced = "", "", 0, false, false
 		for i := range w.Phases {
 			if p := &w.Phases[i]; p.Do == Hold && p.Heartbeat == 0 {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Published is a table that others have published, beside which ours stands with the same
+// ReferenceTable is a table that others have published, beside which ours stands with the same
 // columns.
-type Published struct {
+type ReferenceTable struct {
 	// Title and Source say whose it is, Machine on what it was measured.
 	Title   string `json:"title" toml:"title"`
 	Source  string `json:"source" toml:"source"`
@@ -22,7 +22,7 @@ type Published struct {
 	Count string `json:"count,omitempty" toml:"count"`
 	// Columns are its figures.
 	Columns []Column       `json:"columns" toml:"column"`
-	Rows    []PublishedRow `json:"rows" toml:"rows"`
+	Rows    []ReferenceRow `json:"rows" toml:"rows"`
 }
 
 // Column is a column of a published table.
@@ -40,14 +40,14 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// Units are the units of columns, in those of figures.
-var Units = map[string]float64{
+// UnitFactors are the units of columns, in those of figures.
+var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
 }
 
-// PublishedRow is a row of a published table.
-type PublishedRow struct {
+// ReferenceRow is a row of a published table.
+type ReferenceRow struct {
 	// Name is what the row is about.
 	Name string `json:"name" toml:"name"`
 	// Count is how many there were of what Published.Count says; 0 is not known.
@@ -108,119 +108,119 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// references checks the names that parts of a scenario have for others, and keeps the first
+// nameChecker checks the names that parts of a scenario have for others, and keeps the first
 // error.
-type references struct {
+type nameChecker struct {
 	subjects, workloads []string
-	compared            func(figure string) (better, ok bool)      // Reader.Figures
-	at                  func(table string, i int, err error) error // the line of a table
-	first               error
+	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
+	atLine              func(table string, i int, err error) error // the line of a table
+	firstErr            error
 }
 
-func (r *references) wrong(table string, i int, text string, args ...any) {
-	if r.first == nil {
-		r.first = r.at(table, i, Errorf(text, args...))
+func (r *nameChecker) addErrorf(table string, i int, text string, args ...any) {
+	if r.firstErr == nil {
+		r.firstErr = r.atLine(table, i, Errorf(text, args...))
 	}
 }
 
-func (r *references) named(table string, i int, what string, among []string, names ...string) {
+func (r *nameChecker) checkNames(table string, i int, what string, known []string, names ...string) {
 	for _, name := range names {
-		if name != "" && !slices.Contains(among, name) {
-			r.wrong(table, i, "%s %q; expected one of %s", what, name, Join(among))
+		if name != "" && !slices.Contains(known, name) {
+			r.addErrorf(table, i, "%s %q; expected one of %s", what, name, JoinWords(known))
 		}
 	}
 }
 
-// figures checks names of figures; with better, of those that are better higher or lower.
-func (r *references) figures(table string, i int, better bool, names ...string) {
+// checkFigures checks names of figures; with better, of those that are better higher or lower.
+func (r *nameChecker) checkFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
-		if is, ok := r.compared(name); name != "" && (!ok || better && !is) {
-			r.wrong(table, i, "figure %q; expected one such as \"tps\"", name)
+		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
+			r.addErrorf(table, i, "figure %q; expected one such as \"tps\"", name)
 		}
 	}
 }
 
-// checkReferences checks the names in published tables, claims and the answer. whole is the
+// checkNames checks the names in published tables, claims and the answer. whole is the
 // scenario on a machine on which everything can run, compared is Reader.Figures; at says on
 // which line a table begins.
-func (s *Scenario) checkReferences(whole *Scenario, compared func(string) (better, ok bool), at func(table string, i int, err error) error) error {
-	r := &references{compared: compared, at: at}
-	for _, x := range whole.Subjects {
+func (s *Scenario) checkNames(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
+	r := &nameChecker{figureInfo: figureInfo, atLine: atLine}
+	for _, x := range expanded.Subjects {
 		r.subjects = append(r.subjects, x.Name)
 	}
 	for _, w := range s.Workloads {
 		r.workloads = append(r.workloads, w.Name)
 	}
-	r.named("", 0, "baseline", r.subjects, s.Baseline)
-	r.named("", 0, "auto", r.subjects, s.Auto)
-	r.figures("", 0, true, s.Main)
+	r.checkNames("", 0, "baseline", r.subjects, s.Baseline)
+	r.checkNames("", 0, "auto", r.subjects, s.Auto)
+	r.checkFigures("", 0, true, s.Main)
 	for i, x := range s.Subjects {
-		r.named("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
+		r.checkNames("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
 	}
-	for i := range s.Published {
-		r.published(i, &s.Published[i])
+	for i := range s.References {
+		r.checkReferenceTable(i, &s.References[i])
 	}
 	for i := range s.Claims {
-		r.claim(i, &s.Claims[i])
+		r.checkClaim(i, &s.Claims[i])
 	}
 	for i, x := range s.Answer {
-		r.named("answer", i, "workload", r.workloads, x.Workload)
-		r.named("answer", i, "subject", r.subjects, x.Subject, x.Baseline)
-		r.figures("answer", i, true, x.Figure)
+		r.checkNames("answer", i, "workload", r.workloads, x.Workload)
+		r.checkNames("answer", i, "subject", r.subjects, x.Subject, x.Baseline)
+		r.checkFigures("answer", i, true, x.Figure)
 	}
 	for name, scale := range s.Scales {
-		r.named("scale."+name, 0, "without", slices.Concat(r.subjects, r.workloads), scale.Without...)
+		r.checkNames("scale."+name, 0, "without", slices.Concat(r.subjects, r.workloads), scale.Without...)
 	}
-	return r.first
+	return r.firstErr
 }
 
-func (r *references) published(i int, p *Published) {
+func (r *nameChecker) checkReferenceTable(i int, p *ReferenceTable) {
 	for _, x := range p.Columns {
-		r.figures("published", i, false, x.Figure)
-		r.named("published", i, "subject", r.subjects, x.Relative)
-		if x.Unit != "" && Units[x.Unit] == 0 {
-			r.wrong("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
+		r.checkFigures("published", i, false, x.Figure)
+		r.checkNames("published", i, "subject", r.subjects, x.Relative)
+		if x.Unit != "" && UnitFactors[x.Unit] == 0 {
+			r.addErrorf("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
 		}
 	}
 	for _, row := range p.Rows {
 		if len(row.Cells) != len(p.Columns) {
-			r.wrong("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
+			r.addErrorf("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
 		}
-		r.named("published", i, "workload", r.workloads, row.Workload)
-		r.named("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
-		r.figures("published", i, true, row.About...)
+		r.checkNames("published", i, "workload", r.workloads, row.Workload)
+		r.checkNames("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
+		r.checkFigures("published", i, true, row.About...)
 	}
 }
 
-func (r *references) claim(i int, x *Claim) {
-	r.named("claim", i, "subject", r.subjects, x.Subjects...)
-	r.named("claim", i, "workload", r.workloads, x.Workload, x.Of)
-	r.figures("claim", i, false, x.Figure)
+func (r *nameChecker) checkClaim(i int, x *Claim) {
+	r.checkNames("claim", i, "subject", r.subjects, x.Subjects...)
+	r.checkNames("claim", i, "workload", r.workloads, x.Workload, x.Of)
+	r.checkFigures("claim", i, false, x.Figure)
 	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-		r.wrong("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
+		r.addErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 	}
 	if x.Figure == "" || (x.AtMost != nil) == (x.AtLeast != nil) {
-		r.wrong("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
+		r.addErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
 	}
 }
 
-// Value reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in
+// ParseCell reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in
 // the unit of the column's figure.
-func (c Column) Value(cell string) (float64, bool) {
+func (c Column) ParseCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0
 	if rest, ok := strings.CutSuffix(digits, "k"); ok {
 		digits, scale = rest, 1e3
 	}
 	v, err := strconv.ParseFloat(digits, 64)
-	factor, ok := Units[unit]
+	factor, ok := UnitFactors[unit]
 	switch {
 	case ok:
 		scale *= factor
 	case unit != "":
 		return 0, false
 	case c.Unit != "":
-		scale *= Units[c.Unit]
+		scale *= UnitFactors[c.Unit]
 	}
 	return v * scale, err == nil
 }

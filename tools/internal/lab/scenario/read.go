@@ -26,30 +26,30 @@ type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
-// maxFile is the most that a scenario's file has, in bytes.
-const maxFile = 1 << 20
+// maxFileBytes is the most that a scenario's file has, in bytes.
+const maxFileBytes = 1 << 20
 
 // Read reads a scenario from its file, in TOML, of 1 MiB at most. It is checked as it is
 // written, with all that each of its scales makes of it.
 func (r Reader) Read(in io.Reader) (s Scenario, err error) {
-	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
 		return s, err
 	}
-	if len(text) > maxFile {
-		return s, Errorf("it has more than %d bytes; expected a scenario, which has fewer", maxFile)
+	if len(text) > maxFileBytes {
+		return s, Errorf("it has more than %d bytes; expected a scenario, which has fewer", maxFileBytes)
 	}
 	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
-		return s, tomlError(err)
+		return s, explainTOMLError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
-	return s, r.check(&s, tableLines(text))
+	return s, r.checkScenario(&s, findTableLines(text))
 }
 
-// tableLines are the lines on which the tables of a file begin, by the table's name, in their
+// findTableLines are the lines on which the tables of a file begin, by the table's name, in their
 // order.
-func tableLines(text []byte) map[string][]int {
+func findTableLines(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
 	for p.Reset(text); p.NextExpression(); {
@@ -71,8 +71,8 @@ func tableLines(text []byte) map[string][]int {
 	return lines
 }
 
-// tomlError says on which line a file is no scenario.
-func tomlError(err error) error {
+// explainTOMLError says on which line a file is no scenario.
+func explainTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
 		return Errorf("line %d: %q is no key of a scenario; expected those of docs/scenarios.md", line, strings.Join(e.Errors[0].Key(), "."))
@@ -88,10 +88,10 @@ func tomlError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// check looks at a scenario as its file has it: the whole on a machine on which everything
+// checkScenario looks at a scenario as its file has it: the whole on a machine on which everything
 // can run, then that at each scale. Errors have the line on which the table begins that they
 // are of.
-func (r Reader) check(s *Scenario, lines map[string][]int) error {
+func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
 			return Errorf("line %d: %v", lines[table][i], err)
@@ -105,28 +105,28 @@ func (r Reader) check(s *Scenario, lines map[string][]int) error {
 		return Errorf("question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
 	}
 	for i, x := range s.Subjects {
-		if err := x.check(); err != nil {
+		if err := x.validate(); err != nil {
 			return at("subject", i, err)
 		}
 	}
 	for i, w := range s.Workloads {
-		if err := w.check(); err != nil {
+		if err := w.validate(); err != nil {
 			return at("workload", i, err)
 		}
 	}
-	whole := s.expanded(anyHost)
+	whole := s.expandForHost(anyHost)
 	if err := whole.Check(); err != nil {
 		return err
 	}
 	s.Baseline = cmp.Or(s.Baseline, whole.Subjects[0].Name)
-	if err := s.checkReferences(&whole, r.Figures, at); err != nil {
+	if err := s.checkNames(&whole, r.Figures, at); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scales)) {
 		x := s.Scales[name]
-		err := x.check(name)
+		err := x.validate(name)
 		if err == nil {
-			small := x.apply(whole)
+			small := x.scaleScenario(whole)
 			err = small.Check()
 		}
 		if err != nil {
@@ -136,19 +136,19 @@ func (r Reader) check(s *Scenario, lines map[string][]int) error {
 	return nil
 }
 
-// Open reads a scenario from the file of that name, as Read does.
-func (r Reader) Open(name string) (s Scenario, err error) {
+// ReadFile reads a scenario from the file of that name, as Read does.
+func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return s, err
 	}
 	defer f.Close()
 	s, err = r.Read(f)
-	return s, inFile(name, err)
+	return s, addFileName(name, err)
 }
 
-// inFile says of which file an error is.
-func inFile(name string, err error) error {
+// addFileName says of which file an error is.
+func addFileName(name string, err error) error {
 	if e, ok := errors.AsType[Error](err); ok {
 		return Errorf("%s: %s", name, e)
 	}
@@ -163,8 +163,8 @@ var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "m
 
 const extension = ".toml"
 
-// BuiltIns are the names of the built-in scenarios.
-func BuiltIns() (names []string) {
+// BuiltInNames are the names of the built-in scenarios.
+func BuiltInNames() (names []string) {
 	entries, err := files.ReadDir("files")
 	if err != nil {
 		panic("scenario: no scenarios are embedded: " + err.Error())
@@ -187,17 +187,17 @@ func BuiltInFile(name string) ([]byte, error) {
 	text, err := files.ReadFile(path.Join("files", name+extension))
 	if err != nil {
 		return nil, Errorf("no scenario %q is built in; expected one of %s, or a file such as ./mine.toml",
-			name, strings.Join(BuiltIns(), ", "))
+			name, strings.Join(BuiltInNames(), ", "))
 	}
 	return text, nil
 }
 
-// BuiltIn is a built-in scenario.
-func (r Reader) BuiltIn(name string) (s Scenario, err error) {
+// ReadBuiltIn is a built-in scenario.
+func (r Reader) ReadBuiltIn(name string) (s Scenario, err error) {
 	text, err := BuiltInFile(name)
 	if err != nil {
 		return s, err
 	}
 	s, err = r.Read(bytes.NewReader(text))
-	return s, inFile(name+extension, err)
+	return s, addFileName(name+extension, err)
 }

@@ -39,8 +39,8 @@ type Scenario struct {
 	// Answer is what the report begins with: a sentence of several clauses. The figure of
 	// the first is its picture.
 	Answer []Clause `json:"answer,omitempty" toml:"answer"`
-	// Published are the tables of others that are reproduced.
-	Published []Published `json:"published,omitempty" toml:"published"`
+	// References are the tables of others that are reproduced.
+	References []ReferenceTable `json:"published,omitempty" toml:"published"`
 	// Claims are what the figures are held against.
 	Claims []Claim `json:"claims,omitempty" toml:"claim"`
 	// Scales are what the scenario becomes at a scale, by the scale's name.
@@ -78,21 +78,21 @@ func (s *Scenario) Check() error {
 	}
 	names := make(map[string]bool)
 	for _, x := range s.Subjects {
-		if err := cmp.Or(x.check(), unique(names, "subject", x.Name)); err != nil {
+		if err := cmp.Or(x.validate(), addUniqueName(names, "subject", x.Name)); err != nil {
 			return err
 		}
 	}
 	clear(names)
 	for _, w := range s.Workloads {
-		if err := cmp.Or(w.check(), unique(names, "workload", w.Name)); err != nil {
+		if err := cmp.Or(w.validate(), addUniqueName(names, "workload", w.Name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unique says that a name was seen before, and keeps it.
-func unique(seen map[string]bool, what, name string) error {
+// addUniqueName says that a name was seen before, and keeps it.
+func addUniqueName(seen map[string]bool, what, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", what, name)
 	}
@@ -100,12 +100,12 @@ func unique(seen map[string]bool, what, name string) error {
 	return nil
 }
 
-func (s *Scenario) note(format string, args ...any) {
+func (s *Scenario) addNote(format string, args ...any) {
 	s.Notes = append(slices.Clip(s.Notes), fmt.Sprintf(format, args...))
 }
 
-// Subject finds a subject by its name, nil where there is none.
-func (s *Scenario) Subject(name string) *Subject {
+// FindSubject finds a subject by its name, nil where there is none.
+func (s *Scenario) FindSubject(name string) *Subject {
 	i := slices.IndexFunc(s.Subjects, func(x Subject) bool { return x.Name == name })
 	if i < 0 {
 		return nil
@@ -113,10 +113,10 @@ func (s *Scenario) Subject(name string) *Subject {
 	return &s.Subjects[i]
 }
 
-// Workload finds a workload by its name, nil where there is none.
-func (s *Scenario) Workload(name string) *Workload { return find(s.Workloads, name) }
+// FindWorkload finds a workload by its name, nil where there is none.
+func (s *Scenario) FindWorkload(name string) *Workload { return findWorkload(s.Workloads, name) }
 
-func find(all []Workload, name string) *Workload {
+func findWorkload(all []Workload, name string) *Workload {
 	i := slices.IndexFunc(all, func(w Workload) bool { return w.Name == name })
 	if i < 0 {
 		return nil
@@ -124,28 +124,28 @@ func find(all []Workload, name string) *Workload {
 	return &all[i]
 }
 
-// RoundsOf is how many rounds a workload has.
-func (s *Scenario) RoundsOf(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
+// RoundsFor is how many rounds a workload has.
+func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// Duration is about how long the scenario takes.
-func (s *Scenario) Duration() (all time.Duration) {
+// EstimateDuration is about how long the scenario takes.
+func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
-		if p := w.Phase(Jobs); p != nil && !shapes[p.Shape] {
+		if p := w.FindPhase(Jobs); p != nil && !shapes[p.Shape] {
 			shapes[p.Shape] = true
-			all += calibrationTries * (time.Duration(p.WarmUp) + p.Calibration() + time.Second)
+			all += estimatedCalibrationRuns * (time.Duration(p.WarmUp) + p.CalibrationTime() + time.Second)
 		}
 		for _, x := range s.Subjects {
-			if x.Serves(w) {
-				all += time.Duration(s.RoundsOf(w)) * w.Estimate()
+			if x.CanRun(w) {
+				all += time.Duration(s.RoundsFor(w)) * w.EstimateDuration()
 			}
 		}
 	}
 	return all
 }
 
-// calibrationTries is about how many closed loops measure a capacity.
-const calibrationTries = 11
+// estimatedCalibrationRuns is about how many closed loops measure a capacity.
+const estimatedCalibrationRuns = 11
 
 // Step is a run that is planned.
 type Step struct {
@@ -155,18 +155,18 @@ type Step struct {
 	Round    int // from 1
 }
 
-// Name is how --only knows the step.
-func (s Step) Name() string { return s.Workload.Name + "/" + s.Subject.Name }
+// WorkloadAndSubject is how --only knows the step.
+func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// Plan lists the runs of a scenario in their order: workload by workload, round by round,
+// PlanSteps lists the runs of a scenario in their order: workload by workload, round by round,
 // the subjects that serve it in turn, starting with another one each round. Where only is
 // set, it keeps the pairs whose "workload/subject" it matches.
-func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
+func (s *Scenario) PlanSteps(only *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
-			return !x.Serves(w) || !matches(only, w, x)
+			return !x.CanRun(w) || !matchesOnly(only, w, x)
 		})
-		for round := range s.RoundsOf(w) {
+		for round := range s.RoundsFor(w) {
 			for i := range subjects {
 				steps = append(steps, Step{s.Name, w, subjects[(i+round)%len(subjects)], round + 1})
 			}
@@ -179,18 +179,18 @@ func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
 		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// runs says whether a workload is run with any subject.
-func (s *Scenario) runs(w Workload, only *regexp.Regexp) bool {
-	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.Serves(w) && matches(only, w, x) })
+// runsWorkload says whether a workload is run with any subject.
+func (s *Scenario) runsWorkload(w Workload, only *regexp.Regexp) bool {
+	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.CanRun(w) && matchesOnly(only, w, x) })
 }
 
-// matches says whether a pair is one of Options.Only.
-func matches(only *regexp.Regexp, w Workload, x Subject) bool {
+// matchesOnly says whether a pair is one of Options.Only.
+func matchesOnly(only *regexp.Regexp, w Workload, x Subject) bool {
 	return only == nil || only.MatchString(w.Name+"/"+x.Name)
 }
 
-// Join writes words as "a, b and c".
-func Join(words []string) string {
+// JoinWords writes words as "a, b and c".
+func JoinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

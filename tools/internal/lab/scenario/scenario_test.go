@@ -82,15 +82,15 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", change, err, says)
 		}
 	}
-	if _, err := reader.Read(strings.NewReader(strings.Repeat("#", maxFile+1))); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := reader.Read(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a file that is too long: %v", err)
 	}
 }
 
 // The built-in scenarios are right at each of their scales, and say an answer.
 func TestBuiltIns(t *testing.T) {
-	for _, name := range BuiltIns() {
-		s, err := reader.BuiltIn(name)
+	for _, name := range BuiltInNames() {
+		s, err := reader.ReadBuiltIn(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +102,8 @@ func TestBuiltIns(t *testing.T) {
 			if notes := strings.Join(small.Notes, "\n"); scale == "" && strings.Contains(notes, "changed") {
 				t.Errorf("%s as it is written has notes %q", name, notes)
 			}
-			if err != nil || small.Duration() <= 0 {
-				t.Errorf("%s at scale %q: %v, takes %v", name, scale, err, small.Duration())
+			if err != nil || small.EstimateDuration() <= 0 {
+				t.Errorf("%s at scale %q: %v, takes %v", name, scale, err, small.EstimateDuration())
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func TestBuiltIns(t *testing.T) {
 func TestPhases(t *testing.T) {
 	exchange := []Phase{{Do: Connect, Connections: 10}, {Do: Verify}, {Do: Connect, Rate: 5}, {Do: Hold, For: Duration(time.Second)}, {Do: Verify}, {Do: Hold, For: Duration(time.Second)}}
 	w := Workload{Name: "w", App: "echo", Connections: 100, Size: 8, Phases: exchange}
-	stages, err := w.Stages()
+	stages, err := w.SplitStages()
 	if err != nil || len(stages) != 2 || stages[0].Connections != 10 || stages[1].Connections != 100 || stages[1].Rate != 5 || stages[1].Held {
 		t.Errorf("got %+v, %v, want 10 connections and then 100", stages, err)
 	}
@@ -152,7 +152,7 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},
 	} {
 		c.w.Name = "w"
-		err := c.w.check()
+		err := c.w.validate()
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: got %v, want %q", c.w.Phases, err, c.says)
 		}
@@ -180,13 +180,13 @@ func TestOptions(t *testing.T) {
 	if len(s.Workloads) != 2 || s.Workloads[0].Phases[0].For.Std() != 2*time.Second {
 		t.Errorf("the scenario itself was changed: %+v", s)
 	}
-	steps, err := small.Plan(regexp.MustCompile("few/(net|auto)$"))
+	steps, err := small.PlanSteps(regexp.MustCompile("few/(net|auto)$"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
 	for _, st := range steps {
-		names = append(names, st.Name())
+		names = append(names, st.WorkloadAndSubject())
 	}
 	if want := []string{"few/net", "few/auto", "few/auto", "few/net"}; !slices.Equal(names, want) {
 		t.Errorf("planned %q, want %q: subjects in turn, another one first in each round", names, want)
@@ -198,7 +198,7 @@ func TestOptions(t *testing.T) {
 	}
 	optional := s
 	optional.Subjects = []Subject{{Name: "a", Optional: true, Command: Words{"there", "{port}"}}, {Name: "b", Optional: true, Command: Words{"nowhere", "{port}"}}}
-	optional = optional.expanded(host{forbids: anyHost.forbids, missing: func(program string) error {
+	optional = optional.expandForHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
 		if program == "nowhere" {
 			return errors.New("not found")
 		}
@@ -207,9 +207,9 @@ func TestOptions(t *testing.T) {
 	if len(optional.Subjects) != 1 || len(optional.Notes) != 1 || optional.Notes[0] != "b is left out, as its program is not installed: not found." {
 		t.Errorf("with a program that is not installed: %+v, %q", optional.Subjects, optional.Notes)
 	}
-	bounded := s.expanded(host{forbids: anyHost.forbids, table: 50, wall: "x"})
+	bounded := s.expandForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
 	bounded.Subjects[0].OneTable = true
-	if x := bounded.expanded(host{forbids: anyHost.forbids, table: 50, wall: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].For(x.MaxConns).Connections != 50 {
+	if x := bounded.expandForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].LimitedTo(x.MaxConns).Connections != 50 {
 		t.Errorf("with one table of 50: %+v", x)
 	}
 }
@@ -219,12 +219,12 @@ func TestParseSubject(t *testing.T) {
 	if err != nil || s.Name != "mine" || !slices.Equal(s.Apps, []string{"echo", "lines"}) || s.Command[3] != "a b" {
 		t.Errorf("got %+v, %v", s, err)
 	}
-	got := Subject{Command: Words{"{self}", "{port}", "{n}", "{room}", "{heartbeat}"}}.Fill(Place{Self: "me", Addr: "127.0.0.1:80", Connections: 10, Heartbeat: time.Minute})
+	got := Subject{Command: Words{"{self}", "{port}", "{n}", "{room}", "{heartbeat}"}}.FillCommand(CommandValues{Self: "me", Addr: "127.0.0.1:80", Connections: 10, Heartbeat: time.Minute})
 	if !slices.Equal(got, []string{"me", "80", "10", "1010", "1m0s"}) {
 		t.Errorf("filled in: %q", got)
 	}
-	for _, p := range []Place{{Connections: 10}, {Connections: 10, Processes: 3}} {
-		if got := p.Fit(p.room()); got != p.Connections {
+	for _, p := range []CommandValues{{Connections: 10}, {Connections: 10, Processes: 3}} {
+		if got := p.FittingConns(p.maxServerConns()); got != p.Connections {
 			t.Errorf("%d connections fit into the room of %d", got, p.Connections)
 		}
 	}
@@ -235,21 +235,21 @@ func TestParseSubject(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
 	}
-	if s, err := ParseSubject("x=y", true); err != nil || !s.Side.Told {
+	if s, err := ParseSubject("x=y", true); err != nil || !s.Contender.FixedWorkers {
 		t.Errorf("a side: %+v, %v", s, err)
 	}
 }
 
 func TestPublishedValue(t *testing.T) {
 	for cell, want := range map[string]float64{"202,830": 202830, "994k": 994e3, "4.9 MiB": 4.9 * (1 << 20), "29.40 Mbps": 29.4e6} {
-		if got, ok := (Column{}).Value(cell); !ok || got != want {
+		if got, ok := (Column{}).ParseCell(cell); !ok || got != want {
 			t.Errorf("%q: got %v, %v, want %v", cell, got, ok, want)
 		}
 	}
-	if got, ok := (Column{Unit: "KiB"}).Value("2"); !ok || got != 2048 {
+	if got, ok := (Column{Unit: "KiB"}).ParseCell("2"); !ok || got != 2048 {
 		t.Errorf("2 under KiB: %v", got)
 	}
-	if _, ok := (Column{}).Value("31 million"); ok {
+	if _, ok := (Column{}).ParseCell("31 million"); ok {
 		t.Error("31 million is read as a number")
 	}
 }
@@ -260,7 +260,7 @@ func TestDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range []any{Scenario{}, Subject{}, Side{}, Workload{}, Phase{}, Scale{}, Published{}, Column{}, PublishedRow{}, Claim{}, Clause{}} {
+	for _, v := range []any{Scenario{}, Subject{}, Contender{}, Workload{}, Phase{}, Scale{}, ReferenceTable{}, Column{}, ReferenceRow{}, Claim{}, Clause{}} {
 		of := reflect.TypeOf(v)
 		for i := range of.NumField() {
 			if key := of.Field(i).Tag.Get("toml"); key != "-" && key != "" && !strings.Contains(string(text), "`"+key+"`") && !strings.Contains(string(text), "[["+key) && !strings.Contains(string(text), "["+key) {

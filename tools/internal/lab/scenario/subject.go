@@ -47,19 +47,19 @@ type Subject struct {
 	Protocol string `json:"protocol,omitempty" toml:"protocol"`
 	// Optional has it left out where its program is not installed.
 	Optional bool `json:"-" toml:"optional"`
-	// Side is set for one that is offered Jobs.
-	Side *Side `json:"side,omitempty" toml:"side"`
+	// Contender is set for one that is offered Jobs.
+	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Side says how a subject is offered jobs. Its command understands the flags of "myriad
+// Contender says how a subject is offered jobs. Its command understands the flags of "myriad
 // offer", which are put behind it, and prints what that prints.
-type Side struct {
-	// Told says that it gets the best number of workers; others may have 5,000.
-	Told bool `json:"told,omitempty" toml:"told"`
-	// Measures says that it runs in a closed loop first, to measure the capacity: with
+type Contender struct {
+	// FixedWorkers says that it gets the best number of workers; others may have 5,000.
+	FixedWorkers bool `json:"told,omitempty" toml:"told"`
+	// MeasuresCapacity says that it runs in a closed loop first, to measure the capacity: with
 	// more and more workers with a given number, and the best of these is the number
 	// that all get.
-	Measures bool `json:"measures,omitempty" toml:"measures"`
+	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
 // Placeholders that are filled in before a scenario is run. {peers} stands for the executable
@@ -88,18 +88,18 @@ func ParseSubject(text string, jobs bool) (Subject, error) {
 		s.Apps = strings.Split(apps, ",")
 	}
 	if jobs {
-		s.Side = &Side{Told: true}
+		s.Contender = &Contender{FixedWorkers: true}
 	}
-	return s, s.check()
+	return s, s.validate()
 }
 
-// OffersJobs says whether the scenario's subjects are offered jobs.
-func (s *Scenario) OffersJobs() bool {
-	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.Phase(Jobs) != nil })
+// RunsJobs says whether the scenario's subjects are offered jobs.
+func (s *Scenario) RunsJobs() bool {
+	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.FindPhase(Jobs) != nil })
 }
 
-// check returns an Error when the subject cannot be started.
-func (s Subject) check() error {
+// validate returns an Error when the subject cannot be started.
+func (s Subject) validate() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
 		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
 	}
@@ -107,7 +107,7 @@ func (s Subject) check() error {
 		return Errorf("subject %s has no command; expected a program and its arguments", s.Name)
 	}
 	for _, name := range s.Apps {
-		if !validApp(name) {
+		if !isAppName(name) {
 			return Errorf("subject %s: app %q; expected %s", s.Name, name, appList)
 		}
 	}
@@ -115,8 +115,8 @@ func (s Subject) check() error {
 		return Errorf("subject %s: protocol %q; expected %s", s.Name, s.Protocol, strings.Join(load.Protocols, " or "))
 	}
 	for _, m := range s.Models {
-		if m != autoModel && !slices.Contains(modelNames(), m) {
-			return Errorf("subject %s: model %q; expected %s or %s", s.Name, m, strings.Join(modelNames(), ", "), autoModel)
+		if m != autoModel && !slices.Contains(allModelNames(), m) {
+			return Errorf("subject %s: model %q; expected %s or %s", s.Name, m, strings.Join(allModelNames(), ", "), autoModel)
 		}
 	}
 	line := strings.Join(s.Command, " ")
@@ -127,39 +127,39 @@ func (s Subject) check() error {
 		return Errorf("subject %s: one_table beside max_conns; expected one of them", s.Name)
 	case len(s.Models) == 0 && strings.Contains(s.Name+line, modelPlaceholder):
 		return Errorf("subject %s: {model} without models; expected models = [%q]", s.Name, "epoll")
-	case s.Side != nil && (s.says("{addr}") || s.says("{port}")):
+	case s.Contender != nil && (s.commandContains("{addr}") || s.commandContains("{port}")):
 		return Errorf("subject %s: an address in its command; expected none, where jobs are offered", s.Name)
-	case s.Parks && !s.says("{n}"):
+	case s.Parks && !s.commandContains("{n}"):
 		return Errorf("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
-	case s.Side == nil && !s.Parks && !s.says("{addr}") && !s.says("{port}"):
+	case s.Contender == nil && !s.Parks && !s.commandContains("{addr}") && !s.commandContains("{port}"):
 		return Errorf("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
 	}
 	return nil
 }
 
-// Serves says whether the subject is run under a workload.
-func (s Subject) Serves(w Workload) bool {
-	return !s.says(peersPlaceholder) &&
-		(s.Side != nil) == (w.Phase(Jobs) != nil) && s.Parks == (w.Phase(Park) != nil) &&
+// CanRun says whether the subject is run under a workload.
+func (s Subject) CanRun(w Workload) bool {
+	return !s.commandContains(peersPlaceholder) &&
+		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
 		(s.Apps == nil || slices.Contains(s.Apps, w.App)) &&
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
 // HasAdmin says whether the subject gets an address at which to show its figures.
-func (s Subject) HasAdmin() bool { return s.says("{admin}") }
+func (s Subject) HasAdmin() bool { return s.commandContains("{admin}") }
 
-// Beats says whether the subject is to send heartbeats.
-func (s Subject) Beats() bool { return s.says("{heartbeat}") }
+// HasHeartbeat says whether the subject is to send heartbeats.
+func (s Subject) HasHeartbeat() bool { return s.commandContains("{heartbeat}") }
 
-func (s Subject) says(placeholder string) bool {
+func (s Subject) commandContains(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// Processes is how many processes the server is to have under a workload: {processes},
+// ProcessesFor is how many processes the server is to have under a workload: {processes},
 // where its command has that. Each is to have three quarters of the connections that its table
 // of descriptors can hold, since the kernel spreads connections over them by chance.
-func (s Subject) Processes(w Workload) int {
-	if !s.says("{processes}") {
+func (s Subject) ProcessesFor(w Workload) int {
+	if !s.commandContains("{processes}") {
 		return 1
 	}
 	least := 1
@@ -178,52 +178,52 @@ func (s Subject) Model() string {
 	if len(s.Command) < 2 || s.Command[0] != "{self}" || s.Command[1] != "serve" {
 		return ""
 	}
-	if i := slices.Index(s.Command, "--model"); i >= 0 && i+1 < len(s.Command) && slices.Contains(modelNames(), s.Command[i+1]) {
+	if i := slices.Index(s.Command, "--model"); i >= 0 && i+1 < len(s.Command) && slices.Contains(allModelNames(), s.Command[i+1]) {
 		return s.Command[i+1]
 	}
 	return autoModel
 }
 
-// Place is what a command's placeholders stand for.
-type Place struct {
+// CommandValues is what a command's placeholders stand for.
+type CommandValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
 	Heartbeat              time.Duration
 	Connections, Processes int
 }
 
-// Fill returns the command with its placeholders filled in. {room} is what a server has to
+// FillCommand returns the command with its placeholders filled in. {room} is what a server has to
 // have room for: the connections of the load, chance in how they are spread over processes,
 // and the lab's own.
-func (s Subject) Fill(p Place) []string {
+func (s Subject) FillCommand(p CommandValues) []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject that is no server has none
 	heartbeat := ""
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
 	}
-	return s.Command.replace("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
+	return s.Command.replaceAll("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
 		"{cert}", p.Cert, "{key}", p.Key, "{heartbeat}", heartbeat, "{admin}", p.Admin,
-		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.room()), "{processes}", strconv.Itoa(p.Processes))
+		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.maxServerConns()), "{processes}", strconv.Itoa(p.Processes))
 }
 
-// room is {room}.
-func (p Place) room() int {
+// maxServerConns is {room}.
+func (p CommandValues) maxServerConns() int {
 	if p.Processes < 2 {
 		return p.Connections + 1000
 	}
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// Fit is how many connections fit into a {room}.
-func (p Place) Fit(room int) int {
+// FittingConns is how many connections fit into a {room}.
+func (p CommandValues) FittingConns(maxServerConns int) int {
 	if p.Processes < 2 {
-		return room - 1000
+		return maxServerConns - 1000
 	}
-	return (room - 1000*p.Processes) * 2 / 3
+	return (maxServerConns - 1000*p.Processes) * 2 / 3
 }
 
-// modelNames are the I/O models, whether they can run here or not.
-func modelNames() (names []string) {
+// allModelNames are the I/O models, whether they can run here or not.
+func allModelNames() (names []string) {
 	for _, m := range models.All() {
 		names = append(names, m.Name)
 	}

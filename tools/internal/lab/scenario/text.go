@@ -41,8 +41,8 @@ func (w *Words) UnmarshalText(text []byte) (err error) {
 // UnmarshalJSON reads a list of words.
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
-// replace returns the words with some pairs of old and new texts replaced.
-func (w Words) replace(oldnew ...string) Words {
+// replaceAll returns the words with some pairs of old and new texts replaced.
+func (w Words) replaceAll(oldnew ...string) Words {
 	r := strings.NewReplacer(oldnew...)
 	words := make(Words, len(w))
 	for i, word := range w {

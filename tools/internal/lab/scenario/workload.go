@@ -157,8 +157,8 @@ const (
 
 var shapes = []string{"published", "cpu", "mixed"}
 
-// filled is the phase with its defaults.
-func (p Phase) filled() Phase {
+// withDefaults is the phase with its defaults.
+func (p Phase) withDefaults() Phase {
 	set := func(v *int, standard int) {
 		if *v == 0 {
 			*v = standard
@@ -188,35 +188,35 @@ func (p Phase) filled() Phase {
 	return p
 }
 
-// Filled is the workload with the defaults of its phases.
-func (w Workload) Filled() Workload {
+// WithDefaults is the workload with the defaults of its phases.
+func (w Workload) WithDefaults() Workload {
 	w.Pipeline = max(w.Pipeline, 1)
 	w.Phases = slices.Clone(w.Phases)
 	for i, p := range w.Phases {
-		w.Phases[i] = p.filled()
+		w.Phases[i] = p.withDefaults()
 	}
 	return w
 }
 
-// Phase is the first phase that does something, nil where there is none.
-func (w *Workload) Phase(do string) *Phase {
-	i := slices.IndexFunc(w.Phases, func(p Phase) bool { return p.Do == do })
+// FindPhase is the first phase that does something, nil where there is none.
+func (w *Workload) FindPhase(action string) *Phase {
+	i := slices.IndexFunc(w.Phases, func(p Phase) bool { return p.Do == action })
 	if i < 0 {
 		return nil
 	}
 	return &w.Phases[i]
 }
 
-// Opens is how many connections there are in the end: publishers and slow subscribers, too.
-func (w *Workload) Opens() int {
-	if p := w.Phase(Publish); p != nil {
+// TotalConns is how many connections there are in the end: publishers and slow subscribers, too.
+func (w *Workload) TotalConns() int {
+	if p := w.FindPhase(Publish); p != nil {
 		return w.Connections + p.Publishers + p.Slow
 	}
 	return w.Connections
 }
 
-// Heartbeat is the time between two heartbeats, 0 where there are none.
-func (w *Workload) Heartbeat() time.Duration {
+// HeartbeatInterval is the time between two heartbeats, 0 where there are none.
+func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
 			return time.Duration(p.Heartbeat)
@@ -225,10 +225,10 @@ func (w *Workload) Heartbeat() time.Duration {
 	return 0
 }
 
-// Measured says whether the time is what the workload is about, and not memory: what else
+// MeasuresTime says whether the time is what the workload is about, and not memory: what else
 // the machine does disturbs it.
-func (w *Workload) Measured() bool {
-	return w.Phase(Load) != nil || w.Phase(Flood) != nil || w.Phase(Publish) != nil || w.Phase(Jobs) != nil
+func (w *Workload) MeasuresTime() bool {
+	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
 // Stage are phases on the same connections: one run of the load generator.
@@ -241,10 +241,10 @@ type Stage struct {
 	Held bool
 }
 
-// Phase is the first phase of the stage that does something, the zero one for none.
-func (s *Stage) Phase(do string) Phase {
+// FindPhase is the first phase of the stage that does something, the zero one for none.
+func (s *Stage) FindPhase(action string) Phase {
 	for _, p := range s.Phases {
-		if p.Do == do {
+		if p.Do == action {
 			return p
 		}
 	}
@@ -258,12 +258,12 @@ func (s *Stage) Name() string {
 }
 
 var (
-	oneExchange = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(hold )?(load|flood|verify|publish)( hold)?$`) })
-	heldStage   = "verify hold broadcast hold verify hold"
+	singleExchangeOrder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(hold )?(load|flood|verify|publish)( hold)?$`) })
+	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// Stages are the stages of the workload's phases, those that have connections.
-func (w Workload) Stages() (stages []Stage, err error) {
+// SplitStages are the stages of the workload's phases, those that have connections.
+func (w Workload) SplitStages() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
 			n := w.Connections
@@ -285,84 +285,84 @@ func (w Workload) Stages() (stages []Stage, err error) {
 			words = append(words, p.Do)
 		}
 		order := strings.Join(words, " ")
-		stages[i].Held = order == heldStage
-		if !stages[i].Held && !oneExchange().MatchString(order) {
-			return nil, Errorf("phases %q after a connect; expected one of load, flood, verify and publish, with a hold before or after it, or %q", order, heldStage)
+		stages[i].Held = order == heldStageOrder
+		if !stages[i].Held && !singleExchangeOrder().MatchString(order) {
+			return nil, Errorf("phases %q after a connect; expected one of load, flood, verify and publish, with a hold before or after it, or %q", order, heldStageOrder)
 		}
 	}
 	return stages, nil
 }
 
-// check returns an Error when the workload cannot be applied.
-func (w Workload) check() error {
+// validate returns an Error when the workload cannot be applied.
+func (w Workload) validate() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
 	}
-	if err := w.Filled().checkKeys(); err != nil {
+	if err := w.WithDefaults().validateKeys(); err != nil {
 		return Errorf("workload %s: %v", w.Name, err)
 	}
 	return nil
 }
 
-// within returns an Error, which begins with what has the value in it, when a value is out of
+// checkRange returns an Error, which begins with what has the value in it, when a value is out of
 // its bounds.
-func within[T cmp.Ordered](what string, value, least, most T) error {
-	if value < least || value > most {
-		return Errorf(what+"; expected %v to %v", value, least, most)
+func checkRange[T cmp.Ordered](what string, value, min, max T) error {
+	if value < min || value > max {
+		return Errorf(what+"; expected %v to %v", value, min, max)
 	}
 	return nil
 }
 
-func (w Workload) checkKeys() error {
+func (w Workload) validateKeys() error {
 	if len(w.Phases) == 0 {
 		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
 	}
 	err := cmp.Or(
-		within("%v rounds", w.Rounds, 0, maxRounds),
-		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
-		within("%v loops of the load generator", w.LoadLoops, 0, maxLoops),
+		checkRange("%v rounds", w.Rounds, 0, maxRounds),
+		checkRange("pipeline of %v", w.Pipeline, 1, maxPipeline),
+		checkRange("%v loops of the load generator", w.LoadLoops, 0, maxLoops),
 	)
 	for _, p := range w.Phases {
-		err = cmp.Or(err, p.check(w))
+		err = cmp.Or(err, p.validate(w))
 	}
-	if w.LoadModel != "" && !slices.Contains(modelNames(), w.LoadModel) {
-		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(modelNames(), ", ")))
+	if w.LoadModel != "" && !slices.Contains(allModelNames(), w.LoadModel) {
+		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
 	}
 	if err != nil {
 		return err
 	}
 	switch first := w.Phases[0].Do; {
 	case first != Jobs && first != Park && first != Attack:
-		return w.checkLoad()
+		return w.validateLoad()
 	case len(w.Phases) > 1:
 		return Errorf("%s with other phases; expected it alone", first)
 	case first == Park:
-		return within("%v goroutines", w.Connections, 1, maxHeld)
+		return checkRange("%v goroutines", w.Connections, 1, maxHeld)
 	}
 	return nil
 }
 
-func validApp(name string) bool { return app.Valid(name) || name == app.PubSub }
+func isAppName(name string) bool { return app.IsAppName(name) || name == app.PubSub }
 
 const appList = app.List + ", or " + app.PubSub
 
-// checkLoad is the part of check for workloads with a load generator.
-func (w Workload) checkLoad() error {
-	stages, err := w.Stages()
+// validateLoad is the part of check for workloads with a load generator.
+func (w Workload) validateLoad() error {
+	stages, err := w.SplitStages()
 	sink := w.App == app.Sink
 	switch {
-	case !validApp(w.App):
+	case !isAppName(w.App):
 		return Errorf("app %q; expected %s", w.App, appList)
-	case sink != (w.Phase(Load) != nil && w.Heartbeat() > 0):
+	case sink != (w.FindPhase(Load) != nil && w.HeartbeatInterval() > 0):
 		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
-	case (w.App == app.PubSub) != (w.Phase(Publish) != nil):
+	case (w.App == app.PubSub) != (w.FindPhase(Publish) != nil):
 		return Errorf("app %s; expected %s with { do = %q, for = \"2s\" }, and with that only", w.App, app.PubSub, Publish)
 	case err != nil:
 		return err
 	}
-	sized := app.Sized(w.App)
+	sized := app.HasMessageSize(w.App)
 	for _, s := range stages {
-		if s.Phase(Flood).Do != "" || s.Held {
+		if s.FindPhase(Flood).Do != "" || s.Held {
 			also := app.Sha
 			if s.Held {
 				also = app.WebSocket
@@ -376,19 +376,19 @@ func (w Workload) checkLoad() error {
 	if !sized && w.Size != 0 {
 		return Errorf("messages of %d bytes; expected 0, they are all the same", w.Size)
 	}
-	err = within("%v connections", w.Connections, 1, maxHeld)
+	err = checkRange("%v connections", w.Connections, 1, maxHeld)
 	if sized {
 		least := minSize
 		if w.App == app.PubSub {
 			least = load.MinPayload
 		}
-		err = cmp.Or(err, within("messages of %v bytes", w.Size, least, maxSize))
+		err = cmp.Or(err, checkRange("messages of %v bytes", w.Size, least, maxSize))
 	}
 	return err
 }
 
-// check returns what is wrong with the phase.
-func (p Phase) check(w Workload) error {
+// validate returns what is wrong with the phase.
+func (p Phase) validate(w Workload) error {
 	if !slices.Contains(allPhases, p.Do) {
 		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
 	}
@@ -398,7 +398,7 @@ func (p Phase) check(w Workload) error {
 	least, most := Duration(minDuration), Duration(maxDuration)
 	switch p.Do {
 	case Hold:
-		if p.Heartbeat == 0 && w.Phase(Broadcast) == nil {
+		if p.Heartbeat == 0 && w.FindPhase(Broadcast) == nil {
 			least = Duration(minHold) // memory is sampled meanwhile
 		}
 	case Attack:
@@ -412,47 +412,47 @@ func (p Phase) check(w Workload) error {
 		least, most = 0, 0
 	}
 	err := cmp.Or(
-		within(p.Do+" for %v", p.For, least, most),
-		within(p.Do+" of a warm-up for %v", p.WarmUp, 0, Duration(maxDuration)),
-		within(p.Do+" of %v a second", p.Rate, 0, maxRate),
-		within(p.Do+" of %v", p.Connections, 0, maxHeld),
+		checkRange(p.Do+" for %v", p.For, least, most),
+		checkRange(p.Do+" of a warm-up for %v", p.WarmUp, 0, Duration(maxDuration)),
+		checkRange(p.Do+" of %v a second", p.Rate, 0, maxRate),
+		checkRange(p.Do+" of %v", p.Connections, 0, maxHeld),
 	)
 	if p.Heartbeat != 0 {
-		err = cmp.Or(err, within("a heartbeat each %v", p.Heartbeat, Duration(minHeartbeat), p.For))
+		err = cmp.Or(err, checkRange("a heartbeat each %v", p.Heartbeat, Duration(minHeartbeat), p.For))
 	}
 	switch p.Do {
 	case Verify:
-		err = cmp.Or(err, within("%v messages in flight", p.Messages, 1, maxPipeline), within("%v checks in flight", p.InFlight, 1, maxInFlight))
+		err = cmp.Or(err, checkRange("%v messages in flight", p.Messages, 1, maxPipeline), checkRange("%v checks in flight", p.InFlight, 1, maxInFlight))
 	case Publish:
-		err = cmp.Or(err, within("%v topics", p.Topics, 1, max(w.Connections, 1)), within("%v publishers", p.Publishers, 1, load.MaxPublishers), within("%v that do not read", p.Slow, 0, maxHeld))
+		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v that do not read", p.Slow, 0, maxHeld))
 	case Attack:
-		err = cmp.Or(err, within("a line every %v", p.Every, Duration(time.Second), p.For), within("%v honest clients", p.Honest, 1, maxHonest))
+		err = cmp.Or(err, checkRange("a line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
-		err = cmp.Or(err, p.checkJobs())
+		err = cmp.Or(err, p.validateJobs())
 	}
 	return err
 }
 
-func (p Phase) checkJobs() error {
+func (p Phase) validateJobs() error {
 	switch {
 	case !slices.Contains(shapes, p.Shape):
-		return Errorf("jobs of shape %q; expected %s", p.Shape, Join(shapes))
+		return Errorf("jobs of shape %q; expected %s", p.Shape, JoinWords(shapes))
 	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
 		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
 	case p.Memory < minMemory:
 		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
 	}
 	return cmp.Or(
-		within("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
-		within("a queue of %v", p.Queue, 1, maxQueue),
+		checkRange("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		checkRange("a queue of %v", p.Queue, 1, maxQueue),
 	)
 }
 
-// Calibration is how long one run takes that measures the capacity for Jobs.
-func (p *Phase) Calibration() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
+// CalibrationTime is how long one run takes that measures the capacity for Jobs.
+func (p *Phase) CalibrationTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
-// caption is the caption with its placeholders filled in, or one that is made of the rest.
-func (w Workload) caption() string {
+// formatCaption is the caption with its placeholders filled in, or one that is made of the rest.
+func (w Workload) formatCaption() string {
 	if w.Caption == "" {
 		var words []string
 		for _, p := range w.Phases {
@@ -463,24 +463,24 @@ func (w Workload) caption() string {
 			w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
 		}
 	}
-	return w.fill(w.Caption)
+	return w.fillPlaceholders(w.Caption)
 }
 
-// fill fills the workload's placeholders in.
-func (w Workload) fill(text string) string {
-	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(text)
+// fillPlaceholders fills the workload's placeholders in.
+func (w Workload) fillPlaceholders(text string) string {
+	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// For is the workload for a subject that can hold so many connections; 0 is any number.
-func (w Workload) For(most int) Workload {
-	if most > 0 {
-		w.Connections = min(w.Connections, most)
+// LimitedTo is the workload for a subject that can hold so many connections; 0 is any number.
+func (w Workload) LimitedTo(maxConns int) Workload {
+	if maxConns > 0 {
+		w.Connections = min(w.Connections, maxConns)
 	}
 	return w
 }
 
-// Estimate is about how long one run takes, starting and stopping included.
-func (w Workload) Estimate() time.Duration {
+// EstimateDuration is about how long one run takes, starting and stopping included.
+func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // to connect or to exchange a message
 	if w.TLS {
 		each = 600 * time.Microsecond // two processes, an asymmetric key
@@ -500,7 +500,7 @@ func (w Workload) Estimate() time.Duration {
 			all += time.Duration(w.Connections) * each
 		case Hold:
 			if p.Heartbeat > 0 {
-				all += time.Duration(p.For/p.Heartbeat) * HeartbeatSlack(time.Duration(p.Heartbeat))
+				all += time.Duration(p.For/p.Heartbeat) * MaxHeartbeatDelay(time.Duration(p.Heartbeat))
 			}
 		case Connect:
 			if p.Rate > 0 {
@@ -511,14 +511,14 @@ func (w Workload) Estimate() time.Duration {
 	return all
 }
 
-// Bound is how long one run may take before it is ended as failed.
-func (w Workload) Bound() time.Duration {
-	if p := w.Phase(Jobs); p != nil { // the capacity may have to be measured, and sides end slowly
-		return w.Estimate() + 2*calibrationTries*(time.Duration(p.WarmUp)+p.Calibration()+10*time.Second) + time.Minute
+// Timeout is how long one run may take before it is ended as failed.
+func (w Workload) Timeout() time.Duration {
+	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and sides end slowly
+		return w.EstimateDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CalibrationTime()+10*time.Second) + time.Minute
 	}
-	return 5*w.Estimate() + time.Minute
+	return 5*w.EstimateDuration() + time.Minute
 }
 
-// HeartbeatSlack is how late a heartbeat may be: a server looks at each connection in an
+// MaxHeartbeatDelay is how late a heartbeat may be: a server looks at each connection in an
 // eighth of the time, or in 400 ms.
-func HeartbeatSlack(every time.Duration) time.Duration { return max(every/8, 400*time.Millisecond) }
+func MaxHeartbeatDelay(every time.Duration) time.Duration { return max(every/8, 400*time.Millisecond) }

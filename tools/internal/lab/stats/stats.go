@@ -19,8 +19,8 @@ import (
 // that JSON can have.
 const Never = math.MaxFloat64
 
-// IsNever says whether a value is Never, or the mean of it and another one.
-func IsNever(v float64) bool { return v >= Never/4 }
+// IsNeverLatency says whether a value is Never, or the mean of it and another one.
+func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
@@ -42,41 +42,41 @@ func Median(values []float64) (float64, bool) {
 	return sorted[half-1]/2 + sorted[half]/2, true
 }
 
-// Margin returns the ± of the median of the values, in their unit, and false when there are
+// MedianMargin returns the ± of the median of the values, in their unit, and false when there are
 // fewer than two, or some are Never.
-func Margin(values []float64) (float64, bool) {
+func MedianMargin(values []float64) (float64, bool) {
 	n := len(values)
-	if n < 2 || slices.ContainsFunc(values, IsNever) {
+	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
 		return 0, false
 	}
 	if factor, ok := rangeFactors[n]; ok {
 		return factor * (slices.Max(values) - slices.Min(values)), true
 	}
-	s := benchmath.AssumeNothing.Summary(sample(values), confidence)
+	s := benchmath.AssumeNothing.Summary(newSample(values), confidence)
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// Spread returns the ± of the median as a part of it, and false where that has no meaning.
-func Spread(values []float64) (float64, bool) {
+// RelativeMargin returns the ± of the median as a part of it, and false where that has no meaning.
+func RelativeMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
-	m, ok2 := Margin(values)
+	m, ok2 := MedianMargin(values)
 	if !ok || !ok2 || middle <= 0 {
 		return 0, false
 	}
 	return m / middle, true
 }
 
-// Ratios divides each value by the base's value of the same round. A round that lacks either
+// RatiosByRound divides each value by the base's value of the same round. A round that lacks either
 // of them, or whose base is not positive, gives none.
-func Ratios(byRound, base map[int]float64) (found []float64) {
+func RatiosByRound(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
-		if b, ok := base[round]; ok && b > 0 && !IsNever(b) && !IsNever(v) {
+		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
 			found = append(found, v/b)
 		}
 	}
 	return found
 }
 
-func sample(values []float64) *benchmath.Sample {
+func newSample(values []float64) *benchmath.Sample {
 	return benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds)
 }
